@@ -14,8 +14,8 @@ from odfchain.chain.chain import HashedBlock
 from odfchain.errors import CodecError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
-from odfchain.profiles.page import line_of
-from odfchain.profiles.pages import histogram, one_page
+from odfchain.profiles.page import histogram, line_of
+from odfchain.profiles.pages import one_page
 from odfchain.storage.local import HEAD
 from odfchain.text import counted, one_line
 from odfchain.workspace.dataset_files import DatasetFiles

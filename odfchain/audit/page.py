@@ -7,27 +7,13 @@ counted, and said to be left out. The same reports always give the same page.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from odfchain.errors import ManifestError, UsageError
+from odfchain.errors import UsageError
 from odfchain.limits import PAGE, PageLimits
-from odfchain.profiles.pages import (
-    DocumentNode,
-    Excerpt,
-    LabelledValue,
-    T,
-    blocks_in_words,
-    day,
-    excerpt,
-    fitted,
-    listed,
-    moment,
-    one_page,
-    size_in_words,
-)
-from odfchain.text import counted
+from odfchain.profiles.pages import Excerpt, LabelledValue, T, excerpt, fitted, listed, moment, one_page
+from odfchain.text import counted, one_line
 
 # The blocks of a chain on a page: marks of a strip, and rows of a table; few of both for many blocks.
 # A mark may represent several blocks, and has the worst state among them. In the table faulty blocks and
@@ -51,59 +37,16 @@ View = dict[str, Any]
 _KIND_OF = {"AddData": "data", "ExecuteTransform": "transform", "Seed": "seed"}
 
 
-@dataclass(frozen=True, slots=True)
-class BlockView:
-    """One block as the report has it; `faults` are indexes into the faults of the report."""
-
-    number: int
-    hash: str
-    time: str
-    event: str
-    records: int
-    watermark: str | None
-    state: str
-    faults: tuple[int, ...]
-    merged: str | None = None
-    """The branch that it merged."""
-
-    @property
-    def kind(self) -> str:
-        """The event's kind, as in `KINDS`."""
-        return "merge" if self.merged is not None else _KIND_OF.get(self.event, "definition")
-
-    @property
-    def what(self) -> str:
-        """Its event in words."""
-        return self.event if self.merged is None else f"{self.event}, merged from {self.merged}"
+def _kind(block: View) -> str:
+    return "merge" if "merged" in block else _KIND_OF.get(block["event"], "definition")
 
 
-def read_blocks(parts: Sequence[DocumentNode], faults: int) -> list[BlockView]:
-    """The blocks of a report with `faults` faults, oldest first as in the report."""
-    views = []
-    for node in parts:
-        named = []
-        for index in node["faults"].items():
-            if not 0 <= index.number() < faults:
-                index.refuse("the index of a fault")
-            named.append(index.number())
-        mark, merged = node["watermark"], node.optional("merged")
-        views.append(
-            BlockView(
-                number=node["sequenceNumber"].number(),
-                hash=node["hash"].text(100),
-                time=node["systemTime"].text(40),
-                event=node["event"].text(40),
-                records=node["records"].number(),
-                watermark=mark.text(40) if mark.known else None,
-                state=node["state"].word(*STATES),
-                faults=tuple(named),
-                merged=merged.text(64) if merged is not None else None,
-            )
-        )
-    return views
+def _event(block: View) -> str:
+    merged = f", merged from {one_line(block['merged'], 64)}" if "merged" in block else ""
+    return one_line(block["event"], 40) + merged
 
 
-def strip_of(blocks: Sequence[BlockView], limit: int) -> View | None:
+def strip_of(blocks: Sequence[View], limit: int) -> View | None:
     """The time line of a chain in at most `limit` marks; None for a chain of which no block is known."""
     if not blocks:
         return None
@@ -114,17 +57,19 @@ def strip_of(blocks: Sequence[BlockView], limit: int) -> View | None:
         "marks": tuple(_mark(group) for group in groups),
         "blocks": len(blocks),
         "each": each,
-        "first": f"block {blocks[0].number:,}, {day(blocks[0].time)}",
-        "last": f"block {blocks[-1].number:,}, {day(blocks[-1].time)}" if len(blocks) > 1 else "",
+        "first": f"block {blocks[0]['sequenceNumber']:,}, {_day(blocks[0]['systemTime'])}",
+        "last": f"block {blocks[-1]['sequenceNumber']:,}, {_day(blocks[-1]['systemTime'])}"
+        if len(blocks) > 1
+        else "",
         "kinds": kinds,
         "states": states,
         "summary": f"{counted(len(blocks), 'block')}: {_states_in_words(states)}; {_kinds_in_words(kinds)}",
     }
 
 
-def _tally(blocks: Sequence[BlockView]) -> tuple[dict[str, int], dict[str, int]]:
+def _tally(blocks: Sequence[View]) -> tuple[dict[str, int], dict[str, int]]:
     # in the order of the tables above
-    kinds, states = Counter(b.kind for b in blocks), Counter(b.state for b in blocks)
+    kinds, states = Counter(_kind(b) for b in blocks), Counter(b["state"] for b in blocks)
     return {k: kinds[k] for k in KINDS if kinds[k]}, {s: states[s] for s in STATES if states[s]}
 
 
@@ -143,30 +88,31 @@ _HEIGHTS = {"data": 40, "merge": 40, "transform": 40, "definition": 18, "seed": 
 _SEEN = 4
 
 
-def _mark(group: Sequence[BlockView]) -> View:
+def _mark(group: Sequence[View]) -> View:
     kinds, states = _tally(group)
     if len(group) == 1:
         (block,) = group
-        height = _HEIGHTS[block.kind]
-        title = f"Block {block.number:,}, {moment(block.time)}: {block.what}, {STATES[block.state]}"
-        bars = [{"kind": block.kind, "top": _HEIGHT - height, "height": height}]
-        return {"title": title, "state": block.state, "bars": bars}
+        height = _HEIGHTS[_kind(block)]
+        where = f"Block {block['sequenceNumber']:,}, {_moment(block['systemTime'])}"
+        title = f"{where}: {_event(block)}, {STATES[block['state']]}"
+        bars = [{"kind": _kind(block), "top": _HEIGHT - height, "height": height}]
+        return {"title": title, "state": block["state"], "bars": bars}
     bars, below = [], _HEIGHT
     for kind, number in sorted(kinds.items(), key=lambda item: item[1]):
         top = max(0, below - max(_SEEN, round(_HEIGHT * number / len(group))))
         bars.append({"kind": kind, "top": top, "height": below - top})
         below = top
-    title = f"Blocks {group[0].number:,} to {group[-1].number:,}, {_days(group)}: "
+    title = f"Blocks {group[0]['sequenceNumber']:,} to {group[-1]['sequenceNumber']:,}, {_days(group)}: "
     title += f"{_kinds_in_words(kinds)}; {_states_in_words(states)}"
     return {"title": title, "state": next(iter(states)), "bars": bars}
 
 
-def _days(group: Sequence[BlockView]) -> str:
-    first, last = day(group[0].time), day(group[-1].time)
+def _days(group: Sequence[View]) -> str:
+    first, last = _day(group[0]["systemTime"]), _day(group[-1]["systemTime"])
     return first if first == last else f"{first} to {last}"
 
 
-def rows_of(blocks: Sequence[BlockView], limit: int) -> list[View]:
+def rows_of(blocks: Sequence[View], limit: int) -> list[View]:
     """The table of a chain in about `limit` rows (at most twice as many), every block in one of them."""
     if len(blocks) <= limit:
         return [_row(block) for block in blocks]
@@ -175,12 +121,12 @@ def rows_of(blocks: Sequence[BlockView], limit: int) -> list[View]:
     ]
 
 
-def _groups(blocks: Sequence[BlockView], limit: int) -> Iterator[Sequence[BlockView]]:
+def _groups(blocks: Sequence[View], limit: int) -> Iterator[Sequence[View]]:
     alone = {0, len(blocks) - 1}
     for index, block in enumerate(blocks):
         if len(alone) >= limit // 2:
             break
-        if block.state == "faulty":
+        if block["state"] == "faulty":
             alone |= {index - 1, index, index + 1} & set(range(len(blocks)))
     # ranges of a round length, so that their labels are easy to read
     piece = _round_up(-(-len(blocks) // max(1, limit // 3)))
@@ -204,63 +150,35 @@ def _round_up(number: int) -> int:
         step *= 10
 
 
-def _row(block: BlockView) -> View:
+def _row(block: View) -> View:
     return {
-        "where": f"{block.number:,}",
-        "time": moment(block.time),
-        "event": block.what,
-        "records": block.records,
-        "watermark": moment(block.watermark) if block.watermark else "",
-        "state": block.state,
-        "result": STATES[block.state],
-        "hash": block.hash,
-        "faults": block.faults,
+        "where": f"{block['sequenceNumber']:,}",
+        "time": _moment(block["systemTime"]),
+        "event": _event(block),
+        "records": block["records"],
+        "watermark": _moment(block["watermark"]) if block["watermark"] else "",
+        "state": block["state"],
+        "result": STATES[block["state"]],
+        "hash": one_line(block["hash"], 100),
+        "faults": block["faults"],
     }
 
 
-def _range_row(group: Sequence[BlockView]) -> View:
+def _range_row(group: Sequence[View]) -> View:
     kinds, states = _tally(group)
-    watermarks = [block.watermark for block in group if block.watermark]
+    watermarks = [block["watermark"] for block in group if block["watermark"]]
     worst = next(iter(states))
     return {
-        "where": f"{group[0].number:,} to {group[-1].number:,}",
+        "where": f"{group[0]['sequenceNumber']:,} to {group[-1]['sequenceNumber']:,}",
         "time": _days(group),
         "event": _kinds_in_words(kinds),
-        "records": sum(block.records for block in group),
-        "watermark": moment(watermarks[-1]) if watermarks else "",
+        "records": sum(block["records"] for block in group),
+        "watermark": _moment(watermarks[-1]) if watermarks else "",
         "state": worst,
         "result": f"all {STATES[worst]}" if len(states) == 1 else _states_in_words(states),
         "hash": "",
         "faults": (),
     }
-
-
-# Reading a report document (`odfchain-report/1`), typed, with paths in errors.
-# Reports are handed on as files, and a page must not claim more than its report: missing, mistyped and
-# contradictory members are refused.
-
-FORMAT = "odfchain-report/1"
-VERDICTS = ("clean", "faulty", "incomplete")
-_HINT = "a page is made from the whole output of `odfchain verify -o json`"
-
-
-def checked_document(document: Mapping[str, object], path: str) -> DocumentNode:
-    """The document, which is a report and does not contradict itself in what it says first."""
-    node = DocumentNode(document, path, _HINT)
-    form = node["format"]
-    if form.value != FORMAT:
-        form.refuse(f'"{FORMAT}"')
-    verdict = node["verdict"].word(*VERDICTS)
-    faulty = bool(node["faults"].items())
-    for check in node["checks"].items():
-        faulty |= check["state"].value == "failed" or check["faults"].number() > 0
-    faulty |= any(block["state"].value == "faulty" for block in node["blocks"].items())
-    if faulty != (verdict == "faulty"):
-        contrary = "faults, blocks or checks say otherwise"
-        raise ManifestError(
-            f'the verdict is "{verdict}", its {contrary}', path=node["verdict"].path, hint=_HINT
-        )
-    return node
 
 
 # Summary of a dataset at the top of a page: the verdict and its evidence.
@@ -284,48 +202,48 @@ _SIGNATURES = {
 }
 
 
-def facts_of(node: DocumentNode, limits: PageLimits) -> View:
+def facts_of(node: View, limits: PageLimits) -> View:
     """The summary of a report."""
     dataset, counts = node["dataset"], node["counts"]
-    verdict = node["verdict"].word(*MARKS)
+    verdict = node["verdict"]
     title, lead = _verdict(node, verdict)
     return {
-        "id": dataset["id"].text(limits.text),
+        "id": one_line(dataset["id"], limits.text),
         "name": name_of(dataset["alias"], limits),
         "kind": kind_of(dataset["kind"]),
         "verdict": verdict,
         "state": MARKS[verdict],
         "title": title,
         "lead": lead,
-        "blocks": counts["blocks"].number(),
-        "records": counts["records"].number(),
-        "faults": len(node["faults"].items()),
+        "blocks": counts["blocks"],
+        "records": counts["records"],
+        "faults": len(node["faults"]),
     }
 
 
-def checked_by(node: DocumentNode, limits: PageLimits) -> str:
+def checked_by(node: View, limits: PageLimits) -> str:
     """The tool of a report, its time, and its engines."""
-    engines = [f"{e['name'].text(60)} {e['version'].text(60)}" for e in node["engines"].items()[:8]]
+    engines = [f"{one_line(e['name'], 60)} {one_line(e['version'], 60)}" for e in node["engines"][:8]]
     using = f"; transformations computed again with {listed(engines)}" if engines else ""
-    return f"Checked by {node['tool'].text(limits.text)} on {moment(node['time'].text(40))}{using}."
+    return f"Checked by {one_line(node['tool'], limits.text)} on {_moment(node['time'])}{using}."
 
 
-def name_of(alias: DocumentNode, limits: PageLimits) -> str:
+def name_of(alias: str | None, limits: PageLimits) -> str:
     """The name of a dataset, or that it has none."""
-    return (alias.text(limits.text) if alias.known else "") or "dataset without a name"
+    return one_line(alias or "", limits.text) or "dataset without a name"
 
 
-def kind_of(kind: DocumentNode) -> str:
+def kind_of(kind: str | None) -> str:
     """The kind of a dataset in words."""
-    return f"{kind.word('root', 'derivative')} dataset" if kind.known else "dataset of unknown kind"
+    return f"{kind} dataset" if kind else "dataset of unknown kind"
 
 
-def _verdict(node: DocumentNode, verdict: str) -> tuple[str, str]:
-    omitted = [check for check in node["checks"].items() if check["state"].value == "notChecked"]
+def _verdict(node: View, verdict: str) -> tuple[str, str]:
+    omitted = [check for check in node["checks"] if check["state"] == "notChecked"]
     # a clean verdict must not claim more than was checked
-    missing = bool(omitted or node["unchecked"].items())
+    missing = bool(omitted or node["unchecked"])
     if verdict == "faulty":
-        found = counted(len(node["faults"].items()), "fault")
+        found = counted(len(node["faults"]), "fault")
         rest = " Not everything was checked." if missing else ""
         return "Faulty", f"{found} found: what is stored is not what was recorded.{rest}"
     if verdict == "incomplete":
@@ -335,27 +253,27 @@ def _verdict(node: DocumentNode, verdict: str) -> tuple[str, str]:
     return "Clean", "No fault was found: every check that applies was made, and passed."
 
 
-def brief_of(node: DocumentNode, limits: PageLimits) -> tuple[LabelledValue, ...]:
+def brief_of(node: View, limits: PageLimits) -> tuple[LabelledValue, ...]:
     """How the checks ended, what was read, what was not checked, and whether the head is signed."""
-    checks, counts = node["checks"].items(), node["counts"]
-    states = [check["state"].word(*OUTCOMES) for check in checks]
+    checks, counts = node["checks"], node["counts"]
+    states = [check["state"] for check in checks]
     words = [f"{states.count(s):,} {word}" for s, (_, word) in OUTCOMES.items() if s in states]
-    left = [check["name"].text(limits.text) for check in checks if check["state"].value == "notChecked"]
+    left = [one_line(check["name"], limits.text) for check in checks if check["state"] == "notChecked"]
     omitted = excerpt(left, limits.lines)
     more = [f"{omitted.rest:,} more"] if omitted.rest else []
     reach = [
-        counted(counts["blocks"].number(), "block"),
-        counted(counts["slices"].number(), "slice"),
-        counted(counts["records"].number(), "record"),
-        f"{size_in_words(counts['bytes'].number())} of data",
+        counted(counts["blocks"], "block"),
+        counted(counts["slices"], "slice"),
+        counted(counts["records"], "record"),
+        f"{size_in_words(counts['bytes'])} of data",
     ]
-    replayed = counts["replayed"].number()
+    replayed = counts["replayed"]
     again = f"; {counted(replayed, 'transaction')} computed again" if replayed else ""
     lines = [
         LabelledValue("Checks", f"{listed(words)}." if words else "none."),
         LabelledValue("Read", f"{listed(reach)}{again}."),
     ]
-    partly = {block.number() for item in node["unchecked"].items() for block in item["blocks"].items()}
+    partly = {block for item in node["unchecked"] for block in item["blocks"]}
     if partly:
         more.append(f"parts of {counted(len(partly), 'block')}")
     if left or more:
@@ -363,17 +281,16 @@ def brief_of(node: DocumentNode, limits: PageLimits) -> tuple[LabelledValue, ...
     return (*lines, LabelledValue("Signature", signature_of(node, limits)["sentence"]))
 
 
-def signature_of(report: DocumentNode, limits: PageLimits) -> View:
+def signature_of(report: View, limits: PageLimits) -> View:
     """The signature of the head of a report."""
     node = report["signature"]
-    status = node["status"].word(*_SIGNATURES)
+    status = node["status"]
     state, word = _SIGNATURES[status]
     signer, time, message = (
-        field.text(limits.message) if field.known else ""
-        for field in (node["signer"], node["time"], node["message"])
+        one_line(node[name] or "", limits.message) for name in ("signer", "time", "message")
     )
     if status == "signed":
-        own = node["signer"].value == report["dataset"]["id"].value
+        own = node["signer"] == report["dataset"]["id"]
         key = "the dataset's own key" if own else "another key than the dataset's own"
         sentence = f"The head is signed with {key}{f', on {moment(time)}' if time else ''}."
     else:
@@ -392,94 +309,90 @@ _UNSIGNED = {
 # View of each dataset: texts in order, limited in number.
 
 
-def dataset_view(node: DocumentNode, limits: PageLimits) -> View:
+def dataset_view(node: View, limits: PageLimits) -> View:
     """The view of a report."""
-    faults, checks = node["faults"].items(), node["checks"].items()
-    names = {check["number"].number(): check["name"].text(limits.text) for check in checks}
-    blocks = read_blocks(node["blocks"].items(), len(faults))
-    head = node["head"].value
+    faults, checks = node["faults"], node["checks"]
+    names = {check["number"]: one_line(check["name"], limits.text) for check in checks}
+    blocks, head = node["blocks"], node["head"]
     return {
         "facts": facts_of(node, limits),
         "brief": brief_of(node, limits),
         "identity": _identity(node, limits),
         "faults": _views(faults, limits.faults, lambda fault: _fault(fault, names, limits)),
         "checks": _views(checks, limits.lines, lambda check: _check(check, limits)),
-        "unchecked": _views(node["unchecked"].items(), limits.lines, lambda u: _unchecked(u, names, limits)),
-        "notes": _views(node["notes"].items(), limits.lines, lambda note: note.text(limits.message)),
+        "unchecked": _views(node["unchecked"], limits.lines, lambda u: _unchecked(u, names, limits)),
+        "notes": _views(node["notes"], limits.lines, lambda note: one_line(note, limits.message)),
         "strip": strip_of(blocks, limits.marks),
         "rows": tuple(rows_of(blocks, limits.rows)),
         "signature": signature_of(node, limits),
-        "attestations": _views(
-            node["attestations"].items(), limits.lines, lambda a: _attestation(a, head, limits)
-        ),
+        "attestations": _views(node["attestations"], limits.lines, lambda a: _attestation(a, head, limits)),
         "inputs": _inputs(node["inputs"], limits, iter(range(limits.lines)), _DEEPEST),
     }
 
 
-def _views(parts: Sequence[DocumentNode], limit: int, view: Callable[[DocumentNode], T]) -> Excerpt[T]:
+def _views(parts: Sequence[Any], limit: int, view: Callable[[Any], T]) -> Excerpt[T]:
     kept = excerpt(parts, limit)
     return Excerpt(tuple(view(node) for node in kept.shown), kept.rest)
 
 
-def _identity(node: DocumentNode, limits: PageLimits) -> tuple[LabelledValue, ...]:
+def _identity(node: View, limits: PageLimits) -> tuple[LabelledValue, ...]:
     dataset, head, number = node["dataset"], node["head"], node["sequenceNumber"]
     lines = [
-        LabelledValue("Dataset", dataset["id"].text(limits.text), code=True),
+        LabelledValue("Dataset", one_line(dataset["id"], limits.text), code=True),
         LabelledValue("Kind", kind_of(dataset["kind"])),
-        LabelledValue("Head", head.text(100) if head.known else "not known", code=head.known),
+        LabelledValue("Head", one_line(head or "not known", 100), code=head is not None),
     ]
-    if number.known:
-        lines.append(LabelledValue("Newest block", f"{number.number():,}"))
+    if number is not None:
+        lines.append(LabelledValue("Newest block", f"{number:,}"))
     for name in ("from", "to"):
         end = node["range"][name]
-        if end.known:
-            lines.append(LabelledValue(f"Range {name}", end.text(100), code=True))
+        if end is not None:
+            lines.append(LabelledValue(f"Range {name}", one_line(end, 100), code=True))
     return tuple(lines)
 
 
-def _fault(node: DocumentNode, names: dict[int, str], limits: PageLimits) -> View:
-    number, block, check = node["sequenceNumber"], node["block"], node["check"].number()
+def _fault(node: View, names: dict[int, str], limits: PageLimits) -> View:
+    number, check = node["sequenceNumber"], node["check"]
     return {
-        "where": f"Block {number.number():,}" if number.known else "The whole dataset",
+        "where": f"Block {number:,}" if number is not None else "The whole dataset",
         "check": f"check {check} {names.get(check, '')}".strip(),
-        "message": node["message"].text(limits.message),
-        "file": node["file"].text(limits.message),
-        "block": block.text(100) if block.known else "",
+        "message": one_line(node["message"], limits.message),
+        "file": one_line(node["file"], limits.message),
+        "block": one_line(node["block"] or "", 100),
     }
 
 
-def _check(node: DocumentNode, limits: PageLimits) -> View:
-    reason = node["reason"]
-    state, word = OUTCOMES[node["state"].word(*OUTCOMES)]
+def _check(node: View, limits: PageLimits) -> View:
+    state, word = OUTCOMES[node["state"]]
     return {
-        "number": node["number"].number(),
-        "name": node["name"].text(limits.text),
-        "section": node["section"].text(limits.text),
+        "number": node["number"],
+        "name": one_line(node["name"], limits.text),
+        "section": one_line(node["section"], limits.text),
         "state": state,
         "result": word,
-        "checked": node["checked"].number(),
-        "faults": node["faults"].number(),
-        "reason": reason.text(limits.message) if reason.known else "",
+        "checked": node["checked"],
+        "faults": node["faults"],
+        "reason": one_line(node["reason"] or "", limits.message),
     }
 
 
-def _unchecked(node: DocumentNode, names: dict[int, str], limits: PageLimits) -> LabelledValue:
+def _unchecked(node: View, names: dict[int, str], limits: PageLimits) -> LabelledValue:
     check = node["check"]
-    name = f"Check {check.number()} {names.get(check.number(), '')}".strip() if check.known else ""
-    blocks = blocks_in_words(block.number() for block in node["blocks"].items())
+    name = f"Check {check} {names.get(check, '')}".strip() if check is not None else ""
+    blocks = blocks_in_words(node["blocks"])
     where = ", ".join(filter(None, (name, blocks))) or "The whole dataset"
-    return LabelledValue(where[0].upper() + where[1:], node["message"].text(limits.message))
+    return LabelledValue(where[0].upper() + where[1:], one_line(node["message"], limits.message))
 
 
-def _attestation(node: DocumentNode, head: object, limits: PageLimits) -> View:
-    verdict = node["verdict"].text(20)
-    same, trusted = node["head"].value == head, node["trusted"].flag()
+def _attestation(node: View, head: object, limits: PageLimits) -> View:
+    verdict = one_line(node["verdict"], 20)
+    same, trusted = node["head"] == head, node["trusted"]
     counts = verdict != "clean" or (same and trusted)  # an unknown auditor's praise is no green mark here
     return {
-        "auditor": node["auditor"].text(limits.text),
-        "about": f"{'this head' if same else 'another head'}, block {node['sequenceNumber'].number():,}",
-        "head": node["head"].text(100),
-        "time": moment(node["time"].text(40)),
+        "auditor": one_line(node["auditor"], limits.text),
+        "about": f"{'this head' if same else 'another head'}, block {node['sequenceNumber']:,}",
+        "head": one_line(node["head"], 100),
+        "time": _moment(node["time"]),
         "state": MARKS.get(verdict, "unchecked") if counts else "none",
         "verdict": verdict,
         "trusted": trusted,
@@ -490,8 +403,7 @@ def _attestation(node: DocumentNode, head: object, limits: PageLimits) -> View:
 _DEEPEST = 24
 
 
-def _inputs(node: DocumentNode, limits: PageLimits, places: Iterator[int], deeper: int) -> Excerpt[View]:
-    found = node.items()
+def _inputs(found: Sequence[View], limits: PageLimits, places: Iterator[int], deeper: int) -> Excerpt[View]:
     views: list[View] = []
     for item in found if deeper else ():
         # the number of places bounds the page, whatever the document claims
@@ -499,31 +411,29 @@ def _inputs(node: DocumentNode, limits: PageLimits, places: Iterator[int], deepe
             break
         views.append(
             {
-                "id": item["id"].text(limits.text),
+                "id": one_line(item["id"], limits.text),
                 "name": name_of(item["alias"], limits),
                 "kind": kind_of(item["kind"]),
-                "missing": item["missing"].flag(),
+                "missing": item["missing"],
                 "inputs": _inputs(item["inputs"], limits, places, deeper - 1),
             }
         )
     return Excerpt(tuple(views), len(found) - len(views))
 
 
-def render_page(documents: Sequence[Mapping[str, object]], limits: PageLimits = PAGE) -> str:
+def render_page(documents: Sequence[View], limits: PageLimits = PAGE) -> str:
     """One self-contained HTML page, no larger than `limits` allow, about one report or several.
 
     Nothing in a document can put markup, script or a reference to another file into the page.
     """
     if not documents:
         raise UsageError("no report to make a page from")
-    several = len(documents) > 1
-    parts = [checked_document(d, f"[{n}]" if several else "") for n, d in enumerate(documents)]
     # faulty datasets come first
-    parts.sort(key=lambda node: list(MARKS).index(node["verdict"].word(*MARKS)))
+    parts = sorted(documents, key=lambda node: list(MARKS).index(node["verdict"]))
     return fitted(lambda limits: _render(parts, limits), limits)
 
 
-def _render(parts: Sequence[DocumentNode], limits: PageLimits) -> str:
+def _render(parts: Sequence[View], limits: PageLimits) -> str:
     detailed = [dataset_view(node, limits.for_each(len(parts))) for node in parts[: limits.sections]]
     facts = [facts_of(node, limits) for node in parts]
     state, title, lead = _overall(facts)
@@ -552,3 +462,49 @@ def _overall(facts: Sequence[View]) -> tuple[str, str, str]:
     worst = next(iter(tally))
     words = listed([f"{number:,} {verdict}" for verdict, number in tally.items()])
     return MARKS[worst], worst.capitalize(), f"{counted(len(facts), 'dataset')}: {words}."
+
+
+# Numbers, times and blocks in words.
+
+
+def size_in_words(size: int) -> str:
+    """A size in the unit that keeps it below 1,024: `12 bytes`, `3.4 MiB`."""
+    if size < 1024:
+        return counted(size, "byte")
+    power = min((size.bit_length() - 1) // 10, len(_UNITS))
+    return f"{size / 1024**power:,.1f} {_UNITS[power - 1]}"
+
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def _moment(text: str) -> str:
+    return moment(one_line(text, 40))
+
+
+def _day(text: str) -> str:
+    # text that is no time stays as it is
+    words = _moment(text)
+    return words[:10] if words.endswith(" UTC") else words
+
+
+def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Runs of numbers that follow each other, as first and last; in order, each number once."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+def blocks_in_words(numbers: Iterable[int], limit: int = 8) -> str:
+    """Sequence numbers in a few words: `block 3`, `blocks 3 and 20`; empty for none."""
+    known = sorted(set(numbers))
+    if not known:
+        return ""
+    runs = [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in spans(known)]
+    if len(runs) > limit:
+        runs = [*runs[:limit], f"{len(runs) - limit:,} more ranges"]
+    return f"block{'s' if len(known) > 1 else ''} {listed(runs)}"

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from odfchain.limits import DRIFT_PAGE, PAGE, DriftPageLimits
 from odfchain.profiles import pages
 from odfchain.profiles.pages import Excerpt, LabelledValue, excerpt
@@ -151,7 +153,7 @@ def _column(column: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, An
         "distinct": _distinct(stats),
         "summary": _range(stats),
         "estimated": ", ".join(name.replace("_", " ") for name in stats.get("estimated", ())),
-        "picture": pages.histogram(counts, _label(column["name"], stats)) if counts else None,
+        "picture": histogram(counts, _label(column["name"], stats)) if counts else None,
         "ends": (_number(stats.get("min")), _number(stats.get("max"))),
         "facts": list(_column_facts(stats)),
         "top": [_share_row(value, count, count / rows if rows else 0.0) for value, count in top],
@@ -161,7 +163,7 @@ def _column(column: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, An
 
 def _share_row(value: str, count: float, part: float) -> dict[str, Any]:
     return {
-        "name": cut(value, _TEXT), "count": f"{count:,}", "share": percent(part), "picture": pages.bar(part),
+        "name": cut(value, _TEXT), "count": f"{count:,}", "share": percent(part), "picture": _bar(part),
     }  # fmt: skip
 
 
@@ -321,7 +323,7 @@ def _drifted(
         "dtype": cut(" → ".join(dict.fromkeys((one.dtype, other.dtype))), limits.text),
         "state": state,
         "word": word,
-        "picture": pages.overlaid(bins.before, bins.after, label) if bins is not None else None,
+        "picture": _overlaid(bins.before, bins.after, label) if bins is not None else None,
         "ends": (_number(bins.low), _number(bins.high)) if bins is not None else ("", ""),
         "middle": bins is not None and bins.middle,
         "figures": list(_figures(one, other)),
@@ -397,7 +399,7 @@ def _common_values(
         before, after = (
             word if part is None else f"{part:.2%}" for part, word in zip(shares[value], unknown, strict=True)
         )
-        bars = pages.paired_bar(*((part or 0.0) / most for part in shares[value]))
+        bars = _paired_bar(*((part or 0.0) / most for part in shares[value]))
         name = cut(value, limits.text) or "(empty text)"
         return {"value": name, "before": before, "after": after, "bars": bars}
 
@@ -478,3 +480,83 @@ def _curve(column: ComparedColumn, *, quantiles: bool) -> Callable[[float], floa
         return heights[place - 1] + part * (heights[place] - heights[place - 1])
 
     return found
+
+
+# Inline SVG of distributions, distinguished by shape and outline, not by colour alone; without script, style
+# or text but an accessible label. The classes are defined in `base.css`.
+
+_WIDTH, _HEIGHT = 500, 90
+_BAR_WIDTH, _BAR_HEIGHT = 100, 12
+
+
+def histogram(counts: Sequence[float], label: str) -> Markup:
+    """Bars side by side, the tallest as tall as the picture; a bin with anything in it is seen."""
+    return _drawn(label, Markup("").join(_filled(counts, max(counts, default=0))))
+
+
+def _overlaid(one: Sequence[float], other: Sequence[float], label: str) -> Markup:
+    """Two distributions over the same bins: shares of the first as bars, of the second as a dashed line."""
+    most = max(*one, *other, 0)
+    return _drawn(label, Markup("").join([*_filled(one, most), _outline(other, most)]))
+
+
+def _bar(share: float) -> Markup:
+    # the page shows the number next to it
+    return _bars(_share_rect(share, _BAR_HEIGHT))
+
+
+def _paired_bar(one: float, other: float) -> Markup:
+    # one below the other: the second is an outline with dashes
+    half = _BAR_HEIGHT // 2
+    outline = Markup('<rect class="outline" y="{}" width="{}" height="{}"/>')
+    return _bars(_share_rect(one, half), outline.format(half + 1, _bar_length(other), half - 1))
+
+
+def _share_rect(share: float, height: int) -> Markup:
+    return Markup('<rect class="bars" width="{}" height="{}"/>').format(_bar_length(share), height)
+
+
+def _drawn(label: str, inside: Markup) -> Markup:
+    return Markup(
+        '<svg class="picture" role="img" aria-label="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">'
+        '{}<path class="floor" d="M0 {}H{}"/></svg>'
+    ).format(escape(label), _WIDTH, _HEIGHT + 1, inside, _HEIGHT + 0.5, _WIDTH)
+
+
+def _bars(*inside: Markup) -> Markup:
+    return Markup('<svg class="share" aria-hidden="true" viewBox="0 0 {} {}">{}</svg>').format(
+        _BAR_WIDTH, _BAR_HEIGHT, Markup("").join(inside)
+    )
+
+
+def _filled(counts: Sequence[float], most: float) -> Iterator[Markup]:
+    # a bar for each bin that is not empty
+    edges = _edges(len(counts))
+    for (left, right), count in zip(pairwise(edges), counts, strict=True):
+        if count > 0 and most > 0:
+            height = _height(count, most)
+            yield Markup('<rect class="bars" x="{}" y="{}" width="{}" height="{}"/>').format(
+                left, _HEIGHT - height, round(right - left - 0.5, 2), height
+            )
+
+
+def _outline(counts: Sequence[float], most: float) -> Markup:
+    # the upper edge of the bars as one line
+    steps = [f"M0 {_HEIGHT}"]
+    edges = _edges(len(counts))
+    for (_, right), count in zip(pairwise(edges), counts, strict=True):
+        height = _height(count, most) if count > 0 and most > 0 else 0
+        steps.append(f"V{_HEIGHT - height:g}H{right:g}")
+    return Markup('<path class="outline" d="{}V{}"/>').format("".join(steps), _HEIGHT)
+
+
+def _edges(bins: int) -> list[float]:
+    return [round(_WIDTH * number / bins, 2) for number in range(bins + 1)] if bins else [0]
+
+
+def _height(count: float, most: float) -> float:
+    return max(1.0, round(_HEIGHT * count / most, 2))
+
+
+def _bar_length(share: float) -> float:
+    return round(_BAR_WIDTH * min(max(share, 0.0), 1.0), 2)

@@ -10,15 +10,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import resources
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
-
-from markupsafe import Markup, escape
 
 from odfchain.errors import ManifestError
 from odfchain.limits import CheckPageLimits, DriftPageLimits, PageLimits
@@ -117,17 +114,6 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
-def size_in_words(size: int) -> str:
-    """A size in the unit that keeps it below 1,024: `12 bytes`, `3.4 MiB`."""
-    if size < 1024:
-        return counted(size, "byte")
-    power = min((size.bit_length() - 1) // 10, len(_UNITS))
-    return f"{size / 1024**power:,.1f} {_UNITS[power - 1]}"
-
-
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
-
-
 def moment(text: str) -> str:
     """A time of RFC 3339 in UTC, to the second; text that is no time stays as it is."""
     try:
@@ -135,116 +121,6 @@ def moment(text: str) -> str:
     except (ValueError, OverflowError):
         return text
     return f"{time:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def day(text: str) -> str:
-    """The day of a time in UTC; text that is no time stays as it is."""
-    words = moment(text)
-    return words if words == text else words[:10]
-
-
-def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Runs of numbers that follow each other, as first and last; in order, each number once."""
-    found: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if found and number == found[-1][1] + 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return found
-
-
-def blocks_in_words(numbers: Iterable[int], limit: int = 8) -> str:
-    """Sequence numbers in a few words: `block 3`, `blocks 3 and 20`; empty for none."""
-    known = sorted(set(numbers))
-    if not known:
-        return ""
-    runs = [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in spans(known)]
-    if len(runs) > limit:
-        runs = [*runs[:limit], f"{len(runs) - limit:,} more ranges"]
-    return f"block{'s' if len(known) > 1 else ''} {listed(runs)}"
-
-
-# Inline SVG of distributions, distinguished by shape and outline, not by colour alone; without script, style
-# or text but an accessible label. The classes are defined in `base.css`.
-
-_WIDTH, _HEIGHT = 500, 90
-_BAR_WIDTH, _BAR_HEIGHT = 100, 12
-
-
-def histogram(counts: Sequence[float], label: str) -> Markup:
-    """Bars side by side, the tallest as tall as the picture; a bin with anything in it is seen."""
-    return _drawn(label, Markup("").join(_filled(counts, max(counts, default=0))))
-
-
-def overlaid(one: Sequence[float], other: Sequence[float], label: str) -> Markup:
-    """Two distributions over the same bins: shares of the first as bars, of the second as a dashed line."""
-    most = max(*one, *other, 0)
-    return _drawn(label, Markup("").join([*_filled(one, most), _outline(other, most)]))
-
-
-def bar(share: float) -> Markup:
-    """A share between 0 and 1 as the length of a bar; the page shows the number next to it."""
-    return _bars([Markup('<rect class="bars" width="{}" height="{}"/>').format(_length(share), _BAR_HEIGHT)])
-
-
-def paired_bar(one: float, other: float) -> Markup:
-    """Two shares as bars, one below the other: the second is an outline with dashes."""
-    half = _BAR_HEIGHT // 2
-    return _bars(
-        [
-            Markup('<rect class="bars" width="{}" height="{}"/>').format(_length(one), half),
-            Markup('<rect class="outline" y="{}" width="{}" height="{}"/>').format(
-                half + 1, _length(other), half - 1
-            ),
-        ]
-    )
-
-
-def _drawn(label: str, inside: Markup) -> Markup:
-    return Markup(
-        '<svg class="picture" role="img" aria-label="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">'
-        '{}<path class="floor" d="M0 {}H{}"/></svg>'
-    ).format(escape(label), _WIDTH, _HEIGHT + 1, inside, _HEIGHT + 0.5, _WIDTH)
-
-
-def _bars(inside: Sequence[Markup]) -> Markup:
-    return Markup('<svg class="share" aria-hidden="true" viewBox="0 0 {} {}">{}</svg>').format(
-        _BAR_WIDTH, _BAR_HEIGHT, Markup("").join(inside)
-    )
-
-
-def _filled(counts: Sequence[float], most: float) -> Iterator[Markup]:
-    # a bar for each bin that is not empty
-    edges = _edges(len(counts))
-    for (left, right), count in zip(pairwise(edges), counts, strict=True):
-        if count > 0 and most > 0:
-            height = _height(count, most)
-            yield Markup('<rect class="bars" x="{}" y="{}" width="{}" height="{}"/>').format(
-                left, _HEIGHT - height, round(right - left - 0.5, 2), height
-            )
-
-
-def _outline(counts: Sequence[float], most: float) -> Markup:
-    # the upper edge of the bars as one line
-    steps = [f"M0 {_HEIGHT}"]
-    edges = _edges(len(counts))
-    for (_, right), count in zip(pairwise(edges), counts, strict=True):
-        height = _height(count, most) if count > 0 and most > 0 else 0
-        steps.append(f"V{_HEIGHT - height:g}H{right:g}")
-    return Markup('<path class="outline" d="{}V{}"/>').format("".join(steps), _HEIGHT)
-
-
-def _edges(bins: int) -> list[float]:
-    return [round(_WIDTH * number / bins, 2) for number in range(bins + 1)] if bins else [0]
-
-
-def _height(count: float, most: float) -> float:
-    return max(1.0, round(_HEIGHT * count / most, 2))
-
-
-def _length(share: float) -> float:
-    return round(_BAR_WIDTH * min(max(share, 0.0), 1.0), 2)
 
 
 # A JSON document from an untrusted source, read by type; errors name the path of the field.
