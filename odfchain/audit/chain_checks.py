@@ -538,9 +538,6 @@ class BlockLines:
 
     __hash__ = None  # type: ignore[assignment] # as of a list
 
-    def __len__(self) -> int:
-        return sum(self._after < row.number <= self._upto for row in self._blocks.rows())
-
     def __iter__(self) -> Iterator[BlockLine]:
         for stored in self._blocks:
             if self._after < stored.number <= self._upto:

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from odfchain.audit.chain_checks import Run, StoredBlock, StoredChain
+from odfchain.audit.lineage import input_aliases
 from odfchain.audit.report import INPUTS
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.errors import DatasetNotFoundError, OdfchainError, SchemaError, StoreError
@@ -287,9 +288,7 @@ def _aliases(chain: StoredChain) -> dict[DatasetId, str]:
     found: dict[DatasetId, str] = {}
     for stored in chain.blocks.of(SetTransform.KIND):
         if stored.sound and isinstance(stored.block.event, SetTransform):
-            for item in stored.block.event.inputs:
-                if isinstance(item.dataset_ref, RemoteDatasetId) and item.alias is not None:
-                    found[item.dataset_ref.id] = item.alias
+            found |= input_aliases(stored.block.event)
     return found
 
 

@@ -599,6 +599,15 @@ def _pulled_from(dataset: DatasetFiles) -> tuple[str, ...]:
         return ()  # a damaged note of the owner's says nothing about the dataset
 
 
+def input_aliases(transform: SetTransform | None) -> dict[DatasetId, str]:
+    """How the queries of a transform call its inputs, where they have other names there."""
+    return {
+        ref.id: item.alias
+        for item in (transform.inputs if transform is not None else ())
+        if isinstance(ref := item.dataset_ref, RemoteDatasetId) and item.alias is not None
+    }
+
+
 def transforms_of(dataset: DatasetFiles) -> Iterator[tuple[int, int | None, SetTransform]]:
     """The transforms of a dataset with the first and last block in which each is in force, newest first.
 

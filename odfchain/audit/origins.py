@@ -10,15 +10,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from odfchain.audit.lineage import SourceUse, source_of
+from odfchain.audit.lineage import SourceUse, input_aliases, source_of
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import DATA_EVENTS, DataEvent
 from odfchain.errors import BrokenChainError, DatasetNotFoundError, OdfchainError
 from odfchain.limits import LineageLimits
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddData, ExecuteTransform, ExecuteTransformInput, SetTransform
-from odfchain.odf.identity import Multihash
-from odfchain.odf.names import RemoteDatasetId
+from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -50,25 +49,17 @@ class Locator:
         self.dataset = dataset
         self.state = DatasetState.read(dataset.chain)
         self.last_offset = self.state.last_offset
-        self._hashes: list[Multihash] | None = None
-
-    def hash_of(self, sequence_number: int) -> Multihash:
-        """The hash of a block of the chain."""
-        if sequence_number == self.state.head_block.sequence_number:
-            return self.state.head
-        if self._hashes is None:
-            self._hashes = self.dataset.chain.hashes(self.state.head)
-        return self._hashes[sequence_number]
+        self._names = dataset.chain.names(self.state.head)
 
     def has(self, block: Multihash, sequence_number: int) -> bool:
         """True if a block is the one with this number in the chain."""
         return sequence_number <= self.state.head_block.sequence_number and (
-            self.hash_of(sequence_number) == block
+            self._names[sequence_number] == block
         )
 
     def last_data(self, upto: int) -> HashedBlock | None:
         """The last data block at or before a sequence number."""
-        return self.dataset.chain.nearest(*DATA_EVENTS, head=self.hash_of(upto))
+        return self.dataset.chain.nearest(*DATA_EVENTS, head=self._names[upto])
 
     def first_data(self, since: int, upto: int) -> HashedBlock | None:
         """The first data block in `[since; upto]`."""
@@ -191,7 +182,7 @@ class Origins:
         if not isinstance(event, ExecuteTransform):
             return ()
         return tuple(
-            self._reads(first, last, names.get(str(last.dataset_id)))
+            self._reads(first, last, names.get(last.dataset_id))
             for first, last in zip(_read_from(locator, block, event), event.query_inputs, strict=True)
         )
 
@@ -252,7 +243,7 @@ class Origins:
                 closed = {item.dataset_id: item for item in closing.query_inputs}
                 for item in _read_from(locator, begin, opening):
                     ended = closed.get(item.dataset_id, item)
-                    yield self._reads(item, ended, names.get(str(item.dataset_id)))
+                    yield self._reads(item, ended, names.get(item.dataset_id))
 
     def _span(self, reads: InputReads, path: tuple[str, ...]) -> Span:
         if reads.offsets is None:
@@ -350,15 +341,9 @@ def _find(workspace: WorkspaceFiles, dataset_id: str) -> _LocatedDataset:
         return _LocatedDataset(name, problem=f"damaged: {error}")
 
 
-def _aliases(transform: HashedBlock | None) -> dict[str, str]:
-    event = transform.block.event if transform else None
-    if not isinstance(event, SetTransform):
-        return {}
-    return {
-        str(ref.id): item.alias
-        for item in event.inputs
-        if item.alias is not None and isinstance(ref := item.dataset_ref, RemoteDatasetId)
-    }
+def _aliases(transform: HashedBlock | None) -> dict[DatasetId, str]:
+    event = transform.block.event if transform is not None else None
+    return input_aliases(event if isinstance(event, SetTransform) else None)
 
 
 def _block_numbers(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.audit.chain_checks import Run, hash_at
 from odfchain.audit.input_claims import Find, first_difference, missing_input
+from odfchain.audit.lineage import input_aliases
 from odfchain.audit.report import BLOCKS, CHECKPOINTS, HEAD, INPUTS, LINKS, OF_ENGINES, REPLAY, Replay, Report
 from odfchain.chain.chain import HashedBlock
 from odfchain.errors import (
@@ -39,7 +40,6 @@ from odfchain.errors import (
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import ExecuteTransform, OffsetInterval
 from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.names import RemoteDatasetId
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import unmarked
@@ -151,7 +151,7 @@ def _plans(
             if dataset_id not in inputs:
                 inputs[dataset_id] = find(dataset_id)
     at_hand = [item for item in inputs.values() if item is not None]
-    aliases = _aliases(dataset)
+    aliases = input_aliases(DatasetState.read(dataset.chain).transform)
     remaining = deque(wanted)
     while remaining:
         # a missing input leaves this transaction out; the next ones are planned after it
@@ -180,15 +180,6 @@ def _unplanned(error: OdfchainError) -> _Outcome:
 def _input_ids(block: HashedBlock) -> list[DatasetId]:
     event = block.block.event
     return [item.dataset_id for item in event.query_inputs] if isinstance(event, ExecuteTransform) else []
-
-
-def _aliases(dataset: DatasetFiles) -> dict[DatasetId, str]:
-    transform = DatasetState.read(dataset.chain).transform
-    return {
-        ref.id: item.alias
-        for item in (transform.inputs if transform is not None else ())
-        if isinstance(ref := item.dataset_ref, RemoteDatasetId) and item.alias is not None
-    }
 
 
 # --- one transaction -------------------------------------------------------------------------------

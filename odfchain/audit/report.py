@@ -11,9 +11,9 @@ everything: what was found, what was looked at, what was not, and in which range
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from odfchain.errors import ObjectCorruptedError, StoreError
 from odfchain.odf.enums import DatasetKind
@@ -126,16 +126,6 @@ class _LeftOut:
             self.blocks.append(block)
 
 
-class Lines(Protocol):
-    """Lines of a report for each block, oldest first; an iterator that can be restarted."""
-
-    def __len__(self) -> int:
-        """How many blocks there are."""
-
-    def __iter__(self) -> Iterator[BlockLine]:
-        """The lines."""
-
-
 @dataclass(slots=True)
 class Replay:
     """How much was computed again; `engines` are the versions that did."""
@@ -200,7 +190,7 @@ class Report:
     data_bytes: int = 0
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    lines: Lines = ()
+    lines: Iterable[BlockLine] = ()
     replay: Replay | None = None
     """None when it was not asked for, or the dataset is a root."""
     signature: SignatureLine = SignatureLine()

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from odfchain.errors import ManifestError
 from odfchain.limits import CheckPageLimits, DriftPageLimits, PageLimits
-from odfchain.text import counted, one_line, printable
+from odfchain.text import counted, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -121,80 +119,3 @@ def moment(text: str) -> str:
     except (ValueError, OverflowError):
         return text
     return f"{time:%Y-%m-%d %H:%M:%S} UTC"
-
-
-# A JSON document from an untrusted source, read by type; errors name the path of the field.
-
-_LARGEST = 1 << 96
-_LARGEST_REAL = sys.float_info.max
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentNode:
-    """A value inside a document and the path to it."""
-
-    value: object
-    path: str = ""
-    hint: str = ""
-    """A hint for an invalid document."""
-
-    def __getitem__(self, name: str) -> DocumentNode:
-        """The field of an object."""
-        if not isinstance(self.value, Mapping):
-            self.refuse("an object")
-        path = f"{self.path}.{name}" if self.path else name
-        if name not in self.value:
-            raise ManifestError("the field is missing", path=path, hint=self.hint or None)
-        return DocumentNode(self.value[name], path, self.hint)
-
-    def optional(self, name: str) -> DocumentNode | None:
-        """The field of an object, None where it has none."""
-        return self[name] if not isinstance(self.value, Mapping) or name in self.value else None
-
-    def items(self) -> list[DocumentNode]:
-        """The items of a list."""
-        if not isinstance(self.value, Sequence) or isinstance(self.value, str | bytes):
-            self.refuse("a list")
-        return [
-            DocumentNode(item, f"{self.path}[{index}]", self.hint) for index, item in enumerate(self.value)
-        ]
-
-    def text(self, limit: int = 200) -> str:
-        """The text as one printable line of at most `limit` characters."""
-        if not isinstance(self.value, str):
-            self.refuse("text")
-        return one_line(self.value, limit)
-
-    def word(self, *allowed: str) -> str:
-        """The text, which is one of these."""
-        if not isinstance(self.value, str) or self.value not in allowed:
-            self.refuse(" or ".join(f'"{word}"' for word in allowed))
-        return self.value
-
-    def number(self) -> int:
-        """The whole number; a damaged block may claim any."""
-        if not isinstance(self.value, int) or isinstance(self.value, bool) or abs(self.value) > _LARGEST:
-            self.refuse("a whole number")
-        return self.value
-
-    def real(self) -> float:
-        """The number, which is finite."""
-        value = self.value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _LARGEST_REAL:
-            self.refuse("a number")
-        return float(value)
-
-    def flag(self) -> bool:
-        """True or false."""
-        if not isinstance(self.value, bool):
-            self.refuse("true or false")
-        return self.value
-
-    def refuse(self, expected: str) -> Never:
-        """Say what is expected here."""
-        raise ManifestError(f"{expected} is expected", path=self.path, hint=self.hint or None)
-
-    @property
-    def known(self) -> bool:
-        """True if there is a value: null means unknown."""
-        return self.value is not None

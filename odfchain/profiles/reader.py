@@ -12,19 +12,20 @@ import json
 import math
 import re
 import struct
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 from odfchain.errors import CodecError, ManifestError, UnsupportedVersionError
-from odfchain.profiles.pages import DocumentNode
 from odfchain.text import TEXT_CHARACTERS, cut, one_line
 
 # The fields of a profile. Documents are untrusted: a field that is missing, unknown or of another type is
 # refused by its path, and so are contradictions (edges without bins, quantiles that descend) (RFC-040).
 
 N = TypeVar("N", int, float)
-_Reader = Callable[[DocumentNode], object]
+_Reader = Callable[["_Node"], object]
 _HASH = re.compile("f1620[0-9a-f]{64}")
 _INTEGER = re.compile("-?[0-9]{16,80}")
 _QUANTILES = 101
@@ -38,6 +39,56 @@ DESCRIPTIVE = (
     "transform_description",
 )  # fmt: skip
 """The publisher's words: hashed and signed, never computed again."""
+
+
+_LARGEST, _LARGEST_REAL = 1 << 96, sys.float_info.max
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A value inside a document and the path to it; errors name the path."""
+
+    value: object
+    path: str = ""
+
+    def __getitem__(self, name: str) -> _Node:
+        if not isinstance(self.value, Mapping):
+            self.refuse("an object")
+        path = f"{self.path}.{name}" if self.path else name
+        if name not in self.value:
+            raise ManifestError("the field is missing", path=path)
+        return _Node(self.value[name], path)
+
+    def optional(self, name: str) -> _Node | None:
+        return self[name] if not isinstance(self.value, Mapping) or name in self.value else None
+
+    def items(self) -> list[_Node]:
+        if not isinstance(self.value, Sequence) or isinstance(self.value, str | bytes):
+            self.refuse("a list")
+        return [_Node(item, f"{self.path}[{index}]") for index, item in enumerate(self.value)]
+
+    def word(self, *allowed: str) -> str:
+        if not isinstance(self.value, str) or self.value not in allowed:
+            self.refuse(" or ".join(f'"{word}"' for word in allowed))
+        return self.value
+
+    def number(self) -> int:
+        if not isinstance(self.value, int) or isinstance(self.value, bool) or abs(self.value) > _LARGEST:
+            self.refuse("a whole number")
+        return self.value
+
+    def real(self) -> float:
+        value = self.value
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _LARGEST_REAL:
+            self.refuse("a number")
+        return float(value)
+
+    def flag(self) -> None:
+        if not isinstance(self.value, bool):
+            self.refuse("true or false")
+
+    def refuse(self, expected: str) -> Never:
+        raise ManifestError(f"{expected} is expected", path=self.path)
 
 
 def by_share(counts: Mapping[str, N]) -> list[tuple[str, N]]:
@@ -61,7 +112,7 @@ def published_hashes(data: bytes) -> tuple[int, ...]:
 
 
 def _check_profile(tree: object) -> None:
-    top = DocumentNode(tree)
+    top = _Node(tree)
     _fields(top, _TOP, optional=("parent_snapshot_id",))
     hidden = {node.value for node in top["odf"]["hidden"].items()}
     names = [node["name"].value for node in top["columns"].items()]
@@ -75,14 +126,14 @@ def _check_profile(tree: object) -> None:
         _column(statistics[str(name)], hidden=name in hidden)
 
 
-def _column(node: DocumentNode, *, hidden: bool) -> None:
+def _column(node: _Node, *, hidden: bool) -> None:
     kind = node["kind"].word(*_KINDS)
     fields = COUNTS if hidden else {**COUNTS, **_KINDS[kind]}
     finite = ("non_finite_count",) if kind == "numeric" else ()
     _fields(node, {**fields, **ON_OCCASION}, optional=("estimated", *finite))
 
 
-def _fields(node: DocumentNode, readers: Mapping[str, _Reader], optional: Iterable[str] = ()) -> None:
+def _fields(node: _Node, readers: Mapping[str, _Reader], optional: Iterable[str] = ()) -> None:
     # exactly these fields: unknown ones are refused
     spared = {*optional, *ON_OCCASION}
     _only(node, readers)
@@ -92,7 +143,7 @@ def _fields(node: DocumentNode, readers: Mapping[str, _Reader], optional: Iterab
             read(found)
 
 
-def _only(node: DocumentNode, names: Iterable[str]) -> None:
+def _only(node: _Node, names: Iterable[str]) -> None:
     if not isinstance(node.value, Mapping):
         node.refuse("an object")
     if unknown := sorted(set(map(str, node.value)) - set(names))[:1]:
@@ -102,44 +153,44 @@ def _only(node: DocumentNode, names: Iterable[str]) -> None:
 # --- values ----------------------------------------------------------------------------------------
 
 
-def _text(node: DocumentNode) -> None:
+def _text(node: _Node) -> None:
     if not isinstance(node.value, str):
         node.refuse("text")
 
 
-def _hash(node: DocumentNode) -> None:
+def _hash(node: _Node) -> None:
     if not isinstance(node.value, str) or not _HASH.fullmatch(node.value):
         node.refuse("a hash")
 
 
-def _count(node: DocumentNode) -> None:
+def _count(node: _Node) -> None:
     # integers beyond the exact range of doubles are text
     if isinstance(node.value, str) and _INTEGER.fullmatch(node.value) and node.value[0] != "-":
         return
     _small_count(node)
 
 
-def _small_count(node: DocumentNode) -> None:
+def _small_count(node: _Node) -> None:
     if node.number() < 0:
         node.refuse("a number that is not negative")
 
 
-def _share(node: DocumentNode) -> None:
+def _share(node: _Node) -> None:
     if not 0 <= node.real() <= 1:
         node.refuse("a number between 0 and 1")
 
 
-def _number(node: DocumentNode) -> None:
+def _number(node: _Node) -> None:
     if not (isinstance(node.value, str) and _INTEGER.fullmatch(node.value)):
         node.real()
 
 
 def _or_null(read: _Reader) -> _Reader:
-    return lambda node: read(node) if node.known else None
+    return lambda node: read(node) if node.value is not None else None
 
 
 def _list_of(read: _Reader, most: int | None = None) -> _Reader:
-    def check(node: DocumentNode) -> None:
+    def check(node: _Node) -> None:
         items = node.items()
         if most is not None and len(items) > most:
             node.refuse(f"at most {most:,} items")
@@ -150,7 +201,7 @@ def _list_of(read: _Reader, most: int | None = None) -> _Reader:
 
 
 def _map_of(read: _Reader, most: int | None = None) -> _Reader:
-    def check(node: DocumentNode) -> None:
+    def check(node: _Node) -> None:
         if not isinstance(node.value, Mapping) or (most is not None and len(node.value) > most):
             node.refuse("an object" if most is None else f"an object of at most {most:,} fields")
         for name in node.value:
@@ -159,31 +210,31 @@ def _map_of(read: _Reader, most: int | None = None) -> _Reader:
     return check
 
 
-def _ascending(node: DocumentNode) -> None:
+def _ascending(node: _Node) -> None:
     found = [item.real() for item in node.items()]
     if any(after < before for before, after in pairwise(found)):
         node.refuse("numbers that ascend")
 
 
-def _quantiles(node: DocumentNode) -> None:
+def _quantiles(node: _Node) -> None:
     _ascending(node)
     if len(node.items()) not in (0, _QUANTILES):
         node.refuse(f"{_QUANTILES} numbers, or none")
 
 
-def _percentiles(node: DocumentNode) -> None:
+def _percentiles(node: _Node) -> None:
     if node.value != {}:
         _fields(node, {f"p{percent}": _number for percent in PERCENTILES})
 
 
-def _histogram(node: DocumentNode) -> None:
+def _histogram(node: _Node) -> None:
     _fields(node, {"bin_edges": _ascending, "counts": _list_of(_small_count, BINS)})
     edges, counts = len(node["bin_edges"].items()), len(node["counts"].items())
     if edges != (counts + 1 if counts else 0):
         node.refuse("one edge more than bins")
 
 
-def _decoded(node: DocumentNode, most: int) -> bytes:
+def _decoded(node: _Node, most: int) -> bytes:
     try:
         data = base64.b64decode(str(node.value), validate=True)
     except (ValueError, binascii.Error):
@@ -193,7 +244,7 @@ def _decoded(node: DocumentNode, most: int) -> bytes:
     return data
 
 
-def _hashes(node: DocumentNode) -> None:
+def _hashes(node: _Node) -> None:
     _text(node)
     try:
         published_hashes(_decoded(node, _SKETCH_BYTES * 4))
@@ -201,16 +252,16 @@ def _hashes(node: DocumentNode) -> None:
         node.refuse("the smallest hashes of rows, in order")
 
 
-def _sketch(node: DocumentNode) -> None:
+def _sketch(node: _Node) -> None:
     _text(node)
     _decoded(node, _SKETCH_BYTES)
 
 
-def _declared(node: DocumentNode) -> None:
-    _fields(node, {"name": _text, "dtype": _text, "nullable": DocumentNode.flag})
+def _declared(node: _Node) -> None:
+    _fields(node, {"name": _text, "dtype": _text, "nullable": _Node.flag})
 
 
-def _odf(node: DocumentNode) -> None:
+def _odf(node: _Node) -> None:
     _fields(
         node,
         {

@@ -63,23 +63,16 @@ class Kmv:
         rows = int(self.counts.sum())
         return 0.0 if rows == 0 else (rows - len(self.hashes)) / rows
 
-    @property
-    def distinct(self) -> float:
-        """Number of distinct rows, estimated beyond 4,096."""
-        if len(self.hashes) < KMV_SIZE:
-            return float(len(self.hashes))
-        return (KMV_SIZE - 1) * 2.0**64 / (int(self.hashes[-1]) + 1)
-
     def to_bytes(self) -> bytes:
         """The hashes as little-endian numbers of 8 bytes."""
         return self.hashes.astype("<u8").tobytes()
 
 
-def sampled(offsets: Hashes, most: int = SAMPLE_ROWS) -> np.ndarray[Any, np.dtype[np.int64]]:
+def sampled(offsets: Hashes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Positions of the rows that are in the sample, those with the smallest hash of their offset first."""
     keys = splitmix64(offsets.astype(np.uint64))
-    if len(keys) > most:
-        nearest = np.argpartition(keys, most)[:most]
+    if len(keys) > SAMPLE_ROWS:
+        nearest = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS]
         return nearest[np.argsort(keys[nearest], kind="stable")]
     return np.argsort(keys, kind="stable")
 

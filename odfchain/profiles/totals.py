@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Context
 from enum import Enum
@@ -526,14 +526,6 @@ class Totals:
             self.bands.merge(other.bands)
         if other.sample.num_rows:
             self._sample(other.sample, other.sample_offsets)
-
-
-def totals_of(schema: pa.Schema, batches: Iterable[tuple[pa.RecordBatch, Hashes]]) -> Totals:
-    """The totals of (rows, offsets), batch by batch."""
-    found = Totals(schema)
-    for rows, offsets in batches:
-        found.update(rows, offsets)
-    return found
 
 
 # Totals as one Arrow row with JSON scalars, for the cache and for executors. Private: bytes that cannot be
