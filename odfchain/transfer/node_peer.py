@@ -10,17 +10,11 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-
-from websockets.client import ClientProtocol
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-from websockets.http11 import Response
-from websockets.sync.client import ClientConnection
-from websockets.uri import parse_uri
 
 from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import (
@@ -29,7 +23,6 @@ from odfchain.errors import (
     FetchError,
     NameCollisionError,
     TransferError,
-    UnsupportedPeerError,
 )
 from odfchain.limits import SHARING, SMART, FetchLimits
 from odfchain.odf.block_codec import decode_header
@@ -37,12 +30,12 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.storage.fsio import storage_errors
-from odfchain.storage.http_client import HttpPool, request_headers
+from odfchain.storage.http_client import request_headers
 from odfchain.storage.http_connection import Response as HttpResponse
-from odfchain.storage.http_rules import Deadline, Timing, TransientError, parse_http_date, with_retries
+from odfchain.storage.http_rules import Deadline, Timing, TransientError, with_retries
 from odfchain.storage.local import HEAD, conflict
 from odfchain.storage.urls import Route, proxy_for
-from odfchain.text import json_object, one_line
+from odfchain.text import one_line
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.block_batch import packed, readable
 from odfchain.transfer.credentials import NodeClock
@@ -50,159 +43,7 @@ from odfchain.transfer.http_peer import HttpPeer, Request
 from odfchain.transfer.peer import PEER_LIMITS, Opened, RawBlock, WritablePeer, as_transfer_errors
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.slice_files import DataObject
-from odfchain.transfer.smart_flows import (
-    NORMAL,
-    PULLED,
-    PUSHED,
-    ClosedError,
-    PullFlow,
-    PushFlow,
-    RefusedError,
-)
-from odfchain.versions import __version__
-
-# A WebSocket to a node, over a connection that is checked like that of every other request.
-# Without compression: a small message could fill the memory. Source: RFC 6455; RFC-050.
-
-_CLOSE_SECONDS = 5.0
-_PING_SECONDS = 20.0
-_SHOWN = 200
-_NOT_PASSED_ON = (
-    "a proxy before the node does not pass WebSockets on: nginx needs `proxy_http_version 1.1` and the "
-    "headers Upgrade and Connection (docs/nodes.md); without 'odf+' a dataset can be pulled all the same"
-)
-_NOT_SMART = "a web server that hands out files is named without 'odf+'"
-
-
-class _Client(msg.FewFrames, ClientProtocol):
-    """Websocket protocol of the client."""
-
-
-class WebSocketChannel:
-    """One connection to a node, for the messages of one transfer; a `Channel`."""
-
-    def __init__(self, connection: ClientConnection, address: str, where: str) -> None:
-        self._connection = connection
-        self.where = where
-        # The IP address of the node.
-        self.address = address
-        dates = connection.response.headers.get_all("Date") if connection.response is not None else []
-        # The node's `Date` when it accepted the connection, if given.
-        self.date = parse_http_date(dates[0]) if len(dates) == 1 else None
-
-    @classmethod
-    def open(
-        cls, pool: HttpPool, route: Route, headers: Iterable[tuple[str, str]], where: str, most: int
-    ) -> WebSocketChannel:
-        """Connect to the target of a route that has no redirects.
-
-        A message of the node has `most` bytes.
-
-        Raises:
-            UnsupportedPeerError: it speaks another version, or not this protocol at all.
-            TransientError, FetchError: no answer.
-        """
-        target = route.current
-        deadline = Deadline(SHARING.request_seconds, Timing(), name=where)
-        sock = pool.dialled(route, deadline=deadline, name=where)
-        scheme = "wss" if target.scheme == "https" else "ws"
-        uri = parse_uri(f"{scheme}://{target.authority}{target.path.decode('latin-1')}")
-        sock.settimeout(None)
-        protocol = _Client(uri, max_size=most)
-        connection = ClientConnection(
-            sock,
-            protocol,
-            ping_interval=_PING_SECONDS,
-            ping_timeout=_PING_SECONDS,
-            close_timeout=_CLOSE_SECONDS,
-            max_queue=1,
-        )
-        try:
-            address = str(sock.getpeername()[0])  # asked now: a node may end the connection at once
-            connection.handshake([*headers, msg.VERSION], f"odfchain/{__version__}", deadline.remaining)
-        except InvalidStatus as error:
-            _end(connection)
-            raise _refused(error, where) from None
-        except InvalidHandshake as error:
-            _end(connection)
-            raise UnsupportedPeerError(
-                f"{where}: no node that speaks the smart protocol: {one_line(str(error), _SHOWN)}",
-                hint=_NOT_SMART,
-            ) from None
-        except (OSError, EOFError, TimeoutError) as error:
-            _end(connection)
-            raise TransientError(f"no answer: {one_line(str(error), _SHOWN)}") from None
-        connection.__enter__()  # it is left by `close`
-        connection.start_keepalive()
-        return cls(connection, address, where)
-
-    def send(self, text: str) -> None:
-        """As `Channel`."""
-        try:
-            self._connection.send(text)
-        except ConnectionClosed as error:
-            raise _closed(error) from None
-
-    def receive(self, seconds: float | None) -> str | None:
-        """As `Channel`."""
-        try:
-            found = self._connection.recv(seconds)
-        except TimeoutError:
-            return None
-        except ConnectionClosed as error:
-            if error.sent is not None and error.sent.code in (1002, 1007, 1009):  # by us, for what came
-                raise CorruptedPeerError(
-                    f"{self.where}: an invalid message: {one_line(error.sent.reason, _SHOWN)}"
-                ) from None
-            raise _closed(error) from None
-        if not isinstance(found, str):
-            raise CorruptedPeerError(f"{self.where}: a message that is not text")
-        return found
-
-    def close(self, code: int, reason: str) -> None:
-        """As `Channel`."""
-        with contextlib.suppress(Exception):
-            self._connection.close(code, reason)
-
-
-def _end(connection: ClientConnection) -> None:
-    connection.close_socket()
-    connection.recv_events_thread.join()
-
-
-def _closed(error: ConnectionClosed) -> ClosedError:
-    if error.rcvd is None:
-        return ClosedError(1006, "the connection broke")
-    return ClosedError(error.rcvd.code, error.rcvd.reason)
-
-
-def _refused(error: InvalidStatus, where: str) -> TransferError:
-    status = error.response.status_code
-    said = _said(error.response)
-    what = f"{where}: HTTP status {status}{f': {said}' if said else ''}"
-    if status == 401:
-        return AccessError(what, hint="keep a token for the node: `odfchain login URL`")
-    if status == 403:
-        return AccessError(what, hint="check whose token it is, and the account in the URL")
-    # the node does not know the host name of the request
-    if status == 421:
-        return TransferError(what, hint="the node's operator admits the host: odfchain serve --allow-host")
-    if status in (502, 503, 504):
-        return TransferError(what, hint="the node behind that address does not answer now: try again later")
-    if status == 400 and "version" in said.lower():
-        return UnsupportedPeerError(what, hint="the node speaks another version of the smart protocol")
-    if status in (400, 426):
-        return UnsupportedPeerError(what, hint=_NOT_PASSED_ON)
-    return UnsupportedPeerError(what, hint=_NOT_SMART)
-
-
-def _said(response: Response) -> str:
-    text = (response.body or b"").decode(errors="replace")
-    if isinstance(message := json_object(text).get("message"), str):
-        text = message
-    # HTML pages are for browsers
-    return "" if text.lstrip().startswith("<") else one_line(text.strip(), _SHOWN)
-
+from odfchain.transfer.smart_flows import PULLED, PUSHED, PullFlow, PushFlow, RefusedError, WebSocketChannel
 
 # Slices and checkpoints as the smart protocol names them, with our keys.
 
@@ -332,7 +173,7 @@ class SmartPeer(HttpPeer):
     def _end(self) -> None:
         channel, self._channel, self._flow = self._channel, None, None
         if channel is not None:
-            channel.close(NORMAL, PULLED)
+            channel.close(msg.NORMAL, PULLED)
 
     # --- objects -------------------------------------------------------------------------------------
 
@@ -576,7 +417,7 @@ class SmartDestination(SmartPeer, WritablePeer):
             flow.commit()
             ended = PUSHED
         finally:
-            channel.close(NORMAL, ended)
+            channel.close(msg.NORMAL, ended)
 
     def _upload(
         self,

@@ -10,16 +10,18 @@ import asyncio
 import json
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from odfchain.chain.chain import MetadataChain
-from odfchain.errors import ChainError, ObjectNotFoundError
+from odfchain.errors import ChainError, ObjectNotFoundError, OdfchainError
 from odfchain.limits import SMART
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.identity import Multihash
+from odfchain.text import cut, one_line
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.node_peer import address_here, key_of
@@ -27,19 +29,104 @@ from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.public_layout import HOST_AND_PORT
 from odfchain.transfer.publishing import Reader
 from odfchain.transfer.slice_files import BRING_OBJECTS, objects_of
-from odfchain.transfer.smart_flows import FAILED, Closing, FlowError, Serving, Turn
 from odfchain.workspace.dataset_files import DatasetFiles
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
+# The node's side of a pull and of a push: a state machine with one state for each expected message.
+# Message in, message out, or an error that ends the connection. Timeouts and sockets belong to the
+# connection's owner.
+
+# A close frame has 125 bytes, two of them for the code (RFC 6455, 5.5.1).
+_REASON_BYTES = 123
+# Optional members are left out where a message has no room.
+_NO_HEAD = '"actual_head":null,'
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The connection ends."""
+
+    code: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A message to send, and the end of the connection, if it ends."""
+
+    message: msg.Message | None = None
+    closing: Closing | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The frame of the message."""
+        return None if self.message is None else msg.text_of(self.message)
+
+
+class FlowError(OdfchainError):
+    """A flow that cannot go on, with the reason that the other side is given; never leaves the server."""
+
+    def __init__(self, refusal: msg.Refusal) -> None:
+        super().__init__(repr(refusal.reason))
+        self.refusal = refusal
+
+
+class Serving(ABC):
+    """The node's side of a conversation."""
+
+    side: ClassVar[str]
+    phase: msg.Phase
+    """The awaited message."""
+
+    def answer(self, text: str) -> Turn:
+        """The next turn after a message of the client's."""
+        try:
+            return self._answer(text)
+        except FlowError as error:
+            return failed(error.refusal)
+        except OdfchainError as error:
+            return failed(_internal(self.side, self.phase, error))
+
+    @abstractmethod
+    def _answer(self, text: str) -> Turn: ...
+
+
+def failed(refusal: msg.Refusal) -> Turn:
+    """The connection ends with the refusal as its reason, cut to what a close frame holds."""
+    for most in range(_REASON_BYTES, 0, -1):
+        text = msg.text_of(_shortened(refusal, most)).replace(_NO_HEAD, "")
+        if len(text) <= _REASON_BYTES:
+            return Turn(closing=Closing(msg.FAILED, text))
+    return Turn(closing=Closing(msg.FAILED))
+
+
+def _shortened(refusal: msg.Refusal, most: int) -> msg.Refusal:
+    match refusal.reason:
+        case msg.Internal() as reason:
+            return msg.Refusal(replace(reason, error_message=cut(reason.error_message, most)))
+        case msg.NameCollision(dataset_alias=alias):
+            return msg.Refusal(msg.NameCollision(dataset_alias=cut(alias, most)))
+        case msg.InvalidHead(expected_head=head):
+            # two hashes do not fit, and the client knows its own
+            return msg.Refusal(msg.InvalidHead(actual_head=None, expected_head=head))
+    return refusal
+
+
+def _internal(side: str, phase: msg.Phase, error: OdfchainError) -> msg.Refusal:
+    return msg.Refusal(
+        msg.Internal(side=side, phase=phase, error_message=one_line(error.message, SMART.text_characters))
+    )
+
+
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*", re.ASCII)
 # The blocks of one batch, which lies in memory several times [bytes]; longer chains are walked.
 _BLOCK_BYTES = 64 << 20
 # Idle timeout [s]; clients that download answer pings meanwhile.
 _SILENT_SECONDS = 60.0
-REVOKED = Closing(FAILED, "The token was revoked.")
+REVOKED = Closing(msg.FAILED, "The token was revoked.")
 
 EXPECT = "odfchain.expect"
 """The extension of a WebSocket that says how large the next message may be [bytes]."""
@@ -214,7 +301,7 @@ async def _converse(serving: PullServing, reader: Reader, receive: Receive, send
                 message = await receive()
         except TimeoutError:
             await send(
-                {"type": "websocket.close", "code": FAILED, "reason": "Nothing was said for too long."}
+                {"type": "websocket.close", "code": msg.FAILED, "reason": "Nothing was said for too long."}
             )
             return
         if message["type"] == "websocket.disconnect":
@@ -223,7 +310,7 @@ async def _converse(serving: PullServing, reader: Reader, receive: Receive, send
             continue
         text = message.get("text")
         if text is None:
-            closing: Closing | None = Closing(FAILED, "Messages are text.")
+            closing: Closing | None = Closing(msg.FAILED, "Messages are text.")
         elif not reader.is_current():
             closing = REVOKED
         else:

@@ -54,10 +54,15 @@ from odfchain.transfer.node_peer import address_here, key_of
 from odfchain.transfer.node_pulls import (
     EXPECT,
     REVOKED,
+    Closing,
+    FlowError,
     Message,
     Receive,
     Send,
+    Serving,
+    Turn,
     base_of,
+    failed,
     fields_of,
     refuse_upgrade,
 )
@@ -67,7 +72,6 @@ from odfchain.transfer.pulling import SyncOptions, arrival_folder, judge_pull, p
 from odfchain.transfer.pushing import PushedPeer
 from odfchain.transfer.signed_statements import NO_POLICY, read_offer
 from odfchain.transfer.slice_files import DataObject, arriving
-from odfchain.transfer.smart_flows import FAILED, NORMAL, Closing, FlowError, Serving, Turn, failed
 from odfchain.transfer.store_commit import UnknownOutcomeError
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -365,7 +369,7 @@ class PushServing(Serving):
                 self._waits_for = _Push.END
                 return Turn(msg.Empty())
             case _Push.END:
-                return Turn(closing=Closing(NORMAL))
+                return Turn(closing=Closing(msg.NORMAL))
 
     def _accepted(self, refusal: msg.Refusal | None, then: _Push) -> Turn:
         if refusal is not None:
@@ -424,8 +428,8 @@ _UNKNOWN: Status = (401, "this needs a token")
 _FORBIDDEN: Status = (403, "this token is not for that")
 _UNNAMED: Status = (404, "no push here wants this file")
 _FULL: Status = (507, "insufficient storage")
-_BUSY = Closing(FAILED, "Busy.")
-_SILENT = Closing(FAILED, "Nothing was said for too long.")
+_BUSY = Closing(msg.FAILED, "Busy.")
+_SILENT = Closing(msg.FAILED, "Nothing was said for too long.")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -573,7 +577,7 @@ async def _said(receive: Receive) -> str | Closing | None:
         if message["type"] == "websocket.receive":
             text: str | None = message.get("text")
             # the smart protocol has no binary messages
-            return Closing(FAILED, "Messages are text.") if text is None else text
+            return Closing(msg.FAILED, "Messages are text.") if text is None else text
 
 
 async def _converse(
@@ -609,7 +613,7 @@ async def _converse(
         if not isinstance(found, str):
             return found
         if refused:
-            return Closing(FAILED, "This push was refused.")
+            return Closing(msg.FAILED, "This push was refused.")
         session.touched, text = sessions.now(), found
 
 
@@ -633,7 +637,7 @@ async def _next(
                 return _SILENT
             # a client that uploads is pinged; session.until bounds the push as a whole
             await send({"type": "websocket.send", "text": msg.text_of(msg.Empty())})
-    return Closing(FAILED, "This push took too long.")
+    return Closing(msg.FAILED, "This push took too long.")
 
 
 async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:

@@ -33,8 +33,15 @@ from odfchain.transfer.node_pulls import EXPECT, Message, Receive, Send, refuse_
 from odfchain.transfer.public_layout import host_of, is_this_machine
 from odfchain.transfer.publishing import HOST
 from odfchain.transfer.server_app import ZERO_COPY, Branches, Repository
-from odfchain.transfer.smart_flows import FAILED
-from odfchain.transfer.smart_messages import TOO_MANY_BLOCKS, FewFrames, Internal, Phase, Refusal, text_of
+from odfchain.transfer.smart_messages import (
+    FAILED,
+    TOO_MANY_BLOCKS,
+    FewFrames,
+    Internal,
+    Phase,
+    Refusal,
+    text_of,
+)
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 Application = Callable[[Message, Receive, Send], Awaitable[None]]

@@ -1,23 +1,30 @@
-"""Client flows of the smart protocol: its messages in a pull and in a push, and the valid answers.
+"""The client's side of the smart protocol: a WebSocket, and its messages in a pull and in a push.
 
 Nothing here decides what is believed: blocks are hashed, judged by the append rules and published by the
-callers. The same conversation may be held over a socket or, in tests, with a script.
+callers.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, NoReturn, Protocol, TypeVar
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
 
-from odfchain.errors import CorruptedPeerError, OdfchainError, TransferError
-from odfchain.limits import SMART
-from odfchain.text import cut, one_line
+from websockets.client import ClientProtocol
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.http11 import Response
+from websockets.sync.client import ClientConnection
+from websockets.uri import parse_uri
+
+from odfchain.errors import AccessError, CorruptedPeerError, TransferError, UnsupportedPeerError
+from odfchain.limits import SHARING
+from odfchain.storage.http_client import HttpPool
+from odfchain.storage.http_rules import Deadline, Timing, TransientError, parse_http_date
+from odfchain.storage.urls import Route
+from odfchain.text import json_object, one_line
 from odfchain.transfer import smart_messages as msg
-
-NORMAL, FAILED = 1000, 1011
-"""Codes that connections are closed with."""
+from odfchain.versions import __version__
 
 PULLED, PUSHED = "Client pull flow succeeded", "Client push flow succeeded"
 
@@ -43,37 +50,162 @@ class RefusedError(TransferError):
         self.reason = reason
 
 
-class Channel(Protocol):
-    """One connection to a node. Messages are whole; nothing of them is looked at."""
+# A WebSocket to a node, over a connection that is checked like that of every other request.
+# Without compression: a small message could fill the memory. Source: RFC 6455; RFC-050.
 
-    @property
-    def where(self) -> str:
-        """The other side's name in messages."""
+_CLOSE_SECONDS = 5.0
+_PING_SECONDS = 20.0
+_SHOWN = 200
+_NOT_PASSED_ON = (
+    "a proxy before the node does not pass WebSockets on: nginx needs `proxy_http_version 1.1` and the "
+    "headers Upgrade and Connection (docs/nodes.md); without 'odf+' a dataset can be pulled all the same"
+)
+_NOT_SMART = "a web server that hands out files is named without 'odf+'"
+
+
+class _Client(msg.FewFrames, ClientProtocol):
+    """Websocket protocol of the client."""
+
+
+class WebSocketChannel:
+    """One connection to a node, for the messages of one transfer; they are whole."""
+
+    def __init__(self, connection: ClientConnection, address: str, where: str) -> None:
+        self._connection = connection
+        self.where = where
+        # The IP address of the node.
+        self.address = address
+        dates = connection.response.headers.get_all("Date") if connection.response is not None else []
+        # The node's `Date` when it accepted the connection, if given.
+        self.date = parse_http_date(dates[0]) if len(dates) == 1 else None
+
+    @classmethod
+    def open(
+        cls, pool: HttpPool, route: Route, headers: Iterable[tuple[str, str]], where: str, most: int
+    ) -> WebSocketChannel:
+        """Connect to the target of a route that has no redirects.
+
+        A message of the node has `most` bytes.
+
+        Raises:
+            UnsupportedPeerError: it speaks another version, or not this protocol at all.
+            TransientError, FetchError: no answer.
+        """
+        target = route.current
+        deadline = Deadline(SHARING.request_seconds, Timing(), name=where)
+        sock = pool.dialled(route, deadline=deadline, name=where)
+        scheme = "wss" if target.scheme == "https" else "ws"
+        uri = parse_uri(f"{scheme}://{target.authority}{target.path.decode('latin-1')}")
+        sock.settimeout(None)
+        protocol = _Client(uri, max_size=most)
+        connection = ClientConnection(
+            sock,
+            protocol,
+            ping_interval=_PING_SECONDS,
+            ping_timeout=_PING_SECONDS,
+            close_timeout=_CLOSE_SECONDS,
+            max_queue=1,
+        )
+        try:
+            address = str(sock.getpeername()[0])  # asked now: a node may end the connection at once
+            connection.handshake([*headers, msg.VERSION], f"odfchain/{__version__}", deadline.remaining)
+        except InvalidStatus as error:
+            _end(connection)
+            raise _refused(error, where) from None
+        except InvalidHandshake as error:
+            _end(connection)
+            raise UnsupportedPeerError(
+                f"{where}: no node that speaks the smart protocol: {one_line(str(error), _SHOWN)}",
+                hint=_NOT_SMART,
+            ) from None
+        except (OSError, EOFError, TimeoutError) as error:
+            _end(connection)
+            raise TransientError(f"no answer: {one_line(str(error), _SHOWN)}") from None
+        connection.__enter__()  # it is left by `close`
+        connection.start_keepalive()
+        return cls(connection, address, where)
 
     def send(self, text: str) -> None:
         """Send one message.
 
         Raises:
-            ClosedError: it is not open any more.
+            ClosedError: the connection is not open any more.
         """
+        try:
+            self._connection.send(text)
+        except ConnectionClosed as error:
+            raise _closed(error) from None
 
     def receive(self, seconds: float | None) -> str | None:
         """The next message; None when none came in time.
 
         Raises:
-            ClosedError: it is not open any more, and all messages were received.
-            CorruptedPeerError: what comes is no text, or larger than a message may be.
+            ClosedError: the connection is not open any more, and all messages were received.
         """
+        try:
+            found = self._connection.recv(seconds)
+        except TimeoutError:
+            return None
+        except ConnectionClosed as error:
+            if error.sent is not None and error.sent.code in (1002, 1007, 1009):  # by us, for what came
+                raise CorruptedPeerError(
+                    f"{self.where}: an invalid message: {one_line(error.sent.reason, _SHOWN)}"
+                ) from None
+            raise _closed(error) from None
+        if not isinstance(found, str):
+            raise CorruptedPeerError(f"{self.where}: a message that is not text")
+        return found
 
     def close(self, code: int, reason: str) -> None:
-        """Say that this was all; nothing is raised."""
+        """Close the connection; nothing is raised."""
+        with contextlib.suppress(Exception):
+            self._connection.close(code, reason)
+
+
+def _end(connection: ClientConnection) -> None:
+    connection.close_socket()
+    connection.recv_events_thread.join()
+
+
+def _closed(error: ConnectionClosed) -> ClosedError:
+    if error.rcvd is None:
+        return ClosedError(1006, "the connection broke")
+    return ClosedError(error.rcvd.code, error.rcvd.reason)
+
+
+def _refused(error: InvalidStatus, where: str) -> TransferError:
+    status = error.response.status_code
+    said = _said(error.response)
+    what = f"{where}: HTTP status {status}{f': {said}' if said else ''}"
+    if status == 401:
+        return AccessError(what, hint="keep a token for the node: `odfchain login URL`")
+    if status == 403:
+        return AccessError(what, hint="check whose token it is, and the account in the URL")
+    # the node does not know the host name of the request
+    if status == 421:
+        return TransferError(what, hint="the node's operator admits the host: odfchain serve --allow-host")
+    if status in (502, 503, 504):
+        return TransferError(what, hint="the node behind that address does not answer now: try again later")
+    if status == 400 and "version" in said.lower():
+        return UnsupportedPeerError(what, hint="the node speaks another version of the smart protocol")
+    if status in (400, 426):
+        return UnsupportedPeerError(what, hint=_NOT_PASSED_ON)
+    return UnsupportedPeerError(what, hint=_NOT_SMART)
+
+
+def _said(response: Response) -> str:
+    text = (response.body or b"").decode(errors="replace")
+    if isinstance(message := json_object(text).get("message"), str):
+        text = message
+    # HTML pages are for browsers
+    return "" if text.lstrip().startswith("<") else one_line(text.strip(), _SHOWN)
 
 
 @dataclass(slots=True)
 class _Conversation:
     """Messages and their answers on one connection; each answer is waited for so long [s]."""
 
-    channel: Channel
+    channel: WebSocketChannel
     reply_seconds: float
 
     def _ask(self, message: msg.Message, kind: type[_Answer], seconds: float | None = None) -> _Answer:
@@ -173,89 +305,3 @@ class PushFlow(_Conversation):
         """Ask for the commit, and wait for what seems to be its confirmation."""
         # an `Empty` may also be a late ping: the caller reads the node's head afterwards
         self._ask(msg.Empty(), msg.Empty, self.work_seconds)
-
-
-# The node's side of a pull and of a push: a state machine with one state for each expected message.
-# Message in, message out, or an error that ends the connection. Timeouts and sockets belong to the
-# connection's owner.
-
-# A close frame has 125 bytes, two of them for the code (RFC 6455, 5.5.1).
-_REASON_BYTES = 123
-# Optional members are left out where a message has no room.
-_NO_HEAD = '"actual_head":null,'
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """The connection ends."""
-
-    code: int
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A message to send, and the end of the connection, if it ends."""
-
-    message: msg.Message | None = None
-    closing: Closing | None = None
-
-    @property
-    def text(self) -> str | None:
-        """The frame of the message."""
-        return None if self.message is None else msg.text_of(self.message)
-
-
-class FlowError(OdfchainError):
-    """A flow that cannot go on, with the reason that the other side is given; never leaves the server."""
-
-    def __init__(self, refusal: msg.Refusal) -> None:
-        super().__init__(repr(refusal.reason))
-        self.refusal = refusal
-
-
-class Serving(ABC):
-    """The node's side of a conversation."""
-
-    side: ClassVar[str]
-    phase: msg.Phase
-    """The awaited message."""
-
-    def answer(self, text: str) -> Turn:
-        """The next turn after a message of the client's."""
-        try:
-            return self._answer(text)
-        except FlowError as error:
-            return failed(error.refusal)
-        except OdfchainError as error:
-            return failed(_internal(self.side, self.phase, error))
-
-    @abstractmethod
-    def _answer(self, text: str) -> Turn: ...
-
-
-def failed(refusal: msg.Refusal) -> Turn:
-    """The connection ends with the refusal as its reason, cut to what a close frame holds."""
-    for most in range(_REASON_BYTES, 0, -1):
-        text = msg.text_of(_shortened(refusal, most)).replace(_NO_HEAD, "")
-        if len(text) <= _REASON_BYTES:
-            return Turn(closing=Closing(FAILED, text))
-    return Turn(closing=Closing(FAILED))
-
-
-def _shortened(refusal: msg.Refusal, most: int) -> msg.Refusal:
-    match refusal.reason:
-        case msg.Internal() as reason:
-            return msg.Refusal(replace(reason, error_message=cut(reason.error_message, most)))
-        case msg.NameCollision(dataset_alias=alias):
-            return msg.Refusal(msg.NameCollision(dataset_alias=cut(alias, most)))
-        case msg.InvalidHead(expected_head=head):
-            # two hashes do not fit, and the client knows its own
-            return msg.Refusal(msg.InvalidHead(actual_head=None, expected_head=head))
-    return refusal
-
-
-def _internal(side: str, phase: msg.Phase, error: OdfchainError) -> msg.Refusal:
-    return msg.Refusal(
-        msg.Internal(side=side, phase=phase, error_message=one_line(error.message, SMART.text_characters))
-    )

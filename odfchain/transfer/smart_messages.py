@@ -35,6 +35,9 @@ from odfchain.text import one_line
 VERSION = ("x-odf-smtp-version", "1")
 """The header that every request for a transfer has."""
 
+NORMAL, FAILED = 1000, 1011
+"""Codes that connections are closed with."""
+
 MEDIA_TYPE, ENCODING = "application/tar+gzip", "raw"
 
 

@@ -21,8 +21,8 @@ from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
 from odfchain.transfer import smart_messages as m
 from odfchain.transfer.block_batch import packed, readable, unpacked
+from odfchain.transfer.node_pulls import failed
 from odfchain.transfer.peer import RawBlock
-from odfchain.transfer.smart_flows import failed
 from odfchain.transfer.smart_messages import document_of, message_of, refusal_of, text_of
 
 HASH = hash_bytes(b"a")

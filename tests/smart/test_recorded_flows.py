@@ -13,7 +13,6 @@ from odfchain.transfer.block_batch import packed, unpacked
 from odfchain.transfer.node_pulls import PullServing
 from odfchain.transfer.node_pushes import PushServing
 from odfchain.transfer.smart_flows import (
-    NORMAL,
     PULLED,
     PUSHED,
     ClosedError,
@@ -24,6 +23,7 @@ from odfchain.transfer.smart_flows import (
     Turn,
 )
 from odfchain.transfer.smart_messages import (
+    NORMAL,
     Message,
     ObjectFile,
     PulledBlocks,
