@@ -41,28 +41,9 @@ from odfchain.transfer.block_batch import packed, readable
 from odfchain.transfer.credentials import NodeClock
 from odfchain.transfer.http_peer import HttpPeer, Request
 from odfchain.transfer.peer import PEER_LIMITS, Opened, RawBlock, WritablePeer, as_transfer_errors
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.transfer.public_layout import ObjectKey, PeerUrl
 from odfchain.transfer.slice_files import DataObject
 from odfchain.transfer.smart_flows import PULLED, PUSHED, PullFlow, PushFlow, RefusedError, WebSocketChannel
-
-# Slices and checkpoints as the smart protocol names them, with our keys.
-
-_TYPES = {
-    ObjectKind.DATA: msg.ObjectType.DATA_SLICE,
-    ObjectKind.CHECKPOINT: msg.ObjectType.CHECKPOINT,
-}
-_KINDS = {name: kind for kind, name in _TYPES.items()}
-
-
-def object_file(key: ObjectKey, size: int) -> msg.ObjectFile | None:
-    """The smart protocol's name of an object of this size [bytes]; None for kinds that it does not carry."""
-    name = _TYPES.get(key.kind)
-    return None if name is None else msg.ObjectFile(object_type=name, physical_hash=key.name, size=size)
-
-
-def key_of(file: msg.ObjectFile) -> ObjectKey:
-    """The key of an object that a message names."""
-    return ObjectKey(_KINDS[file.object_type], file.physical_hash)
 
 
 def _transfer_plan(blocks: int, block_bytes: int, objects: Sequence[DataObject]) -> msg.TransferPlan:
@@ -74,14 +55,6 @@ def _transfer_plan(blocks: int, block_bytes: int, objects: Sequence[DataObject])
         bytes_in_raw_blocks=block_bytes,
         bytes_in_raw_objects=sum(item.size for item in objects),
     )
-
-
-def address_here(base: str, key: ObjectKey, authorization: str | None) -> msg.TransferUrl:
-    """The URL of an object of the dataset at `base`, for authorized reads and uploads."""
-    headers = [msg.Header(name=msg.VERSION[0], value=msg.VERSION[1])]
-    if authorization is not None:
-        headers.append(msg.Header(name="authorization", value=authorization))
-    return msg.TransferUrl(url=f"{base}{key}", headers=tuple(headers), expires_at=None)
 
 
 _HEADERS = 16
@@ -188,7 +161,7 @@ class SmartPeer(HttpPeer):
 
     def _ask(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
         assert self._flow is not None  # noqa: S101 - asked by the callers
-        asked = {file: str(key) for key, size in objects if (file := object_file(key, size)) is not None}
+        asked = {file: str(key) for key, size in objects if (file := msg.object_file(key, size)) is not None}
         for strategy in self._flow.strategies(tuple(asked)):
             key = asked.get(strategy.object_file)
             if key is not None:
@@ -429,7 +402,7 @@ class SmartDestination(SmartPeer, WritablePeer):
         more: bool,
         progress: Progress,
     ) -> None:
-        asked = {file: item for item in page if (file := object_file(item.key, item.size)) is not None}
+        asked = {file: item for item in page if (file := msg.object_file(item.key, item.size)) is not None}
         wanted = []
         for strategy in flow.strategies(tuple(asked), more=more):
             item = asked.get(strategy.object_file)

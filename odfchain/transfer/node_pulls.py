@@ -24,7 +24,6 @@ from odfchain.odf.identity import Multihash
 from odfchain.text import cut, one_line
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.block_batch import packed
-from odfchain.transfer.node_peer import address_here, key_of
 from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.public_layout import HOST_AND_PORT
 from odfchain.transfer.publishing import Reader
@@ -205,7 +204,7 @@ class DatasetSource:
                 msg.PullStrategy(
                     object_file=file,
                     pull_strategy=msg.PullMethod.HTTP_DOWNLOAD,
-                    download_from=address_here(self.base, key_of(file), self.authorization),
+                    download_from=msg.address_here(self.base, msg.key_of(file), self.authorization),
                 )
                 for file in files
             )

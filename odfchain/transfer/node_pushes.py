@@ -50,7 +50,6 @@ from odfchain.transfer.access_tokens import (
     holder,
 )
 from odfchain.transfer.block_batch import unpacked
-from odfchain.transfer.node_peer import address_here, key_of
 from odfchain.transfer.node_pulls import (
     EXPECT,
     REVOKED,
@@ -236,7 +235,7 @@ class DatasetTarget:
             raise FlowError(msg.Refusal(self._collision))
 
     def _strategy(self, file: msg.ObjectFile) -> msg.PushStrategy:
-        key = key_of(file)
+        key = msg.key_of(file)
         item = self._objects.get(key)
         if item is None or item.size != file.size:
             raise _refused(msg.Phase.OBJECTS_REQUEST, "No block names this object.")
@@ -250,7 +249,7 @@ class DatasetTarget:
                 self.session.wanted[key] = item.size
                 method, upload = (
                     msg.PushMethod.HTTP_UPLOAD,
-                    address_here(self.base, key, self.authorization),
+                    msg.address_here(self.base, key, self.authorization),
                 )
             found = msg.PushStrategy(object_file=file, push_strategy=method, upload_to=upload)
             self._strategies[key] = found

@@ -31,6 +31,7 @@ from odfchain.limits import SMART
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.text import one_line
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 
 VERSION = ("x-odf-smtp-version", "1")
 """The header that every request for a transfer has."""
@@ -309,6 +310,34 @@ class Refusal(Message):
     """`{"Err": …}`: the transfer ends here."""
 
     reason: Reason
+
+
+# Slices and checkpoints as the smart protocol names them, with our keys.
+
+_OBJECT_TYPES = {
+    ObjectKind.DATA: ObjectType.DATA_SLICE,
+    ObjectKind.CHECKPOINT: ObjectType.CHECKPOINT,
+}
+_OBJECT_KINDS = {name: kind for kind, name in _OBJECT_TYPES.items()}
+
+
+def object_file(key: ObjectKey, size: int) -> ObjectFile | None:
+    """The smart protocol's name of an object of this size [bytes]; None for kinds that it does not carry."""
+    name = _OBJECT_TYPES.get(key.kind)
+    return None if name is None else ObjectFile(object_type=name, physical_hash=key.name, size=size)
+
+
+def key_of(file: ObjectFile) -> ObjectKey:
+    """The key of an object that a message names."""
+    return ObjectKey(_OBJECT_KINDS[file.object_type], file.physical_hash)
+
+
+def address_here(base: str, key: ObjectKey, authorization: str | None) -> TransferUrl:
+    """The URL of an object of the dataset at `base`, for authorized reads and uploads."""
+    headers = [Header(name=VERSION[0], value=VERSION[1])]
+    if authorization is not None:
+        headers.append(Header(name="authorization", value=authorization))
+    return TransferUrl(url=f"{base}{key}", headers=tuple(headers), expires_at=None)
 
 
 # Bytes as JSON lists of integers, which is how nodes write blocks: millions of numbers in a message.
