@@ -29,7 +29,6 @@ from odfchain.errors import (
 )
 from odfchain.limits import SHARING
 from odfchain.odf.names import AccountName
-from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_rules import Deadline, Timing, TransientError
@@ -351,40 +350,3 @@ def _asking(url: PeerUrl, secret: str) -> Iterator[_Node]:
 
 def _compact(document: dict[str, str]) -> str:
     return json.dumps(document, separators=(",", ":"))
-
-
-# The clock of a node: URLs that it signs expire by that clock, not by ours.
-
-# Clocks that are closer together are not worth a word [ms]: storages allow minutes.
-_NOTICED_MS = 120_000
-
-
-@dataclass(frozen=True, slots=True)
-class NodeClock:
-    """A node's `Date`, and the time since then by the monotonic clock."""
-
-    date: Timestamp | None = None
-    """None where the node gave none: then the clock of this machine is asked."""
-    at: float = 0.0
-    """The monotonic time of that [s]."""
-
-    def now_ms(self, at: float) -> int:
-        """The time at the node [ms since 1970], now that the other clock says `at` [s]."""
-        if self.date is None:
-            return Timestamp.now().epoch_ms
-        return self.date.epoch_ms + round((at - self.at) * 1_000)
-
-    def has_passed(self, time: Timestamp | None, at: float) -> bool:
-        """True if the node's time is later than this; never with an unknown time."""
-        return time is not None and time.epoch_ms <= self.now_ms(at)
-
-    def refusal_hint(self, storage: Timestamp | None, at: float) -> str | None:
-        """A hint that a clock made a storage with this `Date` refuse the node's URL, if it may have."""
-        apart = 0 if storage is None else abs(storage.epoch_ms - self.now_ms(at))
-        if apart <= _NOTICED_MS:
-            return None
-        clock = "the node" if self.date is not None else "this machine"
-        return (
-            f"the clocks of {clock} and of the storage are {round(apart / 60_000):,} minutes apart, "
-            "so that addresses are refused: have them set"
-        )

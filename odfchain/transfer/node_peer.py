@@ -38,7 +38,6 @@ from odfchain.storage.urls import Route, proxy_for
 from odfchain.text import one_line
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.block_batch import packed, readable
-from odfchain.transfer.credentials import NodeClock
 from odfchain.transfer.http_peer import HttpPeer, Request
 from odfchain.transfer.peer import PEER_LIMITS, Opened, RawBlock, WritablePeer, as_transfer_errors
 from odfchain.transfer.public_layout import ObjectKey, PeerUrl
@@ -73,6 +72,43 @@ class _Address:
     url: str
     headers: tuple[tuple[str, str], ...]
     expires_at: Timestamp | None
+
+
+# The clock of a node: URLs that it signs expire by that clock, not by ours.
+
+# Clocks that are closer together are not worth a word [ms]: storages allow minutes.
+_NOTICED_MS = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClock:
+    """A node's `Date`, and the time since then by the monotonic clock."""
+
+    date: Timestamp | None = None
+    """None where the node gave none: then the clock of this machine is asked."""
+    at: float = 0.0
+    """The monotonic time of that [s]."""
+
+    def now_ms(self, at: float) -> int:
+        """The time at the node [ms since 1970], now that the other clock says `at` [s]."""
+        if self.date is None:
+            return Timestamp.now().epoch_ms
+        return self.date.epoch_ms + round((at - self.at) * 1_000)
+
+    def has_passed(self, time: Timestamp | None, at: float) -> bool:
+        """True if the node's time is later than this; never with an unknown time."""
+        return time is not None and time.epoch_ms <= self.now_ms(at)
+
+    def refusal_hint(self, storage: Timestamp | None, at: float) -> str | None:
+        """A hint that a clock made a storage with this `Date` refuse the node's URL, if it may have."""
+        apart = 0 if storage is None else abs(storage.epoch_ms - self.now_ms(at))
+        if apart <= _NOTICED_MS:
+            return None
+        clock = "the node" if self.date is not None else "this machine"
+        return (
+            f"the clocks of {clock} and of the storage are {round(apart / 60_000):,} minutes apart, "
+            "so that addresses are refused: have them set"
+        )
 
 
 class SmartPeer(HttpPeer):
