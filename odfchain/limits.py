@@ -489,3 +489,6 @@ class AssetLimits:
 
 ASSETS = AssetLimits()
 """The limits in force."""
+
+HOST, PORT = "127.0.0.1", 8080
+"""The address of a server, when no other is given."""

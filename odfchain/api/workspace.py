@@ -257,8 +257,8 @@ class Workspace(Elsewhere, GivenTokens):
         Raises:
             TransferError: the address cannot be listened on.
         """
+        from odfchain.limits import HOST, PORT
         from odfchain.transfer import server
-        from odfchain.transfer.publishing import HOST, PORT
 
         refuse_unknown(options, ServeKeywords)
         chosen: Any = {"host": HOST, "port": PORT} | {n: v for n, v in options.items() if v is not None}

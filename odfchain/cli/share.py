@@ -35,7 +35,7 @@ from odfchain.cli.screen import (
     read_line,
 )
 from odfchain.errors import AccessError, OdfchainError, UnsupportedPeerError, UsageError
-from odfchain.transfer.publishing import HOST, PORT
+from odfchain.limits import HOST, PORT
 
 if TYPE_CHECKING:
     from odfchain import SignaturePolicy

@@ -301,6 +301,45 @@ def _at(path: str, parse: Callable[[str], _T], text: str) -> _T:
         ) from None
 
 
+# Read access: the one rule for everything that shows, lists or hands out datasets.
+# Unless reading is restricted, everybody may. If it is, a forbidden dataset looks like one that does not
+# exist. Source: RFC-050.
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The rule of a server."""
+
+    tokens: TokenFile
+    restricted: bool = False
+
+    def reader(self, authorization: str | None) -> Reader | None:
+        """The reader with this header `Authorization`; None where its token is not in force."""
+        # a proxy's password is no token
+        if not self.restricted or (authorization or "")[:7].lower() != "bearer ":
+            return Reader(self, None)
+        token = holder(authorization, self.tokens.tokens())
+        return None if token is None else Reader(self, token)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A client that reads, with a token that was in force or with none."""
+
+    rule: Readers
+    token: AccessToken | None
+
+    def sees(self, alias: DatasetAlias) -> bool:
+        """True if the reader has access to the dataset."""
+        if not self.rule.restricted:
+            return True
+        return self.token is not None and self.token.may(Right.READ, alias)
+
+    def is_current(self) -> bool:
+        """True if the access still holds: a token may be revoked meanwhile."""
+        return self.token is None or self.token in self.rule.tokens.tokens()
+
+
 # Running pushes: few at a time, one for a dataset, with the files that each may upload.
 
 # Pushes at a time [count]…

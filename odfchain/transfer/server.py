@@ -27,11 +27,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.server import ServerProtocol
 
 from odfchain.errors import TransferError, UsageError
-from odfchain.limits import SHARING, SMART
+from odfchain.limits import HOST, SHARING, SMART
 from odfchain.text import one_line
 from odfchain.transfer.node_pulls import EXPECT, Message, Receive, Send, refuse_upgrade
 from odfchain.transfer.public_layout import host_of, is_this_machine
-from odfchain.transfer.publishing import HOST
 from odfchain.transfer.server_app import ZERO_COPY, Branches, Repository
 from odfchain.transfer.smart_messages import (
     FAILED,

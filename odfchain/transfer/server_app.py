@@ -17,7 +17,7 @@
 That is all there is: the grammar needs no escapes but those of base64 in a hash, and every other path is not
 found. Objects never change, hence they may be kept for ever; everything else is asked for again with its
 entity tag. Where reading is restricted, a dataset is there for those alone whose token is for it
-(`odfchain.transfer.publishing`). ASGI 3, with the extension `http.response.zerocopysend` where the server
+(`odfchain.transfer.access_tokens`). ASGI 3, with the extension `http.response.zerocopysend` where the server
 has it. Source: specification "Dataset Sharing"; RFC-007 of
 Open Data Fabric; RFC 9110; RFC-021.
 """
@@ -25,24 +25,29 @@ Open Data Fabric; RFC 9110; RFC-021.
 from __future__ import annotations
 
 import asyncio
+import errno
 import html
 import json
+import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import InvalidIdError, OdfchainError
 from odfchain.limits import LIMITS, SHARING
-from odfchain.odf.identity import Multihash
+from odfchain.odf.identity import DatasetId, Multihash, encode_base16
 from odfchain.odf.names import DatasetAlias, DatasetRef, is_branch_name
 from odfchain.odf.names import parse_ref as parse_dataset_ref
 from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, parse_ref
-from odfchain.transfer.access_tokens import TokenFile, holder
+from odfchain.transfer.access_tokens import Reader, Readers, TokenFile, holder
 from odfchain.transfer.folder_peer import HintCache
 from odfchain.transfer.node_pulls import (
     Message,
@@ -63,7 +68,6 @@ from odfchain.transfer.public_layout import (
     encode_names,
     ref_key,
 )
-from odfchain.transfer.publishing import OpenFile, Published, Reader, Readers
 from odfchain.transfer.repositories import INDEX_VERSION, RepositoryEntry, RepositoryIndex
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import branch_names
@@ -71,6 +75,126 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from odfchain.transfer.node_pushes import Writing
+
+
+# The public view of a workspace: its datasets by alias, and the files in their public folders.
+#
+# No part of a request becomes part of a path before it is known to be harmless: an alias is looked up among
+# the datasets, an object's name has been parsed. Only regular files in a dataset's own folder are opened: a
+# symbolic link, a device or a pipe is not there. What is remembered is checked against the files at each
+# look-up (two calls to the system), so a dataset that is made, renamed or deleted is noticed at once.
+
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Opening a pipe would wait for a writer.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A regular file that is open for reading; the receiver closes it."""
+
+    fd: int
+    size: int
+
+    @classmethod
+    def find(cls, folder: Path, part: str, name: str) -> OpenFile | None:
+        """A regular file in a part of a dataset's folder, None when there is none; links are not followed.
+
+        `part` and `name` are single components that the caller vouches for.
+        """
+        try:
+            at = os.open(f"{folder}/{part}", _FOLDER)  # joining paths would cost more than opening the file
+            try:
+                fd = os.open(name, _FILE, dir_fd=at)
+            finally:
+                os.close(at)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            raise fsio.storage_error(error, folder / part / name) from error
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(fd)
+            return None
+        return cls(fd, found.st_size)
+
+    def read(self, start: int, count: int) -> bytes:
+        """Up to `count` bytes from `start`."""
+        return os.pread(self.fd, count, start)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self.fd)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    stamp: _Stamp
+    dataset: DatasetFiles
+
+
+class Published:
+    """The datasets of a workspace as they are now. For one thread."""
+
+    def __init__(self, workspace: WorkspaceFiles) -> None:
+        self._folder = workspace.root / "datasets"
+        self._known: dict[str, _Known] = {}
+
+    def dataset(self, ref: DatasetRef) -> DatasetFiles | None:
+        """The dataset of this alias (case does not matter) or id, None when there is none."""
+        return self._by_id(ref) if isinstance(ref, DatasetId) else self._by_alias(ref)
+
+    def _by_id(self, dataset_id: DatasetId) -> DatasetFiles | None:
+        folder = self._folder / encode_base16(dataset_id.to_bytes())
+        found = _opened(folder, None) if not folder.is_symlink() else None
+        return found.dataset if found else None
+
+    def _by_alias(self, alias: DatasetAlias) -> DatasetFiles | None:
+        known = self._known.get(alias.key)
+        if known is None or _stamp(known.dataset.folder) != known.stamp:
+            self._scan()
+            known = self._known.get(alias.key)
+        return known.dataset if known else None
+
+    def datasets(self) -> list[DatasetFiles]:
+        """All datasets, ordered by alias; folders that cannot be opened are passed over."""
+        self._scan()
+        return [self._known[key].dataset for key in sorted(self._known)]
+
+    def _scan(self) -> None:
+        before = {known.dataset.folder: known for known in self._known.values()}
+        found = {}
+        with fsio.storage_errors(self._folder), os.scandir(self._folder) as entries:
+            folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
+        for folder in sorted(folders):
+            known = _opened(folder, before.get(folder))
+            if known is not None:
+                found[known.dataset.alias.key] = known
+        self._known = found
+
+
+def _opened(folder: Path, before: _Known | None) -> _Known | None:
+    stamp = _stamp(folder)  # before the alias is read: what changes in between is noticed next time
+    if stamp is None:
+        return None
+    if before is not None and before.stamp == stamp:
+        return before
+    try:
+        return _Known(stamp, DatasetFiles.open(folder))
+    except (OdfchainError, UnicodeError):
+        return None
+
+
+def _stamp(folder: Path) -> _Stamp | None:
+    try:
+        found = os.lstat(f"{folder}/info/alias")
+    except OSError:
+        return None
+    # renaming or replacing a dataset makes a new alias file
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 # Serving datasets of a store: heads are fetched now and then, slices when they are read.
