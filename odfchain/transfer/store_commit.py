@@ -50,7 +50,7 @@ from odfchain.transfer.object_peer import (
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions, SyncStatus, pull_dataset
 from odfchain.transfer.slice_files import objects_of, store_of
-from odfchain.transfer.store_garbage import LIFE, Marks
+from odfchain.transfer.store_garbage import LIFE, Leases
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import fetched_branch, merged_names, rename_fetched
 from odfchain.workspace.points import (
@@ -106,9 +106,9 @@ class StoredDataset:
         return DatasetId.from_multibase(self.folder.name)
 
     @property
-    def marks(self) -> Marks:
+    def leases(self) -> Leases:
         """The leases on it."""
-        return Marks(self._space, self.folder.name)
+        return Leases(self._space, self.folder.name)
 
     def on(self, ref: str = HEAD) -> DatasetFiles:
         """The copy here, without the store behind it."""
@@ -317,7 +317,7 @@ class StoredDataset:
         if not reused:
             yield
             return
-        with self.marks.relying():
+        with self.leases.relying():
             with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="kept") as pool:
                 there = list(pool.map(peer.contains, reused))
             for key, is_there in zip(reused, there, strict=True):
@@ -382,8 +382,8 @@ def send(
     there += [_put(dataset, peer, key) for key in own]
     newest, oldest = blocks[-1].block.sequence_number, blocks[0].block.sequence_number
     every = max(_HINT_EVERY, 10 ** (len(str(newest)) - 2))
-    turn = newest // every != (oldest - 1) // every
-    if peer.ref == HEAD and turn and newest < SHARING.hinted_blocks:
+    is_due = newest // every != (oldest - 1) // every
+    if peer.ref == HEAD and is_due and newest < SHARING.hinted_blocks:
         peer.put_hint(dataset.chain.hashes(blocks[-1].hash))
     if time.monotonic() - began > LIFE / 2:
         return keys

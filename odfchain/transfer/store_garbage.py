@@ -47,7 +47,7 @@ _WAIT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Lease:
     """The right to remove objects of a dataset."""
 
     now: float
@@ -61,7 +61,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Leases:
     """The marks on one dataset, by the name of its folder in a workspace's store."""
 
     space: ObjectSpace
@@ -72,7 +72,7 @@ class Marks:
         return f"removing/{self.folder}"
 
     @contextlib.contextmanager
-    def removing(self) -> Iterator[Turn]:
+    def removing(self) -> Iterator[Lease]:
         """Exclusive right to remove objects: no other gc, and no commit that relies on old ones."""
         token = secrets.token_hex(_MARK_BYTES // 4).encode()
         if not self._taken(token):
@@ -88,7 +88,7 @@ class Marks:
                         hint="run gc again when that is done",
                     )
                 self.space.delete(f"{below}/{mark.key}")
-            yield Turn(now, ends)
+            yield Lease(now, ends)
         finally:
             if time.monotonic() < ends:
                 with contextlib.suppress(OdfchainError):
@@ -166,16 +166,16 @@ class Removal:
 
     def of_dataset(self, folder: str, needed: Callable[[], frozenset[str] | None]) -> list[Garbage]:
         """Garbage of a dataset by kind of object, the last too young to be removed; `needed` None: all."""
-        with Marks(self.space, folder).removing() as turn:
+        with Leases(self.space, folder).removing() as lease:
             # not before the lease is held: no commit can rely on old objects now
             keys = needed()
             unneeded = self._unneeded(folder, keys)
             found = []
             young: list[Listed] = []
             for kind, title in _KINDS.items():
-                old = [each for each in unneeded[kind] if turn.now - each.modified >= self.grace]
-                young += [each for each in unneeded[kind] if turn.now - each.modified < self.grace]
-                self._remove([f"datasets/{folder}/{each.key}" for each in old], turn)
+                old = [each for each in unneeded[kind] if lease.now - each.modified >= self.grace]
+                young += [each for each in unneeded[kind] if lease.now - each.modified < self.grace]
+                self._remove([f"datasets/{folder}/{each.key}" for each in old], lease)
                 found.append(_garbage(title, old))
         return [*found, _garbage("young", young)]
 
@@ -217,9 +217,9 @@ class Removal:
         # it may have a head by now
         return None if self.space.contains(f"datasets/{folder}/{HEAD_KEY}") else frozenset()
 
-    def _remove(self, keys: list[str], turn: Turn) -> None:
+    def _remove(self, keys: list[str], lease: Lease) -> None:
         for start in range(0, 0 if self.dry_run else len(keys), _AT_ONCE):
-            turn.check()
+            lease.check()
             self.space.delete_all(keys[start : start + _AT_ONCE])
 
     def with_other_references(self, peer: ObjectPeer, folder: str, needed: frozenset[str]) -> frozenset[str]:
