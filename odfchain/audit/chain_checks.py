@@ -11,18 +11,17 @@ import os
 import struct
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from odfchain.audit.report import BLOCKS, HEAD, LINKS, RULES, SCHEMA, SYSTEM, BlockLine, Report
+from odfchain.audit.report import BLOCKS, HEAD, LINKS, RULES, SCHEMA, SYSTEM, Report
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.index import EVENT_KINDS, MERGE, ROW_BYTES, ChainIndex, ReplayHistory, link_kind
+from odfchain.chain.index import EVENT_KINDS, MERGE, ReplayHistory, link_kind
 from odfchain.chain.rules import check_append
 from odfchain.chain.statements import Attestation, read_regular
-from odfchain.errors import AppendError, CodecError, InvalidIdError, OdfchainError, StoreError, UsageError
+from odfchain.errors import AppendError, CodecError, InvalidIdError, OdfchainError, StoreError
 from odfchain.limits import LIMITS
 from odfchain.odf import events as ev
 from odfchain.odf.block_codec import decode_block
@@ -31,13 +30,11 @@ from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
-from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_records
 
 # The blocks of a chain, in bounded memory.
 # Blocks of a short chain stay decoded. Those of a long one are bytes in unnamed temporary files (`TMPDIR`),
-# newest first, and decoded again for each check: all checks see what was hashed, whatever happens to the
+# newest first, and decoded again for each check: all checks see what was hashed, even if someone changes the
 # dataset's files meanwhile.
 
 DECODED_BLOCKS = 50_000
@@ -486,71 +483,9 @@ def _describe(chain: StoredChain, report: Report) -> None:
         report.kind = first.block.event.dataset_kind
 
 
-# --- the range -------------------------------------------------------------------------------------
-
-
-def resolve_range(dataset: DatasetFiles, chain: StoredChain, span: Range) -> tuple[int, int]:
-    """Sequence numbers `(after, upto]` of the range."""
-    last = chain.blocks.newest.number if chain.blocks else -1
-    if span.last is not None:
-        return (chain.newest - 1 if chain.newest is not None else -1), last
-    after = -1 if span.after is None else _number(dataset, chain, span.after)
-    upto = last if span.upto is None else _number(dataset, chain, span.upto)
-    if after > upto:
-        raise UsageError(
-            f"{dataset.alias}: the range begins after block {after} and ends with block {upto}",
-            hint="a range is (from, to]: the older block first",
-        )
-    return after, upto
-
-
-def _number(dataset: DatasetFiles, chain: StoredChain, name: BlockName) -> int:
-    for row in chain.blocks.rows():
-        if name in (row.name, row.number):
-            return row.number
-    raise UsageError(f"{dataset.alias}: block {name} is not in its chain")
-
-
 def hash_at(chain: StoredChain, number: int) -> Multihash | None:
     """The hash of the block with this number, None where there is none."""
     return chain.blocks.name_of(number)
-
-
-def describe_blocks(run: Run) -> None:
-    """One line of the report for each block of the range."""
-    carrying = (HashedBlock(stored.name, stored.block) for stored in run.chain.blocks.newest_first(MERGE))
-    merged = {item.block.hash: item.record for item in first_records(carrying)}
-    run.report.lines = BlockLines(run.chain.blocks, run.after, run.upto, merged)
-
-
-class BlockLines:
-    """The lines of a report about the blocks of a range, made when they are asked for."""
-
-    def __init__(
-        self, blocks: StoredBlocks, after: int, upto: int, merged: Mapping[Multihash, MergeRecord]
-    ) -> None:
-        self._blocks, self._after, self._upto, self._merged = blocks, after, upto, merged
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BlockLines | list) and all(
-            one == another for one, another in zip_longest(self, other)
-        )
-
-    __hash__ = None  # type: ignore[assignment] # as of a list
-
-    def __iter__(self) -> Iterator[BlockLine]:
-        for stored in self._blocks:
-            if self._after < stored.number <= self._upto:
-                yield _line(stored, self._merged.get(stored.name))
-
-
-def _line(stored: StoredBlock, record: MergeRecord | None) -> BlockLine:
-    event, count, mark = stored.block.event, 0, None
-    if isinstance(event, AddData | ExecuteTransform) and stored.sound:
-        count = event.new_data.offset_interval.count if event.new_data is not None else 0
-        mark = event.new_watermark
-    branch = one_line(record.source_ref) if record and record.mode is MergeMode.MERGE else None
-    return BlockLine(stored.number, stored.name, stored.block.system_time, event.KIND, count, mark, branch)
 
 
 def count_slices(chain: StoredChain, upto: int) -> int:
@@ -579,53 +514,3 @@ def check_rules(run: Run) -> None:
             except AppendError as error:
                 run.report.fault(RULES, path, f"{error.message} (rule {error.rule})", stored.number)
         history.add(stored.block)
-
-
-# The chain's index against the chain: it is derived, so errors in it are notes, not faults.
-
-_AHEAD_BYTES = 4_096 * ROW_BYTES
-
-
-def note_index(run: Run) -> None:
-    """An index that says something else than the chain is noted: it is only a cache, and heals itself."""
-    path = run.dataset.index_path
-    try:
-        size = path.stat().st_size
-    except OSError:
-        return
-    index = ChainIndex(_ReadAhead(path), lambda _: iter(()))
-    for stored in run.chain.blocks.rows():
-        if (stored.number + 1) * ROW_BYTES > size:
-            break  # blocks that it does not know yet
-        row = index.row(stored.number)
-        if stored.sound and (row is None or (row.hash, row.kind) != (stored.name, stored.event_kind)):
-            run.report.notes.append(
-                f"{path}: the index of the chain is damaged or old; it is made anew when used"
-            )
-            return
-    if size % ROW_BYTES:
-        run.report.notes.append(f"{path}: the index of the chain is cut; it is made anew when used")
-
-
-class _ReadAhead:
-    """A file that is read in order, many rows at once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._start = 0
-        self._data = b""
-
-    def read(self, start: int, count: int) -> bytes:
-        if not self._start <= start <= start + count <= self._start + len(self._data):
-            try:
-                with self._path.open("rb", buffering=0) as stream:
-                    stream.seek(start)
-                    self._start, self._data = start, stream.read(max(count, _AHEAD_BYTES))
-            except OSError:
-                # an unreadable file reads as empty
-                self._data = b""
-        at = start - self._start
-        return self._data[at : at + count]
-
-    def write(self, start: int, data: bytes) -> None:
-        """Nothing: verification changes nothing."""

@@ -31,45 +31,54 @@ decoding release the interpreter.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.audit.chain_checks import (
     EVERYTHING,
+    BlockName,
     Range,
     Run,
+    StoredBlock,
+    StoredBlocks,
+    StoredChain,
     check_rules,
     count_slices,
-    describe_blocks,
     hash_at,
-    note_index,
     read_chain,
-    resolve_range,
 )
 from odfchain.audit.report import (
     CHECKS,
     FOREIGN_KEYS,
     INVALID,
     MERGES,
-    PROFILES,
     REPLAY,
     SIGNATURE,
     STATISTICS,
     AttestationLine,
+    BlockLine,
     Report,
     SignatureLine,
 )
 from odfchain.chain import signed_heads
+from odfchain.chain.chain import HashedBlock
+from odfchain.chain.index import MERGE, ROW_BYTES, ChainIndex
 from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.signed_lines import AUDITS, SnapshotKind, read_attestations
+from odfchain.chain.signed_lines import AUDITS, read_attestations
 from odfchain.chain.statements import Did, parse_did
-from odfchain.errors import OdfchainError, StoreError
+from odfchain.errors import OdfchainError, StoreError, UsageError
 from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import AddData, ExecuteTransform
+from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.local import HEAD
+from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_records
 
 if TYPE_CHECKING:
     from odfchain.audit.input_claims import Find
@@ -118,11 +127,11 @@ def examine(
         report.skip((n for n in CHECKS if n > 1), "there is no chain that could be read")
         report.sort()
         return Run(dataset, chain, -1, -1, report, progress)
-    after, upto = resolve_range(dataset, chain, scope.span)
+    after, upto = _resolve_range(dataset, chain, scope.span)
     report.after = hash_at(chain, after) if scope.span.after is not None or chain.newest is not None else None
     report.upto = hash_at(chain, upto) if scope.span.upto is not None else None
     run = Run(dataset, chain, after, upto, report, progress)
-    describe_blocks(run)
+    _describe_blocks(run)
     check_rules(run)
     _check_data(run, scope, find)
     if not chain.complete:
@@ -134,16 +143,17 @@ def examine(
     else:
         _leave_out_signature(run, scope.signature_unread, required=scope.require_signature)
     _read_attestations(run, scope.trusted)
-    note_index(run)
+    _note_index(run)
     report.sort()
     return run
 
 
 def _check_data(run: Run, scope: Scope, find: Find) -> None:
     # Loaded here: reading slices needs Arrow, and following the chain does not.
-    from odfchain.audit import slice_checks, snapshot_checks, state_checks
+    from odfchain.audit import slice_checks, state_checks
     from odfchain.audit.input_claims import InputChains, check_inputs
     from odfchain.audit.merge_check import check_merges
+    from odfchain.audit.snapshot_checks import check_snapshots
 
     report, chain = run.report, run.chain
     jobs = slice_checks.check_objects(run)
@@ -160,15 +170,117 @@ def _check_data(run: Run, scope: Scope, find: Find) -> None:
     state_checks.check_states(run, readable, complete=complete)
     state_checks.check_foreign_keys(run, readable, find, complete=complete)
     check_merges(run, outcomes, find, jobs=scope.jobs)
-    lines = snapshot_checks.signed_lines(run)
     hashed = {number for number, outcome in outcomes.items() if outcome.as_recorded}
-    manifests = [line for line in lines if line.kind is SnapshotKind.MANIFEST]
-    snapshot_checks.check_manifests(run, manifests, hashed)
-    profiles = [line for line in lines if line.kind is SnapshotKind.PROFILE]
-    if profiles and scope.profiles:
-        snapshot_checks.check_profiles(run, profiles)
-    elif profiles:
-        report.skip([PROFILES], "it was not asked for (--profiles)")
+    check_snapshots(run, hashed, profiles=scope.profiles)
+
+
+def _resolve_range(dataset: DatasetFiles, chain: StoredChain, span: Range) -> tuple[int, int]:
+    """Sequence numbers `(after, upto]` of the range."""
+    last = chain.blocks.newest.number if chain.blocks else -1
+    if span.last is not None:
+        return (chain.newest - 1 if chain.newest is not None else -1), last
+    after = -1 if span.after is None else _number(dataset, chain, span.after)
+    upto = last if span.upto is None else _number(dataset, chain, span.upto)
+    if after > upto:
+        raise UsageError(
+            f"{dataset.alias}: the range begins after block {after} and ends with block {upto}",
+            hint="a range is (from, to]: the older block first",
+        )
+    return after, upto
+
+
+def _number(dataset: DatasetFiles, chain: StoredChain, name: BlockName) -> int:
+    for row in chain.blocks.rows():
+        if name in (row.name, row.number):
+            return row.number
+    raise UsageError(f"{dataset.alias}: block {name} is not in its chain")
+
+
+def _describe_blocks(run: Run) -> None:
+    """One line of the report for each block of the range."""
+    carrying = (HashedBlock(stored.name, stored.block) for stored in run.chain.blocks.newest_first(MERGE))
+    merged = {item.block.hash: item.record for item in first_records(carrying)}
+    run.report.lines = _BlockLines(run.chain.blocks, run.after, run.upto, merged)
+
+
+class _BlockLines:
+    """The lines of a report about the blocks of a range, made when they are asked for."""
+
+    def __init__(
+        self, blocks: StoredBlocks, after: int, upto: int, merged: Mapping[Multihash, MergeRecord]
+    ) -> None:
+        self._blocks, self._after, self._upto, self._merged = blocks, after, upto, merged
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BlockLines | list) and all(
+            one == another for one, another in zip_longest(self, other)
+        )
+
+    __hash__ = None  # type: ignore[assignment] # as of a list
+
+    def __iter__(self) -> Iterator[BlockLine]:
+        for stored in self._blocks:
+            if self._after < stored.number <= self._upto:
+                yield _line(stored, self._merged.get(stored.name))
+
+
+def _line(stored: StoredBlock, record: MergeRecord | None) -> BlockLine:
+    event, count, mark = stored.block.event, 0, None
+    if isinstance(event, AddData | ExecuteTransform) and stored.sound:
+        count = event.new_data.offset_interval.count if event.new_data is not None else 0
+        mark = event.new_watermark
+    branch = one_line(record.source_ref) if record and record.mode is MergeMode.MERGE else None
+    return BlockLine(stored.number, stored.name, stored.block.system_time, event.KIND, count, mark, branch)
+
+
+# The chain's index against the chain: it is derived, so errors in it are notes, not faults.
+
+_AHEAD_BYTES = 4_096 * ROW_BYTES
+
+
+def _note_index(run: Run) -> None:
+    """An index that says something else than the chain is noted: it is only a cache, and heals itself."""
+    path = run.dataset.index_path
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return
+    index = ChainIndex(_ReadAhead(path), lambda _: iter(()))
+    for stored in run.chain.blocks.rows():
+        if (stored.number + 1) * ROW_BYTES > size:
+            break  # blocks that it does not know yet
+        row = index.row(stored.number)
+        if stored.sound and (row is None or (row.hash, row.kind) != (stored.name, stored.event_kind)):
+            run.report.notes.append(
+                f"{path}: the index of the chain is damaged or old; it is made anew when used"
+            )
+            return
+    if size % ROW_BYTES:
+        run.report.notes.append(f"{path}: the index of the chain is cut; it is made anew when used")
+
+
+class _ReadAhead:
+    """A file that is read in order, many rows at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._start = 0
+        self._data = b""
+
+    def read(self, start: int, count: int) -> bytes:
+        if not self._start <= start <= start + count <= self._start + len(self._data):
+            try:
+                with self._path.open("rb", buffering=0) as stream:
+                    stream.seek(start)
+                    self._start, self._data = start, stream.read(max(count, _AHEAD_BYTES))
+            except OSError:
+                # an unreadable file reads as empty
+                self._data = b""
+        at = start - self._start
+        return self._data[at : at + count]
+
+    def write(self, start: int, data: bytes) -> None:
+        """Nothing: verification changes nothing."""
 
 
 # Check 16: the owner's signature of the head, and what other auditors attested. The result says signed,

@@ -36,7 +36,7 @@ _STYLES = {
 
 
 def quoted(*lines: str) -> str:
-    """A label of some lines, whatever they contain."""
+    """A label of some lines of any text."""
     texts = (one_line(line).replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     return '"' + "\\n".join(texts) + '"'
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -22,62 +21,16 @@ from odfchain.audit.chain_checks import Run, StoredBlock, StoredChain
 from odfchain.audit.lineage import input_aliases
 from odfchain.audit.report import INPUTS
 from odfchain.chain.chain import HashedBlock, MetadataChain
-from odfchain.errors import DatasetNotFoundError, OdfchainError, SchemaError, StoreError
-from odfchain.limits import LINEAGE
-from odfchain.odf.events import AddData, ExecuteTransform, ExecuteTransformInput, SetTransform, TransformInput
+from odfchain.errors import OdfchainError, SchemaError
+from odfchain.odf.events import AddData, ExecuteTransform, ExecuteTransformInput, SetTransform
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.logical_hash import LogicalDigest, hash_table
-from odfchain.odf.names import RemoteDatasetId
 from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import ParquetSource, open_parquet, plain_value
 from odfchain.text import one_line
 from odfchain.transform.planner import diverged
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.points import branch_names
-from odfchain.workspace.workspace_files import WorkspaceFiles, like
-
-# Inputs of a dataset, as far as they are here.
-# Unlike the lineage of a pull, this continues at missing inputs and damaged chains, which verification
-# reports.
-
-
-@dataclass(slots=True)
-class Upstream:
-    """Datasets, inputs before what is made of them, and what each says of inputs that are not here."""
-
-    datasets: list[DatasetFiles] = field(default_factory=list)
-    missing: dict[Path, list[str]] = field(default_factory=dict)
-    """By the folder of the dataset that has the input."""
-
-
-def upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]) -> Upstream:
-    """The datasets and everything they come from that is in the workspace, each once."""
-    upstream = Upstream()
-    entered: set[tuple[Path, str]] = set()
-    stack = [(dataset, False) for dataset in reversed(list(datasets))]
-    while stack:
-        dataset, expanded = stack.pop()
-        if expanded:
-            upstream.datasets.append(dataset)
-            continue
-        if (dataset.folder, dataset.ref) in entered:
-            continue
-        entered.add((dataset.folder, dataset.ref))
-        stack.append((dataset, True))
-        try:
-            # a chain that cannot be read has no inputs here; its own verification reports the damage
-            transform = DatasetState.read(dataset.chain).transform
-        except OdfchainError:
-            continue
-        for item in reversed(transform.inputs if transform is not None else ()):
-            ref = item.dataset_ref
-            target = ref.id if isinstance(ref, RemoteDatasetId) else ref
-            try:
-                stack.append((like(workspace.dataset(str(target)), dataset), False))
-            except (DatasetNotFoundError, StoreError):
-                upstream.missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
-    return upstream
 
 
 def missing_input(alias: str | None, target: object) -> str:
@@ -87,35 +40,6 @@ def missing_input(alias: str | None, target: object) -> str:
         if alias
         else (f"its input {target} is not in this workspace")
     )
-
-
-def inputs_tree(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[str, Any]]:
-    """The inputs of a dataset, nested, as reports show them; absent ones are marked as missing."""
-    # an input is expanded once, so cycles end
-    seen: set[Path] = {dataset.folder}
-
-    def expand(parent: DatasetFiles, depth: int) -> list[dict[str, Any]]:
-        try:
-            transform = DatasetState.read(parent.chain).transform
-        except OdfchainError:
-            return []
-        return [one(item, depth) for item in (transform.inputs if transform is not None else ())]
-
-    def one(item: TransformInput, depth: int) -> dict[str, Any]:
-        ref = item.dataset_ref
-        target = ref.id if isinstance(ref, RemoteDatasetId) else ref
-        found: dict[str, Any] = {"id": str(target), "alias": item.alias, "kind": None, "missing": True}
-        try:
-            here = workspace.dataset(str(target))
-            found |= {"alias": str(here.alias), "missing": False, "kind": here.kind.value.lower()}
-        except OdfchainError:
-            return found | {"inputs": []}
-        if here.folder in seen or depth >= LINEAGE.depth:
-            return found | {"inputs": []}
-        seen.add(here.folder)
-        return found | {"inputs": expand(here, depth + 1)}
-
-    return expand(dataset, 1)
 
 
 Find = Callable[[DatasetId], DatasetFiles | None]

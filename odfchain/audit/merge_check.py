@@ -112,32 +112,17 @@ class MergeAgain:
         sides = Sides.of(graph, asked)
         return cls(dataset, merge, sides, sides.intervals(lambda *_: True))
 
-    @property
-    def bytes(self) -> int:
-        """How much Parquet is read."""
-        return parquet_bytes(self.intervals)
-
-    @property
-    def view(self) -> MergedColumns:
-        """The columns after it."""
-        return self.sides.columns
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The primary key; nothing where rows have none."""
-        return self.sides.key
-
     def compare(self) -> MergedRows:
         """Compare the slice of the block with its computed rows."""
         found = MergedRows()
-        if not self.key:
-            self._compare_with(appended_rows(self.sides.asked, self.intervals, self.view), found)
+        if not self.sides.key:
+            self._compare_with(appended_rows(self.sides.asked, self.intervals, self.sides.columns), found)
             return found
-        tables = [read_rows(interval, self.view, self.key) for interval in self.intervals]
-        record, event_time = self.merge.record, self.view.names.event_time_column
+        tables = [read_rows(interval, self.sides.columns, self.sides.key) for interval in self.intervals]
+        record, event_time = self.merge.record, self.sides.columns.names.event_time_column
         by_row = record.granularity is Granularity.ROW
-        tables = tables or [self.view.rows.empty_table()]
-        again = MergedTables(tables, self.sides.asked, self.key, event_time).merged(by_row=by_row)
+        tables = tables or [self.sides.columns.rows.empty_table()]
+        again = MergedTables(tables, self.sides.asked, self.sides.key, event_time).merged(by_row=by_row)
         if again.conflicts.count != record.conflicts:
             found.faults.append(
                 f"it records {counted(record.conflicts, 'decided conflict')}, and the merge has "
@@ -156,7 +141,7 @@ class MergeAgain:
     # --- what has one outcome ----------------------------------------------------------------------------
 
     def _compare_changes(self, changes: RowDiff, found: MergedRows) -> None:
-        if not self._is_written(rows_of_changes(changes, self.view.names)):
+        if not self._is_written(rows_of_changes(changes, self.sides.columns.names)):
             found.faults += self._differences(changes, found)
 
     def _compare_with(self, rows: pa.Table, found: MergedRows) -> None:
@@ -182,7 +167,7 @@ class MergeAgain:
         spec = SliceSpec.of(state.schema, state.vocabulary, start, time, self.dataset.folder)
         # hashed as the writer would have written the slice
         schema = slice_schema(state.schema)
-        renamed = dict(zip(self.view.names.columns, state.vocabulary.columns, strict=True))
+        renamed = dict(zip(self.sides.columns.names.columns, state.vocabulary.columns, strict=True))
         rows = rows.rename_columns([renamed.get(name, name) for name in rows.column_names])
         digest, offset = LogicalDigest(schema), start
         try:
@@ -194,19 +179,21 @@ class MergeAgain:
         return digest.finish() == written.logical_hash
 
     def _written(self) -> pa.Table:
-        rows = read_rows(Interval(self.dataset, self.sides.target.head, self.merge.block.hash), self.view)
+        rows = read_rows(
+            Interval(self.dataset, self.sides.target.head, self.merge.block.hash), self.sides.columns
+        )
         return rows.select(range(1, rows.num_columns))
 
     def _net(self, found: MergedRows) -> RowDiff | None:
         rows = self._written()
         data = rows.select(range(1, rows.num_columns))
         try:
-            net = net_of(rows.column(0).to_numpy(), data, self.key)
+            net = net_of(rows.column(0).to_numpy(), data, self.sides.key)
         except ChainError as error:
             found.faults.append(error.message)
             return None
         # a merge writes one change for each key, in a fixed order
-        if not _equal(rows, rows_of_changes(net, self.view.names)):
+        if not _equal(rows, rows_of_changes(net, self.sides.columns.names)):
             found.faults.append(
                 "its rows are not one change of each key, in the order of keys and then of operations"
             )
@@ -280,7 +267,7 @@ class MergeAgain:
                 if side.there[row] and same_cells(value, side.rows.column(column)[one])[0]
             ]
             yield column, names[0] if names else f"edited by hand: {one_line(str(value[0]), 60)}"
-        data = [name for name in result.schema.names if name not in self.key]
+        data = [name for name in result.schema.names if name not in self.sides.key]
         if not cells:
             after = result.after.slice(row, 1)
             names = [
@@ -618,11 +605,11 @@ class _Checking:
     def _check_outcome(self, merge: RecordedMerge, asked: MergeInput) -> None:
         again = MergeAgain.of(self._dataset, merge, self._graph, asked)
         number = merge.block.block.sequence_number
-        if again.bytes > AUDIT.merged_bytes:
+        if parquet_bytes(again.intervals) > AUDIT.merged_bytes:
             self._skip(f"merges of more than {AUDIT.merged_bytes:,} bytes of slices are not computed anew")
             return
         state = DatasetState.read(self._dataset.chain, merge.block.hash)
-        if again.view.declared is not None and state.schema != again.view.declared:
+        if again.sides.columns.declared is not None and state.schema != again.sides.columns.declared:
             self._fault(merge, "the schema after it is not that of its target, with the source's new columns")
         self._check_watermark(merge, self._outcomes.get(number))
         if number in self._outcomes and self._outcomes[number].operations is None:

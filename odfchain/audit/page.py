@@ -406,7 +406,7 @@ _DEEPEST = 24
 def _inputs(found: Sequence[View], limits: PageLimits, places: Iterator[int], deeper: int) -> Excerpt[View]:
     views: list[View] = []
     for item in found if deeper else ():
-        # the number of places bounds the page, whatever the document claims
+        # the number of places bounds the page
         if next(places, None) is None:
             break
         views.append(

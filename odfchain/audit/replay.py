@@ -16,7 +16,7 @@ RFC-019.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,16 +187,15 @@ def _input_ids(block: HashedBlock) -> list[DatasetId]:
 
 @dataclass(frozen=True, slots=True)
 class ReplayEngines:
-    """The engines that may execute a dataset's transforms; `name` is what a report calls them."""
+    """The engines that may execute a dataset's transforms."""
 
     find: Engines
-    name: Callable[[Transform], str]
+    config: TransformConfig
 
-
-def engine_name(transform: Transform, config: TransformConfig) -> str:
-    """The version of the engine for a transform, or its address where it is another process's business."""
-    address = address_of(transform, config)
-    return rules_of(transform.version).version if address is None else f"{transform.engine} at {address}"
+    def name(self, transform: Transform) -> str:
+        """The version of the engine, or its address where it is another process's business."""
+        address = address_of(transform, self.config)
+        return rules_of(transform.version).version if address is None else f"{transform.engine} at {address}"
 
 
 def _started(

@@ -1,6 +1,6 @@
 """Checks 6 to 11 and 19 of one slice: its bytes are hashed, then its rows are decoded once for the others.
 
-Memory stays at one row group, whatever the size of the file.
+Memory stays at one row group for files of any size.
 
 The bytes of a derivative slice are one of many ways to write its records. Where they are not the recorded
 ones, the records decide: the same records written anew are a note, others are a fault.
@@ -235,8 +235,8 @@ def _text(value: Any, kind: pa.DataType) -> str:
         return repr(one_line(value.decode(errors="backslashreplace"), 60))
     if t.is_timestamp(kind) or t.is_time(kind):
         value *= nanoseconds_per_unit(kind)
-    told = shown(value, kind)
-    return one_line(str(value if told is None else told), 60)
+    text = shown(value, kind)
+    return one_line(str(value if text is None else text), 60)
 
 
 UNREADABLE = (OdfchainError, pa.ArrowException, OSError, ValueError, OverflowError)

@@ -14,7 +14,7 @@ from typing import Any
 from odfchain.audit.chain_checks import Run, StoredChain, hash_at
 from odfchain.audit.report import MANIFESTS, PROFILES
 from odfchain.chain.chain import MetadataChain
-from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotLine
+from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
 from odfchain.errors import CodecError, ObjectNotFoundError, OdfchainError, UnsupportedVersionError
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.events import AddData, DatasetVocabulary, ExecuteTransform, SetVocab
@@ -22,7 +22,7 @@ from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
 from odfchain.profiles.document import ProfileOptions, facts_of, library, profile_document
-from odfchain.profiles.manifests import ManifestFile, SnapshotFacts, file_text, text_of
+from odfchain.profiles.manifests import SnapshotFacts, file_document, snapshot_document
 from odfchain.profiles.published import object_of, store_of_kind
 from odfchain.profiles.reader import DESCRIPTIVE, read_profile
 from odfchain.profiles.state_totals import state_totals
@@ -39,7 +39,18 @@ UNBELIEVED = "not all that the chain says can be believed"
 _SHOWN = 80
 
 
-def signed_lines(run: Run) -> list[SnapshotLine]:
+def check_snapshots(run: Run, hashed: Collection[int], *, profiles: bool) -> None:
+    """Every line about a snapshot; `hashed` are the blocks whose slices have the recorded bytes."""
+    lines = _signed_lines(run)
+    _check_manifests(run, [line for line in lines if line.kind is SnapshotKind.MANIFEST], hashed)
+    signed = [line for line in lines if line.kind is SnapshotKind.PROFILE]
+    if signed and profiles:
+        _check_profiles(run, signed)
+    elif signed:
+        run.report.skip([PROFILES], "it was not asked for (--profiles)")
+
+
+def _signed_lines(run: Run) -> list[SnapshotLine]:
     """The valid lines about blocks `(after, upto]` of this chain, oldest first.
 
     What is no line is a fault of the file; one about a block that is not in the chain is a note.
@@ -69,7 +80,7 @@ def signed_lines(run: Run) -> list[SnapshotLine]:
     return sorted(found, key=lambda item: item.sequence_number)
 
 
-def stored_document(run: Run, line: SnapshotLine, check: int) -> tuple[bytes | None, bool]:
+def _stored_document(run: Run, line: SnapshotLine, check: int) -> tuple[bytes | None, bool]:
     """(the document that a line names, whether there is a file of it); damage is a fault of the copy."""
     try:
         return object_of(run.dataset, line), True
@@ -81,7 +92,7 @@ def stored_document(run: Run, line: SnapshotLine, check: int) -> tuple[bytes | N
         return None, True
 
 
-def disagree(run: Run, line: SnapshotLine, check: int, what: str) -> None:
+def _disagree(run: Run, line: SnapshotLine, check: int, what: str) -> None:
     """Say that a line names something else than the dataset gives."""
     if line.by_owner:
         message = f"the {line.kind} {line.object} that the owner signed: {what}"
@@ -123,8 +134,7 @@ def first_difference(signed: Any, made: Any, path: str = "") -> str | None:
 # not be here, since its hash is in the line. Source: RFC-043.
 
 
-def check_manifests(run: Run, lines: Sequence[SnapshotLine], hashed: Collection[int]) -> None:
-    """Every line about a manifest; `hashed` are the blocks whose slices have the recorded bytes."""
+def _check_manifests(run: Run, lines: Sequence[SnapshotLine], hashed: Collection[int]) -> None:
     if not lines:
         return
     if run.chain.newest is not None:
@@ -145,7 +155,14 @@ def check_manifests(run: Run, lines: Sequence[SnapshotLine], hashed: Collection[
             files.append(made)
         for line in wanted.get(facts.block.sequence_number, ()):
             run.report.count(MANIFESTS)
-            _check(run, line, text_of(facts, files))
+            _check(run, line, _text(facts, files))
+
+
+def _text(facts: SnapshotFacts, files: Sequence[tuple[FileStats, bytes]]) -> bytes:
+    # the texts of files are made once for all manifests that repeat them
+    whole = canonical_bytes(snapshot_document(facts, [stats for stats, _ in files]) | {"files": []})
+    # names are sorted: before this one there are no texts of others
+    return whole.replace(b'"files":[]', b'"files":[' + b",".join(text for _, text in files) + b"]", 1)
 
 
 def _snapshots(
@@ -183,14 +200,14 @@ def _file(run: Run, ref: SliceRef, hashed: Collection[int]) -> tuple[FileStats, 
         return None
     try:
         stats = file_stats(run.dataset.data.path(ref.slice.physical_hash))
-        return stats, file_text(ManifestFile(ref, stats))
+        return stats, canonical_bytes(file_document(ref, stats))
     except OdfchainError as error:  # the slice has a fault of its own
         run.report.skip([MANIFESTS], error.message)
         return None
 
 
 def _check(run: Run, line: SnapshotLine, made: bytes) -> None:
-    signed, _ = stored_document(run, line, MANIFESTS)
+    signed, _ = _stored_document(run, line, MANIFESTS)
     name = hash_bytes(made)
     if (name, len(made)) == (line.object, line.size):
         return
@@ -201,7 +218,7 @@ def _check(run: Run, line: SnapshotLine, made: bytes) -> None:
         except (ValueError, RecursionError):
             where = "it is no manifest"
     what = where or f"chain and footers give {name} ({len(made):,} bytes)"
-    disagree(run, line, MANIFESTS, what)
+    _disagree(run, line, MANIFESTS, what)
 
 
 # Check 21: signed profiles, byte for byte, by profiling the rows again.
@@ -213,14 +230,13 @@ LANGUAGES_WITHIN = 0.005 + 1e-9
 _LANGUAGES = "detected_languages"
 
 
-def check_profiles(run: Run, lines: Sequence[SnapshotLine]) -> None:
-    """Every line about a profile; what cannot be computed again here is listed as unchecked."""
+def _check_profiles(run: Run, lines: Sequence[SnapshotLine]) -> None:
     if not run.chain.follows:
         run.report.leave_out(UNBELIEVED, check=PROFILES)
         return
     rows = _Rows(run.dataset, run.progress)
     for line in lines:
-        data, here = stored_document(run, line, PROFILES)
+        data, here = _stored_document(run, line, PROFILES)
         if data is None:
             if not here:
                 run.report.leave_out(
@@ -237,7 +253,7 @@ def check_profiles(run: Run, lines: Sequence[SnapshotLine]) -> None:
             continue
         run.report.count(PROFILES)
         if difference is not None:
-            disagree(run, line, PROFILES, difference)
+            _disagree(run, line, PROFILES, difference)
 
 
 def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
@@ -248,12 +264,14 @@ def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
     except CodecError as error:
         return error.message
     own = document["odf"]
-    for told, wanted in ((document["snapshot_id"], line.block), (own["dataset_id"], line.dataset_id)):
-        if told != str(wanted):
-            return f"it is of {told}, not of {wanted}"
+    for found, wanted in ((document["snapshot_id"], line.block), (own["dataset_id"], line.dataset_id)):
+        if found != str(wanted):
+            return f"it is of {found}, not of {wanted}"
     # another version of the library may detect other languages
-    if (told := own["languages"]) not in (None, library()):
-        raise UnsupportedVersionError(f"{told} told its languages, here is {library() or 'no such library'}")
+    if (used := own["languages"]) not in (None, library()):
+        raise UnsupportedVersionError(
+            f"languages detected by {used}, here is {library() or 'no such library'}"
+        )
     return document
 
 
@@ -297,10 +315,10 @@ class _Rows:
 
 def _accept_languages(document: Mapping[str, Any], made: Mapping[str, dict[str, Any]]) -> None:
     for name, stats in made.items():
-        told = document["column_stats"].get(name, {}).get(_LANGUAGES)
+        signed = document["column_stats"].get(name, {}).get(_LANGUAGES)
         found = stats.get(_LANGUAGES)
-        if told is None or found is None:
+        if signed is None or found is None:
             continue
         # the detection library computes with floats: small differences are no fault
-        if all(abs(told.get(n, 0) - found.get(n, 0)) <= LANGUAGES_WITHIN for n in {*told, *found}):
-            stats[_LANGUAGES] = dict(told)
+        if all(abs(signed.get(n, 0) - found.get(n, 0)) <= LANGUAGES_WITHIN for n in {*signed, *found}):
+            stats[_LANGUAGES] = dict(signed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.audit.chain_checks import EVERYTHING, BlockName, Range, Run
 from odfchain.audit.dataset_checks import Scope, examine, is_trusted
-from odfchain.audit.input_claims import Upstream, inputs_tree, upstream_at_hand
+from odfchain.audit.input_claims import missing_input
 from odfchain.audit.report import CHECKS, FAULTY, PHYSICAL, PRESENT, REPLAY, Fault, Report
 from odfchain.chain.signed_heads import SignedFile
 from odfchain.chain.signed_lines import AUDITS, AttestationLine, SnapshotKind, read_attestations
@@ -37,12 +37,13 @@ from odfchain.errors import (
     TransferError,
     UsageError,
 )
-from odfchain.limits import LIMITS
+from odfchain.limits import LIMITS, LINEAGE
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.canonical_json import report_digest
 from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import TransformInput
 from odfchain.odf.identity import DatasetId, DidKey, Multihash
-from odfchain.odf.names import DatasetAlias
+from odfchain.odf.names import DatasetAlias, RemoteDatasetId
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
 from odfchain.profiles.published import published
@@ -56,7 +57,8 @@ from odfchain.transfer.signed_statements import SignaturePolicy, read_offer
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.workspace_files import WorkspaceFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.workspace_files import WorkspaceFiles, like
 
 if TYPE_CHECKING:
     from odfchain.transform.engines import TransformEngine
@@ -136,7 +138,7 @@ def verify_datasets(
         raise UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
     trusted = trusted_auditors(workspace, options)
     files = list(named.values())
-    upstream = upstream_at_hand(workspace, files) if options.recursive else Upstream(files)
+    upstream = _upstream_at_hand(workspace, files) if options.recursive else _Upstream(files)
     reports = []
     for item in upstream.datasets:
         item.shared.current(item.folder)
@@ -153,7 +155,7 @@ def verify_datasets(
         report = run.report
         for message in upstream.missing.get(item.folder, ()):
             report.leave_out(message)
-        report.inputs = inputs_tree(workspace, item)
+        report.inputs = _inputs_tree(workspace, item)
         if options.replay:
             _replay(workspace, run, engines, options, trusted)
         reports.append(report)
@@ -189,6 +191,35 @@ def finder(workspace: WorkspaceFiles) -> Callable[[DatasetId], DatasetFiles | No
     return find
 
 
+def _inputs_tree(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[str, Any]]:
+    """The inputs of a dataset, nested, as reports show them; absent ones are marked as missing."""
+    # an input is expanded once, so cycles end
+    seen: set[Path] = {dataset.folder}
+
+    def expand(parent: DatasetFiles, depth: int) -> list[dict[str, Any]]:
+        try:
+            transform = DatasetState.read(parent.chain).transform
+        except OdfchainError:
+            return []
+        return [one(item, depth) for item in (transform.inputs if transform is not None else ())]
+
+    def one(item: TransformInput, depth: int) -> dict[str, Any]:
+        ref = item.dataset_ref
+        target = ref.id if isinstance(ref, RemoteDatasetId) else ref
+        found: dict[str, Any] = {"id": str(target), "alias": item.alias, "kind": None, "missing": True}
+        try:
+            here = workspace.dataset(str(target))
+            found |= {"alias": str(here.alias), "missing": False, "kind": here.kind.value.lower()}
+        except OdfchainError:
+            return found | {"inputs": []}
+        if here.folder in seen or depth >= LINEAGE.depth:
+            return found | {"inputs": []}
+        seen.add(here.folder)
+        return found | {"inputs": expand(here, depth + 1)}
+
+    return expand(dataset, 1)
+
+
 def _replay(
     workspace: WorkspaceFiles,
     run: Run,
@@ -196,7 +227,7 @@ def _replay(
     options: VerifyOptions,
     trusted: Sequence[str],
 ) -> None:
-    from odfchain.audit.replay import ReplayEngines, engine_name, replay_dataset  # noqa: PLC0415
+    from odfchain.audit.replay import ReplayEngines, replay_dataset  # noqa: PLC0415
 
     report = run.report
     after, upto = run.after, run.upto
@@ -218,7 +249,7 @@ def _replay(
                 opened.append(resources.enter_context(engines(run.dataset, run.progress)))
             return opened[0](transform)
 
-        replaying = ReplayEngines(engine, lambda t: engine_name(t, workspace.config.transform))
+        replaying = ReplayEngines(engine, workspace.config.transform)
         replay_dataset(run, after, finder(workspace), replaying, jobs=options.jobs)
     if spared is not None and report.kind is not DatasetKind.ROOT:
         report.notes.append(spared)
@@ -232,7 +263,7 @@ def vouched_for(
     words = [
         item
         for item in attestations
-        # one key is one auditor, whatever the method of its DID
+        # one key is one auditor, under any method of its DID
         if item.verdict is Verdict.CLEAN and check in item.checks and is_trusted(item.auditor, trusted)
     ]
     for word in sorted(words, key=lambda item: -item.sequence_number):
@@ -243,6 +274,49 @@ def vouched_for(
         if len(names) >= least:
             return word.sequence_number, word.head, tuple(sorted(names.values()))
     return None
+
+
+# Inputs of a dataset, as far as they are here.
+# Unlike the lineage of a pull, this continues at missing inputs and damaged chains, which verification
+# reports.
+
+
+@dataclass(slots=True)
+class _Upstream:
+    """Datasets, inputs before what is made of them, and what each says of inputs that are not here."""
+
+    datasets: list[DatasetFiles] = field(default_factory=list)
+    missing: dict[Path, list[str]] = field(default_factory=dict)
+    """By the folder of the dataset that has the input."""
+
+
+def _upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]) -> _Upstream:
+    """The datasets and everything they come from that is in the workspace, each once."""
+    upstream = _Upstream()
+    entered: set[tuple[Path, str]] = set()
+    stack = [(dataset, False) for dataset in reversed(list(datasets))]
+    while stack:
+        dataset, expanded = stack.pop()
+        if expanded:
+            upstream.datasets.append(dataset)
+            continue
+        if (dataset.folder, dataset.ref) in entered:
+            continue
+        entered.add((dataset.folder, dataset.ref))
+        stack.append((dataset, True))
+        try:
+            # a chain that cannot be read has no inputs here; its own verification reports the damage
+            transform = DatasetState.read(dataset.chain).transform
+        except OdfchainError:
+            continue
+        for item in reversed(transform.inputs if transform is not None else ()):
+            ref = item.dataset_ref
+            target = ref.id if isinstance(ref, RemoteDatasetId) else ref
+            try:
+                stack.append((like(workspace.dataset(str(target)), dataset), False))
+            except (DatasetNotFoundError, StoreError):
+                upstream.missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
+    return upstream
 
 
 # Verifying a remote dataset without making it a dataset here.
@@ -303,7 +377,7 @@ def remote_copy(
     require_signature: bool = False,
     profiles: bool = False,
 ) -> Iterator[RemoteCopy]:
-    """A copy of whatever a peer gives of a dataset, in a private folder that is gone afterwards.
+    """A copy of what a peer gives of a dataset, in a private folder that is gone afterwards.
 
     Published documents are no part of it, but for `profiles`, whose words are needed to compute them again.
     With `require_signature` a missing signature is asked for twice: its owner may just be publishing.
@@ -495,7 +569,7 @@ def verify_remote(
             trusted=trusted_auditors(workspace, options),
         )
         report = examine(copy.dataset, scope, finder(workspace), progress).report
-        report.inputs = inputs_tree(workspace, copy.dataset)
+        report.inputs = _inputs_tree(workspace, copy.dataset)
         copy.relate(report)
         return report
 

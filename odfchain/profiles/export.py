@@ -436,7 +436,7 @@ class ExportFolder:
         cls, folder: Path, mark: Mark, dataset: DatasetFiles
     ) -> Iterator[tuple[ExportFolder, Mark | None]]:
         """(the place, what was exported there before), for one export at a time."""
-        check_beside(folder, dataset)
+        _check_outside(folder, dataset)
         fsio.make_folder(folder)
         with fsio.locked_folder(folder):
             data = fsio.read_start(folder / _MARK, _MOST_BYTES)
@@ -502,7 +502,7 @@ def _read_mark(data: bytes, folder: Path) -> Mark:
     return known
 
 
-def check_beside(folder: Path, dataset: DatasetFiles) -> None:
+def _check_outside(folder: Path, dataset: DatasetFiles) -> None:
     """A folder is neither within a dataset, nor has one in it."""
     own = dataset.folder.resolve()
     within = [p for p in (folder, *folder.parents) if (p / "blocks").is_dir() and (p / "refs").is_dir()]

@@ -39,30 +39,21 @@ SCHEMA_NAME, FORMAT_VERSION = "lode-manifest", "1.0.0"
 MOST_BYTES = 64 * 1024 * 1024
 _DAY = 86_400 * 10**9
 
-StatsOf = Callable[[SliceRef], FileStats]
 
-
-@dataclass(frozen=True, slots=True)
-class ManifestFile:
-    """A slice as a manifest names it."""
-
-    ref: SliceRef
-    stats: FileStats
-
-    def to_document(self) -> dict[str, Any]:
-        """The file as the manifest has it; its path is relative to the dataset."""
-        piece, offsets = self.ref.slice, self.ref.slice.offset_interval
-        return {
-            "path": f"data/{piece.physical_hash}",
-            "size_bytes": piece.size,
-            "checksum": piece.physical_hash.digest.hex(),
-            "stats": self.stats.to_document(),
-            "odf": {
-                "logical_hash": str(piece.logical_hash),
-                "offsets": [offsets.start, offsets.end],
-                "sequence_number": self.ref.sequence_number,
-            },
-        }
+def file_document(ref: SliceRef, stats: FileStats) -> dict[str, Any]:
+    """A slice as a manifest names it; the path is relative to the dataset."""
+    piece, offsets = ref.slice, ref.slice.offset_interval
+    return {
+        "path": f"data/{piece.physical_hash}",
+        "size_bytes": piece.size,
+        "checksum": piece.physical_hash.digest.hex(),
+        "stats": stats.to_document(),
+        "odf": {
+            "logical_hash": str(piece.logical_hash),
+            "offsets": [offsets.start, offsets.end],
+            "sequence_number": ref.sequence_number,
+        },
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +68,7 @@ class SnapshotFacts:
     vocabulary: DatasetVocabulary
 
 
-def manifest_document(state: DatasetState, stats_of: StatsOf) -> dict[str, Any]:
+def manifest_document(state: DatasetState, stats_of: Callable[[SliceRef], FileStats]) -> dict[str, Any]:
     """The manifest of the snapshot at a state's block."""
     facts = SnapshotFacts(
         dataset_id=state.seed.dataset_id,
@@ -87,29 +78,14 @@ def manifest_document(state: DatasetState, stats_of: StatsOf) -> dict[str, Any]:
         watermark=state.watermark,
         vocabulary=state.vocabulary,
     )
-    return document_of(facts, [ManifestFile(ref, stats_of(ref)) for ref in state.slices()])
-
-
-def document_of(facts: SnapshotFacts, files: Sequence[ManifestFile]) -> dict[str, Any]:
-    """The manifest of a block whose slices, oldest first, are these."""
-    return _document(facts, [file.stats for file in files]) | {
-        "files": [file.to_document() for file in files]
+    files = [(ref, stats_of(ref)) for ref in state.slices()]
+    return snapshot_document(facts, [stats for _, stats in files]) | {
+        "files": [file_document(ref, stats) for ref, stats in files]
     }
 
 
-def text_of(facts: SnapshotFacts, files: Sequence[tuple[FileStats, bytes]]) -> bytes:
-    """The one text of `document_of`, from the texts of files (`file_text`): what many manifests repeat."""
-    whole = canonical_bytes(_document(facts, [stats for stats, _ in files]) | {"files": []})
-    # names are sorted: before this one there are no texts of others
-    return whole.replace(b'"files":[]', b'"files":[' + b",".join(text for _, text in files) + b"]", 1)
-
-
-def file_text(file: ManifestFile) -> bytes:
-    """The one text of a file as manifests have it."""
-    return canonical_bytes(file.to_document())
-
-
-def _document(facts: SnapshotFacts, stats: Sequence[FileStats]) -> dict[str, Any]:
+def snapshot_document(facts: SnapshotFacts, stats: Sequence[FileStats]) -> dict[str, Any]:
+    """The manifest of a block without its files, whose statistics these are."""
     block, names = facts.block, facts.vocabulary
     document: dict[str, Any] = {
         "schema_name": SCHEMA_NAME,
@@ -222,14 +198,9 @@ def manifest_of(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any]:
 def described(dataset: DatasetFiles, state: DatasetState) -> tuple[dict[str, Any], list[FileStats]]:
     """(the manifest at a state's block, the statistics of its files as they are compared)."""
     # a slice is hashed once before its footer is trusted
-    kept, found = KeptFooters(dataset), list[FileStats]()
-
-    def stats_of(ref: SliceRef) -> FileStats:
-        found.append(kept.stats(ref))
-        return found[-1]
-
-    document = manifest_document(state, stats_of)
-    return document, found
+    kept = KeptFooters(dataset)
+    stats = {ref: kept.stats(ref) for ref in state.slices()}
+    return manifest_document(state, stats.__getitem__), list(stats.values())
 
 
 # Statistics in a manifest back in typed form. JSON has strings for some values, so the columns' types are
@@ -249,51 +220,51 @@ def stats_of_document(file: Mapping[str, Any], schema: pa.Schema) -> FileStats:
         raise CodecError(f"not a manifest: its statistics are malformed ({one_line(str(error))})") from None
 
 
-def _column(told: Mapping[str, Any], kind: pa.DataType) -> ColumnStats:
-    low, high = (_value(told.get(name), kind) for name in ("min", "max"))
+def _column(given: Mapping[str, Any], kind: pa.DataType) -> ColumnStats:
+    low, high = (_value(given.get(name), kind) for name in ("min", "max"))
     known = low is not None and high is not None
     bounds = (low, high) if known else (None, None)
-    return ColumnStats(told["name"], kind, _count(told["null_count"]), *bounds)
+    return ColumnStats(given["name"], kind, _count(given["null_count"]), *bounds)
 
 
-def _count(told: Any) -> int:
-    if not isinstance(told, int) or isinstance(told, bool) or told < 0:
+def _count(given: Any) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
         raise CodecError("not a manifest: a count in its statistics is not a whole number")
-    return told
+    return given
 
 
-def _value(told: Any, kind: pa.DataType) -> Value | None:
+def _value(given: Any, kind: pa.DataType) -> Value | None:
     # None for a value that is not of the column's type
     if t.is_boolean(kind):
-        return told if isinstance(told, bool) else None
-    if isinstance(told, bool):
+        return given if isinstance(given, bool) else None
+    if isinstance(given, bool):
         return None
     try:
         if t.is_integer(kind):
-            return int(told) if isinstance(told, int | str) else None
+            return int(given) if isinstance(given, int | str) else None
         if t.is_floating(kind):
-            found = float(told)
+            found = float(given)
             return None if math.isnan(found) else found
-        return _text_value(told, kind) if isinstance(told, str) else None
+        return _text_value(given, kind) if isinstance(given, str) else None
     except (ValueError, TypeError, OverflowError, InvalidOperation, InvalidIdError, binascii.Error):
         return None
 
 
-def _text_value(told: str, kind: pa.DataType) -> Value | None:
+def _text_value(given: str, kind: pa.DataType) -> Value | None:
     if t.is_string(kind) or t.is_large_string(kind):
-        return told
+        return given
     if t.is_decimal(kind):
-        found = Decimal(told)
+        found = Decimal(given)
         return found if found.is_finite() else None
     if t.is_date(kind):
-        return (dt.date.fromisoformat(told) - dt.date(1970, 1, 1)).days
+        return (dt.date.fromisoformat(given) - dt.date(1970, 1, 1)).days
     if t.is_timestamp(kind):
-        return Timestamp.parse(told).epoch_ns
-    if t.is_time(kind) and (parts := _TIME.fullmatch(told)):
+        return Timestamp.parse(given).epoch_ns
+    if t.is_time(kind) and (parts := _TIME.fullmatch(given)):
         hours, minutes, seconds = map(int, parts.groups()[:3])
         return (hours * 3600 + minutes * 60 + seconds) * 10**9 + int((parts[4] or "").ljust(9, "0"))
     if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
-        return base64.b64decode(told, validate=True)
+        return base64.b64decode(given, validate=True)
     return None
 
 
@@ -359,9 +330,9 @@ def manifest_by_owner(
             found = [stats_of_document(file, schema) for file in files.values()]
         except OdfchainError:
             return None
-        told = [(name, stats.row_count) for name, stats in zip(files, found, strict=True)]
+        signed = [(name, stats.row_count) for name, stats in zip(files, found, strict=True)]
         named = [(each.physical_hash, each.offset_interval.count) for each in slices]
-        return (document, found) if told == named else None
+        return (document, found) if signed == named else None
     return None
 
 

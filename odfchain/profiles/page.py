@@ -139,7 +139,7 @@ def _profile_facts(document: Mapping[str, Any]) -> Iterator[LabelledValue]:
     for label, key in (("Constant", "constant_columns"), ("Mostly null", "high_null_columns")):
         if document[key]:
             yield LabelledValue(label, cut(", ".join(document[key]), PAGE.message))
-    yield LabelledValue("Languages", odf["languages"] or "not told")
+    yield LabelledValue("Languages", odf["languages"] or "not detected")
 
 
 def _column(column: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """HTML pages that a person sends to a colleague: one file, no script, nothing that is asked for elsewhere.
 
-A page's content security policy lets a browser use nothing but the one style sheet that it carries. Whatever
+A page's content security policy lets a browser use nothing but the one style sheet that it carries. All that
 a template shows is escaped, and text is shown on one line in which no character acts, unless it is marked as
 markup. The same values always give the same page.
 """

@@ -129,7 +129,7 @@ def exact_bounds(stats: ColumnStats, kind: pa.DataType) -> tuple[Any, Any] | Non
 
 _LIBRARIES = ("deltalake", "_internal", "pyiceberg", "sqlalchemy", "sqlite3")
 _PLAIN = (Exception, ValueError, RuntimeError)
-"""Errors of the libraries besides their own classes; other kinds are bugs of ours."""
+"""Errors of the libraries other than their own classes; other kinds are bugs of ours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ def test_a_damaged_document_is_a_fault_of_the_copy(cities: DatasetFiles, kind: S
     ("changes", "message"),
     [
         ({"format_version": "2"}, "a profile of format 2, 1 is read"),
-        ({"odf": {"languages": "py3langid 0.0.1"}}, "py3langid 0.0.1 told its languages"),
+        ({"odf": {"languages": "py3langid 0.0.1"}}, "languages detected by py3langid 0.0.1"),
         (None, "is not here"),
     ],
 )

@@ -297,7 +297,7 @@ def test_the_first_execution_begins_with_the_first_block_of_its_inputs(
 def test_a_long_line_of_inputs_ends_in_the_report(
     workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("odfchain.audit.input_claims.LINEAGE", dataclasses.replace(LINEAGE, depth=3))
+    monkeypatch.setattr("odfchain.audit.verification.LINEAGE", dataclasses.replace(LINEAGE, depth=3))
     last = made[1]
     for number in range(4):
         last = derive(workspace, f"d{number}", "SELECT * FROM readings", str(last.alias))._files

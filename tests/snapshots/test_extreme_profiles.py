@@ -47,7 +47,7 @@ import numpy as np, pyarrow as pa
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.profiles.document import column_statistics
 from odfchain.profiles.totals import Totals
-from odfchain.profiles.totals import to_bytes
+from odfchain.profiles.state_totals import to_bytes
 
 def add_up(schema, batches, **options):
     found = Totals(schema, **options)

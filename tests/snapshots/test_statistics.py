@@ -22,7 +22,8 @@ from odfchain.profiles.document import column_statistics, merkle_root, schema_ha
 from odfchain.profiles.drift import jaccard
 from odfchain.profiles.reader import published_hashes
 from odfchain.profiles.sketches import BandKeys, Hll, Kmv, band_keys, sampled
-from odfchain.profiles.totals import Totals, from_bytes, to_bytes
+from odfchain.profiles.state_totals import from_bytes, to_bytes
+from odfchain.profiles.totals import Totals
 from odfchain.profiles.value_counts import column_seed, distinct_hashes, encoded, splitmix64
 from tests.kit.snapshot_columns import column, fixture, type_of
 
