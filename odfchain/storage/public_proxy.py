@@ -101,7 +101,6 @@ async def _in_time(waited: Awaitable[_T]) -> _T:
 
 
 async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the first public address of a host that answers."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     public = [str(each[4][0]) for each in found if is_public(str(each[4][0]))]
     if not public:

@@ -381,8 +381,6 @@ class PushSession:
 
 @dataclass(slots=True)
 class _Uncommitted:
-    """Uncommitted uploads of a token for a dataset."""
-
     since: float
     # Of each thing [bytes]…
     sizes: dict[object, int] = field(default_factory=dict)

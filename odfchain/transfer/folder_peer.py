@@ -182,8 +182,6 @@ class FolderPeer(WritablePeer):
 
 
 class _FileBody(Body):
-    """The rest of an open file."""
-
     def __init__(self, fd: int, length: int) -> None:
         self._fd = fd
         self.length = length

@@ -67,8 +67,6 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,8192}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """The node's URL of an object."""
-
     url: str
     headers: tuple[tuple[str, str], ...]
     expires_at: Timestamp | None

@@ -308,8 +308,6 @@ class DatasetTarget:
 
 
 class _Push(Enum):
-    """The awaited message of a push."""
-
     BEGIN = msg.Phase.INITIAL_REQUEST
     BLOCKS = msg.Phase.METADATA_REQUEST
     OBJECTS = msg.Phase.OBJECTS_REQUEST

@@ -208,8 +208,6 @@ _PATIENCE = 5.0
 
 
 class _StoreCopy:
-    """The copy of one workspace; for one event loop."""
-
     def __init__(
         self, workspace: WorkspaceFiles, problem: Callable[[str], None], *, branches: bool = False
     ) -> None:
