@@ -293,12 +293,7 @@ class MetadataChain:
 
     def hash_at(self, number: int, head: Multihash) -> Multihash | None:
         """The block of this number among those up to `head`; None where they are fewer."""
-        if number > self.get(head).sequence_number:
-            return None
-        # with an index one look-up, whatever the chain's length
-        return self.indexed_hash(number, head) or next(
-            link.hash for link in self._walk_links(head) if link.sequence_number == number
-        )
+        return self.by_number(head)(number)
 
     def indexed_hash(self, number: int, head: Multihash) -> Multihash | None:
         """The hash of a block by its number, from the index alone; None where it has none or is damaged."""

@@ -155,7 +155,7 @@ def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = 
     if old is None and not options.create:
         raise DatasetNotFoundError(f"{peer.where}: no such dataset", hint="allow to create it")
     local = ChainLinks(dataset.chain)
-    destination = _DestinationLinks(dataset, peer)
+    destination = RemoteLinks(dataset, peer)
     if old is None and dataset.ref != HEAD:
         found: Comparison = _ahead_of_head(dataset, peer, head, destination)
     else:
@@ -267,14 +267,14 @@ def _send_to_node(
     )
 
 
-class _DestinationLinks:
-    """The links of the destination's chain; a block that is here too is not asked for."""
+class RemoteLinks:
+    """Fulfils `Links` for a peer's chain; a block that is here too is not asked for."""
 
-    def __init__(self, dataset: DatasetFiles, peer: WritablePeer) -> None:
+    def __init__(self, dataset: DatasetFiles, peer: Peer) -> None:
         self._chain = dataset.chain
         self._peer = peer
-        # The first event of the destination's chain, when its first block was read.
         self.seed: Seed | None = None
+        """The first event of the peer's chain, when its first block was read."""
 
     def link(self, name: Multihash) -> BlockLink:
         here = self._chain.contains(name)
@@ -291,9 +291,7 @@ class _DestinationLinks:
         return CorruptedPeerError(f"{self._peer.where}: the chain is broken: {problem}")
 
 
-def _ahead_of_head(
-    dataset: DatasetFiles, peer: WritablePeer, head: Multihash, there: _DestinationLinks
-) -> Ahead:
+def _ahead_of_head(dataset: DatasetFiles, peer: WritablePeer, head: Multihash, there: RemoteLinks) -> Ahead:
     old = peer.head(HEAD)
     found = compare(head, ChainLinks(dataset.chain), old, there)
     if isinstance(found, Ahead):

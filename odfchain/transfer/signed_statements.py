@@ -433,12 +433,8 @@ class EquivocationDetector:
                 texts.append((read_head_signature(self.dataset.folder) or b"").decode("ascii").rstrip("\n"))
             except (OdfchainError, UnicodeError):  # a fault of the file itself is reported where it is read
                 texts.append(None)
-        claims = []
-        for text in dict.fromkeys(texts):
-            claim = self._claim(text, lambda _: None, _absent)
-            if claim is not None:
-                claims.append(self._at_hand(claim))
-        return claims
+        claims = [self._claim(text, lambda _: None, _absent) for text in dict.fromkeys(texts)]
+        return [self._at_hand(claim) for claim in claims if claim is not None]
 
     def _claim(self, text: str | None, block_at: BlockAt, read: Callable[[Multihash], bytes]) -> Claim | None:
         """The claim that a signed text makes; None where the text is not of this dataset's owner."""

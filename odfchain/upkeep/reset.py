@@ -13,10 +13,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 
-from odfchain.chain.compare import Ahead, BlockLink, ChainLinks, Diverged, compare
+from odfchain.chain.compare import Ahead, ChainLinks, Diverged, compare
 from odfchain.errors import (
     BusyError,
-    CodecError,
     CorruptedPeerError,
     InvalidIdError,
     ObjectNotFoundError,
@@ -24,7 +23,6 @@ from odfchain.errors import (
     UnsavedBlocksError,
     UsageError,
 )
-from odfchain.odf.block_codec import decode_header
 from odfchain.odf.events import ExecuteTransform
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
@@ -32,6 +30,7 @@ from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.transfer.open_peer import open_peer, options_of
 from odfchain.transfer.peer import Peer
+from odfchain.transfer.pushing import RemoteLinks
 from odfchain.transfer.repositories import Repositories
 from odfchain.transfer.sharing import AliasKind, aliases, resolve_remote
 from odfchain.transfer.signed_statements import Seen, SeenHeads
@@ -113,15 +112,12 @@ def _held(
     dataset: DatasetFiles, peer: Peer, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
 ) -> frozenset[Multihash]:
     ours = ChainLinks(dataset.chain)
-    comparison = compare(head, ours, theirs, _PeerChain(dataset, peer))
+    comparison = compare(head, ours, theirs, RemoteLinks(dataset, peer))
     lacking: set[Multihash] = set()
     if isinstance(comparison, Ahead):
         lacking.update(comparison.blocks)
     elif isinstance(comparison, Diverged):
-        for name, _ in dataset.chain.walk(head):
-            if name == comparison.common:
-                break
-            lacking.add(name)
+        lacking.update(name for name, _ in dataset.chain.walk(head, tail=comparison.common))
     named = [name for name in blocks if name not in lacking]
 
     def is_given(name: Multihash) -> bool:
@@ -133,25 +129,6 @@ def _held(
 
     with ThreadPoolExecutor(8, thread_name_prefix="blocks") as pool:
         return frozenset(name for name, there in zip(named, pool.map(is_given, named), strict=True) if there)
-
-
-class _PeerChain:
-    """The links of a peer's chain; a block that is here too is not asked for."""
-
-    def __init__(self, dataset: DatasetFiles, peer: Peer) -> None:
-        self._chain = dataset.chain
-        self._peer = peer
-
-    def link(self, name: Multihash) -> BlockLink:
-        here = self._chain.contains(name)
-        try:
-            header = decode_header(self._chain.get_bytes(name) if here else self._peer.block(name))
-        except CodecError as error:
-            raise CorruptedPeerError(f"{self._peer.where}blocks/{name}: {error}") from error
-        return BlockLink(header.sequence_number, header.prev_block_hash)
-
-    def broken(self, problem: str) -> OdfchainError:
-        return CorruptedPeerError(f"{self._peer.where}: the chain is broken: {problem}")
 
 
 # --- derivatives ---------------------------------------------------------------------------------------
