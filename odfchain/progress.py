@@ -63,7 +63,7 @@ class SideBySide:
 
     def __init__(self, progress: Progress, step: str) -> None:
         self._progress, self._step = progress, step
-        self._parts: dict[int, WorkDone] = {}
+        self._parts: dict[int, tuple[int, ...]] = {}  # rows, bytes, tasks, and tasks that have begun
         self._begun = 0
         self._lock = threading.Lock()
 
@@ -75,24 +75,12 @@ class SideBySide:
     def add(self, number: int, done: WorkDone) -> None:
         """One of them is so far; of what it did in an earlier step the most counts."""
         with self._lock:
-            before = self._parts.get(number, done)
-            self._parts[number] = WorkDone(
-                step=self._step,
-                rows=max(before.rows, done.rows),
-                read_bytes=max(before.read_bytes, done.read_bytes),
-                tasks=max(before.tasks, done.tasks),
-                total_tasks=max(before.total_tasks, done.total_tasks),
-            )
-            parts = self._parts.values()
+            counts = done.rows, done.read_bytes, done.tasks, done.total_tasks
+            self._parts[number] = tuple(map(max, counts, self._parts.get(number, counts)))
+            rows, read, tasks, total = map(sum, zip(*self._parts.values(), strict=True))
             if shows_work(self._progress):
                 self._progress.work(
-                    WorkDone(
-                        step=self._step,
-                        rows=sum(part.rows for part in parts),
-                        read_bytes=sum(part.read_bytes for part in parts),
-                        tasks=sum(part.tasks for part in parts),
-                        total_tasks=sum(part.total_tasks for part in parts),
-                    )
+                    WorkDone(step=self._step, rows=rows, read_bytes=read, tasks=tasks, total_tasks=total)
                 )
 
 

@@ -1,7 +1,7 @@
 """Files of signed statements, one to a line, which travel with a dataset and which anyone can add to.
 
 So nothing in such a file is believed: each line is read and judged by itself. A signer has one word on a
-subject, the latest. Lines are sorted, so that copies which have exchanged theirs are equal, in whatever order
+subject, the latest. Lines are sorted, so that copies which have exchanged theirs are equal, in any order
 they met. Where there is no room for all, those of trusted signers come first, then those that are here; in a
 file of the newest blocks the older ones give way before that.
 """

@@ -243,9 +243,7 @@ def check_public_key(key: bytes) -> None:
         raise SignatureError(Problem.WEAK_KEY, f"an ed25519 public key of {len(key)} bytes")
     y = int.from_bytes(key, "little") & ~(1 << 255)
     if y >= _P:
-        raise SignatureError(
-            Problem.WEAK_KEY, "the signer's public key is not in canonical form: nobody's key is written so"
-        )
+        raise SignatureError(Problem.WEAK_KEY, "the signer's public key is not in canonical form")
     if y in _SMALL_ORDER_Y:
         raise SignatureError(
             Problem.WEAK_KEY, "the signer's public key is a point of small order: anyone can sign for it"

@@ -30,11 +30,11 @@ def canonical_bytes(document: Mapping[str, Any]) -> bytes:
     """The one text of a document of JSON values; `CodecError` for anything else, such as NaN."""
     try:
         try:
-            told = _plain(document, strict=True)
+            plain = _plain(document, strict=True)
         except _WrittenOtherwiseError:
             return bytes(rfc8785.dumps(_plain(document)))
         # Python's own JSON is a dozen times as fast, and nothing here is written otherwise by it
-        text = json.dumps(told, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(plain, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
         return text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise CodecError(f"a document that canonical JSON cannot hold: {error}") from None

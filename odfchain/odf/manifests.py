@@ -84,12 +84,12 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def is_resource(tree: Any) -> bool:
-    """True if a document says that it is a resource, of whatever kind."""
+    """True if a document says that it is a resource, of any kind."""
     return isinstance(tree, dict) and SCHEMA in tree and "kind" not in tree
 
 
 def is_dataset(tree: Any) -> bool:
-    """True if a document says that it is a resource of the kind Dataset, of whatever version."""
+    """True if a document says that it is a resource of the kind Dataset, of any version."""
     return (
         is_resource(tree) and re.fullmatch(rf"{_SCHEMAS}.*/Dataset(\.json)?", str(tree[SCHEMA])) is not None
     )
@@ -210,7 +210,7 @@ _SOURCES = {text: cls for cls in (SetPollingSource, AddPushSource) for text in s
 def _split_settings(tree: Any) -> tuple[Any, dict[str, WatermarkRule]]:
     """(the manifest without what is not for blocks, the rules by the name of their source).
 
-    Whatever is malformed otherwise is left for the reader of the rest.
+    What is malformed otherwise is left for the reader of the rest.
     """
     content = tree.get("content") if isinstance(tree, dict) else None
     events = content.get("metadata") if isinstance(content, dict) else None

@@ -254,7 +254,7 @@ def local_alias(ref: DatasetRefAny) -> DatasetAlias | None:
 # pattern must equal the dataset's account, and a pattern without one matches in any account.
 
 # Grammar of a pattern: Start? ('%'+ Middle)* '%'+ End?, where the pieces around '%' may begin or end in the
-# middle of a host name, so a single '.' or '-' may stand next to a '%'.
+# middle of a host name, so a single '.' or '-' may be next to a '%'.
 _PATTERN = re.compile(rf"(?:{HOSTNAME}[.-]?)?(?:%+(?:[.-]?{HOSTNAME}[.-]?|[.-])(?=%))*%+(?:[.-]?{HOSTNAME})?")
 
 

@@ -179,7 +179,7 @@ class Duration:
 #
 #     rfc3339                what the specification requires; the default
 #     yyyy-MM-dd HH:mm       Java's DateTimeFormatter, as Spark reads it
-#     %Y-%m-%d %H:%M         strftime, as Rust and Python programs write it: whatever has a percent sign
+#     %Y-%m-%d %H:%M         strftime, as Rust and Python programs write it: all that has a percent sign
 #
 # The specification leaves all but the first to implementations. A format is recorded as it was written;
 # only who reads with it translates it. What has no exact counterpart is refused. Source: specification

@@ -247,7 +247,9 @@ MAX_PARALLEL = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceConfig:
-    """Settings of a workspace; `DEFAULT_TEXT` says what each of them is for."""
+    """Settings of a workspace."""
+
+    # what each of them is for says DEFAULT_TEXT, which is the file that people read
 
     spark: SparkConfig = SparkConfig()
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -304,7 +306,7 @@ content:
     parallel: 10            # objects transferred at the same time
     retries: 3
     allowPrivateRedirects: false
-    hosts: []               # names under which `serve` is asked, beside its address and localhost
+    hosts: []               # names under which `serve` is asked, besides its address and localhost
   audit:
     trustedAuditors: []     # DIDs of auditors whose attestations `verify --trusted-by` accepts
   assets:

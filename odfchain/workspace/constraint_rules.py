@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from odfchain.chain.rules import canonical
-from odfchain.errors import GuardError, ManifestError
+from odfchain.errors import GuardError
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.identity import DatasetId
@@ -21,6 +21,7 @@ from odfchain.workspace.declared_constraints import (
     Constraints,
     ForeignKey,
     attached_text,
+    fault,
     recorded_constraints,
 )
 
@@ -118,14 +119,13 @@ def check_declared(
         path = f"foreignKeys[{index}]"
         target = columns if key.dataset == own else find(key.dataset)
         if target is None:
-            raise ManifestError(
+            raise fault(
                 f"the dataset {key.dataset} is not in this workspace",
                 path=f"{path}.references",
-                source=FILE,
                 hint="add or pull it first",
             )
         if (problem := misfit(key, columns, target)) is not None:
-            raise ManifestError(problem, path=path, source=FILE)
+            raise fault(problem, path=path)
 
 
 def refuse_to_drop(attached: ev.SetAttachments, before: DatasetState) -> None:
@@ -148,23 +148,19 @@ def check_columns(declared: Constraints, columns: Columns) -> None:
         for index, column in enumerate(wanted):
             where = f"{path}[{index}]"
             if column in of_changes:
-                raise ManifestError(
+                raise fault(
                     f"column `{one_line(column)}` belongs to the change, not to the record: what refers to "
                     "records may not hang on it",
                     path=where,
-                    source=FILE,
                 )
             if columns.has(column) is False:
-                raise ManifestError(
+                raise fault(
                     f"there is no column `{one_line(column)}`",
                     path=where,
-                    source=FILE,
                     hint=f"the dataset has {', '.join(columns.schema.names if columns.schema else ())}",
                 )
     if declared.primary_key and columns.key and set(declared.primary_key) != set(columns.key):
-        raise ManifestError(
-            f"the merge strategy has the key ({', '.join(columns.key)})", path="primaryKey", source=FILE
-        )
+        raise fault(f"the merge strategy has the key ({', '.join(columns.key)})", path="primaryKey")
 
 
 def misfit(key: ForeignKey, own: Columns, target: Columns) -> str | None:

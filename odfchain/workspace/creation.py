@@ -26,7 +26,7 @@ from odfchain.odf.sources import ReadStep, ReadStepParquet, SqlQueryStep, Transf
 from odfchain.odf.times import check_date_format, check_timestamp_format
 from odfchain.odf.transform_options import lateness_option, split_version, unmarked, with_own_name
 from odfchain.workspace.dataset_state import DatasetState, operations_problem
-from odfchain.workspace.declared_constraints import referenced_names, resolved_attachments
+from odfchain.workspace.declared_constraints import Resolve, referenced_names, resolved_attachments
 
 # Newer manifests in the form that events of 0.34.1 have; what that form cannot hold is refused by its path.
 #
@@ -132,7 +132,7 @@ def _attributes(extra: ds.ExtraAttributes, path: str) -> ManifestError:
     return ManifestError(
         f"attributes cannot be recorded in ODF 0.34.1: {names}",
         path=child_path(path, "extra"),
-        hint="leave them out; what they say can stand in an attachment (SetAttachments)",
+        hint="leave them out; what they say can go into an attachment (SetAttachments)",
     )
 
 
@@ -182,9 +182,6 @@ def _words(data_type: ds.DataType) -> str:
             return f"{type_name(data_type)} with sorted keys"
     return type_name(data_type)
 
-
-Resolve = Callable[[DatasetRefAny], DatasetId | None]
-"""Finds the id of a dataset that a reference names, None when it is unknown."""
 
 _LISTED = (
     ev.SetPollingSource,

@@ -124,9 +124,8 @@ class DatasetFiles:
 
     def on(self, ref: str) -> DatasetFiles:
         """The same dataset opened on another reference, which need not be there."""
-        return self if ref == self.ref else self._opened_on(ref)
-
-    def _opened_on(self, ref: str) -> DatasetFiles:
+        if ref == self.ref:
+            return self
         return DatasetFiles.open(self.folder, self.signer, ref=ref, shared=self.shared)
 
     @property

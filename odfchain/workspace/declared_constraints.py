@@ -11,6 +11,7 @@ strictly.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,7 @@ from odfchain.odf.names import DatasetRefAny, RemoteDatasetId, parse_ref_any
 from odfchain.text import one_line
 
 FILE = "CONSTRAINTS.yaml"
+fault = functools.partial(ManifestError, source=FILE)
 
 
 class OnViolation(Enum):
@@ -67,7 +69,7 @@ def attached_text(event: SetAttachments | None) -> str | None:
     """The text of CONSTRAINTS.yaml; None where it is not attached, `ManifestError` where it is twice."""
     found = [item.content for item in event.attachments.items if item.path == FILE] if event else []
     if len(found) > 1:
-        raise ManifestError("the file is attached twice", source=FILE)
+        raise fault("the file is attached twice")
     return found[0] if found else None
 
 
@@ -89,7 +91,7 @@ def resolved_attachments(event: SetAttachments, resolve: Resolve) -> SetAttachme
     declared = parse_constraints(text, resolve)
     content = _with_ids(text, lambda _, name: resolve(parse_ref_any(name)))
     if parse_constraints(content, _only_ids) != declared:
-        raise ManifestError("write the names of datasets plainly, or in quotes", source=FILE)
+        raise fault("write the names of datasets plainly, or in quotes")
     return _attached(event, content)
 
 
@@ -119,7 +121,7 @@ def parse_constraints(text: str, resolve: Resolve) -> Constraints:
     from odfchain.odf.yaml import read_document
 
     if len(text) > LIMITS.constraints_characters:
-        raise ManifestError(f"larger than {LIMITS.constraints_characters:,} characters", source=FILE)
+        raise fault(f"larger than {LIMITS.constraints_characters:,} characters")
     document = read_document(text, source=FILE)
     try:
         return _constraints(document.value, resolve)
@@ -217,7 +219,7 @@ def _with_ids(text: str, id_of: Callable[[str, str], object]) -> str:
     try:
         root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        raise ManifestError(f"not valid YAML: {one_line(str(error))}", source=FILE) from None
+        raise fault(f"not valid YAML: {one_line(str(error))}") from None
     places: list[tuple[int, int, str]] = []
     for list_key, keys in root.value:
         for entry in keys.value if list_key.value == "foreignKeys" else ():

@@ -1,4 +1,4 @@
-"""Where a watermark may stand, and which rows are dated too far in the future to be believed.
+"""Where a watermark may be, and which rows are dated too far in the future to be believed.
 
 - The watermark of a transaction with rows is the largest event time so far, less the delay that the source
   allows; never ahead of the data, and never further in the future than rows may be.
