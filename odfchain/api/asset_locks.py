@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
     from odfchain.api.options import MergeKeywords
     from odfchain.api.workspace import Workspace
-    from odfchain.assets.checking import CheckedAsset, CheckSummary
+    from odfchain.assets.checking import CheckedAsset
     from odfchain.assets.deriving import Projected
-    from odfchain.assets.lock_table import AssetRow, LockFile, SortedLock
+    from odfchain.assets.lock_table import AssetRow, LockFile
     from odfchain.assets.objects import Stores
     from odfchain.assets.relocating import Relocated
     from odfchain.assets.stac import AssetFault
@@ -228,7 +228,7 @@ class AssetLock(OwnErrors):
 
         `layout` is `item-asset` (`<item>/<asset>`) or `source-key`; without a word the first, for a dataset's
         own slices the second. `arrivals` is a file that remembers what has arrived; a later call with it
-        copies only the rest, and `forget_arrivals` removes it. A dry run makes no request.
+        copies only the rest; once the lock is written it is to be removed. A dry run makes no request.
 
         Raises:
             UsageError: `to` is no place for objects, or `prefix` is named with another layout.
@@ -382,28 +382,6 @@ def lock_file(path: str | Path) -> LockFile:
     from odfchain.assets.lock_table import LockFile
 
     return LockFile(_existing(path))
-
-
-def judged_lock(lock: AssetLock) -> SortedLock:
-    """A lock that is in memory, whose rows are judged."""
-    from odfchain.assets.lock_table import SortedLock
-
-    return SortedLock(lock.table)
-
-
-def check_summary() -> CheckSummary:
-    """A counter of the findings of a check, which also makes a page of them."""
-    from odfchain.assets.checking import CheckSummary
-
-    return CheckSummary()
-
-
-def forget_arrivals(path: Path | None) -> None:
-    """Remove what remembers the arrivals of a relocation: its lock is written."""
-    from odfchain.storage import fsio
-
-    if path is not None:
-        fsio.remove_quietly(path)
 
 
 def _copied(found: Relocated) -> str:

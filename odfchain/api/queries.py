@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.known_errors import with_own_errors
@@ -21,7 +20,6 @@ from odfchain.workspace.read_slices import read_all
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfchain.api.options import Time
     from odfchain.api.scan import Scan
     from odfchain.api.workspace import Workspace
     from odfchain.branches.row_history import RowChange
@@ -114,20 +112,6 @@ def state_of(scan: Scan) -> pa.Table:
     found = relation.state(checked, scan.columns)
     checked.keep()
     return found
-
-
-def shown_state(workspace: Workspace, text: str, *, event_time: Time | None = None) -> Scan:
-    """The rows in force of `DATASET[@POINT]`; without a key, those that were not taken back.
-
-    Raises:
-        InvalidIdError, FuturePointError: not a name, not a point, or a time in the future.
-        DatasetNotFoundError, BranchNotFoundError, PointNotFoundError: it is not here.
-        SchemaError: sources have different keys.
-    """
-    from odfchain.api.branching import at_point
-
-    dataset = at_point(workspace, text)
-    return dataset.state(key=dataset.summary.primary_key, event_time=event_time)
 
 
 def history_of_row(
@@ -245,41 +229,3 @@ def ask_node(proof: str | os.PathLike[str] | Answer, url: str, *, token: str | N
 
     with as_transfer_errors():
         return verdict_of_node(read_proof(proof), url, token=token)
-
-
-# The conflicts of a merge as records, and as a file that is filled in and handed back.
-
-
-def conflict_records(conflicts: pa.Table) -> list[dict[str, Any]]:
-    """The open conflicts of a `MergeConflictError`.
-
-    Key, conflict, column, base, ours, theirs. A whole row is an object, and `column` is None then; where a
-    side has no row it is None.
-    """
-    from odfchain.branches.conflict_file import DECISION_COLUMNS, open_lines, values_of
-
-    lines = open_lines(conflicts)
-    return [values_of(line) for line in lines.drop_columns([*DECISION_COLUMNS, "problem"]).to_pylist()]
-
-
-def check_conflict_file(path: Path) -> None:
-    """Nothing where conflicts can be written to a file of this name.
-
-    Raises:
-        UsageError: its name does not say in which form.
-    """
-    from odfchain.branches.conflict_file import check_ending
-
-    check_ending(path)
-
-
-def write_conflicts(conflicts: pa.Table, path: Path) -> None:
-    """All conflicts in a .csv or .ndjson file; what is decided of them already is filled in.
-
-    Raises:
-        UsageError: the name of the file does not say in which form.
-        StoreError: it cannot be written.
-    """
-    from odfchain.branches.conflict_file import write_conflicts as write
-
-    write(conflicts, path)

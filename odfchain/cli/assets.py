@@ -124,9 +124,9 @@ def check_command(
                 "--offline judges the whole table and nothing else: leave out --item, --asset and --checksum"
             )
         return _check_table(lock, output)
-    from odfchain.api.asset_locks import check_summary
+    from odfchain.assets.checking import CheckSummary
 
-    found, summary = _read(lock).only(items, assets), check_summary()
+    found, summary = _read(lock).only(items, assets), CheckSummary()
     if checksum and "file_checksum" not in found.table.schema.names:
         raise UsageError(f"{lock}: has no checksums", hint="`assets derive --checksum` records them")
     lines = output == "ndjson" and sys.stdout.isatty()  # they show the progress
@@ -157,12 +157,13 @@ def _print_checked(checked: Iterator[CheckedAsset], output: str, progress: Termi
 
 
 def _check_table(lock: str, output: str) -> int:
-    from odfchain.api.asset_locks import judged_lock, lock_file
+    from odfchain.api.asset_locks import lock_file
+    from odfchain.assets.lock_table import SortedLock
 
     if output == "html":
         raise UsageError("-o html shows what stores say: with --offline none is asked")
     # without requests: only the table's own values
-    judged = lock_file(lock) if _is_file(lock) else judged_lock(_of_dataset(lock))
+    judged = lock_file(lock) if _is_file(lock) else SortedLock(_of_dataset(lock).table)
     number = 0
 
     def documents() -> Iterator[dict[str, Any]]:
@@ -229,10 +230,10 @@ def relocate_command(
         return 0
     say(moved.summary)
     code = _finish(moved, output, into, merging, keep_going=keep_going)
-    if not moved.faults or keep_going:
-        from odfchain.api.asset_locks import forget_arrivals
+    if arrivals is not None and (not moved.faults or keep_going):
+        from odfchain.storage.fsio import remove_quietly
 
-        forget_arrivals(arrivals)
+        remove_quietly(arrivals)
     return code
 
 

@@ -14,7 +14,6 @@ import click
 
 from odfchain.api.branching import merge_branches, on_branch
 from odfchain.api.options import CommitKeywords, MergeKeywords
-from odfchain.api.queries import check_conflict_file, conflict_records, write_conflicts
 from odfchain.api.snapshots import drift_between
 from odfchain.cli.context import open_workspace, report_error, say, silence_libraries
 from odfchain.cli.parameters import (
@@ -526,7 +525,9 @@ def check_conflict_options(resolve: str | None, conflicts: Path | None) -> None:
     """
     if conflicts is None:
         return
-    check_conflict_file(conflicts)
+    from odfchain.branches.conflict_file import check_ending
+
+    check_ending(conflicts)
     if resolve is not None and Path(resolve) == conflicts:
         raise UsageError("--conflicts writes to a file that --resolve does not read")
 
@@ -539,6 +540,8 @@ def conflicts_shown(conflicts: Path | None, output: str, progress: TerminalProgr
     except MergeConflictError as error:
         progress.stop()
         if conflicts is not None:
+            from odfchain.branches.conflict_file import write_conflicts
+
             write_conflicts(error.conflicts, conflicts)
         print_conflicts(error.conflicts, output)
         raise
@@ -546,8 +549,11 @@ def conflicts_shown(conflicts: Path | None, output: str, progress: TerminalProgr
 
 def print_conflicts(conflicts: pa.Table, output: str) -> None:
     """Print what is open of the conflicts that an error has, as records."""
+    from odfchain.branches.conflict_file import DECISION_COLUMNS, open_lines, values_of
+
     columns = conflicts.column_names[: conflicts.column_names.index("theirs") + 1]
-    print_records(conflict_records(conflicts), columns, output)
+    lines = open_lines(conflicts).drop_columns([*DECISION_COLUMNS, "problem"])
+    print_records(map(values_of, lines.to_pylist()), columns, output)
 
 
 # Changes of a block, for people and programs.

@@ -286,9 +286,9 @@ def state_command(
     key the rows are those that were not taken back. They come in order of offset, as they were recorded; a
     table shows the newest 1,000 of them unless -n says another number.
     """
-    from odfchain.api.queries import shown_state
 
-    scan = shown_state(open_workspace(), dataset, event_time=event_time)
+    found_at = at_point(open_workspace(), dataset)
+    scan = found_at.state(key=found_at.summary.primary_key, event_time=event_time)
     found = scan.to_arrow()
     most = TABLE_ROWS if newest is None and output == "table" else newest
     rows = found if most is None else found.slice(max(0, found.num_rows - most))

@@ -22,82 +22,56 @@ if TYPE_CHECKING:
 
 
 class NameParam(click.ParamType[str]):
-    """A name or reference; completes the names that the workspace knows."""
+    """A name or reference; completes those that the workspace has, from what is typed already."""
 
-    def __init__(self, name: str, names: Callable[[Workspace], Iterable[object]]) -> None:
+    def __init__(self, name: str, names: Callable[[Workspace, click.Context, str], Iterable[object]]) -> None:
         self.name = name
         self._names = names
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
         from odfchain import Workspace
 
         del param
         try:
             workspace = Workspace.open(ctx.find_root().params.get("workspace") or ".")
-            names = list(map(str, self._names(workspace)))
+            names = list(map(str, self._names(workspace, ctx, incomplete)))
         except OdfchainError:
             return []
-        return _completed(names, incomplete)
+        return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
 
 
-class PointParam(NameParam):
-    """A dataset, or one as of a point; completes names, and the branches of a dataset behind its `@`."""
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        name, at, _ = incomplete.partition("@")
-        if not at:
-            return super().shell_complete(ctx, param, incomplete)
-        return _completed((f"{name}@{reference}" for reference in references_of(ctx, name)), incomplete)
+def _aliases(workspace: Workspace, *_: object) -> list[object]:
+    return [dataset.alias for dataset in workspace]
 
 
-class BranchParam(click.ParamType[str]):
-    """A branch of the dataset that an argument before it names; completes their names."""
-
-    name = "branch"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        del param
-        return _completed(references_of(ctx, _named_before(ctx))[1:], incomplete)
-
-
-class DatasetsParam(NameParam):
-    """One of several datasets before a branch of theirs; completes both, once a dataset is named."""
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        branches = _completed(references_of(ctx, _named_before(ctx))[1:], incomplete)
-        return [*branches, *super().shell_complete(ctx, param, incomplete)]
-
-
-def _named_before(ctx: click.Context) -> str:
-    # of `DATASET… BRANCH` a single argument is parsed as the branch
-    given = [ctx.params.get(name) for name in ("dataset", "datasets", "branch")]
-    found = next((value for value in (*given, *ctx.args) if value), "")  # args: before an option's value
-    return (found if isinstance(found, str) else str(found[0])).partition("@")[0]
-
-
-def references_of(ctx: click.Context, dataset: str) -> list[str]:
-    """A dataset's head and branches by name, for completion: none where it cannot be read."""
-    from odfchain import Workspace
-
+def _references(workspace: Workspace, dataset: str) -> list[str]:
     try:
-        workspace = Workspace.open(ctx.find_root().params.get("workspace") or ".")
         return ["head", *workspace[dataset].branch_names]
-    except OdfchainError:
+    except OdfchainError:  # it cannot be read: nothing is offered
         return []
 
 
-def _completed(names: Iterable[str], incomplete: str) -> list[Any]:
-    from click.shell_completion import CompletionItem
+def _points(workspace: Workspace, _: click.Context, incomplete: str) -> list[object]:
+    name, at, _rest = incomplete.partition("@")
+    return [f"{name}@{each}" for each in _references(workspace, name)] if at else _aliases(workspace)
 
-    return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
+
+def _branches(workspace: Workspace, ctx: click.Context, _: str) -> list[object]:
+    # of `DATASET… BRANCH` a single argument is parsed as the branch
+    given = [ctx.params.get(name) for name in ("dataset", "datasets", "branch")]
+    found = next((value for value in (*given, *ctx.args) if value), "")  # args: before an option's value
+    dataset = (found if isinstance(found, str) else str(found[0])).partition("@")[0]
+    return [*_references(workspace, dataset)[1:]]
 
 
-DATASET = NameParam("dataset", lambda workspace: (dataset.alias for dataset in workspace))
-DATASETS = DatasetsParam("dataset", lambda workspace: (dataset.alias for dataset in workspace))
-DATASET_AT = PointParam("dataset", lambda workspace: (dataset.alias for dataset in workspace))
-BRANCH = BranchParam()
-TOKEN = NameParam("token", lambda workspace: (token.name for token in workspace.tokens()))
-REPOSITORY = NameParam("repository", lambda workspace: (r.name for r in workspace.repositories.list()))
+DATASET = NameParam("dataset", _aliases)
+DATASETS = NameParam("dataset", lambda *typed: [*_branches(*typed), *_aliases(*typed)])
+DATASET_AT = NameParam("dataset", _points)
+BRANCH = NameParam("branch", _branches)
+TOKEN = NameParam("token", lambda workspace, *_: (token.name for token in workspace.tokens()))
+REPOSITORY = NameParam("repository", lambda workspace, *_: (r.name for r in workspace.repositories.list()))
 
 
 _LONGEST_MS = 36_525 * 86_400_000

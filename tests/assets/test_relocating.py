@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import odfchain as odf
-from odfchain.api.asset_locks import AssetLock, StoreOptions, forget_arrivals, record_lock
+from odfchain.api.asset_locks import AssetLock, StoreOptions, record_lock
 from odfchain.api.definitions import manifest_template
 from odfchain.assets import objects, relocating
 from odfchain.assets.hrefs import parse_href
@@ -232,7 +232,7 @@ def test_two_relocations_into_one_lock_at_once(server: LyingObjects, tmp_path: P
             stores=StoreOptions(allow_private=True),
         )
         found.write(tmp_path / "new.parquet")
-        forget_arrivals(arrived)
+        arrived.unlink()
         return found
 
     with ThreadPoolExecutor(2) as pool:
