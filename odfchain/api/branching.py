@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from odfchain.api.known_errors import OwnErrors
-from odfchain.api.options import Time, as_time
+from odfchain.api.options import CommitKeywords, Time, as_time, refuse_unknown
 from odfchain.errors import ObjectCorruptedError, StoreError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
@@ -256,9 +256,8 @@ class Branching(OwnErrors):
         allow_future: bool = False,
         system_time: Time | None = None,
         force: bool = False,
-        allow_drift: bool = False,
-        violations: str | Path | None = None,
         progress: Progress = SILENT,
+        **committing: Unpack[CommitKeywords],
     ) -> ChangeOutcome:
         """Some columns of some rows have other values: files have the key and the columns to change.
 
@@ -273,20 +272,22 @@ class Branching(OwnErrors):
             ForeignKeyError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
-        from odfchain.api.changing import correct, paths
-        from odfchain.branches.corrections import Corrections
+        from odfchain.api.changing import check_head_is_ours, commit_checks, latest_of, paths, repeated
+        from odfchain.branches.corrections import Corrections, correct
 
         asked = Corrections(
             files=paths(files),
             remove=paths(remove),
             allow_new=allow_new,
             form=input_format,
-            system_time=None if system_time is None else as_time(system_time),
+            system_time=as_time(system_time),
         )
-        return correct(
-            self._workspace, self._files, asked, force=force, allow_future=allow_future,
-            allow_drift=allow_drift, violations=violations, progress=progress,
-        )  # fmt: skip
+        refuse_unknown(committing, CommitKeywords)
+        workspace, branch = self._workspace, self._files
+        check_head_is_ours(workspace, branch, "correct", force=force)
+        bound = latest_of(workspace, allow_future=allow_future)
+        with commit_checks(workspace, progress, committing) as check:
+            return repeated(workspace, lambda: correct(branch, asked, bound=bound, check=check), progress)
 
     def plan_merge(self, source: str, *, by_row: bool = False) -> MergePlan:
         """Plan a merge of a branch of this name (or the `head`) into this one; nothing is changed.
@@ -308,9 +309,8 @@ class Branching(OwnErrors):
         message: str = "",
         force: bool = False,
         dry_run: bool = False,
-        allow_drift: bool = False,
-        violations: str | Path | None = None,
         progress: Progress = SILENT,
+        **committing: Unpack[CommitKeywords],
     ) -> MergeOutcome:
         """Merge the net changes of a branch (or of the `head`) into this one, as one transaction, or nothing.
 
@@ -331,10 +331,11 @@ class Branching(OwnErrors):
             StorageFullError, EngineError: this branch is as it was.
         """
 
+        refuse_unknown(committing, CommitKeywords)
         (outcome,) = merge_branches(
             [self], source, resolve=resolve, by_row=by_row, fast_forward=fast_forward,
             with_metadata=with_metadata, message=message, force=force, dry_run=dry_run,
-            allow_drift=allow_drift, violations=violations, progress=progress,
+            committing=committing, progress=progress,
         )  # fmt: skip
         return outcome
 
@@ -360,9 +361,8 @@ class Branching(OwnErrors):
         message: str = "",
         system_time: Time | None = None,
         force: bool = False,
-        allow_drift: bool = False,
-        violations: str | Path | None = None,
         progress: Progress = SILENT,
+        **committing: Unpack[CommitKeywords],
     ) -> ChangeOutcome:
         """Undo the changes of a block of data; rows that were changed again since conflict.
 
@@ -377,13 +377,25 @@ class Branching(OwnErrors):
             GuardError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
-        from odfchain.api.changing import revert
+        from odfchain.api.changing import check_head_is_ours, repeated
+        from odfchain.branches.conflict_file import resolution_of
+        from odfchain.branches.corrections import RevertRequest, revert
+        from odfchain.spark.job_progress import Steps, watched
 
-        return revert(
-            self._workspace, self._files, block, resolve=resolve, message=message,
-            system_time=None if system_time is None else as_time(system_time), force=force,
-            allow_drift=allow_drift, violations=violations, progress=progress,
-        )  # fmt: skip
+        refuse_unknown(committing, CommitKeywords)
+        workspace, branch = self._workspace, self._files
+        check_head_is_ours(workspace, branch, "revert", force=force)
+        request = RevertRequest(
+            block=points.named_block(branch, as_point(block)),
+            resolve=resolution_of(resolve),
+            message=message,
+            system_time=as_time(system_time),
+        )
+        with (
+            merge_means(workspace, progress, committing) as means,
+            watched(progress, Steps.all_called("Reverting")),
+        ):
+            return repeated(workspace, lambda: revert(branch, request, means), progress)
 
 
 # `DATASET@POINT`: a branch to write, or any point of the history to read.
@@ -599,7 +611,7 @@ def plan(dataset: Branching, source: str, *, by_row: bool = False) -> MergePlan:
     from odfchain.branches.merging import MergeRequest, plan_merge
 
     request = MergeRequest(target=dataset._files, source_ref=source, by_row=by_row)
-    with merge_means(dataset._workspace, SILENT) as means:
+    with merge_means(dataset._workspace, SILENT, {}) as means:
         return plan_merge(request, means)
 
 
@@ -611,8 +623,7 @@ def merge_branches(
     fast_forward: bool = False,
     force: bool = False,
     dry_run: bool = False,
-    allow_drift: bool = False,
-    violations: str | Path | None = None,
+    committing: CommitKeywords,
     progress: Progress = SILENT,
     **options: Any,
 ) -> list[MergeOutcome]:
@@ -635,7 +646,7 @@ def merge_branches(
         _request(dataset, source, resolve, fast_forward=fast_forward, **options) for dataset in datasets
     ]
     with (
-        merge_means(workspace, progress, violations, allow_drift=allow_drift) as means,
+        merge_means(workspace, progress, committing) as means,
         watched(progress, Steps.all_called("Merging")),
     ):
         return merge_all(requests, means, dry_run=dry_run, progress=progress)
@@ -660,24 +671,18 @@ def _request(
 
 
 @contextlib.contextmanager
-def merge_means(
-    workspace: Workspace,
-    progress: Progress,
-    violations: str | Path | None = None,
-    *,
-    allow_drift: bool = False,
-) -> Iterator[MergeMeans]:
+def merge_means(workspace: Workspace, progress: Progress, committing: CommitKeywords) -> Iterator[MergeMeans]:
     """What merges and reverts depend on; rows that break foreign keys are written when the block ends."""
     from odfchain.api.changing import drift_check, foreign_keys, latest_of
     from odfchain.branches.merging import MergeMeans
 
-    with foreign_keys(workspace, progress, violations, merging=True) as check:
+    with foreign_keys(workspace, progress, committing.get("violations"), merging=True) as check:
         yield MergeMeans(
             engine=engine_of(workspace),
             trusted=trust_of(workspace),
             verified=lambda dataset, block: ensure_verified(dataset, block, progress),
             check=check,
-            guard=drift_check(workspace, progress, allow_drift=allow_drift),
+            guard=drift_check(workspace, progress, committing),
             bound=latest_of(workspace),
             retries=workspace.ingest_config.retries,
         )

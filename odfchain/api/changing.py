@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,12 +17,10 @@ from odfchain.storage.local import HEAD
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from odfchain.api.branching import AnyPoint, Resolve
     from odfchain.api.dataset import Dataset
+    from odfchain.api.options import CommitKeywords, MergeKeywords
     from odfchain.api.workspace import Workspace
-    from odfchain.branches.corrections import Corrections
     from odfchain.branches.foreign_keys import ForeignKeys
-    from odfchain.branches.recording import ChangeOutcome
     from odfchain.ingest.ingesting import IngestOptions, IngestOutcome
     from odfchain.odf.times import Timestamp
     from odfchain.profiles.drift_guard import PolicyFile
@@ -67,16 +65,16 @@ def foreign_keys(
 
 @contextlib.contextmanager
 def commit_checks(
-    workspace: Workspace, progress: Progress, violations: str | Path | None, *, allow_drift: bool
+    workspace: Workspace, progress: Progress, committing: CommitKeywords
 ) -> Iterator[CommitCheck]:
     """The check for what is committed in the block: of foreign keys (as `foreign_keys`), and of drift."""
     from odfchain.workspace.commit import both
 
-    with foreign_keys(workspace, progress, violations) as keys:
-        yield both(keys, drift_check(workspace, progress, allow_drift=allow_drift))
+    with foreign_keys(workspace, progress, committing.get("violations")) as keys:
+        yield both(keys, drift_check(workspace, progress, committing))
 
 
-def drift_check(workspace: Workspace, progress: Progress, *, allow_drift: bool) -> CommitCheck:
+def drift_check(workspace: Workspace, progress: Progress, committing: CommitKeywords) -> CommitCheck:
     """The check that the settings ask for: it refuses drift, and has the new profile written.
 
     Raises (when it is called):
@@ -91,7 +89,11 @@ def drift_check(workspace: Workspace, progress: Progress, *, allow_drift: bool) 
             return None
         wanted = snapshots_of(dataset, workspace._files.config.snapshots)
         writes = wanted.profile is ProfileWhen.COMMIT
-        guard = None if allow_drift or not wanted.guard else read_policy_file(workspace.path, wanted.guard)
+        guard = (
+            None
+            if committing.get("allow_drift") or not wanted.guard
+            else read_policy_file(workspace.path, wanted.guard)
+        )
         if guard is None and not writes:
             return None
         from odfchain.profiles.drift_guard import CommitProfiles
@@ -162,72 +164,18 @@ def latest_of(workspace: Workspace, *, allow_future: bool = False) -> Callable[[
     return lambda now: latest_believed(now, config.max_future)
 
 
-def _repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress) -> T:
+def repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress) -> T:
+    """The result of an attempt, which is made again where another writer was faster."""
     from odfchain.workspace.commit import on_the_newest_head
 
     # optimistic concurrency: computed anew on the newer head
     return on_the_newest_head(attempt, workspace._files.config.ingest.retries, progress)
 
 
-def correct(
-    workspace: Workspace,
-    files: DatasetFiles,
-    corrections: Corrections,
-    *,
-    force: bool,
-    allow_future: bool,
-    allow_drift: bool,
-    violations: str | Path | None,
-    progress: Progress,
-) -> ChangeOutcome:
-    """Implements `Dataset.correct`; errors as there."""
-    from odfchain.branches.corrections import correct as correct_rows
-
-    check_head_is_ours(workspace, files, "correct", force=force)
-    bound = latest_of(workspace, allow_future=allow_future)
-    with commit_checks(workspace, progress, violations, allow_drift=allow_drift) as check:
-        return _repeated(
-            workspace, lambda: correct_rows(files, corrections, bound=bound, check=check), progress
-        )
-
-
-def revert(
-    workspace: Workspace,
-    files: DatasetFiles,
-    block: AnyPoint,
-    *,
-    resolve: Resolve | None,
-    message: str,
-    system_time: Timestamp | None,
-    force: bool,
-    allow_drift: bool,
-    violations: str | Path | None,
-    progress: Progress,
-) -> ChangeOutcome:
-    """Implements `Dataset.revert`; errors as there."""
-    from odfchain.api.branching import as_point, merge_means
-    from odfchain.branches.conflict_file import resolution_of
-    from odfchain.branches.corrections import RevertRequest
-    from odfchain.branches.corrections import revert as revert_block
-    from odfchain.spark.jobs import Steps, watched
-    from odfchain.workspace.points import named_block
-
-    check_head_is_ours(workspace, files, "revert", force=force)
-    block = named_block(files, as_point(block))
-    request = RevertRequest(
-        block=block, resolve=resolution_of(resolve), message=message, system_time=system_time
-    )
-    with (
-        merge_means(workspace, progress, violations, allow_drift=allow_drift) as means,
-        watched(progress, Steps.all_called("Reverting")),
-    ):
-        return _repeated(workspace, lambda: revert_block(files, request, means), progress)
-
-
 # Bringing rows into a root dataset: files, a stream of bytes, or a frame.
 
 
-def ingest(dataset: Dataset, files: Any, options: Mapping[str, Any], progress: Progress) -> IngestOutcome:
+def ingest(dataset: Dataset, files: Any, options: MergeKeywords, progress: Progress) -> IngestOutcome:
     """Implements `Dataset.ingest`; errors as there."""
     chosen = _options(dataset, options)
     start = functools.partial(dataset._workspace._engines.session, progress)
@@ -248,14 +196,13 @@ def _ingest_files(
     dataset: Dataset,
     start: Callable[[], SparkSession],
     options: IngestOptions,
-    given: Mapping[str, Any],
+    given: MergeKeywords,
     progress: Progress,
     paths: list[Path],
 ) -> IngestOutcome:
     from odfchain.ingest.ingesting import ingest_files
 
-    allowed = given.get("allow_drift", False)
-    with commit_checks(dataset._workspace, progress, given.get("violations"), allow_drift=allowed) as check:
+    with commit_checks(dataset._workspace, progress, given) as check:
         return ingest_files(dataset._files, start, paths, options, progress, check=check)
 
 
@@ -263,7 +210,7 @@ def ingest_frame(
     dataset: Dataset,
     frame: Any,
     batch: tuple[str, int] | None,
-    options: Mapping[str, Any],
+    options: MergeKeywords,
     progress: Progress,
     *,
     name: str = "the frame",
@@ -304,6 +251,6 @@ def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[
     return functools.partial(engines.session, progress)
 
 
-def _options(dataset: Dataset, options: Mapping[str, Any]) -> IngestOptions:
+def _options(dataset: Dataset, options: MergeKeywords) -> IngestOptions:
     config = dataset._workspace._files.config
     return ingest_options(options, config, dataset._system_columns(config))

@@ -548,7 +548,7 @@ class Dataset(Branching, Publishing, Upkeep):
         """
         from odfchain.ingest.polling import disable_source
 
-        time = None if system_time is None else as_time(system_time)
+        time = as_time(system_time)
         return disable_source(self._files, name, system_time=time)
 
     def _system_columns(self, config: WorkspaceConfig) -> SystemColumns:
@@ -631,7 +631,7 @@ class Dataset(Branching, Publishing, Upkeep):
         return self._workspace._sharing.fetch(
             self._files,
             source,
-            since=None if since is None else as_time(since),
+            since=as_time(since),
             last=last,
             where=where,
             parallel=parallel,
@@ -759,7 +759,7 @@ class Dataset(Branching, Publishing, Upkeep):
         workspace = self._workspace
         made = attest(
             workspace._files, self._files, workspace._engines.of, Path(key_file), VerifyOptions(**checks),
-            faulty=faulty, progress=progress, now=None if now is None else as_time(now),
+            faulty=faulty, progress=progress, now=as_time(now),
         )  # fmt: skip
         self._files.shared.publish_statements(self._files.folder)
         return made

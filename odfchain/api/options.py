@@ -13,7 +13,7 @@ import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, overload
 
 from odfchain.errors import InvalidIdError, SchemaError, UsageError
 from odfchain.odf import schema as ds
@@ -269,13 +269,17 @@ def refuse_unknown(given: Iterable[str], known: type) -> None:
 # --- values -------------------------------------------------------------------------------------------
 
 
-def as_time(value: Time) -> Timestamp:
-    """The moment that is meant.
+@overload
+def as_time(value: Time) -> Timestamp: ...
+@overload
+def as_time(value: None) -> None: ...
+def as_time(value: Time | None) -> Timestamp | None:
+    """The moment that is meant, if one is.
 
     Raises:
         InvalidIdError: a text that is no time.
     """
-    if isinstance(value, Timestamp):
+    if value is None or isinstance(value, Timestamp):
         return value
     if isinstance(value, dt.datetime):
         return Timestamp.from_datetime(value)
@@ -368,9 +372,9 @@ def transform_options(
     """How to compute a derivative dataset."""
     from odfchain.transform.catch_up import TransformOptions
 
-    time, retries = given.get("system_time"), given.get("retries")
+    retries = given.get("retries")
     return TransformOptions(
-        system_time=None if time is None else as_time(time),
+        system_time=as_time(given.get("system_time")),
         reset_on_diverged_input=given.get("reset_derivatives_on_diverged_input", False),
         retries=config.ingest.retries if retries is None else retries,
         timeout=given.get("timeout"),
@@ -383,11 +387,10 @@ def peer_options(given: Mapping[str, Any], parallel: int) -> SyncOptions:
     """How to bring a copy here; `parallel` is the workspace's setting."""
     from odfchain.transfer.pulling import SyncOptions
 
-    since = given.get("since")
     return SyncOptions(
         force=given.get("force", False),
         metadata_only=given.get("metadata_only", False),
-        since=None if since is None else as_time(since),
+        since=as_time(given.get("since")),
         last=given.get("last"),
         parallel=given.get("parallel") or parallel,
         signature=signature_policy(require=given.get("require_signature"), max_age=given.get("max_age")),

@@ -21,6 +21,7 @@ from odfchain.storage.local import HEAD
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
+    from odfchain.api.options import PullKeywords
     from odfchain.api.workspace import Workspace
     from odfchain.ingest.polling import FetchAhead, PullOptions, PullOutcome
     from odfchain.transfer.public_layout import PeerUrl
@@ -201,7 +202,7 @@ def pull(
     workspace: Workspace,
     target: PullTarget,
     name: str | None,
-    given: Mapping[str, Any],
+    given: PullKeywords,
     token: str | None,
     progress: Progress,
     ahead: FetchAhead | None = None,
@@ -230,7 +231,7 @@ def check_alone(target: PullTarget, name: str | None, given: Iterable[str]) -> N
     check_pull_options(labels, copies=copies, others=1 - copies)
 
 
-def pull_options(dataset: Dataset, given: Mapping[str, Any]) -> PullOptions:
+def pull_options(dataset: Dataset, given: PullKeywords) -> PullOptions:
     """Options for the pull of a source, from arguments and settings."""
     files = dataset._workspace._files
     config, own = files.config, files.has_key(dataset._files.id)
@@ -238,7 +239,7 @@ def pull_options(dataset: Dataset, given: Mapping[str, Any]) -> PullOptions:
 
 
 def _from_source(
-    dataset: Dataset, given: Mapping[str, Any], progress: Progress, ahead: FetchAhead | None
+    dataset: Dataset, given: PullKeywords, progress: Progress, ahead: FetchAhead | None
 ) -> PullResult:
     from odfchain.api.changing import commit_checks
     from odfchain.ingest.polling import pull_source
@@ -246,8 +247,7 @@ def _from_source(
     engines = dataset._workspace._engines
     start = functools.partial(engines.session, progress)
     options = pull_options(dataset, given)
-    allowed = given.get("allow_drift", False)
-    with commit_checks(dataset._workspace, progress, given.get("violations"), allow_drift=allowed) as check:
+    with commit_checks(dataset._workspace, progress, given) as check:
         outcome = pull_source(
             dataset._files, start, options, progress, expect_rows=engines.begin, ahead=ahead, check=check
         )
@@ -265,7 +265,7 @@ def _from_source(
     )
 
 
-def _from_inputs(dataset: Dataset, given: Mapping[str, Any], progress: Progress) -> PullResult:
+def _from_inputs(dataset: Dataset, given: PullKeywords, progress: Progress) -> PullResult:
     from odfchain.api.changing import commit_checks
     from odfchain.transform.catch_up import run_transform
     from odfchain.workspace.workspace_files import inputs_of
@@ -274,10 +274,9 @@ def _from_inputs(dataset: Dataset, given: Mapping[str, Any], progress: Progress)
     inputs = inputs_of(workspace._files, files)
     config = workspace._files.config
     options = transform_options(given, config, dataset._system_columns(config))
-    allowed = given.get("allow_drift", False)
     with (
         workspace._engines.of(files, progress, timeout=options.timeout) as engines,
-        commit_checks(workspace, progress, given.get("violations"), allow_drift=allowed) as check,
+        commit_checks(workspace, progress, given) as check,
     ):
         outcome = run_transform(files, inputs, engines, options, progress, check=check)
     return PullResult(
@@ -298,7 +297,7 @@ def _from_peer(
     workspace: Workspace,
     target: PullTarget,
     name: str | None,
-    given: Mapping[str, Any],
+    given: PullKeywords,
     token: str | None,
     progress: Progress,
 ) -> PullResult:
@@ -340,7 +339,7 @@ _AT_ONCE = 4
 
 
 class _Ahead:
-    def __init__(self, workspace: Workspace, targets: Iterable[PullTarget], given: Mapping[str, Any]) -> None:
+    def __init__(self, workspace: Workspace, targets: Iterable[PullTarget], given: PullKeywords) -> None:
         self._workspace = workspace
         self._given = given
         self._waiting = deque(target for target in targets if target.way is Way.SOURCE)
@@ -381,7 +380,7 @@ def pulling(
     targets: list[PullTarget],
     name: str | None,
     token: str | None,
-    given: Mapping[str, Any],
+    given: PullKeywords,
 ) -> Iterator[Callable[[PullTarget, Progress], PullResult]]:
     """Gives what pulls one target, as `Workspace.pull`; to be called for each of them, in their order."""
     several = targets if sum(target.way is Way.SOURCE for target in targets) > 1 else []

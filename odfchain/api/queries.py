@@ -73,7 +73,7 @@ def _engine(workspace: Workspace, options: QueryKeywords) -> Local | OnSpark:
 
 def _pins(workspace: Workspace, options: QueryKeywords) -> Pins:
     at = options.get("as_at")
-    return Pins(workspace._files, as_at=None if at is None else as_time(at))
+    return Pins(workspace._files, as_at=as_time(at))
 
 
 def embedded(workspace: Workspace, memory: int | None = None, **options: Any) -> Local:
@@ -162,7 +162,7 @@ def prove(workspace: Workspace, query: str, options: ProofKeywords) -> Answer:
     return proofs.prove(
         workspace._files,
         query,
-        Pins(workspace._files, as_at=None if at is None else as_time(at)),
+        Pins(workspace._files, as_at=as_time(at)),
         skip=options.get("skip") or 0,
         limit=PROVED_ROWS if limit is None else limit,
         data_format=data_format,

@@ -197,9 +197,7 @@ def state(
         )
     if found.summary.schema is not None:  # nothing is in force before the first data
         columns_of(found.summary, chosen)
-    return dataclasses.replace(
-        found, key=chosen, event_time=None if event_time is None else as_time(event_time)
-    )
+    return dataclasses.replace(found, key=chosen, event_time=as_time(event_time))
 
 
 def head_at(dataset: DatasetFiles, at: At) -> Multihash | None:

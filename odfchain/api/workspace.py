@@ -624,7 +624,7 @@ class Workspace(Elsewhere, GivenTokens):
         made = self._files.create(
             with_versions(self._with_local_inputs(snapshot), config),
             alias=alias,
-            system_time=None if system_time is None else as_time(system_time),
+            system_time=as_time(system_time),
             system_columns=system_columns,
             check=check_usable,
         )

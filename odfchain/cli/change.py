@@ -254,7 +254,8 @@ def merge_command(
         with conflicts_shown(conflicts, output, progress):
             done = merge_branches(
                 targets, branch, resolve=resolve, by_row=rows, fast_forward=ff, dry_run=dry_run,
-                with_metadata=with_metadata, message=message, force=force, progress=progress, **committing,
+                with_metadata=with_metadata, message=message, force=force, progress=progress,
+                committing=committing,
             )  # fmt: skip
         progress.stop()
         for note in [note for outcome in done for note in outcome.notes]:

@@ -493,7 +493,7 @@ class Shell:
 
     def _at(self, text: str) -> None:
 
-        self._options["as_at"] = as_time(text) if text else None
+        self._options["as_at"] = as_time(text or None)
 
     def _timer(self, text: str) -> None:
         if text not in ("on", "off"):
