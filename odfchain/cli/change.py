@@ -32,6 +32,7 @@ from odfchain.cli.parameters import (
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.rows import TABLE_ROWS, numeric_columns, python_values, reader_stays, write_rows
 from odfchain.cli.screen import (
+    aligned,
     cell_text,
     echo,
     echo_csv,
@@ -471,7 +472,9 @@ def _print_table(found: Drift) -> None:
     ]
     echo("   ".join(heading))
     shown = list(_shown(found.lines))
-    _print_aligned(_cells(line) for line in shown[:_LINES])
+    cells = ([printable(cell, 80) for cell in _cells(line)] for line in shown[:_LINES])
+    for text in aligned(cells, gap="   "):
+        echo(text)
     if len(shown) > _LINES:
         say(f"{counted(len(shown) - _LINES, 'more line')}; -o json has all")
     for note in [*found.notes, *(f"not compared: {each}" for each in found.not_compared)][:_SAID]:
@@ -506,13 +509,6 @@ def _number(value: float, limit: float | None) -> str:
     short = f"{value:.3f}"
     # three digits, or more where rounding would hide a breach
     return short if limit is None or abs(float(short)) != limit or abs(value) == limit else f"{value:g}"
-
-
-def _print_aligned(rows: Iterable[tuple[str, ...]]) -> None:
-    cells = [[printable(cell, 80) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        echo("   ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip())
 
 
 # Commands that may end in conflicts: how they are decided, written and printed.

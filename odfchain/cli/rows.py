@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from odfchain.cli.context import say
-from odfchain.cli.screen import cell_text, echo_table, plain, standard_output
+from odfchain.cli.screen import aligned, cell_text, echo_table, plain, standard_output
 from odfchain.errors import QueryError, UsageError
 from odfchain.storage.fsio import replaced, storage_errors
 from odfchain.text import counted, escaped_json, first_line, one_line, printable
@@ -250,17 +250,9 @@ def _print_table(rows: Counted, most: int) -> int:
 
 def _plain_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], shown: bool) -> Iterator[str]:
     del shown
-    cells = [list(map(printable, row)) for batch in batches for row in _table_cells(batch)]
-    lines = [list(map(printable, schema.names)), *cells]
-    # the widest value of each column needs all rows
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    right = _numeric(schema)
-    for line in lines:
-        padded = [
-            text.rjust(width) if place in right else text.ljust(width)
-            for place, (text, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        yield "  ".join(padded).rstrip() + "\n"
+    rows = (row for batch in batches for row in _table_cells(batch))
+    lines = (list(map(printable, row)) for row in (schema.names, *rows))
+    yield from (f"{line}\n" for line in aligned(lines, right=_numeric(schema)))
 
 
 def _numeric(schema: pa.Schema) -> set[int]:

@@ -117,13 +117,8 @@ def echo_table(
     """
     cells = [[_cell(cell) for cell in row] for row in (names, *rows)]
     if not sys.stdout.isatty():
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        for row in cells:
-            padded = (
-                c.rjust(w) if i in right else c.ljust(w)
-                for i, (c, w) in enumerate(zip(row, widths, strict=True))
-            )
-            click.echo("  ".join(padded).rstrip())
+        for line in aligned(cells, right=right):
+            click.echo(line)
         return
     from rich.table import Table
     from rich.text import Text
@@ -139,6 +134,19 @@ def echo_table(
     for row in cells[1:]:
         table.add_row(*map(Text, row))
     console().print(table)
+
+
+def aligned(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), gap: str = "  ") -> Iterator[str]:
+    """The rows as lines of plain columns; nothing in them is escaped."""
+    cells = list(rows)
+    # the widest value of each column needs all rows
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        padded = [
+            text.rjust(width) if place in right else text.ljust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield gap.join(padded).rstrip()
 
 
 def styled(text: str, style: str | Style = "") -> Text:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,7 @@ from odfchain.cli.context import open_workspace, options, print_outcome, report_
 from odfchain.cli.parameters import argument, command, formats, one_of, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import (
+    aligned,
     ask,
     echo,
     echo_document,
@@ -37,7 +38,7 @@ from odfchain.limits import LIMITS
 from odfchain.text import printable
 
 if TYPE_CHECKING:
-    from odfchain import Dataset, DatasetAlias, StateChange, Workspace
+    from odfchain import Dataset, DatasetAlias, StateChange, SystemColumns, Workspace
     from odfchain.api.definitions import Imported, Question
     from odfchain.odf.events import DatasetSnapshot
     from odfchain.results import ImportPlan
@@ -80,14 +81,16 @@ def add_command(
     found = _read_manifests(manifests, recursive=recursive, from_stdin=from_stdin)
     if name is not None and len(found) != 1:
         raise UsageError(f"--name names one dataset, the manifests define {len(found)}")
-    from odfchain import DatasetAlias
+    from odfchain import DatasetAlias, SystemColumns
 
     alias = DatasetAlias.parse(name) if name is not None else None
     with open_workspace() as workspace:
         ask_for_effects(found, workspace, allow_commands=allow_commands, hosts=hosts)
         with TerminalProgress() as progress:
-            adding = _Adding(workspace, progress, found, alias, system_columns, state, drop_constraints)
-            return adding.run(update=update, check=not no_check)
+            return _add(
+                workspace, progress, found, alias, SystemColumns(system_columns) if system_columns else None,
+                update=update, check=not no_check, state=state, drop_constraints=drop_constraints,
+            )  # fmt: skip
 
 
 def _state_change(*, rebuild: bool, from_now: bool, update: bool) -> StateChange | None:
@@ -128,77 +131,60 @@ def _read_manifests(
     return given.found
 
 
-@dataclass(frozen=True, slots=True)
-class _Adding:
-    """One run of `add`; every method returns an exit code, faults are on the screen."""
+def _add(
+    workspace: Workspace,
+    progress: TerminalProgress,
+    manifests: list[tuple[str, DatasetSnapshot]],
+    alias: DatasetAlias | None,
+    columns: SystemColumns | None,
+    *,
+    update: bool,
+    check: bool,
+    **how: Any,
+) -> int:
+    from odfchain.api.definitions import check_free
+    from odfchain.workspace.creation import in_creation_order
 
-    workspace: Workspace
-    progress: TerminalProgress
-    found: list[tuple[str, DatasetSnapshot]]
-    alias: DatasetAlias | None
-    system_columns: str | None
-    state: StateChange | None
-    drop_constraints: bool
+    known = {dataset.alias for dataset in workspace}
+    snapshots = in_creation_order(snapshot for _, snapshot in manifests)
+    if not update:
+        check_free((alias or s.name for s in snapshots), known)
+    new = [s for s in snapshots if (alias or s.name) not in known]
 
-    def run(self, *, update: bool, check: bool) -> int:
-        from odfchain.api.definitions import check_free
-        from odfchain.workspace.creation import in_creation_order
-
-        known = {dataset.alias for dataset in self.workspace}
-        snapshots = in_creation_order(snapshot for _, snapshot in self.found)
-        if not update:
-            check_free((self.alias or s.name for s in snapshots), known)
-        new = [s for s in snapshots if (self.alias or s.name) not in known]
-        if code := self._each(new, lambda s: self._check(s, snapshots, queries=check)):
-            return code
-        if not update:
-            return self._each(snapshots, self._create)
-        return self._each(snapshots, lambda s: self._create(s) if s in new else self._update(s, check=check))
-
-    def _each(self, snapshots: list[DatasetSnapshot], work: Callable[[DatasetSnapshot], None]) -> int:
-
+    def each(snapshots: list[DatasetSnapshot], work: Callable[[DatasetSnapshot], str | None]) -> int:
         code = 0
         for snapshot in snapshots:
-            source = next(source for source, found in self.found if found is snapshot)
+            source = next(source for source, found in manifests if found is snapshot)
             try:
-                work(snapshot)
-            except ManifestError as error:
-                self.progress.stop()
-                report_error(error.located(source=source))
-                code = error.exit_code
+                done = work(snapshot)
             except OdfchainError as error:
                 if was_interrupted(error):
                     raise KeyboardInterrupt from error
-                self.progress.stop()
-                report_error(error, about=source if isinstance(error, _WITHOUT_PLACE) else "")
+                progress.stop()
+                located = error.located(source=source) if isinstance(error, ManifestError) else error
+                report_error(located, about=source if isinstance(error, _WITHOUT_PLACE) else "")
                 code = error.exit_code
+            else:
+                if done is not None:
+                    progress.stop()
+                    say(done)
         return code
 
-    def _check(self, snapshot: DatasetSnapshot, among: list[DatasetSnapshot], *, queries: bool) -> None:
-        self.workspace.check(snapshot, among=among, queries=queries, progress=self.progress)
+    def create(snapshot: DatasetSnapshot) -> str:
+        dataset = workspace.create(snapshot, alias=alias, check=False, system_columns=columns)
+        return f"added {dataset.alias} ({dataset.kind.value.lower()}){_engine_note(dataset, snapshot)}"
 
-    def _create(self, snapshot: DatasetSnapshot) -> None:
-        from odfchain import SystemColumns
-
-        chosen = SystemColumns(self.system_columns) if self.system_columns else None
-        dataset = self.workspace.create(snapshot, alias=self.alias, check=False, system_columns=chosen)
-        self._say(f"added {dataset.alias} ({dataset.kind.value.lower()}){_engine_note(dataset, snapshot)}")
-
-    def _update(self, snapshot: DatasetSnapshot, *, check: bool) -> None:
-        before = self.workspace[self.alias or snapshot.name].watermark_rules
-        dataset, events = self.workspace.update(
-            snapshot, alias=self.alias, check=check, state=self.state,
-            drop_constraints=self.drop_constraints, progress=self.progress,
-        )  # fmt: skip
+    def renew(snapshot: DatasetSnapshot) -> str:
+        if snapshot in new:
+            return create(snapshot)
+        before = workspace[alias or snapshot.name].watermark_rules
+        dataset, events = workspace.update(snapshot, alias=alias, check=check, progress=progress, **how)
         kinds = list(dict.fromkeys(event.KIND for event in events))
         kinds += ["watermark"] if dataset.watermark_rules != before else []
-        self._say(
-            f"updated {dataset.alias} ({', '.join(kinds)})" if kinds else f"{dataset.alias} is up to date"
-        )
+        return f"updated {dataset.alias} ({', '.join(kinds)})" if kinds else f"{dataset.alias} is up to date"
 
-    def _say(self, text: str) -> None:
-        self.progress.stop()
-        say(text)
+    asked = functools.partial(workspace.check, among=snapshots, queries=check, progress=progress)
+    return each(new, asked) or each(snapshots, renew if update else create)
 
 
 def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
@@ -284,19 +270,15 @@ def import_command(
 
 
 def _say_inferred(file: Path, plan: ImportPlan) -> None:
-    if options().quiet:
-        return
     found = plan.file
-    echo(f"{file}: {found.rows:,} rows, {found.read.KIND}, as dataset {plan.name}", err=True)
-    lines = [(printable(c.name), c.type, c.note or "") for c in found.columns]
-    widths = [max(len(line[i]) for line in lines) for i in (0, 1)]
-    for column, kind, note in lines:
-        echo(f"  {column:<{widths[0]}}  {kind:<{widths[1]}}  {note}".rstrip(), err=True)
+    say(f"{file}: {found.rows:,} rows, {found.read.KIND}, as dataset {plan.name}")
+    for line in aligned((printable(c.name), c.type, c.note or "") for c in found.columns):
+        say(f"  {line}")
     by = f" by {', '.join(plan.key)}" if plan.key else ""
     when = plan.event_time or "the time of ingestion"
-    echo(f"  merge: {plan.merge}{by}; event time: {when}", err=True)
+    say(f"  merge: {plan.merge}{by}; event time: {when}")
     for note in plan.notes:
-        echo(f"  note: {note}", err=True)
+        say(f"  note: {note}")
 
 
 def _document(made: Imported) -> dict[str, object]:
