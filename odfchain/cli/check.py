@@ -312,7 +312,7 @@ def proof_verify_command(
 
 def _sentence(verdict: ProofVerdict) -> str:
     if (verdict.kind or "").startswith("InvalidRequest::"):
-        return verdict.message  # nobody signed what is here
+        return verdict.message  # there is no signature to speak of
     signer = verdict.signer
     here = f"{', '.join(verdict.datasets)} {'are' if len(verdict.datasets) > 1 else 'is'} here; "
     return f"signed by {signer[:13]}…{signer[-4:]}; {here if verdict.datasets else ''}{verdict.message}"

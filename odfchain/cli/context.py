@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.cli.screen import ask, echo, is_somebody_there, print_records
+from odfchain.cli.screen import ask, echo, is_interactive, print_records
 from odfchain.errors import ForeignKeyError, OdfchainError, QueryError, UsageError
 from odfchain.text import counted
 
@@ -65,11 +65,11 @@ def _close_to_others(path: Path) -> None:
         mode = path.stat().st_mode & 0o777
         if not mode & 0o007:
             return
-        # earlier versions let everybody read this file, which may hold secrets
+        # earlier versions made this file, which may hold secrets, readable by other users
         path.chmod(0o600)
-    except OSError:  # none, or somebody else's: what needs it says so
+    except OSError:  # missing, or owned by another user: what needs it says so
         return
-    say(f"note: {path} could be read by everybody; its mode is 0600 now")
+    say(f"note: {path} was readable by other users; its mode is 0600 now")
 
 
 def confirm(question: str) -> None:
@@ -80,7 +80,7 @@ def confirm(question: str) -> None:
     """
     if options().yes:
         return
-    if not is_somebody_there():
+    if not is_interactive():
         raise UsageError(f"{question} standard input is not a terminal", hint="pass --yes")
     if not ask(question):
         raise UsageError("not confirmed; nothing was changed")

@@ -379,7 +379,7 @@ def _hard(
     what = "give up all data" if metadata_only else f"merge {counted(plan.slices_before, 'slice')}"
     confirm(
         f"Replace {counted(len(plan.replaced), 'block')} of {plan.dataset} ({what})? "
-        "Everybody who has read them must start over."
+        "All who have read them must start over."
     )
     with TerminalProgress() as progress:
         head = dataset.compact(plan, force=force, break_references=break_references, progress=progress)

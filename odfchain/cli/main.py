@@ -235,11 +235,11 @@ def main(args: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _interrupted()
     except BrokenPipeError:
-        return _nobody_listens()
+        return _reader_left()
     except SystemExit:
         if os.environ.get("_ODFCHAIN_COMPLETE"):
             raise
-        return _nobody_listens()  # the only other reason for which click ends the program itself
+        return _reader_left()  # the only other reason for which click ends the program itself
     except Exception as error:
         if was_interrupted(error):
             return _interrupted()
@@ -280,7 +280,7 @@ def _interrupted() -> int:
     return INTERRUPTED
 
 
-def _nobody_listens() -> int:
+def _reader_left() -> int:
     # `| head` has closed the pipe: Python would report it again at exit
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0

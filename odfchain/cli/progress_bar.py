@@ -151,7 +151,7 @@ class TerminalProgress:
                 return
             task = next(task for task in self._bar.tasks if task.id == self._task)
             counts = task.total is not None
-            room = self._bar.console.width - _BESIDE - (_BAR + 1) * counts
+            room = self._bar.console.width - _REST - (_BAR + 1) * counts
             self._bar.update(self._task, description=work_line(done, room), line=not counts)
 
     def advance(self, steps: int = 1) -> None:
@@ -200,7 +200,7 @@ def _blocks(count: float) -> str:
 _BAR = 30
 
 # Columns for the rest of a line: spinner, time, and separators.
-_BESIDE = 14
+_REST = 14
 
 
 def _bar() -> ProgressColumn:

@@ -34,7 +34,7 @@ from odfchain.cli.screen import (
     echo,
     echo_document,
     human_size,
-    is_somebody_there,
+    is_interactive,
     print_records,
     standard_input,
 )
@@ -142,7 +142,7 @@ def _query(command: str | None, script: Path | None, piped: str | None) -> str |
         except OSError as error:
             raise UsageError(f"{script}: {error.strerror}") from None
     # a person at a terminal gets the shell
-    if piped is None and is_somebody_there():
+    if piped is None and is_interactive():
         if sys.stdout.isatty():
             return None
         raise UsageError("no query given", hint=_WAY_OUT)

@@ -43,7 +43,7 @@ _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 131_072, 64 << 20
 _NO_ARRAYS = re.compile(r"\b(month|day_time)_interval\b(?!:)")
 _QUOTED = re.compile('[",\r\n]')
 # Intervals for checking if the reader has left, and for passing that on to native code [s].
-_LOOKED_AT, _UNTIL_TOLD = 0.2, 0.5
+_POLLED, _SIGNALLED = 0.2, 0.5
 
 
 class Counted:
@@ -166,10 +166,10 @@ def reader_stays() -> Iterator[None]:
     def watch() -> None:
         poll = select.poll()
         poll.register(number, 0)
-        while not done.wait(_LOOKED_AT):
+        while not done.wait(_POLLED):
             if any(happened & (select.POLLERR | select.POLLHUP) for _, happened in poll.poll(0)):
                 # what is being written fails by itself; again, because native code may lose one
-                while not done.wait(_UNTIL_TOLD):
+                while not done.wait(_SIGNALLED):
                     signal.pthread_kill(main, signal.SIGUSR1)
 
     def gone(*_: Any) -> None:

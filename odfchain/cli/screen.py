@@ -163,7 +163,7 @@ def console(*, err: bool = False, width: int | None = None) -> Console:
     return Console(stderr=err, width=width, markup=False, emoji=False, highlight=False)
 
 
-def is_somebody_there() -> bool:
+def is_interactive() -> bool:
     """True if standard input is a terminal, so that questions can be answered."""
     return sys.stdin is not None and sys.stdin.isatty()
 

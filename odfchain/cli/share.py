@@ -30,7 +30,7 @@ from odfchain.cli.screen import (
     ask_text,
     echo,
     human_size,
-    is_somebody_there,
+    is_interactive,
     print_records,
     read_line,
 )
@@ -497,7 +497,7 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
     if password_stdin:
         password = read_line(_PASSWORD_CHARACTERS).removesuffix("\n").removesuffix("\r")
         return password_login(url, user or "", password)
-    if not is_somebody_there():
+    if not is_interactive():
         what, option = ("token", "--token-stdin") if user is None else ("password", "--password-stdin")
         raise UsageError(
             f"standard input is not a terminal: no {what} can be asked for",

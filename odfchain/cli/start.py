@@ -21,7 +21,7 @@ from odfchain.cli.screen import (
     echo_document,
     echo_json,
     echo_manual,
-    is_somebody_there,
+    is_interactive,
     standard_input,
 )
 from odfchain.errors import (
@@ -398,7 +398,7 @@ def ask_for_effects(
         for text in question.effects:
             echo(f"  {text}", err=True)
     flags = _flags(asked)
-    if not is_somebody_there():
+    if not is_interactive():
         raise UsageError(
             "the manifest does what has to be allowed (see above), but standard input is not a terminal; "
             "nothing was made",

@@ -246,6 +246,6 @@ def test_the_command(
         code, out, err = run("config", *args)
         assert (code, out, "Traceback" in err) == (2, "", False), args
     config.chmod(0o644)
-    assert "could be read by everybody" in run("list")[2]
+    assert "was readable by other users" in run("list")[2]
     assert config.stat().st_mode & 0o777 == 0o600
     assert "could be read" not in run("list")[2]
