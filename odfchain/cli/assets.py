@@ -239,9 +239,7 @@ def relocate_command(
 
 @command("href", assets_command)
 def href_command(
-    lock: str = argument(),
-    items: tuple[str, ...] = _ITEMS,
-    assets: tuple[str, ...] = _ASSETS,
+    lock: str = argument(), items: tuple[str, ...] = _ITEMS, assets: tuple[str, ...] = _ASSETS
 ) -> None:
     """Print the hrefs of a lock, one to a line. LOCK is a file or a dataset (NAME or NAME@POINT)."""
     echo_lines(_read(lock).only(items, assets).hrefs())

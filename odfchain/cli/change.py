@@ -86,10 +86,7 @@ def branch_create(
 
 
 @command("list", branch_command)
-def branch_list(
-    dataset: str = argument(DATASET),
-    output: str = formats(),
-) -> None:
+def branch_list(dataset: str = argument(DATASET), output: str = formats()) -> None:
     """List the branches of a dataset, and how far each is ahead of the head and behind it.
 
     A branch is ahead by the blocks that the head neither has nor has merged, and behind by those that it

@@ -250,10 +250,7 @@ def proof_command() -> None:
 
 
 @command("show", proof_command)
-def show_command(
-    file: Path = _FILE,
-    output: str = formats("table", "json"),
-) -> None:
+def show_command(file: Path = _FILE, output: str = formats("table", "json")) -> None:
     """Show what a signed answer says: the query, the blocks it reads, the rows, and who signed it.
 
     Its hashes and its signature are checked; whether it is true is for `odfchain proof verify`. No workspace
@@ -347,8 +344,7 @@ def _line(value: Any) -> str:
 
 @command("sign")
 def sign_command(
-    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
-    output: str = formats("table", "json"),
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"), output: str = formats("table", "json")
 ) -> None:
     """Sign the head of a dataset, or DATASET@BRANCH, anew, with the time of now.
 
@@ -393,9 +389,7 @@ def key_command() -> None:
 
 
 @command("create", key_command)
-def create_command(
-    file: Path = argument(),
-) -> None:
+def create_command(file: Path = argument()) -> None:
     """Make a new ed25519 key in FILE and print its public identity, a did:key.
 
     The file is an unencrypted PEM that only you may read. Anyone who has it can sign in your name; an
@@ -408,8 +402,7 @@ def create_command(
 
 @command("show", key_command)
 def key_show_command(
-    what: str = argument(metavar="FILE|DATASET"),
-    output: str = formats("table", "json"),
+    what: str = argument(metavar="FILE|DATASET"), output: str = formats("table", "json")
 ) -> None:
     """Print the public identities of a key file, or of a dataset of the workspace.
 

@@ -147,10 +147,7 @@ def _known_profiles(workspace: Workspace, graph: Graph) -> dict[str, Mapping[str
 
 
 @command("query", inspect_command)
-def inspect_query(
-    dataset: str = argument(DATASET),
-    output: str = formats("table", "json"),
-) -> None:
+def inspect_query(dataset: str = argument(DATASET), output: str = formats("table", "json")) -> None:
     """Show every transform or source that a dataset has had, oldest first, and the records it brought."""
     found = open_workspace()[dataset].definitions()
     if output == "json":
@@ -401,8 +398,7 @@ def block_command() -> None:
 
 @command("decode", block_command)
 def block_decode(
-    source: str = argument(metavar="FILE|HASH|-"),
-    output: str = formats("yaml", "json", default="yaml"),
+    source: str = argument(metavar="FILE|HASH|-"), output: str = formats("yaml", "json", default="yaml")
 ) -> None:
     """Print a block: a file, the hash of a block in this workspace, or - for standard input.
 

@@ -33,9 +33,7 @@ def engine_command() -> None:
 
 
 @command("status", engine_command)
-def engine_status(
-    output: str = formats("table", "json"),
-) -> None:
+def engine_status(output: str = formats("table", "json")) -> None:
     """Show the Spark session that stays between commands, if there is one.
 
     The first command that needs Spark on this machine starts it; later ones of the same version, settings and

@@ -108,10 +108,7 @@ def _say(configuration: Configuration | DatasetConfiguration, name: str, done: s
 
 @command("list", config_command)
 @_of_user
-def config_list(
-    dataset: str | None = _OF_DATASET,
-    output: str = formats(),
-) -> None:
+def config_list(dataset: str | None = _OF_DATASET, output: str = formats()) -> None:
     """List all settings; what may be a secret, as the values of variables, is left out."""
     columns = ("setting", "value", "default")
     rows = [dict(zip(columns, found, strict=True)) for found in _of(dataset).all()]
@@ -121,9 +118,7 @@ def config_list(
 @command("get", config_command)
 @_of_user
 def config_get(
-    name: str = argument(),
-    dataset: str | None = _OF_DATASET,
-    output: str = formats("table", "json"),
+    name: str = argument(), dataset: str | None = _OF_DATASET, output: str = formats("table", "json")
 ) -> None:
     """Print the value of a setting that is in force, such as share.parallel."""
     value = _of(dataset).get(name)
@@ -137,9 +132,7 @@ def config_get(
 @command("set", config_command)
 @_of_user
 def config_set(
-    name: str = argument(),
-    values: tuple[str, ...] = argument(),
-    dataset: str | None = _OF_DATASET,
+    name: str = argument(), values: tuple[str, ...] = argument(), dataset: str | None = _OF_DATASET
 ) -> None:
     """Set a setting; one that is a list to all values that are given.
 
@@ -152,10 +145,7 @@ def config_set(
 
 @command("add", config_command)
 @_of_user
-def config_add(
-    name: str = argument(),
-    values: tuple[str, ...] = argument(required=True),
-) -> None:
+def config_add(name: str = argument(), values: tuple[str, ...] = argument(required=True)) -> None:
     """Add values to a setting that is a list, such as audit.trustedAuditors."""
     found = _configuration()
     _say(found, found.add(name, values), "is set")
@@ -163,10 +153,7 @@ def config_add(
 
 @command("remove", config_command)
 @_of_user
-def config_remove(
-    name: str = argument(),
-    values: tuple[str, ...] = argument(),
-) -> None:
+def config_remove(name: str = argument(), values: tuple[str, ...] = argument()) -> None:
     """Remove values from a setting that is a list, or one entry by name, such as transform.engines.flink."""
     found = _configuration()
     _say(found, found.remove(name, values), "is without them" if values else "is removed")
@@ -174,20 +161,14 @@ def config_remove(
 
 @command("unset", config_command)
 @_of_user
-def config_unset(
-    name: str = argument(),
-    dataset: str | None = _OF_DATASET,
-) -> None:
+def config_unset(name: str = argument(), dataset: str | None = _OF_DATASET) -> None:
     """Give a setting its default again, or remove an entry or a part of one by its name."""
     found = _of(dataset)
     _say(found, found.unset(name), "is unset")
 
 
 @command("rename")
-def rename_command(
-    dataset: str = argument(DATASET),
-    name: str = argument(),
-) -> None:
+def rename_command(dataset: str = argument(DATASET), name: str = argument()) -> None:
     """Give a dataset another local name; its id and history stay."""
     open_workspace().rename(dataset, name)
     say(f"{dataset} is now {name}")

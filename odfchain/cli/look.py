@@ -197,10 +197,7 @@ def _describe_data(event: Any) -> list[str]:
 
 
 @command("list")
-def list_command(
-    output: str = formats(),
-    wide: bool = option("Show ids, heads and watermarks too."),
-) -> int:
+def list_command(output: str = formats(), wide: bool = option("Show ids, heads and watermarks too.")) -> int:
     """List the datasets of the workspace."""
 
     rows, people, code = [], output == "table", 0

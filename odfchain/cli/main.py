@@ -186,9 +186,7 @@ def cli(
 
 
 @command("completions")
-def completions_command(
-    shell: str = argument(click.Choice(["bash", "zsh", "fish"])),
-) -> None:
+def completions_command(shell: str = argument(click.Choice(["bash", "zsh", "fish"]))) -> None:
     """Print a completion script.
 
     For bash: eval "$(odfchain completions bash)" in ~/.bashrc.
@@ -201,9 +199,7 @@ def completions_command(
 
 
 @command("version")
-def version_command(
-    output: str = formats("table", "json"),
-) -> None:
+def version_command(output: str = formats("table", "json")) -> None:
     """Print the versions of odfchain and of the libraries it uses."""
     from importlib.metadata import version
 

@@ -222,9 +222,7 @@ def token_create(
 
 
 @command("list", token_command)
-def token_list(
-    output: str = formats(),
-) -> None:
+def token_list(output: str = formats()) -> None:
     """List the tokens, what they allow and since when; not the tokens themselves."""
     rows = [
         {
@@ -241,9 +239,7 @@ def token_list(
 
 
 @command("revoke", token_command)
-def token_revoke(
-    name: str = argument(TOKEN),
-) -> None:
+def token_revoke(name: str = argument(TOKEN)) -> None:
     """End a token; what is going on with it ends, too."""
     open_workspace().revoke_token(name)
     say(f"revoked {name}")
@@ -326,9 +322,7 @@ def repo_add(
 
 
 @command("list", repo_command)
-def repo_list(
-    output: str = formats(),
-) -> None:
+def repo_list(output: str = formats()) -> None:
     """List the repositories that the workspace knows."""
     rows: list[dict[str, Any]] = [
         {"name": str(known.name), "url": str(known.url), **_wanted(known.policy, people=output == "table")}
@@ -347,9 +341,7 @@ def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
 
 
 @command("delete", repo_command)
-def repo_delete(
-    name: str = argument(REPOSITORY),
-) -> None:
+def repo_delete(name: str = argument(REPOSITORY)) -> None:
     """Forget a repository; datasets that were pulled from there stay."""
     from odfchain import RepoName
 
@@ -363,10 +355,7 @@ def repo_alias() -> None:
 
 
 @command("list", repo_alias)
-def alias_list(
-    datasets: tuple[str, ...] = argument(DATASET),
-    output: str = formats(),
-) -> None:
+def alias_list(datasets: tuple[str, ...] = argument(DATASET), output: str = formats()) -> None:
     """List where datasets are pulled from and pushed to."""
     workspace = open_workspace()
     found = [d for name in datasets for d in workspace.matching(name)] if datasets else workspace

@@ -343,9 +343,7 @@ def new_command(
 
 
 @command("help")
-def help_command(
-    topic: str | None = argument(),
-) -> None:
+def help_command(topic: str | None = argument()) -> None:
     """Open the page about a command, or about a topic such as start, bring, look, share, check and keep."""
     root = click.get_current_context().find_root()
     if topic is None:
