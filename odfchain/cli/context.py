@@ -13,7 +13,7 @@ from odfchain.errors import ForeignKeyError, OdfchainError, QueryError, UsageErr
 from odfchain.text import counted
 
 if TYPE_CHECKING:
-    from odfchain import Dataset, Workspace
+    from odfchain import Workspace
     from odfchain.results import IngestOutcome
 
 
@@ -84,14 +84,6 @@ def confirm(question: str) -> None:
         raise UsageError(f"{question} standard input is not a terminal", hint="pass --yes")
     if not ask(question):
         raise UsageError("not confirmed; nothing was changed")
-
-
-def named_or_all(workspace: Workspace, datasets: tuple[str, ...]) -> list[Dataset]:
-    """The datasets that names and patterns mean, each once; all when none is named."""
-    if not datasets:
-        return list(workspace)
-    named = {d.path: d for text in datasets for d in workspace.matching(text)}
-    return list(named.values())
 
 
 # Errors as the command line reports them, and the exit codes that are no error's.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branching import on_branch
-from odfchain.cli.context import INTEGRITY_FAULT, confirm, named_or_all, open_workspace, report_error, say
+from odfchain.cli.context import INTEGRITY_FAULT, confirm, open_workspace, report_error, say
 from odfchain.cli.parameters import (
     BREAK_REFERENCES,
     DATASET,
@@ -214,17 +214,15 @@ def reset_command(
     with open_workspace() as workspace:
         found = _opened(workspace, dataset, block)
         plan = found.plan_reset(block)
+        refused = (plan.unsaved and not force) or (plan.referrers and not break_references)
+        if dry_run or plan.nothing or refused or not plan.returns:
+            _tell_consequences(plan.places, plan.dependents)
         if dry_run or plan.nothing:
-            tell_consequences(plan.places, plan.dependents)
             _print_reset(plan, "nothing to do" if plan.nothing else "would be reset", None, output)
             return
-        if (plan.unsaved and not force) or (plan.referrers and not break_references):
-            tell_consequences(plan.places, plan.dependents)
-            found.reset(plan, force=force, break_references=break_references)  # says why not
-        if not plan.returns:
-            tell_consequences(plan.places, plan.dependents)
+        if not refused and not plan.returns:  # of what is refused, `reset` says why
             if not plan.follows:
-                tell_of_proof(found)
+                _tell_of_proof(found)
             confirm(
                 f"Drop {counted(len(plan.dropped), 'block')} with {counted(plan.records, 'record')} "
                 f"of {plan.dataset}{' here, as the store has' if plan.follows else ''}?"
@@ -260,12 +258,12 @@ def _print_reset(plan: ResetPlan, status: str, kept: str | None, output: str) ->
         "blocks": len(plan.dropped),
         "records": plan.records,
         "unsaved": len(plan.unsaved),
-        "breaks": dependents_tree(plan.dependents),
+        "breaks": _dependents(plan.dependents),
         "head": str(plan.new_head),
         "oldHead": str(plan.old_head),
         "keptAs": kept,
         "dropped": [str(name) for name in plan.dropped],
-        "places": places_tree(plan.places),
+        "places": _places(plan.places),
         "referrers": list(plan.referrers),
     }
     columns = ["dataset", "status", "block", "blocks", "records", "unsaved", "breaks"]
@@ -349,14 +347,13 @@ def _hard(
     dry_run: bool,
 ) -> None:
     plan = dataset.plan_compact(limits=limits, metadata_only=metadata_only)
+    _tell_consequences(plan.places, plan.dependents)
     if plan.nothing or dry_run:
-        tell_consequences(plan.places, plan.dependents)
         _print_hard(plan, "nothing to do" if plan.nothing else "would be compacted", plan.old_head, output)
         return
-    tell_consequences(plan.places, plan.dependents)
     if plan.referrers and not break_references:
         dataset.compact(plan, force=force)  # says why not
-    tell_of_proof(dataset)
+    _tell_of_proof(dataset)
     what = "give up all data" if metadata_only else f"merge {counted(plan.slices_before, 'slice')}"
     confirm(
         f"Replace {counted(len(plan.replaced), 'block')} of {plan.dataset} ({what})? "
@@ -374,13 +371,13 @@ def _print_hard(plan: CompactPlan, status: str, head: Multihash, output: str) ->
         "blocks": plan.blocks_after,
         "slices": plan.slices_after,
         "records": plan.records,
-        "breaks": dependents_tree(plan.dependents),
+        "breaks": _dependents(plan.dependents),
         "blocksBefore": plan.blocks_before,
         "slicesBefore": plan.slices_before,
         "replaced": [str(name) for name in plan.replaced],
         "oldHead": str(plan.old_head),
         "head": str(head),
-        "places": places_tree(plan.places),
+        "places": _places(plan.places),
         "referrers": list(plan.referrers),
     }
     shown = {
@@ -438,7 +435,7 @@ def gc_command(
     workspace = open_workspace()
     code = 0
     found: list[Collected] = []
-    for dataset in named_or_all(workspace, datasets):
+    for dataset in _named_or_all(workspace, datasets):
         try:
             chosen = {"drop_refs": drop_refs, "break_references": break_references}
             found.append(dataset.gc(grace=grace, dry_run=dry_run, **chosen))
@@ -519,7 +516,7 @@ def fsck_command(
     broken.
     """
     workspace = open_workspace()
-    found = named_or_all(workspace, datasets)
+    found = _named_or_all(workspace, datasets)
     if (source is not None or head is not None) and (not datasets or len(found) != 1):
         raise UsageError(f"--from and --head are for one dataset, these are {len(found)}")
     lost = _block(head)
@@ -589,8 +586,7 @@ def _fsck_tree(report: FsckReport) -> dict[str, Any]:
 # Warnings before history is given up: other copies, and broken references.
 
 
-def tell_consequences(places: Sequence[Remote], dependents: Sequence[Dependent]) -> None:
-    """Say which places have what is given up, and whose transactions have read it."""
+def _tell_consequences(places: Sequence[Remote], dependents: Sequence[Dependent]) -> None:
     for place in places:
         known = f"has {len(place.has):,} of these blocks" if place.has else place.answer.value
         say(f"  {' and '.join(place.kinds)} {place.alias}: {place.problem or known}")
@@ -598,14 +594,12 @@ def tell_consequences(places: Sequence[Remote], dependents: Sequence[Dependent])
         say(f"  breaks {item.alias}: {counted(item.transactions, 'transaction')} read what is given up")
 
 
-def tell_of_proof(dataset: Dataset) -> None:
-    """Say that a second history can be proven, where the first one is signed."""
+def _tell_of_proof(dataset: Dataset) -> None:
     if dataset.has_key and dataset.ref == "head":
         say("  the old head was signed: anyone who kept it and sees the new one can prove equivocation")
 
 
-def places_tree(places: Sequence[Remote]) -> list[dict[str, Any]]:
-    """The places for programs."""
+def _places(places: Sequence[Remote]) -> list[dict[str, Any]]:
     return [
         {
             "alias": place.alias,
@@ -618,6 +612,13 @@ def places_tree(places: Sequence[Remote]) -> list[dict[str, Any]]:
     ]
 
 
-def dependents_tree(found: Sequence[Dependent]) -> list[dict[str, Any]]:
-    """The dependents for programs."""
+def _dependents(found: Sequence[Dependent]) -> list[dict[str, Any]]:
     return [{"dataset": item.alias, "transactions": item.transactions} for item in found]
+
+
+def _named_or_all(workspace: Workspace, datasets: tuple[str, ...]) -> list[Dataset]:
+    """The datasets that names and patterns mean, each once; all when none is named."""
+    if not datasets:
+        return list(workspace)
+    named = {d.path: d for text in datasets for d in workspace.matching(text)}
+    return list(named.values())

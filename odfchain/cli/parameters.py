@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
-from odfchain.cli.context import open_workspace
 from odfchain.cli.screen import echo
 from odfchain.errors import OdfchainError, UsageError
 
@@ -300,12 +299,3 @@ def token_for(urls: Iterable[PeerUrl]) -> str | None:
         )
         echo(said, err=True)
     return found.token if found else None
-
-
-def peer_url(place: str) -> PeerUrl:
-    """The place that a URL or the name of a repository means."""
-    from odfchain.transfer.repositories import parse_peer_url
-
-    if "://" in place:
-        return parse_peer_url(place)
-    return open_workspace().repository_url(place)

@@ -30,14 +30,7 @@ from odfchain.cli.rows import (
     show_answer,
     write_rows,
 )
-from odfchain.cli.screen import (
-    echo,
-    echo_document,
-    human_size,
-    is_interactive,
-    print_records,
-    standard_input,
-)
+from odfchain.cli.screen import echo, echo_document, human_size, is_interactive, print_records, standard_input
 from odfchain.errors import NameCollisionError, OdfchainError, QueryError, UsageError, was_interrupted
 from odfchain.text import counted, printable
 

@@ -21,7 +21,6 @@ from odfchain.cli.parameters import (
     keywords,
     one_of,
     option,
-    peer_url,
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
@@ -173,7 +172,7 @@ def _status(outcome: PushOutcome) -> str:
 
 def _token(place: str) -> str | None:
     try:
-        url = peer_url(place if "://" in place else place.partition("/")[0])
+        url = _peer_url(place if "://" in place else place.partition("/")[0])
     except OdfchainError:
         return None  # what is wrong with it is said when it is opened
     return token_for([url])
@@ -451,7 +450,7 @@ def login_command(
             return
         print_records([{"origin": origin} for origin in origins], ["origin"], output)
         return
-    url = peer_url(place)
+    url = _peer_url(place)
     _check(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
     if is_readable_on_the_way(url) and not plain_http:
         raise AccessError(
@@ -517,9 +516,17 @@ def logout_command(
 
     if (place is None) != everything:
         raise UsageError("name the server whose token to forget, or use --all")
-    url = peer_url(place) if place is not None else None
+    url = _peer_url(place) if place is not None else None
     gone = Credentials.of_user().remove(url)
     if url is not None and not gone:
         raise UsageError(f"no token is kept for {url}", hint="`odfchain login` lists those that are")
     for origin in gone:
         say(f"forgot the token for {origin}")
+
+
+def _peer_url(place: str) -> PeerUrl:
+    from odfchain.transfer.repositories import parse_peer_url
+
+    if "://" in place:
+        return parse_peer_url(place)
+    return open_workspace().repository_url(place)
