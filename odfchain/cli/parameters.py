@@ -214,7 +214,9 @@ def keywords(verb: type, *names: str) -> Any:
 
     def made(*_: str) -> list[click.Parameter]:
         hints = get_type_hints(verb, include_extras=True)
-        return [_keyword(name, hints[name]) for name in names or hints if get_args(hints[name])]
+        return [
+            _keyword(name, hints[name]) for name in names or hints if hasattr(hints[name], "__metadata__")
+        ]
 
     return _Declared(made, is_group=True)
 
