@@ -28,6 +28,7 @@ from odfchain.cli.parameters import (
 )
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import (
+    cell_text,
     echo,
     echo_json,
     echo_json_text,
@@ -606,7 +607,10 @@ def _print_tables(report: Report, *, verbose: bool) -> None:
     if long and (report.unchecked or left):
         echo()
         asked = [(item.where or "the dataset", item.message) for item in report.unchecked]
-        others = [(_numbers(numbers), reason) for numbers, reason in left]
+        others = [
+            (f"check{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}", reason)
+            for numbers, reason in left
+        ]
         _print_rows([{"not checked": what, "because": why} for what, why in asked + others], keep=[])
     if long:
         echo()
@@ -643,14 +647,10 @@ def _print_rows(
     names = list(rows[0])
     echo_table(
         names,
-        [[_cell(cell) for cell in row.values()] for row in rows],
+        [[cell if isinstance(cell, tuple) else cell_text(cell) for cell in row.values()] for row in rows],
         right={names.index(name) for name in right},
         no_wrap={names.index(name) for name in (*keep, *right)},
     )
-
-
-def _cell(value: Any) -> str | tuple[str, ...]:
-    return value if isinstance(value, tuple) else "" if value is None else str(value)
 
 
 def _say(text: str) -> None:
@@ -669,7 +669,3 @@ def _numbered(number: int) -> str:
     from odfchain.audit.report import CHECKS
 
     return f"{number:>2} {CHECKS[number].name}"
-
-
-def _numbers(numbers: list[int]) -> str:
-    return f"check{'s' if len(numbers) > 1 else ''} " + ", ".join(map(str, numbers))

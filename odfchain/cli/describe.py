@@ -326,7 +326,12 @@ def _print(found: Manifest, where: str | None) -> None:
         f"{counted(found.row_count, 'record')}"
     )
     names = ["slice", "records", "size", document["odf"]["columns"]["event_time"]]
-    rows = [[*_line(found, file), *_marked(file, kept)] for file in found.files]
+    rows = [_line(found, file) for file in found.files]
+    if kept is not None:
+        rows = [
+            [*row, "yes" if file["path"] in kept else "no"]
+            for row, file in zip(rows, found.files, strict=True)
+        ]
     echo_table(names + ["may match"] * (kept is not None), rows, right={1, 2})
 
 
@@ -339,10 +344,6 @@ def _line(found: Manifest, file: Mapping[str, Any]) -> list[str]:
         human_size(file["size_bytes"]),
         "" if times is None else f"{times[0][:_DAY]} … {times[1][:_DAY]}",
     ]
-
-
-def _marked(file: Mapping[str, Any], kept: set[str] | None) -> list[str]:
-    return [] if kept is None else ["yes" if file["path"] in kept else "no"]
 
 
 @command("blame")

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         Collected,
         CompactPlan,
         Dependent,
-        Finding,
         FsckReport,
         Remote,
         ResetPlan,
@@ -228,7 +227,8 @@ def reset_command(
                 f"of {plan.dataset}{' here, as the store has' if plan.follows else ''}?"
             )
         kept = found.reset(plan, force=force, break_references=break_references)
-    _print_reset(plan, _status(plan), kept, output)
+    status = "followed" if plan.follows else "returned" if plan.returns else "reset"
+    _print_reset(plan, status, kept, output)
 
 
 def _opened(workspace: Workspace, dataset: str, block: str) -> Dataset:
@@ -242,12 +242,6 @@ def _opened(workspace: Workspace, dataset: str, block: str) -> Dataset:
         if block != error.head or branch not in ("", "head"):
             raise
         return workspace.last_seen(name)
-
-
-def _status(plan: ResetPlan) -> str:
-    if plan.follows:
-        return "followed"
-    return "returned" if plan.returns else "reset"
 
 
 def _print_reset(plan: ResetPlan, status: str, kept: str | None, output: str) -> None:
@@ -515,11 +509,13 @@ def fsck_command(
     files are kept in info/quarantine of the dataset. Exit code 0: everything is good (now); 6: something is
     broken.
     """
+    from odfchain import Multihash
+
     workspace = open_workspace()
     found = _named_or_all(workspace, datasets)
     if (source is not None or head is not None) and (not datasets or len(found) != 1):
         raise UsageError(f"--from and --head are for one dataset, these are {len(found)}")
-    lost = _block(head)
+    lost = None if head is None else Multihash.parse(head)
     token = token_for([workspace.url_of(source)] if source else [])
     with TerminalProgress() as progress:
         if datasets:
@@ -533,12 +529,6 @@ def fsck_command(
     return 0 if all(report.whole for report in reports) else INTEGRITY_FAULT
 
 
-def _block(text: str | None) -> Multihash | None:
-    from odfchain import Multihash
-
-    return None if text is None else Multihash.parse(text)
-
-
 def _print_fsck(reports: list[FsckReport], output: str) -> None:
     if output != "table":
         print_records([_fsck_tree(report) for report in reports], [], output)
@@ -549,16 +539,13 @@ def _print_fsck(reports: list[FsckReport], output: str) -> None:
         absent = f", {counted(report.absent, 'file')} not here (a partial copy)" if report.absent else ""
         echo(f"{report.dataset}: {counted(report.objects, 'object')}, {human_size(report.bytes)}{absent}")
         for finding in report.findings:
-            echo(f"  {finding.kind} {finding.state.value}: {_where(finding)}")
+            source = f" (from {finding.source})" if finding.source else ""
+            echo(f"  {finding.kind} {finding.state.value}: {finding.file}{source}")
             echo(f"    {finding.message.removeprefix(f'{finding.file}: ')}")
             if finding.hint and finding.state.value == "broken":
                 echo(f"    {finding.hint}")
         for note in report.notes:
             echo(f"  note: {note}")
-
-
-def _where(finding: Finding) -> str:
-    return f"{finding.file} (from {finding.source})" if finding.source else finding.file
 
 
 def _fsck_tree(report: FsckReport) -> dict[str, Any]:

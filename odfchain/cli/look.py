@@ -17,7 +17,6 @@ from odfchain.cli.screen import (
     echo_json_text,
     human_age,
     human_size,
-    plain,
     print_records,
 )
 from odfchain.errors import OdfchainError, UsageError
@@ -375,19 +374,9 @@ def _document(change: RowChange) -> dict[str, Any]:
         "systemTime": str(change.system_time),
         "change": change.change.value,
         "columns": list(change.columns),
-        "from": _values_of(change.before),
-        "to": _values_of(change.after),
+        "from": change.before,
+        "to": change.after,
         "via": None
         if via is None
         else {"branch": via.branch or None, "block": str(via.block), "offset": via.offset},
     }
-
-
-def _values_of(row: Any) -> dict[str, Any] | None:
-    return None if row is None else {name: _json(value) for name, value in row.items()}
-
-
-def _json(value: Any) -> Any:
-    return (
-        value if value is None or isinstance(value, str | int | float | bool | list | dict) else plain(value)
-    )
