@@ -380,7 +380,7 @@ class Branching(OwnErrors):
         from odfchain.api.changing import check_head_is_ours, repeated
         from odfchain.branches.conflict_file import resolution_of
         from odfchain.branches.corrections import RevertRequest, revert
-        from odfchain.spark.job_progress import Steps, watched
+        from odfchain.spark.jobs import Steps, watched
 
         refuse_unknown(committing, CommitKeywords)
         workspace, branch = self._workspace, self._files
