@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from odfchain.api.known_errors import OwnErrors
-from odfchain.api.options import CommitKeywords, Time, as_time, refuse_unknown
+from odfchain.api.options import CommitKeywords, Time, as_time, maybe_time, refuse_unknown
 from odfchain.errors import ObjectCorruptedError, StoreError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
@@ -280,7 +280,7 @@ class Branching(OwnErrors):
             remove=paths(remove),
             allow_new=allow_new,
             form=input_format,
-            system_time=as_time(system_time),
+            system_time=maybe_time(system_time),
         )
         refuse_unknown(committing, CommitKeywords)
         workspace, branch = self._workspace, self._files
@@ -389,7 +389,7 @@ class Branching(OwnErrors):
             block=points.named_block(branch, as_point(block)),
             resolve=resolution_of(resolve),
             message=message,
-            system_time=as_time(system_time),
+            system_time=maybe_time(system_time),
         )
         with (
             merge_means(workspace, progress, committing) as means,

@@ -23,6 +23,7 @@ from odfchain.api.options import (
     Time,
     VerifyKeywords,
     as_time,
+    maybe_time,
     refuse_unknown,
 )
 from odfchain.api.snapshots import Publishing
@@ -548,7 +549,7 @@ class Dataset(Branching, Publishing, Upkeep):
         """
         from odfchain.ingest.polling import disable_source
 
-        time = as_time(system_time)
+        time = maybe_time(system_time)
         return disable_source(self._files, name, system_time=time)
 
     def _system_columns(self, config: WorkspaceConfig) -> SystemColumns:
@@ -631,7 +632,7 @@ class Dataset(Branching, Publishing, Upkeep):
         return self._workspace._sharing.fetch(
             self._files,
             source,
-            since=as_time(since),
+            since=maybe_time(since),
             last=last,
             where=where,
             parallel=parallel,
@@ -759,7 +760,7 @@ class Dataset(Branching, Publishing, Upkeep):
         workspace = self._workspace
         made = attest(
             workspace._files, self._files, workspace._engines.of, Path(key_file), VerifyOptions(**checks),
-            faulty=faulty, progress=progress, now=as_time(now),
+            faulty=faulty, progress=progress, now=maybe_time(now),
         )  # fmt: skip
         self._files.shared.publish_statements(self._files.folder)
         return made

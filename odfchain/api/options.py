@@ -13,7 +13,7 @@ import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from odfchain.errors import InvalidIdError, SchemaError, UsageError
 from odfchain.odf import schema as ds
@@ -269,23 +269,24 @@ def refuse_unknown(given: Iterable[str], known: type) -> None:
 # --- values -------------------------------------------------------------------------------------------
 
 
-@overload
-def as_time(value: Time) -> Timestamp: ...
-@overload
-def as_time(value: None) -> None: ...
-def as_time(value: Time | None) -> Timestamp | None:
-    """The moment that is meant, if one is.
+def as_time(value: Time) -> Timestamp:
+    """The moment that is meant.
 
     Raises:
         InvalidIdError: a text that is no time.
     """
-    if value is None or isinstance(value, Timestamp):
+    if isinstance(value, Timestamp):
         return value
     if isinstance(value, dt.datetime):
         return Timestamp.from_datetime(value)
     if isinstance(value, dt.date):
         value = value.isoformat()
     return parse_time(value)
+
+
+def maybe_time(value: Time | None) -> Timestamp | None:
+    """The moment that is meant, if one is."""
+    return None if value is None else as_time(value)
 
 
 def as_block(value: Block) -> BlockName:
@@ -374,7 +375,7 @@ def transform_options(
 
     retries = given.get("retries")
     return TransformOptions(
-        system_time=as_time(given.get("system_time")),
+        system_time=maybe_time(given.get("system_time")),
         reset_on_diverged_input=given.get("reset_derivatives_on_diverged_input", False),
         retries=config.ingest.retries if retries is None else retries,
         timeout=given.get("timeout"),
@@ -390,7 +391,7 @@ def peer_options(given: Mapping[str, Any], parallel: int) -> SyncOptions:
     return SyncOptions(
         force=given.get("force", False),
         metadata_only=given.get("metadata_only", False),
-        since=as_time(given.get("since")),
+        since=maybe_time(given.get("since")),
         last=given.get("last"),
         parallel=given.get("parallel") or parallel,
         signature=signature_policy(require=given.get("require_signature"), max_age=given.get("max_age")),

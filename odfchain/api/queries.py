@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.known_errors import with_own_errors
-from odfchain.api.options import ProofKeywords, QueryKeywords, as_time, refuse_unknown
+from odfchain.api.options import ProofKeywords, QueryKeywords, maybe_time, refuse_unknown
 from odfchain.errors import UsageError
 from odfchain.query import processes
 from odfchain.query.embedded import Embedded
@@ -73,7 +73,7 @@ def _engine(workspace: Workspace, options: QueryKeywords) -> Local | OnSpark:
 
 def _pins(workspace: Workspace, options: QueryKeywords) -> Pins:
     at = options.get("as_at")
-    return Pins(workspace._files, as_at=as_time(at))
+    return Pins(workspace._files, as_at=maybe_time(at))
 
 
 def embedded(workspace: Workspace, memory: int | None = None, **options: Any) -> Local:
@@ -162,7 +162,7 @@ def prove(workspace: Workspace, query: str, options: ProofKeywords) -> Answer:
     return proofs.prove(
         workspace._files,
         query,
-        Pins(workspace._files, as_at=as_time(at)),
+        Pins(workspace._files, as_at=maybe_time(at)),
         skip=options.get("skip") or 0,
         limit=PROVED_ROWS if limit is None else limit,
         data_format=data_format,

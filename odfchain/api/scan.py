@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.known_errors import OwnErrors, with_own_errors
-from odfchain.api.options import Time, as_time
+from odfchain.api.options import Time, as_time, maybe_time
 from odfchain.api.workspace import Workspace
 from odfchain.errors import PointNotFoundError, UsageError
 from odfchain.odf.identity import DatasetId, Multihash
@@ -197,7 +197,7 @@ def state(
         )
     if found.summary.schema is not None:  # nothing is in force before the first data
         columns_of(found.summary, chosen)
-    return dataclasses.replace(found, key=chosen, event_time=as_time(event_time))
+    return dataclasses.replace(found, key=chosen, event_time=maybe_time(event_time))
 
 
 def head_at(dataset: DatasetFiles, at: At) -> Multihash | None:

@@ -17,7 +17,7 @@ from odfchain.api.options import (
     ServeKeywords,
     Time,
     VerifyKeywords,
-    as_time,
+    maybe_time,
     refuse_unknown,
 )
 from odfchain.errors import DatasetNotFoundError, InvalidIdError
@@ -624,7 +624,7 @@ class Workspace(Elsewhere, GivenTokens):
         made = self._files.create(
             with_versions(self._with_local_inputs(snapshot), config),
             alias=alias,
-            system_time=as_time(system_time),
+            system_time=maybe_time(system_time),
             system_columns=system_columns,
             check=check_usable,
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.known_errors import known_error
-from odfchain.api.options import QueryKeywords, as_time, parameter
+from odfchain.api.options import QueryKeywords, maybe_time, parameter
 from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET_AT, argument, command, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
@@ -486,7 +486,7 @@ class Shell:
 
     def _at(self, text: str) -> None:
 
-        self._options["as_at"] = as_time(text or None)
+        self._options["as_at"] = maybe_time(text or None)
 
     def _timer(self, text: str) -> None:
         if text not in ("on", "off"):
