@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from odfchain.audit.lineage import Edge, Graph, Node, NodeState, describe_merged, facts_of, lies, was_used
@@ -110,7 +111,7 @@ def layout_of(graph: Graph) -> Layout:
         routes.append((edge, route))
     height: dict[str, float] = {}
     for row in rows:  # next to what leads there: fewer lines cross
-        row.sort(key=lambda key: _mean([height[k] for k in before.get(key, ()) if k in height]))
+        row.sort(key=lambda key: fmean([height[k] for k in before.get(key, ()) if k in height] or [0.0]))
         height |= {key: float(index) for index, key in enumerate(row)}
     return Layout(tuple(tuple(row) for row in rows), tuple(routes))
 
@@ -137,10 +138,6 @@ def _layers(graph: Graph) -> dict[str, int]:
             if not waiting[other]:
                 ready.append(other)
     return layer
-
-
-def _mean(numbers: list[float]) -> float:
-    return sum(numbers) / len(numbers) if numbers else 0.0
 
 
 _WIDTH, _HEIGHT = 220, 54

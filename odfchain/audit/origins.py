@@ -218,7 +218,9 @@ class Origins:
         merged: dict[str, list[InputReads]] = {}
         for reads in self._reads_between(locator, first, last):
             known = merged.setdefault(reads.id, [])
-            if known and _continues(known[-1], reads):
+            last_read = known[-1].offsets if known else None
+            # reads that continue each other are one
+            if known and (not last_read or not reads.offsets or reads.offsets[0] <= last_read[1] + 1):
                 known[-1] = _joined(known[-1], reads)
             else:
                 known.append(reads)
@@ -366,12 +368,6 @@ def _block_numbers(
             return None, f"block {name} cannot be read here: {error}"
         numbers.append(number)
     return (numbers[0] + 1, numbers[1]), None
-
-
-def _continues(earlier: InputReads, later: InputReads) -> bool:
-    if earlier.offsets is None or later.offsets is None:
-        return True
-    return later.offsets[0] <= earlier.offsets[1] + 1
 
 
 def _joined(earlier: InputReads, later: InputReads) -> InputReads:

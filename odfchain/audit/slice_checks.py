@@ -103,7 +103,7 @@ class _Claim:
             said, found = counted(self.nulls, "null"), counted(self.found_nulls, "null")
             yield "nulls", self._message(said, found)
         if self.found is not None:
-            low, high = map(_bytes, self.found) if isinstance(self.found[0], str) else self.found
+            low, high = map(str.encode, self.found) if isinstance(self.found[0], str) else self.found
             if low < self.low or high > self.high:
                 yield "bounds", self._message(self._shown(self.low, self.high), self._shown(low, high))
 
@@ -193,10 +193,6 @@ def _bytes_of(stats: pq.Statistics, _: pa.DataType) -> tuple[Any, Any]:
     # raw bytes: a writer may cut a text within a character
     low, high = stats.min_raw, stats.max_raw
     return (low, high) if isinstance(low, bytes) and isinstance(high, bytes) else (None, None)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode()
 
 
 def _range_of(column: pa.Array) -> tuple[Any, Any]:

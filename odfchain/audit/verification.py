@@ -138,9 +138,9 @@ def verify_datasets(
         raise UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
     trusted = trusted_auditors(workspace, options)
     files = list(named.values())
-    upstream = _upstream_at_hand(workspace, files) if options.recursive else _Upstream(files)
+    found, missing = _upstream_at_hand(workspace, files) if options.recursive else (files, {})
     reports = []
-    for item in upstream.datasets:
+    for item in found:
         item.shared.current(item.folder)
         # a range of blocks is for the named dataset, not for its inputs
         scope = Scope(
@@ -153,7 +153,7 @@ def verify_datasets(
         )
         run = examine(item, scope, finder(workspace), progress)
         report = run.report
-        for message in upstream.missing.get(item.folder, ()):
+        for message in missing.get(item.folder, ()):
             report.leave_out(message)
         report.inputs = _inputs_tree(workspace, item)
         if options.replay:
@@ -281,24 +281,18 @@ def vouched_for(
 # reports.
 
 
-@dataclass(slots=True)
-class _Upstream:
-    """Datasets, inputs before what is made of them, and what each says of inputs that are not here."""
-
-    datasets: list[DatasetFiles] = field(default_factory=list)
-    missing: dict[Path, list[str]] = field(default_factory=dict)
-    """By the folder of the dataset that has the input."""
-
-
-def _upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]) -> _Upstream:
-    """The datasets and everything they come from that is in the workspace, each once."""
-    upstream = _Upstream()
+def _upstream_at_hand(
+    workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]
+) -> tuple[list[DatasetFiles], dict[Path, list[str]]]:
+    # (each dataset once, inputs first; by folder, what a dataset says of inputs that are not here)
+    found: list[DatasetFiles] = []
+    missing: dict[Path, list[str]] = {}
     entered: set[tuple[Path, str]] = set()
     stack = [(dataset, False) for dataset in reversed(list(datasets))]
     while stack:
         dataset, expanded = stack.pop()
         if expanded:
-            upstream.datasets.append(dataset)
+            found.append(dataset)
             continue
         if (dataset.folder, dataset.ref) in entered:
             continue
@@ -315,8 +309,8 @@ def _upstream_at_hand(workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles
             try:
                 stack.append((like(workspace.dataset(str(target)), dataset), False))
             except (DatasetNotFoundError, StoreError):
-                upstream.missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
-    return upstream
+                missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
+    return found, missing
 
 
 # Verifying a remote dataset without making it a dataset here.

@@ -415,13 +415,10 @@ def _texts(totals: ColumnTotals) -> dict[str, Any]:
 def _times(totals: ColumnTotals) -> dict[str, Any]:
     if totals.low is None:
         return {"min": None, "max": None, "range_days": None}
-    low, high = (_nanoseconds(value, totals.type) for value in (totals.low, totals.high))
+    unit = 86_400 * 10**9 if t.is_date(totals.type) else 10**9 // PER_SECOND[totals.type.unit]
+    low, high = totals.low * unit, totals.high * unit
     days = rounded(Fraction(high - low, 86_400 * 10**9))
     return {"min": str(Timestamp(low)), "max": str(Timestamp(high)), "range_days": days}
-
-
-def _nanoseconds(value: int, kind: pa.DataType) -> int:
-    return value * (86_400 * 10**9 if t.is_date(kind) else 10**9 // PER_SECOND[kind.unit])
 
 
 # Languages of a column: the one part of a profile that depends on a library's floats.

@@ -332,7 +332,8 @@ def check_slice(path: Path, stats: FileStats, columns: pa.Schema, to: TableForma
                 said = f"column {one_line(column.name)!r} is {there.type} in {path.name}, and {column.type}"
                 raise SchemaError(f"{said} in the table")
             known = stats.column(quoted(column.name))
-            if not _has_uint64(there.type) or (known is not None and _is_small(known.high)):
+            high = known.high if known is not None else None
+            if not _has_uint64(there.type) or (isinstance(high, int) and high <= _LARGEST):
                 continue
             for batch in file.batches([column.name]):
                 if _largest(batch.column(0)) > _LARGEST:
@@ -357,10 +358,6 @@ def _has_uint64(kind: pa.DataType) -> bool:
     if t.is_struct(kind):
         return any(_has_uint64(field.type) for field in kind)
     return _has_uint64(kind.value_type) if t.is_nested(kind) else bool(t.is_uint64(kind))
-
-
-def _is_small(high: object) -> bool:
-    return isinstance(high, int) and high <= _LARGEST
 
 
 def _largest(column: pa.Array) -> int:

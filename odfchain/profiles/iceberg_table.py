@@ -48,7 +48,9 @@ class IcebergFolder:
             return None
         with self._catalogued() as catalog:
             table = self._loaded(catalog)
-            return None if table is None else [_name(file) for file in _files(table)]
+            return (
+                None if table is None else [str(file.file_path).rpartition("/")[2] for file in _files(table)]
+            )
 
     def newest(self) -> str | None:
         """As the newest snapshot with a block says."""
@@ -204,10 +206,6 @@ def _widened(transaction: Any, columns: pa.Schema, known: pa.Schema | None) -> p
 
 def _files(table: Any) -> list[Any]:
     return [task.file for task in table.scan().plan_files()]
-
-
-def _name(file: Any) -> str:
-    return str(file.file_path).rpartition("/")[2]
 
 
 # PyIceberg's own transaction applies all updates again at each look at the metadata: a hundred snapshots took

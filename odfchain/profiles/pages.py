@@ -41,17 +41,13 @@ def fitted(render: Callable[[L], str], limits: L) -> str:
     """The page that is made within these limits, halved again and again until it is small enough."""
     page = render(limits)
     while len(page.encode()) > limits.page_bytes:
-        halved = _halved(limits)
+        names = [f.name for f in fields(limits) if f.name != "page_bytes"]
+        halved = replace(limits, **{name: max(1, getattr(limits, name) // 2) for name in names})
         if halved == limits:
             break
         limits = halved
         page = render(limits)
     return page
-
-
-def _halved(limits: L) -> L:
-    counts = {f.name: max(1, getattr(limits, f.name) // 2) for f in fields(limits) if f.name != "page_bytes"}
-    return replace(limits, **counts)
 
 
 @lru_cache(maxsize=16)
