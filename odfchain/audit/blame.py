@@ -255,6 +255,24 @@ class Blame:
         """The first damaged slice, if one was met."""
         return next((t.damaged for t in self.transactions if t.damaged), None)
 
+    def to_document(self) -> dict[str, Any]:
+        """All that is known, for programs; `origins` is null where they were not asked for."""
+        return {
+            "dataset": {"id": self.id, "alias": str(self.dataset.alias), "kind": _kind(_kind_of(self))},
+            "offsets": [self.first, self.last],
+            "transactions": [_transaction_document(item) for item in self.transactions],
+            "origins": None if self.origins is None else [_span(span) for span in self.origins],
+        }
+
+    def to_tree(self) -> TextTree:
+        """The same for people: what was asked about, its transactions, and below each what it was made of."""
+        asked = _span_of("record", (self.first, self.last))
+        top = TextTree(f"{asked} of {self.dataset.alias}", style="bold")
+        top.below = [_transaction_tree(item) for item in self.transactions]
+        if self.origins:
+            top.below.append(TextTree("made of", [_span_tree(span) for span in self.origins]))
+        return top
+
 
 def blame_records(
     workspace: WorkspaceFiles,
@@ -399,16 +417,6 @@ def _corrected(
 # Where records come from, as documents for programs and as indented lines for people.
 
 # --- for programs --------------------------------------------------------------------------------------
-
-
-def blame_document(blame: Blame) -> dict[str, Any]:
-    """All that is known, for programs; `origins` is null where they were not asked for."""
-    return {
-        "dataset": {"id": blame.id, "alias": str(blame.dataset.alias), "kind": _kind(_kind_of(blame))},
-        "offsets": [blame.first, blame.last],
-        "transactions": [_transaction_document(item) for item in blame.transactions],
-        "origins": None if blame.origins is None else [_span(span) for span in blame.origins],
-    }
 
 
 def _kind_of(blame: Blame) -> DatasetKind | None:
@@ -556,16 +564,6 @@ def _contribution(item: Contribution) -> dict[str, Any]:
 
 _SHOWN_TRANSACTIONS = 5
 _SHOWN_VALUES = 400
-
-
-def blame_tree(blame: Blame) -> TextTree:
-    """The same for people: what was asked about, its transactions, and below each what it was made of."""
-    asked = _span_of("record", (blame.first, blame.last))
-    top = TextTree(f"{asked} of {blame.dataset.alias}", style="bold")
-    top.below = [_transaction_tree(item) for item in blame.transactions]
-    if blame.origins:
-        top.below.append(TextTree("made of", [_span_tree(span) for span in blame.origins]))
-    return top
 
 
 def _span_of(what: str, interval: Interval) -> str:

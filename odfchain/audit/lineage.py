@@ -445,6 +445,16 @@ class Edge:
         """True if the newest transform has this input."""
         return self.uses[-1].last_block is None
 
+    def to_document(self) -> dict[str, Any]:
+        """The edge for programs."""
+        return {
+            "upstream": self.upstream,
+            "downstream": self.downstream,
+            "alias": self.alias,
+            "inForce": self.in_force,
+            "uses": [{"firstBlock": use.first_block, "lastBlock": use.last_block} for use in self.uses],
+        }
+
 
 @dataclass(slots=True)
 class Graph:
@@ -468,6 +478,28 @@ class Graph:
     def end_of(self, edge: Edge) -> Node:
         """The node that an edge leads to."""
         return self.nodes[edge.downstream if self.downstream else edge.upstream]
+
+    def to_document(self) -> dict[str, Any]:
+        """The graph for programs: what was asked about (upstream: with nested inputs), nodes, and edges."""
+        opened: set[str] = set()
+        asked = []
+        for key in self.roots:
+            item = _summary(self.nodes[key])
+            if not self.downstream:
+                opened.add(key)
+                item["inputs"] = _nested(self, key, opened, 1)
+            asked.append(item)
+        return {
+            "direction": "downstream" if self.downstream else "upstream",
+            "datasets": asked,
+            "nodes": [_node_document(node) for node in self.nodes.values()],
+            "edges": [edge.to_document() for edge in self.edges],
+        }
+
+    def to_trees(self) -> list[TextTree]:
+        """The graph for people: a tree for each dataset that was asked about."""
+        opened: set[str] = set()
+        return [_tree(self, self.nodes[key], None, opened, (key,)) for key in self.roots]
 
 
 def key_of(dataset: DatasetFiles) -> str:
@@ -658,24 +690,6 @@ def _summary(node: Node) -> dict[str, Any]:
     }
 
 
-def graph_document(graph: Graph) -> dict[str, Any]:
-    """The graph for programs: what was asked about (upstream: with nested inputs), all nodes, all edges."""
-    opened: set[str] = set()
-    asked = []
-    for key in graph.roots:
-        item = _summary(graph.nodes[key])
-        if not graph.downstream:
-            opened.add(key)
-            item["inputs"] = _nested(graph, key, opened, 1)
-        asked.append(item)
-    return {
-        "direction": "downstream" if graph.downstream else "upstream",
-        "datasets": asked,
-        "nodes": [_node_document(node) for node in graph.nodes.values()],
-        "edges": [_edge_document(edge) for edge in graph.edges],
-    }
-
-
 def _node_document(node: Node) -> dict[str, Any]:
     return _summary(node) | {
         "state": node.state.value,
@@ -686,16 +700,6 @@ def _node_document(node: Node) -> dict[str, Any]:
         "lastBlockTime": node.last_block_time and str(node.last_block_time),
         "pulledFrom": list(node.pulled_from),
         **node.branching.to_document(),
-    }
-
-
-def _edge_document(edge: Edge) -> dict[str, Any]:
-    return {
-        "upstream": edge.upstream,
-        "downstream": edge.downstream,
-        "alias": edge.alias,
-        "inForce": edge.in_force,
-        "uses": [{"firstBlock": use.first_block, "lastBlock": use.last_block} for use in edge.uses],
     }
 
 
@@ -723,12 +727,6 @@ def facts_of(node: Node, *, branching: bool = True) -> list[str]:
 def was_used(edge: Edge) -> str:
     """When an input that is used no more was used; empty where the newest transform has it."""
     return "" if edge.in_force else " and ".join(str(use) for use in edge.uses)
-
-
-def trees_of(graph: Graph) -> list[TextTree]:
-    """The graph for people: a tree for each dataset that was asked about."""
-    opened: set[str] = set()
-    return [_tree(graph, graph.nodes[key], None, opened, (key,)) for key in graph.roots]
 
 
 _STYLES = {NodeState.PRESENT: "", NodeState.MISSING: "yellow", NodeState.DAMAGED: "red"}

@@ -123,7 +123,6 @@ def inspect_lineage(
     datasets that are named, where they are here already.
     """
     from odfchain.audit.drawings import to_dot, to_html
-    from odfchain.audit.lineage import graph_document, trees_of
 
     workspace = open_workspace()
     graph = workspace.lineage(datasets, downstream=downstream)
@@ -133,9 +132,9 @@ def inspect_lineage(
         case "html":
             echo_page(to_html(graph, _known_profiles(workspace, graph)))
         case "json":
-            echo_json(graph_document(graph))
+            echo_json(graph.to_document())
         case _:
-            print_trees(trees_of(graph))
+            print_trees(graph.to_trees())
 
 
 def _known_profiles(workspace: Workspace, graph: Graph) -> dict[str, Mapping[str, Any]]:
@@ -362,7 +361,6 @@ def blame_command(
     exit code 6.
     """
     from odfchain.api.branching import at_point
-    from odfchain.audit.blame import blame_document, blame_tree
 
     if bool(key) == (offset is not None) or (key and last is not None):
         raise UsageError("name the record: --offset N [--to M], or its primary key like iata=ZRH")
@@ -375,11 +373,11 @@ def blame_command(
     blame = found.blame(offset, last, recursive=recursive)
     match output:
         case "json":
-            echo_json(blame_document(blame))
+            echo_json(blame.to_document())
         case "table":
-            print_records(_flat([blame_tree(blame)]), ["level", "what"], "table", right=["level"])
+            print_records(_flat([blame.to_tree()]), ["level", "what"], "table", right=["level"])
         case _:
-            print_trees([blame_tree(blame)])
+            print_trees([blame.to_tree()])
     if blame.damage is not None:
         raise ObjectCorruptedError(
             str(blame.damage), hint=f"`odfchain verify {dataset}` says what else is damaged"

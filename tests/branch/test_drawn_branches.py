@@ -137,7 +137,6 @@ def test_a_record_that_was_carried_on_says_nothing_of_later_blocks(ws: Workspace
 
 def test_lineage_names_branches_and_merges(ws: Workspace) -> None:
     from odfchain.audit.drawings import to_dot, to_html
-    from odfchain.audit.lineage import graph_document, trees_of
 
     d = ws["d"]
     fix = d.create_branch("fix")
@@ -148,11 +147,11 @@ def test_lineage_names_branches_and_merges(ws: Workspace) -> None:
     d.create_branch("old", at=2)
     d.rename_branch("fix", "better")
     graph = d.lineage()
-    (tree,) = trees_of(graph)
+    (tree,) = graph.to_trees()
     assert [line.text for line in tree.below] == [
         "branch better: 2 behind", "branch old: 3 behind", "merged fix 2 times, last in block 5",
     ]  # fmt: skip
-    (node,) = graph_document(graph)["nodes"]
+    (node,) = graph.to_document()["nodes"]
     assert [branch["name"] for branch in node["branches"]] == ["better", "old"]
     assert node["merged"] == [{"branch": "fix", "blocks": [4, 5]}]
     dot = to_dot(graph)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.audit.blame import Blame, blame_document, blame_records, blame_tree
+from odfchain.audit.blame import Blame, blame_records
 from odfchain.audit.origins import Locator
 from odfchain.errors import BrokenChainError, ObjectCorruptedError, SchemaError, UsageError
 from odfchain.limits import LineageLimits
@@ -126,7 +126,7 @@ def test_the_state_of_a_polling_source_is_told_with_its_url(home: Workspace, pla
     told, untold = (home["r"].blame(n).transactions[0].source for n in range(2))
     assert (told.kind, told.fetch, told.state.value) == ("polling", "https://example.com", '"v1"')
     assert (untold.kind, untold.fetch, untold.state) == ("polling", "https://example.com", None)
-    text = lines(blame_tree(home["r"].blame(0)))
+    text = lines(home["r"].blame(0).to_tree())
     assert '    polling source: https://example.com, odf/etag "v1"' in text
 
 
@@ -356,7 +356,7 @@ def test_recursion_goes_down_to_the_roots(home: Workspace, line: tuple[Root, Der
     assert [c.ref.sequence_number for c in of_r.contributions] == [3, 4]
     assert not any(c.present for c in of_r.contributions), "they are on paper"
     assert of_r.origins == ()
-    text = lines(blame_tree(found))
+    text = lines(found.to_tree())
     assert "    m: records 2 to 5, blocks 4 to 6" in text
     assert "      r: records 2 to 5, blocks 3 to 4" in text
 
@@ -370,7 +370,7 @@ def test_a_missing_input_ends_that_branch_and_is_named(
     (of_r,) = of_m.origins
     assert of_r.problem == "not in this workspace"
     assert (of_r.reads.name, of_r.reads.offsets, of_r.reads.blocks) == (None, (6, 7), None)
-    text = "\n".join(lines(blame_tree(home["m"].blame(7))))
+    text = "\n".join(lines(home["m"].blame(7).to_tree()))
     assert f"in0: records 6 to 7, up to block {head} ({seeded_id('r')}: not in this workspace)" in text
 
 
@@ -410,9 +410,9 @@ def test_an_interval_that_two_paths_lead_to_is_followed_once(home: Workspace, pl
         bottom = Derived(*sides, files=place(f"j{level}"))
         bottom.run()
     found = home["j3"].blame(0, recursive=True)
-    text = lines(blame_tree(found))
+    text = lines(found.to_tree())
     assert sum("followed above" in line for line in text) == 4
-    assert json.dumps(blame_document(found)).count('"origins"') == 17
+    assert json.dumps(found.to_document()).count('"origins"') == 17
 
 
 def test_a_circle_ends(home: Workspace, place: Place) -> None:
@@ -543,6 +543,6 @@ def test_what_rows_contain_is_not_sent_to_the_terminal_as_it_is(
 def test_the_documents_of_all_answers_are_json(home: Workspace, line: tuple[Root, Derived, Derived]) -> None:
     home.delete("r", force=True)
     found: Blame = home["t"].blame(0, 7, recursive=True)
-    document = json.loads(json.dumps(blame_document(found)))
+    document = json.loads(json.dumps(found.to_document()))
     assert document["dataset"]["kind"] == "derivative"
     assert document["origins"][0]["origins"][0]["missing"] is True

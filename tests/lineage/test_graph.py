@@ -13,7 +13,7 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.audit.drawings import layout_of, quoted, to_dot, to_html
-from odfchain.audit.lineage import Edge, Graph, InputUse, Node, NodeState, graph_document, trees_of
+from odfchain.audit.lineage import Edge, Graph, InputUse, Node, NodeState
 from odfchain.cli.screen import print_trees
 from odfchain.limits import LINEAGE
 from odfchain.odf import events as ev
@@ -80,7 +80,7 @@ def test_downstream_leads_from_inputs_to_what_is_made_of_them(
     assert sorted(node.name for node in found.nodes.values()) == ["a", "b", "c", "d"]
     assert sorted(named(found)) == [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]
     assert named(graph(home, "d", downstream=True)) == []
-    assert [re.sub(":.*", "", line) for line in lines(trees_of(found))][0::2][:2] == ["a", "    d"]
+    assert [re.sub(":.*", "", line) for line in lines(found.to_trees())][0::2][:2] == ["a", "    d"]
 
 
 def test_a_node_tells_what_its_chain_says(home: Workspace, diamond: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ def test_an_input_that_is_not_here_is_a_node_that_says_so(home: Workspace, diamo
     found = graph(home, "d")
     missing = found.nodes[str(seeded_id("a"))]
     assert (missing.state, missing.alias, missing.kind) == (NodeState.MISSING, "in0", None)
-    assert f"in0: missing, {seeded_id('a')}" in [line.strip() for line in lines(trees_of(found))]
+    assert f"in0: missing, {seeded_id('a')}" in [line.strip() for line in lines(found.to_trees())]
 
 
 @pytest.mark.parametrize("damage", ["head block", "transform", "no head", "no alias"])
@@ -145,7 +145,7 @@ def test_an_input_that_was_used_once_says_until_which_block(home: Workspace, pla
     assert not of_a.in_force
     assert of_b.uses == (InputUse(1, None),)
     assert of_b.in_force
-    text = lines(trees_of(graph(home, "made")))
+    text = lines(graph(home, "made").to_trees())
     assert any(re.match(r"  a: until block 2 and until block 5, root", line) for line in text)
     assert not any("until" in line for line in text if line.startswith("  b"))
 
@@ -163,10 +163,10 @@ def test_circles_end(home: Workspace, downstream: bool) -> None:
     found = graph(home, downstream=downstream)
     assert sorted(node.name for node in found.nodes.values()) == ["x", "y", "z"]
     assert len(found.edges) == 3
-    text = lines(trees_of(found))
+    text = lines(found.to_trees())
     assert sum("a circle" in line for line in text) == 2
     assert sorted(key for row in layers(found) for key in row) == sorted(found.nodes)
-    json.dumps(graph_document(found))
+    json.dumps(found.to_document())
 
 
 def on_paper(edges: list[tuple[str, str]], root: str) -> Graph:
@@ -186,8 +186,8 @@ def test_a_dataset_on_many_paths_is_opened_up_once() -> None:
         for side in (f"l{level}", f"r{level}"):
             edges += [(f"j{level}", side), (side, f"j{level + 1}")]
     found = on_paper(edges, "j0")
-    assert len(lines(trees_of(found))) == 161
-    assert json.dumps(graph_document(found)["datasets"]).count('"id"') == 161
+    assert len(lines(found.to_trees())) == 161
+    assert json.dumps(found.to_document()["datasets"]).count('"id"') == 161
     assert [len(row) for row in layers(found)] == [1, 2] * 40 + [1]
 
 
@@ -195,19 +195,19 @@ def test_a_long_line_of_derivations_is_cut_in_trees_and_complete_in_lists(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = on_paper([(f"d{n}", f"d{n + 1}") for n in range(1_000)], "d0")
-    document = json.loads(json.dumps(graph_document(found)))
+    document = json.loads(json.dumps(found.to_document()))
     assert len(document["nodes"]) == 1_001
-    text = lines(trees_of(found))
+    text = lines(found.to_trees())
     assert "(more than 100 levels: ask for this dataset)" in text[-1]
     assert len(text) == LINEAGE.depth + 1
-    print_trees(trees_of(found))
+    print_trees(found.to_trees())
     assert capsys.readouterr().out.count("\n") == LINEAGE.depth + 1
     assert parse_dot(to_dot(found))[1]
     Page(to_html(found))
 
 
 def nested_inputs(home: Workspace, name: str) -> Any:
-    return graph_document(graph(home, name))["datasets"][0]["inputs"]
+    return graph(home, name).to_document()["datasets"][0]["inputs"]
 
 
 def test_the_document_for_reports(home: Workspace, diamond: dict[str, Any]) -> None:
