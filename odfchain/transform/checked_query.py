@@ -239,7 +239,7 @@ class Query:
                 f"`{vocabulary.event_time_column}` does not follow from the inputs' event times: "
                 "the dataset will have no watermark"
             )
-        blind = blind_to(self.catalyst, self.root)
+        blind = blind_to(self.root)
         if blind and self.kind is not QueryKind.STATELESS:
             names = ", ".join(f"`{name}`" for name in blind)
             notes.append(
@@ -292,7 +292,7 @@ def query_of(
         kind_of(root),
         catalyst.schema_of(plan),
         has_subqueries,
-        used_columns(catalyst, root, rules_of(transform.version)),
+        used_columns(root, rules_of(transform.version)),
         sum(n.kind == "Generate" for n in node.walk()),
         _digest(transform, inputs),
     )

@@ -90,6 +90,21 @@ def class_name(thing: Any) -> str:
     return name.rpartition(".")[2].strip("$")
 
 
+def unaliased(expression: Any) -> Any:
+    """The expression without the name that it has in a projection."""
+    return expression.child() if class_name(expression) == "Alias" else expression
+
+
+def number_of(expression: Any) -> int | None:
+    """The number of the attribute that an expression is; None for other expressions."""
+    return int(expression.exprId().id()) if class_name(expression) == "AttributeReference" else None
+
+
+def used_by(*expressions: Any) -> frozenset[int]:
+    """The numbers of the attributes that expressions, or nodes of a plan, refer to."""
+    return frozenset(a.exprId().id() for e in expressions for a in scala_items(e.references().toSeq()))
+
+
 class Catalyst:
     """Reads and makes plans in the JVM of one session."""
 
@@ -138,25 +153,6 @@ class Catalyst:
     def attributes(plan: Any) -> tuple[Attribute, ...]:
         """The columns of a plan."""
         return tuple(Attribute(a.exprId().id(), a.name(), a) for a in scala_items(plan.output()))
-
-    @staticmethod
-    def references(node: PlanNode) -> frozenset[int]:
-        """The numbers of the attributes that the node's own expressions use."""
-        return frozenset(a.exprId().id() for a in scala_items(node.plan.references().toSeq()))
-
-    @staticmethod
-    def used_by(node: PlanNode, wanted: set[int]) -> frozenset[int]:
-        """The numbers of the attributes from which a projection computes some of its own."""
-        named = [e for e in scala_items(node.plan.projectList()) if e.exprId().id() in wanted]
-        return frozenset(a.exprId().id() for e in named for a in scala_items(e.references().toSeq()))
-
-    @staticmethod
-    def expanded_from(node: PlanNode, wanted: set[int]) -> frozenset[int]:
-        """The numbers of the attributes from which an Expand makes some of its own."""
-        places = [index for index, a in enumerate(node.output) if a.id in wanted]
-        rows = [scala_items(row) for row in scala_items(node.plan.projections())]
-        made = [row[place] for row in rows for place in places]
-        return frozenset(a.exprId().id() for e in made for a in scala_items(e.references().toSeq()))
 
     @staticmethod
     def has_subquery(node: PlanNode) -> bool:
@@ -328,35 +324,31 @@ class EventTimes:
 
     def find(self, expression: Any, times: Collection[int]) -> TimeExpression | None:
         """The time that an expression computes; None when it computes none."""
-        kind = class_name(expression)
-        if kind == "AttributeReference":
-            number = expression.exprId().id()
+        if (number := number_of(expression)) is not None:
             return TimeExpression(number) if number in times else None
-        if kind == "Alias" and any(m in expression.metadata().json() for m in _WINDOWS):
-            used = {a.exprId().id() for a in scala_items(expression.references().toSeq())}
+        is_named = class_name(expression) == "Alias"
+        if is_named and any(m in expression.metadata().json() for m in _WINDOWS):
+            used = used_by(expression)
             return TimeExpression(min(used), expression) if len(used) == 1 and used <= set(times) else None
         if expression.dataType().typeName() not in _TIMES:
             return None
         found = self._source(expression, times, _MONOTONE)
         if found is None:
             return None
-        if kind == "Alias" and class_name(expression.child()) == "AttributeReference":
+        if is_named and number_of(expression.child()) is not None:
             return TimeExpression(found)
         return TimeExpression(found, expression, self._source(expression, times, _FLOORS) is not None)
 
     def _source(self, expression: Any, times: Collection[int], allowed: frozenset[str]) -> int | None:
         # one time only, and all else constant: otherwise nothing is known of the order
         kind = class_name(expression)
-        if kind == "AttributeReference":
-            number: int = expression.exprId().id()
-            return number if number in times else None
         if kind == "GetStructField":
-            child = expression.child()
-            if class_name(child) != "AttributeReference" or child.exprId().id() not in times:
-                return None
             if allowed is _FLOORS and expression.ordinal() != 0:  # a window ends after the times in it
                 return None
-            return int(child.exprId().id())
+            expression = expression.child()
+        if kind in ("AttributeReference", "GetStructField"):
+            number = number_of(expression)
+            return number if number in times else None
         if kind not in allowed or not _keeps_order(expression):
             return None
         varying = [child for child in scala_items(expression.children()) if not child.foldable()]
@@ -364,8 +356,7 @@ class EventTimes:
 
     def shift(self, expression: Any, times: Mapping[int, Attribute]) -> tuple[int, int] | None:
         """(time, what is added to it [µs]) of an expression that only adds a fixed length; None otherwise."""
-        if class_name(expression) == "AttributeReference":
-            number = expression.exprId().id()
+        if (number := number_of(expression)) is not None:
             return (number, 0) if number in times else None
         found = self._source(expression, times, _SHIFTS)
         if found is None or expression.dataType().typeName() != "timestamp":
@@ -688,7 +679,7 @@ class PlanReader:
     def _aggregate(self, node: PlanNode, child: Operator) -> Operator | None:
         grouping = scala_items(node.plan.groupingExpressions())
         for attribute in child.node.output:
-            if attribute.is_session and any(_is(g, attribute.id) for g in grouping):
+            if attribute.is_session and attribute.id in map(number_of, grouping):
                 return self._session(node, child, attribute)
         return self._by_time(node, child, grouping, scala_items(node.plan.aggregateExpressions()))
 
@@ -727,8 +718,7 @@ class PlanReader:
             return False
         if key.expression is None:
             return True
-        value = output.child() if class_name(output) == "Alias" else output
-        return bool(value.semanticEquals(key.expression))
+        return bool(unaliased(output).semanticEquals(key.expression))
 
     def _session(self, node: PlanNode, child: Operator, session: Attribute) -> Operator | None:
         time = child.times.get(session.id)
@@ -809,10 +799,6 @@ def _passed(node: PlanNode, child: Operator) -> dict[int, TimeExpression]:
     return {a.id: TimeExpression(a.id) for a in node.output if a.id in child.times}
 
 
-def _is(expression: Any, number: int) -> bool:
-    return class_name(expression) == "AttributeReference" and expression.exprId().id() == number
-
-
 def _not_before(key: TimeExpression, child: Operator) -> set[int]:
     found = {key.source} if key.floor else set()
     if key.expression is not None:
@@ -828,10 +814,10 @@ def _not_before(key: TimeExpression, child: Operator) -> set[int]:
 
 
 def _time_within(output: Any) -> int | None:
-    value = output.child() if class_name(output) == "Alias" else output
+    value = unaliased(output)
     if class_name(value) == "AggregateExpression":
         function = value.aggregateFunction()
         if class_name(function) not in ("Max", "Min"):
             return None
         value = function.children().apply(0)
-    return int(value.exprId().id()) if class_name(value) == "AttributeReference" else None
+    return number_of(value)

@@ -26,9 +26,12 @@ from odfchain.transform.operators import (
     TimeGroup,
     UnionAll,
     class_name,
+    number_of,
     scala_items,
+    unaliased,
+    used_by,
 )
-from odfchain.transform.stream_flow import Flow, StepMemory, earlier, in_force, recorded, takes_back
+from odfchain.transform.stream_flow import Flow, earlier, in_force, recorded, takes_back
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -78,10 +81,6 @@ class Tables:
         self._versions = versions
         self._used = used
 
-    @property
-    def _memory(self) -> StepMemory:
-        return self._flow.memory
-
     def _name(self, table: str, role: str = "rows") -> str:
         return f"{role}-{sorted(self.tables).index(table)}"
 
@@ -94,9 +93,9 @@ class Tables:
         if table in self._changing and table not in self._versions:
             alike = [column for column in used if column not in self.tables[table].made]
             rows, unmatched = in_force(rows, alike, to_the_bit=not self._flow.rules.takes_back_equals)
-            self._memory.unmatched.append((table, unmatched))
+            self._flow.memory.unmatched.append((table, unmatched))
         kept = rows.select(*used, "o").coalesce(1).sortWithinPartitions("o")
-        self._memory.after[name] = kept
+        self._flow.memory.after[name] = kept
         return kept.select(*used)
 
     def before(self, table: str) -> DataFrame:
@@ -125,7 +124,7 @@ class Tables:
         """True if rows may count now that were remembered and did not count before."""
         before, now = self._flow.watermark.before, self._flow.watermark.now
         # what a windowed part emits now is not known without computing it
-        return before != now and any(not self._is_table(name) for name in self._memory.before)
+        return before != now and any(not self._is_table(name) for name in self._flow.memory.before)
 
     @staticmethod
     def _is_table(name: str) -> bool:
@@ -147,7 +146,7 @@ class FinalTables(Tables):
         time = F.col("t")
         return before != now and any(
             not frame.where(earlier(time, now, frame) & ~earlier(time, before, frame)).isEmpty()
-            for frame in self._memory.before.values()
+            for frame in self._flow.memory.before.values()
         )
 
     def _remembered(self, table: str) -> tuple[str, DataFrame | None]:
@@ -169,9 +168,9 @@ class FinalTables(Tables):
         counted = everything.where(final)
         if name.startswith("changes"):
             counted = self._net(counted, used)
-            self._memory.after[name] = counted.union(everything.where(~final)).coalesce(1)
+            self._flow.memory.after[name] = counted.union(everything.where(~final)).coalesce(1)
         else:
-            self._memory.after[name] = everything
+            self._flow.memory.after[name] = everything
         return counted.sortWithinPartitions("o").select(*used)
 
     def before(self, table: str) -> DataFrame:
@@ -203,7 +202,7 @@ class FinalTables(Tables):
         frame = frame.withColumns({"t": counts_from, "o": order, "w": weight})
         if before is not None:
             late = (operation == OperationType.APPEND.code) & earlier(F.col("t"), before, frame)
-            self._memory.late.append((table, frame.where(late)))
+            self._flow.memory.late.append((table, frame.where(late)))
             frame = frame.where(~late)
         return frame.select(*self._used[table], "t", "o", "w")
 
@@ -242,19 +241,15 @@ class RetractingFlow:
         self._now: dict[str, DataFrame] = {}
         self._before: dict[str, DataFrame] = {}
 
-    @property
-    def _memory(self) -> StepMemory:
-        return self._flow.memory
-
     def change(self, root: Operator) -> DataFrame:
         """The rows that the step adds to the result and takes from it, with `OPERATION`."""
         columns = [f"c{index}" for index in range(len(root.node.output))]
-        if self._idle and self._memory.before and not self._tables.may_count_more():
-            self._memory.after.update(self._memory.before)
+        if self._idle and self._flow.memory.before and not self._tables.may_count_more():
+            self._flow.memory.after.update(self._flow.memory.before)
             nothing = self._flow.catalyst.frame(root.node.plan).where("false")
             return nothing.withColumn(OPERATION, F.lit(OperationType.APPEND.code))
         now = self._result(root, self._now, past=False)
-        past = self._result(root, self._before, past=True) if self._memory.before else None
+        past = self._result(root, self._before, past=True) if self._flow.memory.before else None
         rows = [f.withColumn("n", F.lit(n)) for f, n in ((now, 1), (past, -1)) if f is not None]
         counted = (
             rows[0]
@@ -326,7 +321,7 @@ class RetractingFlow:
             back = catalyst.frame(rows.back).select(*columns).withColumn("back", F.lit(True))
             both = everything.withColumn("back", F.lit(False)).union(back)
             everything, _ = in_force(both, columns, to_the_bit=True)
-        self._memory.after[name] = everything
+        self._flow.memory.after[name] = everything
         return everything
 
 
@@ -404,12 +399,10 @@ def _keys(op: Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
     """(for each column that follows from keys alone the numbers of those, all numbers)."""
     if isinstance(op, TimeGroup | SessionWindow) and op.node.kind == "Aggregate":
         grouping = scala_items(op.node.plan.groupingExpressions())
-        numbers = {
-            g.exprId().id(): n for n, g in enumerate(grouping) if class_name(g) == "AttributeReference"
-        }
+        numbers = {number: n for n, g in enumerate(grouping) if (number := number_of(g)) is not None}
         found = {}
         for named in scala_items(op.node.plan.aggregateExpressions()):
-            value = named.child() if class_name(named) == "Alias" else named
+            value = unaliased(named)
             same = frozenset(n for n, g in enumerate(grouping) if value.semanticEquals(g))
             if from_keys := same or _of_keys(value, numbers):
                 found[named.exprId().id()] = from_keys
@@ -424,7 +417,7 @@ def _keys(op: Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
     shown, keys = below
     found = {}
     for named in scala_items(op.node.plan.projectList()):
-        used = {a.exprId().id() for a in scala_items(named.references().toSeq())}
+        used = used_by(named)
         if used and used <= set(shown):
             found[named.exprId().id()] = frozenset(key for number in used for key in shown[number])
     return found, keys
@@ -432,12 +425,9 @@ def _keys(op: Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
 
 def _of_keys(value: Any, numbers: dict[int, int]) -> frozenset[int]:
     # none when the expression depends on anything else
-    used = {a.exprId().id() for a in scala_items(value.references().toSeq())}
-    return (
-        frozenset(numbers[n] for n in used)
-        if used <= set(numbers) and not _aggregates(value)
-        else frozenset()
-    )
+    used = used_by(value)
+    follows = used <= set(numbers) and not _aggregates(value)
+    return frozenset(numbers[n] for n in used) if follows else frozenset()
 
 
 def _aggregates(value: Any) -> bool:

@@ -32,9 +32,11 @@ from odfchain.transform.operators import (
     TimeMark,
     TimePoint,
     UnionAll,
-    class_name,
     is_windowed,
+    number_of,
     scala_items,
+    unaliased,
+    used_by,
 )
 
 if TYPE_CHECKING:
@@ -384,13 +386,12 @@ def made_columns(op: Operator) -> frozenset[int]:
     passed = {a.id for a in op.node.output} & below
     if op.node.kind == "Project":
         for named in scala_items(op.node.plan.projectList()):
-            value = named.child() if class_name(named) == "Alias" else named
-            if class_name(value) == "AttributeReference" and value.exprId().id() in below:
+            if number_of(unaliased(named)) in below:
                 passed.add(named.exprId().id())
     return frozenset(passed)
 
 
-def blind_to(catalyst: Catalyst, root: Operator) -> tuple[str, ...]:
+def blind_to(root: Operator) -> tuple[str, ...]:
     """The made columns that a query uses below windows, so that corrections do not find their rows."""
     # below any other operator rows are remembered as they came, so they are found again
     found: dict[str, None] = {}
@@ -401,13 +402,10 @@ def blind_to(catalyst: Catalyst, root: Operator) -> tuple[str, ...]:
             continue
         waiting += op.children
         made = {n for child in op.children for n in made_columns(child)}
-        used = set(catalyst.references(op.node)) if not isinstance(op, UnionAll) else set()
+        used = frozenset() if isinstance(op, UnionAll) else used_by(op.node.plan)
         if op.node.kind == "Project":
-            named = [
-                e.child() if class_name(e) == "Alias" else e for e in scala_items(op.node.plan.projectList())
-            ]
-            computed = [e for e in named if class_name(e) != "AttributeReference"]
-            used = {a.exprId().id() for e in computed for a in scala_items(e.references().toSeq())}
+            named = map(unaliased, scala_items(op.node.plan.projectList()))
+            used = used_by(*(e for e in named if number_of(e) is None))
         names = {a.id: a.name for child in op.children for a in child.node.output}
         found |= dict.fromkeys(sorted(names[n] for n in made & used))
     return tuple(found)
@@ -418,20 +416,20 @@ def table_of(op: Operator) -> str:
     return ", ".join(dict.fromkeys(o.node.table or "" for o in op.walk() if isinstance(o, InputScan)))
 
 
-def used_columns(catalyst: Catalyst, root: Operator, rules: EngineRules) -> frozenset[int]:
+def used_columns(root: Operator, rules: EngineRules) -> frozenset[int]:
     """The attributes that a query computes with or returns; the others need not be remembered."""
     used: set[int] = set()
     waiting = [(root, {a.id for a in root.node.output})]
     while waiting:
         op, wanted = waiting.pop()
         used |= wanted
-        below = _needed(catalyst, op, wanted, rules)
+        below = _needed(op, wanted, rules)
         used |= below
         waiting += [(child, below & {a.id for a in child.node.output}) for child in op.children]
     return frozenset(used)
 
 
-def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: EngineRules) -> set[int]:
+def _needed(op: Operator, wanted: set[int], rules: EngineRules) -> set[int]:
     found = {time.source for number, time in op.times.items() if number in wanted}
     match op:
         case TimeGroup(key=key):
@@ -444,11 +442,16 @@ def _needed(catalyst: Catalyst, op: Operator, wanted: set[int], rules: EngineRul
     if node.kind in _ALL_USED:
         return found | {a.id for child in node.children for a in child.output}
     if node.kind == "Project":
-        return found | catalyst.used_by(node, wanted)
+        return found | used_by(
+            *(e for e in scala_items(node.plan.projectList()) if e.exprId().id() in wanted)
+        )
     if node.kind == "Expand":
-        made = catalyst.expanded_from(node, wanted) if rules.reads_grouping_sets else frozenset()
-        return found | wanted | made
-    return found | wanted | catalyst.references(node)
+        if not rules.reads_grouping_sets:
+            return found | wanted
+        places = [index for index, a in enumerate(node.output) if a.id in wanted]
+        rows = [scala_items(row) for row in scala_items(node.plan.projections())]
+        return found | wanted | used_by(*(row[place] for row in rows for place in places))
+    return found | wanted | used_by(node.plan)
 
 
 def earlier(time: Column, point: TimePoint | None, frame: DataFrame) -> Column:
@@ -740,7 +743,7 @@ def _with_keys(flow: Flow, op: SessionWindow, plan: Any) -> tuple[DataFrame, lis
     keys = [
         flow.catalyst.alias(e, "key")
         for e in scala_items(op.node.plan.groupingExpressions())
-        if class_name(e) != "AttributeReference" or e.exprId().id() != op.session
+        if number_of(e) != op.session
     ]
     references = [a.reference for a in child.node.output]
     frame = flow.catalyst.frame(flow.catalyst.project(plan, [*references, *keys]))
