@@ -169,16 +169,8 @@ class ParquetSource:
                 position += batch.num_rows
                 if position > last:
                     break
-        names = (
-            self.schema_arrow.names
-            if columns is None
-            else [n for n in self.schema_arrow.names if n in set(columns)]
-        )
-        if kept:
-            return pa.Table.from_batches(kept)
-        return pa.schema(
-            [self.schema_arrow.field(self.schema_arrow.names.index(n)) for n in names]
-        ).empty_table()
+        schema = pa.schema([f for f in self.schema_arrow if columns is None or f.name in columns])
+        return pa.Table.from_batches(kept, schema)
 
 
 @contextlib.contextmanager

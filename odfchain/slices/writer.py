@@ -10,6 +10,7 @@ leaf by leaf on other threads.
 from __future__ import annotations
 
 import abc
+import io
 import itertools
 import os
 import uuid
@@ -190,7 +191,7 @@ class SliceFacts:
         )
 
 
-class _ObservedFile:
+class _ObservedFile(io.RawIOBase):
     """A write-only file whose bytes observers see."""
 
     def __init__(self, path: Path, observers: Sequence[SliceObserver]) -> None:
@@ -198,7 +199,6 @@ class _ObservedFile:
         self._stream = os.fdopen(fd, "wb", buffering=0)
         self._observers = observers
         self._size = 0
-        self.closed = False
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -216,22 +216,12 @@ class _ObservedFile:
     def tell(self) -> int:
         return self._size
 
-    def flush(self) -> None:
-        pass
-
-    def readable(self) -> bool:
-        return False
-
     def writable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return False
-
     def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-            self.closed = True
+        self._stream.close()
+        super().close()
 
 
 class ObservedParquet:

@@ -108,14 +108,8 @@ class StepInput:
     @property
     def columns(self) -> TableColumns:
         """Positions of the system columns."""
-        names, vocabulary = list(self.schema.names), self.given.vocab
-        return TableColumns(
-            tuple(names),
-            names.index(vocabulary.offset_column),
-            names.index(vocabulary.operation_type_column),
-            names.index(vocabulary.system_time_column),
-            names.index(vocabulary.event_time_column),
-        )
+        names = self.schema.names
+        return TableColumns(tuple(names), *map(names.index, self.given.vocab.columns))
 
     def struct(self) -> StructType:
         """The table as queries see it: offsets and operations are signed integers."""

@@ -27,7 +27,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -187,13 +187,7 @@ def _with_vocabulary(request: TransformRequest | RawQueryRequest) -> TransformRe
 
 
 def _filled(vocab: DatasetVocabulary) -> DatasetVocabulary:
-    default = DatasetVocabulary()
-    return DatasetVocabulary(
-        offset_column=vocab.offset_column or default.offset_column,
-        operation_type_column=vocab.operation_type_column or default.operation_type_column,
-        system_time_column=vocab.system_time_column or default.system_time_column,
-        event_time_column=vocab.event_time_column or default.event_time_column,
-    )
+    return DatasetVocabulary(**{name: column for name, column in asdict(vocab).items() if column})
 
 
 CONNECT_SECONDS = 30.0
