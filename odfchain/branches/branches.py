@@ -6,7 +6,7 @@ A branch is a reference (RFC-035), so making one costs what moving a head costs,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,17 +185,11 @@ class BlockGraph:
                 hint=f"`odfchain fetch {self._dataset.alias} --merged` brings what was merged",
             )
         found = {*forks, *(self.fork(one, other) for one, other in itertools.product(mine, theirs))}
-        return self._in_order(self._best(found))
-
-    def _best(self, found: Iterable[Multihash]) -> list[Multihash]:
         best: list[Multihash] = []
         for block in sorted(found, key=self.number, reverse=True):
             if not any(self.is_ancestor(block, other) for other in best):
                 best = [other for other in best if not self.is_ancestor(other, block)] + [block]
-        return best
-
-    def _in_order(self, blocks: Iterable[Multihash]) -> tuple[Multihash, ...]:
-        return tuple(sorted(blocks, key=lambda block: (self.number(block), str(block))))
+        return tuple(sorted(best, key=lambda block: (self.number(block), str(block))))
 
     def _tips(
         self, blocks: Sequence[Multihash], known: Sequence[Multihash]

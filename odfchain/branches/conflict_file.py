@@ -120,7 +120,8 @@ def resolve(three_way: ThreeWay, resolution: Resolution = UNDECIDED) -> Resolved
     choice = _DecidedRows(conflicts)
     lines = [_decided(line, choice, resolution) for line in _lines(conflicts)]
     for line in lines:
-        _delete_whole_rows(line, choice)
+        if choice.deleted[line.row] and line.take not in (Choice.DELETE, None):
+            line.problem = "is kept, and another line deletes its row: decide the same in all lines of a row"
     opened = np.zeros(len(conflicts), dtype=bool)
     opened[[line.row for line in lines if line.problem]] = True
     decided = choice.rows().only(~opened)
@@ -194,11 +195,6 @@ def _decided(line: _Line, choice: _DecidedRows, resolution: Resolution) -> _Line
         line.value = json_text(decision.value) if decision.take is Choice.VALUE else None
         choice.take(line, line.take, decision.value)
     return line
-
-
-def _delete_whole_rows(line: _Line, choice: _DecidedRows) -> None:
-    if choice.deleted[line.row] and line.take not in (Choice.DELETE, None):
-        line.problem = "is kept, and another line deletes its row: decide the same in all lines of a row"
 
 
 class _DecidedRows:

@@ -173,7 +173,7 @@ class MergedColumns:
                 if mine is not None:
                     _check_types(mine, column)
                 else:
-                    kind = column.type if first is None else _optional(column.type)
+                    kind = column.type if first is None else ds.optional(column.type)
                     merged[name] = dataclasses.replace(column, name=name, type=kind)
             first = first or schema
         extra = first.extra if first is not None else None
@@ -206,10 +206,6 @@ def _cannot_merge(name: str, problem: str) -> SchemaError:
     return SchemaError(
         f"column `{one_line(name)}` {problem}", hint="the two sides have to agree on what it is"
     )
-
-
-def _optional(kind: ds.DataType) -> ds.DataType:
-    return kind if isinstance(kind, ds.DataTypeOption) else ds.DataTypeOption(inner=kind)
 
 
 def read_rows(interval: Interval, view: MergedColumns, key: Sequence[str] = ()) -> pa.Table:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -209,8 +209,11 @@ def stage_changes(
         NothingToCommitError: no rows and no record.
     """
     target = schema if schema is not None else state.schema
-    written = isinstance(rows, pa.Table)
-    facts = write_batches(state, _batches(rows), target, system_time, staging) if written else rows
+    facts = rows
+    if isinstance(rows, pa.Table):
+        # in the sizes in which Spark brings them, so that the same rows become the same file
+        batches = rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+        facts = write_batches(state, batches, target, system_time, staging)
     if facts is None and record is None:
         raise NothingToCommitError("nothing to commit", input_rows=0)
     events: list[MetadataEvent] = []
@@ -271,8 +274,3 @@ def write_batches(
         return write_slice(batches, spec)
     except (SliceInputError, OSError) as error:
         raise explain(error) from error
-
-
-def _batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    # in the sizes in which Spark brings them, so that the same rows become the same file
-    yield from rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)

@@ -171,14 +171,10 @@ def _exact(tree: Any, kind: pa.DataType) -> Any:
     if isinstance(tree, bool):
         raise _wrong(tree, kind)
     try:
-        return _exact_number(str(tree), kind) if _is_number(kind) else _exact_text(str(tree), kind)
+        is_number = any(test(kind) for test in (t.is_integer, t.is_floating, t.is_decimal, t.is_duration))
+        return (_exact_number if is_number else _exact_text)(str(tree), kind)
     except (ValueError, ArithmeticError, pa.ArrowException):
         raise _wrong(tree, kind) from None
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    tests = (t.is_integer, t.is_floating, t.is_decimal, t.is_duration)
-    return any(test(kind) for test in tests)
 
 
 def _exact_number(text: str, kind: pa.DataType) -> Any:

@@ -143,8 +143,8 @@ class Walk:
         gone = np.bincount(group, weights=back & ~unmatched).astype(np.int64)
         asked = np.bincount(group, weights=back).astype(np.int64)
         kept, net = (~back & (added > number[group]) for number in (gone, asked))
-        masks = (kept, net, unmatched, back & (added == 0))
-        return cls(*(_in_given_order(mask, order) for mask in masks))
+        masks, given = (kept, net, unmatched, back & (added == 0)), np.argsort(order)
+        return cls(*(mask[given] for mask in masks))
 
 
 def _within(group: Numbers, starts: Numbers, counted: Numbers) -> Numbers:
@@ -152,12 +152,6 @@ def _within(group: Numbers, starts: Numbers, counted: Numbers) -> Numbers:
     before: Numbers = (total - counted)[starts]
     found: Numbers = total - before[group]
     return found
-
-
-def _in_given_order(mask: Numbers, order: Numbers) -> Numbers:
-    given: Numbers = np.zeros(len(mask), dtype=bool)
-    given[order] = mask
-    return given
 
 
 def comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:

@@ -90,7 +90,10 @@ def normalized(transform: Transform) -> Transform:
 
 
 def _input(item: PlannedInput, schema_file: Path) -> TransformRequestInput:
-    _write_schema(item, schema_file)
+    try:
+        write_empty_parquet(item.schema, schema_file)
+    except SchemaError as error:
+        raise SchemaError(f"input {item.alias} ({item.dataset.alias}): {error}") from error
     known = (item.known_watermark,) if item.known_watermark is not None else ()
     return TransformRequestInput(
         dataset_id=item.event.dataset_id,
@@ -102,13 +105,6 @@ def _input(item: PlannedInput, schema_file: Path) -> TransformRequestInput:
         schema_file=str(schema_file),
         explicit_watermarks=known + item.watermarks,
     )
-
-
-def _write_schema(item: PlannedInput, path: Path) -> None:
-    try:
-        write_empty_parquet(item.schema, path)
-    except SchemaError as error:
-        raise SchemaError(f"input {item.alias} ({item.dataset.alias}): {error}") from error
 
 
 def write_empty_parquet(schema: DataSchema, path: Path) -> None:

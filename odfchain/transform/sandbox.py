@@ -76,11 +76,6 @@ _NUMBER, _MACHINE, _FIRST, _SECOND = 0, 4, 16, 24  # where struct seccomp_data h
 _ALLOW, _KILL, _ERROR = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 
 
-def has_filter() -> bool:
-    """True if the numbers of this machine's system calls are known."""
-    return platform.machine() in _MACHINES
-
-
 def filter_program() -> bytes:
     """The filter for this machine, as `bwrap --seccomp` reads it: array of `struct sock_filter`."""
     column, machine = _MACHINES[platform.machine()]
@@ -140,7 +135,7 @@ def require_sandbox(otherwise: str = _WITHOUT) -> None:
     Raises:
         EngineError: it cannot; the hint is the one command that mends it.
     """
-    if not sys.platform.startswith("linux") or not has_filter():
+    if not sys.platform.startswith("linux") or platform.machine() not in _MACHINES:
         raise _unavailable("it needs Linux on x86-64 or 64-bit ARM", "use such a machine", otherwise)
     if shutil.which("bwrap") is None:
         raise _unavailable("bubblewrap is not installed", "apt-get install bubblewrap", otherwise)
