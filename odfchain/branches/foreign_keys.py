@@ -123,16 +123,6 @@ def refusal(found: Sequence[Broken]) -> ForeignKeyError:
     )
 
 
-def notes_on(found: Sequence[Broken]) -> list[str]:
-    """Notes on violating rows that are committed all the same."""
-    notes = []
-    for item in found:
-        left = item.count - min(item.count, SHOWN)
-        listed = "; ".join(item.lines) + (f"; and {left:,} more" if left else "")
-        notes.append(f"{item.message}; they are reported only: {listed}")
-    return notes
-
-
 def _texts(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
     return [None if value is None else _text(value) for value in column.to_pylist()]
 
@@ -368,8 +358,10 @@ class ForeignKeys:
         self.found += found
         if any(item.refused for item in found):
             raise refusal(found)
-        for text in notes_on(found):
-            self.note(text)
+        for item in found:
+            left = item.count - min(item.count, SHOWN)
+            listed = "; ".join(item.lines) + (f"; and {left:,} more" if left else "")
+            self.note(f"{item.message}; they are reported only: {listed}")
 
     def settle_together(self) -> None:
         """Check that all pending rows may be committed."""

@@ -342,24 +342,18 @@ def are_changes(dataset: DatasetFiles, texts: Iterable[str]) -> Numbers:
         if match := _CHANGE.fullmatch(text):
             blocks.setdefault(match[1], []).append((place, int(match[2])))
     for name, asked in blocks.items():
-        new = _slice_of(dataset, Multihash.parse(name))
-        if new is None:
+        block = Multihash.parse(name)
+        event = dataset.chain.get(block).event if dataset.chain.contains(block) else None
+        if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:
             continue
-        interval = new.offset_interval
+        interval = event.new_data.offset_interval
         inside = [(place, offset) for place, offset in asked if interval.start <= offset <= interval.end]
         if inside:
-            operations = _operations(dataset, Multihash.parse(name), new)
+            operations = _operations(dataset, block, event.new_data)
             for place, offset in inside:
                 row = offset - interval.start
                 found[place] = row < len(operations) and operations[row] != _FROM
     return found
-
-
-def _slice_of(dataset: DatasetFiles, block: Multihash) -> DataSlice | None:
-    if not dataset.chain.contains(block):
-        return None
-    event = dataset.chain.get(block).event
-    return event.new_data if isinstance(event, AddData | ExecuteTransform) else None
 
 
 def _operations(dataset: DatasetFiles, block: Multihash, new: DataSlice) -> Numbers:
