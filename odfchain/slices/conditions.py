@@ -28,7 +28,6 @@ from odfchain.slices.skipping import (
     Group,
     Test,
     group_of,
-    types_of,
     understood,
     value_for,
 )
@@ -130,7 +129,7 @@ def _wrong(
 class _Reading(ConditionVisitor):
     def __init__(self, text: str, schema: pa.Schema, utc: bool) -> None:
         self._text, self._names, self._utc = text, schema.names, utc
-        self.types = types_of(schema)
+        self.types = _types_of(schema)
 
     def with_exact_names(self, tree: exp.Expr) -> tuple[str, tuple[str, ...]]:
         """(the text with all columns in backticks, these); the tree has their true names then, too."""
@@ -261,3 +260,18 @@ def _number(node: exp.Expr, kind: pa.DataType) -> Value | None:
         # larger ones are doubles for some
         return value_for(int(number), kind) if abs(number) < 2**63 else None
     return value_for(number, kind)
+
+
+def _types_of(schema: pa.Schema) -> dict[str, pa.DataType]:
+    # of all columns and members of structures, by path
+    found: dict[str, pa.DataType] = {}
+
+    def walk(path: str, kind: pa.DataType) -> None:
+        found[path] = kind
+        if t.is_struct(kind):
+            for member in kind:
+                walk(f"{path}.{quoted(member.name)}", member.type)
+
+    for column in schema:
+        walk(quoted(column.name), column.type)
+    return found

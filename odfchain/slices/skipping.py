@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from odfchain.slices.footers import ColumnStats, FileStats, Value, nanoseconds_per_unit, quoted
+from odfchain.slices.footers import ColumnStats, FileStats, Value, nanoseconds_per_unit
 
 
 class Test(enum.Enum):
@@ -167,21 +167,6 @@ _GROUPS: tuple[tuple[Callable[[pa.DataType], bool], Group], ...] = (
     (t.is_date, Group.DATE),
     (t.is_timestamp, Group.MOMENT),
 )
-
-
-def types_of(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """The types of all columns and members of structures, by path."""
-    found: dict[str, pa.DataType] = {}
-
-    def walk(path: str, kind: pa.DataType) -> None:
-        found[path] = kind
-        if t.is_struct(kind):
-            for member in kind:
-                walk(f"{path}.{quoted(member.name)}", member.type)
-
-    for column in schema:
-        walk(quoted(column.name), column.type)
-    return found
 
 
 def may_match(stats: FileStats, condition: Condition, *, signed_nan: bool = False) -> bool:
