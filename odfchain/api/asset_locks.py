@@ -110,7 +110,6 @@ class AssetLock(OwnErrors):
                 the same item and key.
             FetchError, SourceNotFoundError: an object cannot be asked for, or is not there; likewise.
         """
-        from odfchain.assets.deriving import DeriveOptions
         from odfchain.assets.deriving import derive as derived
         from odfchain.assets.hrefs import parse_place
         from odfchain.assets.lock_table import table_of
@@ -125,16 +124,15 @@ class AssetLock(OwnErrors):
             )
         named = {parse_place(each).endpoint for each in sources if "://" in each}
         root = Path(folder).resolve()
-        options = DeriveOptions(
-            selection=Selection(
-                items=frozenset(items), assets=frozenset(assets), include_metadata=include_metadata,
-                alternate=alternate, strip_query=strip_query,
-            ),
-            probe=probe, checksum=method, jobs=chosen.jobs,
-            relative_to=root,
+        selection = Selection(
+            items=frozenset(items), assets=frozenset(assets), include_metadata=include_metadata,
+            alternate=alternate, strip_query=strip_query,
         )  # fmt: skip
         asked = replace(chosen, endpoints=[*chosen.endpoints, *filter(None, named)])
-        found = derived(sources, _stores(root, asked, ours=True), options, progress)
+        found = derived(
+            sources, _stores(root, asked, ours=True), selection,
+            probe=probe, checksum=method, jobs=chosen.jobs, folder=root, progress=progress,
+        )  # fmt: skip
         if not keep_going:
             found.check()
         table = table_of(found.rows, checksums=checksum is not None)

@@ -246,23 +246,23 @@ class Upkeep(OwnErrors):
             InvalidIdError, WorkspaceError, TransferError: `source` cannot be used.
             StorageFullError, StoreError: a good copy cannot be stored.
         """
-        from odfchain.upkeep.fsck import FsckOptions, fsck
+        from odfchain.upkeep.fsck import fsck
 
-        options = FsckOptions(dry_run=dry_run, head=head)
         source = source or self._files.shared.place(self._files.folder)
         opened = nullcontext() if source is None else closing(self._workspace._sharing.open(source, token))
         with opened as peer:
-            return fsck(self._workspace._files, self._files, peer, options, progress)
+            return fsck(
+                self._workspace._files, self._files, peer, dry_run=dry_run, head=head, progress=progress
+            )
 
     def plan_compact(self, *, limits: BatchLimits | None = None, metadata_only: bool = False) -> CompactPlan:
         """Plan `compact`, with the datasets and branches that it breaks; nothing is changed.
 
         `limits` say how large a merged slice may become; `metadata_only` gives up all data.
         """
-        from odfchain.upkeep.compact import BatchLimits, CompactOptions, plan_compact
+        from odfchain.upkeep.compact import plan_compact
 
-        chosen = CompactOptions(limits=limits or BatchLimits(), metadata_only=metadata_only)
-        return plan_compact(self._workspace._files, self._files, chosen)
+        return plan_compact(self._workspace._files, self._files, limits, metadata_only=metadata_only)
 
     def compact(
         self,

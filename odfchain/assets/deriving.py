@@ -14,13 +14,13 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from odfchain.assets import stac
+from odfchain.assets import objects, stac
 from odfchain.assets.hrefs import (
     REFS,
     STORAGE_SCHEMES,
@@ -31,7 +31,6 @@ from odfchain.assets.hrefs import (
     relative_to_lock,
 )
 from odfchain.assets.lock_table import AssetRow, Facts, text_fault
-from odfchain.assets.objects import JOBS, SHA2_256, Access, Method, Stores, checksum_of, of_etag, probe_all
 from odfchain.errors import (
     AssetError,
     EngineError,
@@ -46,18 +45,6 @@ from odfchain.progress import SILENT, Progress
 from odfchain.startup import no_search_for_circles
 from odfchain.storage import fsio
 from odfchain.text import counted, one_line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeriveOptions:
-    """Options of making a lock."""
-
-    selection: stac.Selection = field(default_factory=stac.Selection)
-    probe: bool = True
-    checksum: Method | None = None
-    jobs: int = JOBS
-    relative_to: Path | None = None
-    """The folder of the lock: files in it are named relative to it, so that the folder can move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +87,24 @@ class Derived:
 
 
 def derive(
-    sources: Sequence[str], stores: Stores, options: DeriveOptions, progress: Progress = SILENT
+    sources: Sequence[str],
+    stores: objects.Stores,
+    selection: stac.Selection,
+    *,
+    probe: bool = True,
+    checksum: objects.Method | None = None,
+    jobs: int = objects.JOBS,
+    folder: Path | None = None,
+    progress: Progress = SILENT,
 ) -> Derived:
-    """The rows of all wanted assets of these sources.
+    """The rows of all wanted assets of these sources, for a lock in a folder.
 
     Raises:
         AssetError: a source is not STAC, two assets have the same item and key, or there are more than a lock
             may have.
     """
     faults = list[stac.AssetFault]()
-    reader = stac.StacReader(stores, options.selection, faults.append)
+    reader = stac.StacReader(stores, selection, faults.append)
     progress.phase("Reading STAC")
     with no_search_for_circles():
         every = (asset for source in sources for asset in reader.assets(source))
@@ -119,34 +114,39 @@ def derive(
             f"more than {ASSETS.rows:,} assets, and a lock has no more rows",
             hint="make a lock for each collection",
         )
-    _check_asked_for(named, options.selection)
+    _check_asked_for(named, selection)
     with no_search_for_circles():
         rows: Sequence[AssetRow] = [
-            AssetRow(a.item_id, a.asset_key, relative_to(a.location, options.relative_to), Facts(a.size))
+            AssetRow(a.item_id, a.asset_key, relative_to(a.location, folder), Facts(a.size))
             for a in _distinct(named)
         ]
     warnings: Sequence[str] = ()
-    if options.probe:
-        probed = probed_rows(rows, stores, sizes_are_claims=True, jobs=options.jobs, progress=progress)
+    if probe:
+        probed = probed_rows(rows, stores, sizes_are_claims=True, jobs=jobs, progress=progress)
         rows, warnings = probed.rows, probed.warnings
         faults.extend(probed.faults)
-    if options.checksum is not None:
-        rows = _with_checksums(rows, stores, options.checksum, faults, progress)
+    if checksum is not None:
+        rows = _with_checksums(rows, stores, checksum, faults, progress)
     return Derived(tuple(rows), tuple(faults), tuple(warnings), reader.items)
 
 
 def probed_rows(
     rows: Sequence[AssetRow],
-    stores: Stores,
+    stores: objects.Stores,
     *,
     sizes_are_claims: bool = False,
-    jobs: int = JOBS,
+    jobs: int = objects.JOBS,
     progress: Progress = SILENT,
 ) -> Derived:
     """These rows with what their stores say; one that is not there is a fault."""
     # another size is a fault, or a warning where sizes are only claims of documents
     found, faults, warnings = list[AssetRow](), list[stac.AssetFault](), list[str]()
-    probes = probe_all([row.location for row in rows], stores, jobs=jobs, progress=progress)
+    progress.phase("Asking for facts", len(rows))
+    probes: list[objects.Probe] = []
+    for start in range(0, len(rows), objects.WINDOW):
+        window = rows[start : start + objects.WINDOW]
+        probes += objects.probes_of([row.location for row in window], stores, jobs)
+        progress.advance(len(window))
     for row, probe in zip(rows, probes, strict=True):
         before = row.facts.size_bytes
         if probe.facts is None:
@@ -174,8 +174,8 @@ def probed_rows(
 
 def _with_checksums(
     rows: Iterable[AssetRow],
-    stores: Stores,
-    method: Method,
+    stores: objects.Stores,
+    method: objects.Method,
     faults: list[stac.AssetFault],
     progress: Progress = SILENT,
 ) -> list[AssetRow]:
@@ -184,13 +184,15 @@ def _with_checksums(
     progress.phase("Reading objects", len(chosen))
     for row in chosen:
         checksum = None
-        if method in (Method.USE_ETAG, Method.CALCULATE_IF_NEEDED):
-            checksum = of_etag(row.facts.etag)
+        if method in (objects.Method.USE_ETAG, objects.Method.CALCULATE_IF_NEEDED):
+            checksum = objects.of_etag(row.facts.etag)
         try:
-            if method is Method.CALCULATE_ALWAYS or (
-                method is Method.CALCULATE_IF_NEEDED and checksum is None
+            if method is objects.Method.CALCULATE_ALWAYS or (
+                method is objects.Method.CALCULATE_IF_NEEDED and checksum is None
             ):
-                checksum = SHA2_256 + checksum_of(row.location, stores, "sha256", etag=row.facts.strong_etag)
+                checksum = objects.SHA2_256 + objects.checksum_of(
+                    row.location, stores, "sha256", etag=row.facts.strong_etag
+                )
             found.append(replace(row, facts=replace(row.facts, file_checksum=checksum)))
         except OdfchainError as error:
             faults.append(stac.AssetFault(row.item_id, row.asset_key, error))
@@ -245,7 +247,7 @@ class ProjectOptions:
     """True if they become the assets' own hrefs."""
     keep_version: bool = False
     """True if documents of STAC 1.0 stay at 1.0, and their extensions as they are."""
-    access: Access
+    access: objects.Access
     """The base of relative keys."""
 
 
@@ -387,7 +389,10 @@ def _projected(
     data = stac.bytes_of(path)
     in_lines = path.suffix.lower() in stac.LINES
     try:
-        found = [one(each) for each in (stac.documents_of if in_lines else _alone)(data, str(path))]
+        found = [
+            one(each)
+            for each in (stac.documents_of(data, str(path)) if in_lines else [stac.parsed(data, str(path))])
+        ]
         shown = [
             json.dumps(each, ensure_ascii=False, indent=None if in_lines else 2, allow_nan=False) + "\n"
             for each, _ in found
@@ -398,10 +403,6 @@ def _projected(
         raise type(error)(message, hint=error.hint) from None
     except ValueError:
         raise AssetError(f"{path}: a number that is not finite, or a text that is not Unicode") from None
-
-
-def _alone(data: bytes, name: str) -> Iterator[Any]:
-    yield stac.parsed(data, name)
 
 
 def _check_item(item: Mapping[str, Any]) -> None:
@@ -475,7 +476,7 @@ def _put(item: dict[str, Any], place: dict[str, Any], row: AssetRow, href: str) 
         place[REFS] = [named_scheme(row.location, item["properties"].setdefault(STORAGE_SCHEMES, {}))]
 
 
-def _href(row: AssetRow, folder: Path, access: Access) -> str:
+def _href(row: AssetRow, folder: Path, access: objects.Access) -> str:
     # relative to the folder of the document that it is written into
     if not relative_to_lock(row.location):
         return row.location.href()

@@ -468,10 +468,10 @@ def _twice(batch: pa.RecordBatch, index: int, first: int) -> RowFault:
     return RowFault(first + index, item, asset, "named twice")
 
 
-def rows_of(table: pa.RecordBatch | pa.Table, *, judged: bool = False) -> Iterator[AssetRow]:
+def rows_of(table: pa.Table, *, judged: bool = False) -> Iterator[AssetRow]:
     """The rows as values, a few thousand of them in memory at a time."""
     number = 0
-    for batch in _pieces(table):
+    for batch in table.to_batches(max_chunksize=PIECE):
         if not judged:
             for fault in row_faults(batch, number):
                 raise DamagedLockError(str(fault))
@@ -486,8 +486,3 @@ def rows_of(table: pa.RecordBatch | pa.Table, *, judged: bool = False) -> Iterat
             location = Location(store, container, endpoint, key)
             yield AssetRow(item, asset, location, Facts(size, etag, time, checksum))
         number += batch.num_rows
-
-
-def _pieces(table: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]:
-    whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-    yield from whole.to_batches(max_chunksize=PIECE)

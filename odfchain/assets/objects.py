@@ -27,7 +27,6 @@ from odfchain.assets.hrefs import public_href
 from odfchain.assets.lock_table import Facts
 from odfchain.errors import AccessError, AssetError, FetchError, OdfchainError, SourceNotFoundError
 from odfchain.limits import FetchLimits
-from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.http_rules import TransientError
 from odfchain.storage.locations import Location, open_store, store_message
@@ -344,18 +343,6 @@ class Probe:
     """The store says that there is no such object."""
     problem: str = ""
     """Why nothing is known."""
-
-
-def probe_all(
-    locations: Sequence[Location], stores: Stores, *, jobs: int = JOBS, progress: Progress = SILENT
-) -> Iterator[Probe]:
-    """Facts of each location, in order; `jobs` requests run at a time, and nothing is raised."""
-    progress.phase("Asking for facts", len(locations))
-    for start in range(0, len(locations), WINDOW):
-        window = locations[start : start + WINDOW]
-        found = probes_of(window, stores, jobs)
-        progress.advance(len(window))
-        yield from found
 
 
 def probes_of(locations: Sequence[Location], stores: Stores, jobs: int) -> list[Probe]:

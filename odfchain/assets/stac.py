@@ -15,16 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from odfchain.assets.hrefs import (
-    ACCESS_KEY,
-    REFS,
-    STORAGE_SCHEMES,
-    parse_href,
-    parse_place,
-    place_of,
-    placed,
-    public_href,
-)
+from odfchain.assets import hrefs
 from odfchain.assets.lock_table import KIND
 from odfchain.assets.objects import Stores, read_small
 from odfchain.errors import AssetError, OdfchainError, UsageError
@@ -78,7 +69,7 @@ def parsed(data: bytes, name: str) -> Any:
     try:
         return json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        raise NoDocumentError(f"{public_href(name)}: not JSON") from None
+        raise NoDocumentError(f"{hrefs.public_href(name)}: not JSON") from None
 
 
 def kind_of(document: Any, name: str | None) -> str:
@@ -91,7 +82,7 @@ def kind_of(document: Any, name: str | None) -> str:
         if kind == "FeatureCollection" and isinstance(document.get("features"), list):
             return "FeatureCollection"
     raise NoDocumentError(
-        f"{public_href(name or 'a document')}: not an Item, an ItemCollection or a catalog of STAC"
+        f"{hrefs.public_href(name or 'a document')}: not an Item, an ItemCollection or a catalog of STAC"
     )
 
 
@@ -99,7 +90,9 @@ def features_of(document: Mapping[str, Any], name: str | None) -> Iterator[Any]:
     """The Items of an ItemCollection."""
     for feature in document["features"]:
         if kind_of(feature, name) != "Feature":
-            raise NoDocumentError(f"{public_href(name or 'a document')}: one of its features is not an Item")
+            raise NoDocumentError(
+                f"{hrefs.public_href(name or 'a document')}: one of its features is not an Item"
+            )
         yield feature
 
 
@@ -110,7 +103,7 @@ def files_like_documents(item: Mapping[str, Any], base: str | None) -> Iterator[
         href = asset.get("href") if isinstance(asset, dict) else None
         if isinstance(href, str) and href.lower().endswith((*JSON, *TABLES)):
             try:
-                location = parse_href(href, base)
+                location = hrefs.parse_href(href, base)
             except AssetError:
                 continue
             if location.store == "file":
@@ -218,8 +211,8 @@ class StacReader:
             return
         if len(self._seen) >= ASSETS.documents or depth > ASSETS.catalog_depth:
             raise AssetError(
-                f"{public_href(place)}: more than {ASSETS.documents:,} documents, or {ASSETS.catalog_depth} "
-                "catalogs within each other",
+                f"{hrefs.public_href(place)}: more than {ASSETS.documents:,} documents, or "
+                f"{ASSETS.catalog_depth} catalogs within each other",
                 hint="derive from a part of the catalog at a time",
             )
         self._seen.add(place)
@@ -227,7 +220,7 @@ class StacReader:
         if name.endswith(TABLES):
             if "://" in place:
                 raise AssetError(
-                    f"{public_href(place)}: STAC GeoParquet is read from files",
+                    f"{hrefs.public_href(place)}: STAC GeoParquet is read from files",
                     hint="download it, then derive",
                 )
             yield from self._parquet(Path(place))
@@ -240,7 +233,7 @@ class StacReader:
 
     def _bytes(self, place: str) -> bytes:
         if "://" in place:
-            return read_small(parse_place(place), self.stores, ASSETS.document_bytes)
+            return read_small(hrefs.parse_place(place), self.stores, ASSETS.document_bytes)
         return bytes_of(Path(place))
 
     def _lines(self, data: bytes, place: str | None) -> Iterator[NamedAsset]:
@@ -255,7 +248,7 @@ class StacReader:
         elif kind == "FeatureCollection":
             if place is not None and "://" in place and any(rel == "next" for rel, _ in _links(document)):
                 raise AssetError(
-                    f"{public_href(place)}: a page of a search that goes on on another one",
+                    f"{hrefs.public_href(place)}: a page of a search that goes on on another one",
                     hint="search with a client, and derive from its output with -",
                 )
             for feature in features_of(document, place):
@@ -264,13 +257,15 @@ class StacReader:
             for rel, href in _links(document):
                 if rel in ("item", "child", "items"):
                     base = place if place is not None else _self_link(document)
-                    yield from self._document(place_of(_allowed(parse_href(href, base), place)), depth + 1)
+                    yield from self._document(
+                        hrefs.place_of(_allowed(hrefs.parse_href(href, base), place)), depth + 1
+                    )
 
     def _item(self, item: Mapping[str, Any], place: str | None) -> Iterator[NamedAsset]:
         name, assets = item.get("id"), item.get("assets")
         if not isinstance(name, str) or not name or not isinstance(assets, dict):
             raise NoDocumentError(
-                f"{public_href(place or 'a document')}: an Item without an id or without assets"
+                f"{hrefs.public_href(place or 'a document')}: an Item without an id or without assets"
             )
         self.items += 1
         base = _self_link(item) or place
@@ -278,7 +273,7 @@ class StacReader:
         collection, properties = item.get("collection"), item.get("properties")
         collection = collection if isinstance(collection, str) else None
         # the columns of STAC GeoParquet are the properties themselves
-        schemes = (properties if isinstance(properties, dict) else item).get(STORAGE_SCHEMES)
+        schemes = (properties if isinstance(properties, dict) else item).get(hrefs.STORAGE_SCHEMES)
         for key, asset in assets.items():
             if self.selection.wants(name, key):
                 try:
@@ -295,11 +290,11 @@ class StacReader:
         _check_name("the Item's id", item)
         _check_name("the asset's key", key)
         chosen, href, size = _chosen(asset if isinstance(asset, dict) else {}, self.selection.alternate)
-        location = parse_href(href, base, strip_query=self.selection.strip_query)
-        return placed(location, schemes, chosen.get(REFS)), size
+        location = hrefs.parse_href(href, base, strip_query=self.selection.strip_query)
+        return hrefs.placed(location, schemes, chosen.get(hrefs.REFS)), size
 
     def _parquet(self, path: Path) -> Iterator[NamedAsset]:
-        wanted = ("type", "id", "collection", "links", "assets", STORAGE_SCHEMES)
+        wanted = ("type", "id", "collection", "links", "assets", hrefs.STORAGE_SCHEMES)
         with open_parquet(path) as file:
             names = file.schema_arrow.names
             if "id" not in names or "assets" not in names:
@@ -321,7 +316,7 @@ def _check_name(what: str, text: str) -> None:
     size = len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
     if not size or not text.isprintable() or size > ASSETS.text_bytes:
         raise AssetError(f"{what} is empty, has control characters, or more than {ASSETS.text_bytes:,} bytes")
-    if "AKIA" in text and ACCESS_KEY.search(text):
+    if "AKIA" in text and hrefs.ACCESS_KEY.search(text):
         raise AssetError(f"{what} contains an access key", hint="a lock is published")
 
 
@@ -365,5 +360,5 @@ def _self_link(document: Mapping[str, Any]) -> str | None:
 def _allowed(location: Location, place: str | None) -> Location:
     # a document of a server must not name files of this machine
     if location.store == "file" and place is not None and "://" in place and not place.startswith("file:"):
-        raise AssetError(f"{public_href(place)}: names a file of this machine, and came from a server")
+        raise AssetError(f"{hrefs.public_href(place)}: names a file of this machine, and came from a server")
     return location

@@ -25,17 +25,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from odfchain.errors import FetchError, InvalidIdError
-from odfchain.ingest.fetching import (
-    ETAG,
-    LAST_MODIFIED,
-    UP_TO_DATE,
-    FetchContext,
-    Fetched,
-    FetchResult,
-    container_variables,
-    etag_state,
-    last_modified_state,
-)
+from odfchain.ingest import fetching
 from odfchain.ingest.prepare import CHUNK_BYTES, TAIL_BYTES, Tail
 from odfchain.odf.events import SourceState
 from odfchain.odf.sources import FetchStepContainer
@@ -50,7 +40,7 @@ _LEAST_SECONDS = 0.1
 _REMOVE_SECONDS = 60.0
 
 
-def run_container(command: list[str], path: Path, context: FetchContext) -> int:
+def run_container(command: list[str], path: Path, context: fetching.FetchContext) -> int:
     """Run the container to its end; returns how many bytes it has printed to the new file `path`.
 
     `command` runs it under the name after `--name`. When anything fails, the container is ended and removed.
@@ -117,7 +107,7 @@ def _pump(
     tail: Tail,
     output: BinaryIO,
     path: Path,
-    context: FetchContext,
+    context: fetching.FetchContext,
 ) -> int:
     what = context.name
     deadline = time.monotonic() + context.limits.deadline
@@ -172,14 +162,14 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def fetch_container(
-    step: FetchStepContainer, context: FetchContext, *, runtime: Path | None = None
-) -> FetchResult:
+    step: FetchStepContainer, context: fetching.FetchContext, *, runtime: Path | None = None
+) -> fetching.FetchResult:
     """Run a container: its output and the state it leaves, or `UP_TO_DATE`; the container is removed.
 
     `runtime` is the program that runs containers (default: podman or docker, whichever is installed).
     """
     what = f"container {one_line(step.image)}"
-    given = container_variables(step)
+    given = fetching.container_variables(step)
     # the container may repeat them in its output
     secrets = frozenset({context.variables.get(name, "") for name in given} - {""})
     context = dataclasses.replace(context, name=what, secrets=secrets)
@@ -211,7 +201,7 @@ def fetch_container(
         raise
     finally:
         shutil.rmtree(private, ignore_errors=True)
-    if result is UP_TO_DATE:
+    if result is fetching.UP_TO_DATE:
         remove_quietly(path)
     return result
 
@@ -237,12 +227,12 @@ def _find_runtime() -> Path:
     )
 
 
-def _variables(step: FetchStepContainer, context: FetchContext) -> str:
+def _variables(step: FetchStepContainer, context: fetching.FetchContext) -> str:
     # variables of the contract win over those of the manifest
     what, previous = context.name, context.previous
     contract = {
-        "ODF_ETAG": previous.value if previous and previous.kind == ETAG else "",
-        "ODF_LAST_MODIFIED": previous.value if previous and previous.kind == LAST_MODIFIED else "",
+        "ODF_ETAG": previous.value if previous and previous.kind == fetching.ETAG else "",
+        "ODF_LAST_MODIFIED": previous.value if previous and previous.kind == fetching.LAST_MODIFIED else "",
         "ODF_NEW_ETAG_PATH": f"{OUT}/{_ETAG_FILE}",
         "ODF_NEW_LAST_MODIFIED_PATH": f"{OUT}/{_TIME_FILE}",
         "ODF_NEW_HAS_MORE_DATA_PATH": f"{OUT}/{_MORE_FILE}",
@@ -279,7 +269,7 @@ def _variables(step: FetchStepContainer, context: FetchContext) -> str:
 # --- what it leaves ----------------------------------------------------------------------------------
 
 
-def _result(out: Path, path: Path, size: int, context: FetchContext) -> FetchResult:
+def _result(out: Path, path: Path, size: int, context: fetching.FetchContext) -> fetching.FetchResult:
     what = context.name
     state = _new_state(out, what)
     has_more = os.path.lexists(out / _MORE_FILE)
@@ -289,26 +279,26 @@ def _result(out: Path, path: Path, size: int, context: FetchContext) -> FetchRes
                 f"{what}: printed {size:,} bytes and left the state as it was",
                 hint="the container must write a new state whenever it prints data",
             )
-        return UP_TO_DATE
+        return fetching.UP_TO_DATE
     if state is None and has_more:
         raise FetchError(
             f"{what}: says that there is more, and not from where on",
             hint=f"the container must write its state to {OUT}/{_ETAG_FILE} or {OUT}/{_TIME_FILE}",
         )
     if state is None and context.previous is not None and not size:
-        return UP_TO_DATE  # it says nothing, so what is remembered stays
-    return Fetched(path=path, name=what, state=state, has_more=has_more)
+        return fetching.UP_TO_DATE  # it says nothing, so what is remembered stays
+    return fetching.Fetched(path=path, name=what, state=state, has_more=has_more)
 
 
 def _new_state(out: Path, what: str) -> SourceState | None:
     tag = _state_text(out / _ETAG_FILE, what)
     if tag is not None:
-        return etag_state(tag)
+        return fetching.etag_state(tag)
     text = _state_text(out / _TIME_FILE, what)
     if text is None:
         return None
     try:
-        return last_modified_state(Timestamp.parse(text))
+        return fetching.last_modified_state(Timestamp.parse(text))
     except InvalidIdError as error:
         raise FetchError(f"{what}: {_TIME_FILE}: {error}", hint=error.hint) from None
 

@@ -33,14 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
-from odfchain.ingest.fetching import (
-    ETAG,
-    UP_TO_DATE,
-    FetchContext,
-    Fetched,
-    FetchResult,
-    etag_state,
-)
+from odfchain.ingest import fetching
 from odfchain.odf import sources as src
 from odfchain.odf.enums import SourceOrdering
 from odfchain.odf.times import Timestamp
@@ -247,19 +240,15 @@ def from_path(pattern: str, timestamp_format: str | None, text: str) -> Timestam
         ) from None
 
 
-def check_pattern(pattern: str) -> None:
-    """A text can be looked through by this pattern."""
-    _match(pattern, "")
-
-
 def _find(pattern: str, text: str) -> str:
-    match = _match(pattern, text)
+    match = match_pattern(pattern, text)
     if match is None:
         raise FetchError(f"event time pattern {one_line(pattern)!r} does not match {one_line(text)!r}")
     return match.get("g1", match["g0"])
 
 
-def _match(pattern: str, text: str) -> dict[str, str] | None:
+def match_pattern(pattern: str, text: str) -> dict[str, str] | None:
+    """What the groups of a pattern find in a text; None where it does not match."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -335,7 +324,7 @@ class _Position:
     name: bytes
 
 
-def fetch_glob(step: src.FetchStepFilesGlob, context: FetchContext) -> FetchResult:
+def fetch_glob(step: src.FetchStepFilesGlob, context: fetching.FetchContext) -> fetching.FetchResult:
     """The first matching file that was not read yet (the user's own, not a copy), or `UP_TO_DATE`.
 
     Only regular files count. Files that came late or changed since the previous state are reported.
@@ -363,15 +352,15 @@ def fetch_glob(step: src.FetchStepFilesGlob, context: FetchContext) -> FetchResu
         done = [f for p, f in placed if last is not None and (p <= last or p.name in read)]
         _note_late_or_changed(done, context.previous_time, context, what)
     if not new:
-        return UP_TO_DATE
+        return fetching.UP_TO_DATE
     place, file = new[0]
     _note_same_names([other for p, other in new if p == place], context, what)
     if not os.access(file.path, os.R_OK):
         raise FetchError(f"{one_line(file.path)}: no permission to read it")
-    return Fetched(
+    return fetching.Fetched(
         path=Path(file.path),
         name=file.path,
-        state=etag_state(order.state_of(file)),
+        state=fetching.etag_state(order.state_of(file)),
         event_time=_event_time(step.event_time, file),
         has_more=new[-1][0] > place,
         advances=True,
@@ -452,12 +441,12 @@ class _Order:
             ) from None
         return f"{_change_time(file)} {name}" if self._by_change else name
 
-    def names_read(self, context: FetchContext) -> frozenset[bytes]:
+    def names_read(self, context: fetching.FetchContext) -> frozenset[bytes]:
         # only where a change moves a file behind the last one: in every other order what was read stays
         # before
         if not (self._once and self._by_change):
             return frozenset()
-        states = (state for state in context.recorded() if state.kind == ETAG)
+        states = (state for state in context.recorded() if state.kind == fetching.ETAG)
         return frozenset(os.fsencode(state.value.partition(" ")[2]) for state in states)
 
     def of_state(self, text: str, files: list[_File]) -> _Position:
@@ -501,7 +490,9 @@ def _change_time(file: _File) -> Timestamp:
         raise FetchError(f"{one_line(file.path)}: its time of modification is out of range") from None
 
 
-def _note_late_or_changed(done: list[_File], recorded: Timestamp, context: FetchContext, what: str) -> None:
+def _note_late_or_changed(
+    done: list[_File], recorded: Timestamp, context: fetching.FetchContext, what: str
+) -> None:
     # the time of the last change of a file's entry: copying and moving can keep all other times
     since = recorded.epoch_ns + _MILLISECOND  # recorded times are whole milliseconds, rounded down
     found = [file.below for file in done if file.info.st_ctime_ns >= since]
@@ -512,7 +503,7 @@ def _note_late_or_changed(done: list[_File], recorded: Timestamp, context: Fetch
         )
 
 
-def _note_same_names(same: list[_File], context: FetchContext, what: str) -> None:
+def _note_same_names(same: list[_File], context: fetching.FetchContext, what: str) -> None:
     if len(same) > 1:
         context.progress.note(
             f"{what}: this dataset was begun by a program that tells files by their base names, so only the "

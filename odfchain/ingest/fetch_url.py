@@ -8,36 +8,30 @@ Source: specification "FetchStep::Url" and "EventTimeSource".
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import ftplib
 import http
 import os
 import re
+import socket
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
-from odfchain.ingest.fetching import (
-    UP_TO_DATE,
-    Download,
-    FetchContext,
-    Fetched,
-    FetchResult,
-    etag_state,
-    last_modified_state,
-    remembered_time,
-)
+from odfchain.ingest import fetching
 from odfchain.odf import sources as src
 from odfchain.odf.events import SourceState
 from odfchain.odf.times import Timestamp
-from odfchain.storage.http_client import HttpPool, request_headers
+from odfchain.storage.http_client import HttpPool, connect, request_headers
 from odfchain.storage.http_connection import Response
 from odfchain.storage.http_rules import Deadline, Headers, TransientError, http_date
 from odfchain.storage.locations import ENVIRONMENT_HINT, Location, open_store, store_message
 from odfchain.storage.template import expand, names_in, public_name, redact, unreadable_name, values_in
-from odfchain.storage.urls import Target, parse_target
+from odfchain.storage.urls import Target, parse_target, resolve
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
@@ -52,7 +46,7 @@ _SUPPORTED = "file, http, https, ftp, s3, gs, az, azure and abfs are"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
-def fetch_url(step: src.FetchStepUrl, context: FetchContext) -> FetchResult:
+def fetch_url(step: src.FetchStepUrl, context: fetching.FetchContext) -> fetching.FetchResult:
     """New bytes behind the step's URL, or `UP_TO_DATE`; templates are filled in from the variables."""
     name = public_name(step.url)
     url = expand(step.url, context.variables, where=name)
@@ -66,20 +60,15 @@ def fetch_url(step: src.FetchStepUrl, context: FetchContext) -> FetchResult:
     scheme = _scheme(url, name)
     time = _time_from_path(step, url, secrets, name)
     context = replace(context, name=name, secrets=secrets)
-    result: FetchResult
+    result: fetching.FetchResult
     if scheme == "file":
         result = _fetch_file(url, context)
     elif scheme in ("http", "https"):
         result = fetch_http(url, headers, context, sent)
     else:
         context.check_host(sent, *_host(url))
-        if scheme == "ftp":
-            from odfchain.ingest.fetch_ftp import fetch_ftp
-
-            result = fetch_ftp(url, context)
-        else:
-            result = fetch_object(url, context)
-    if result is UP_TO_DATE or isinstance(step.event_time, src.EventTimeSourceFromMetadata | None):
+        result = (fetch_ftp if scheme == "ftp" else fetch_object)(url, context)
+    if result is fetching.UP_TO_DATE or isinstance(step.event_time, src.EventTimeSourceFromMetadata | None):
         return result
     return replace(result, event_time=time)  # None, the system time, unless the path says another
 
@@ -142,7 +131,7 @@ def _host(url: str) -> tuple[str, int | None]:
     return host, port
 
 
-def _fetch_file(url: str, context: FetchContext) -> FetchResult:
+def _fetch_file(url: str, context: fetching.FetchContext) -> fetching.FetchResult:
     # the user's own file is read in place, not copied
     name = context.name
     path = _file_path(url, name)
@@ -164,10 +153,10 @@ def _fetch_file(url: str, context: FetchContext) -> FetchResult:
         time = Timestamp.from_epoch_ms(info.st_mtime_ns // 1_000_000)
     except InvalidIdError:
         raise FetchError(f"{name}: its time of modification is out of range") from None
-    state = last_modified_state(time)
+    state = fetching.last_modified_state(time)
     if context.is_known(state):
-        return UP_TO_DATE
-    return Fetched(path=path, name=name, state=state, event_time=time)
+        return fetching.UP_TO_DATE
+    return fetching.Fetched(path=path, name=name, state=state, event_time=time)
 
 
 def _file_path(url: str, name: str) -> Path:
@@ -205,27 +194,27 @@ _EXCERPT = 2_000
 def fetch_http(
     url: str,
     headers: Iterable[tuple[str, str]],
-    context: FetchContext,
+    context: fetching.FetchContext,
     sent: Mapping[str, str] | None = None,
-) -> FetchResult:
+) -> fetching.FetchResult:
     """The body behind the URL in a file of the context's folder, or `UP_TO_DATE`.
 
     `sent` are the variables that URL and headers are made of. The event time is `Last-Modified`, where that
     is there and valid.
     """
-    with Download(context) as download:
-        return download.with_retries(_Fetch(url, headers, context, download, sent or {}).attempt)
+    with fetching.Download(context) as download:
+        return download.with_retries(_HttpFetch(url, headers, context, download, sent or {}).attempt)
 
 
-class _Fetch:
+class _HttpFetch:
     """One fetch with all its attempts."""
 
     def __init__(
         self,
         url: str,
         headers: Iterable[tuple[str, str]],
-        context: FetchContext,
-        download: Download,
+        context: fetching.FetchContext,
+        download: fetching.Download,
         sent: Mapping[str, str],
     ) -> None:
         self._target = parse_target(url, name=context.name)
@@ -238,7 +227,7 @@ class _Fetch:
         self._download = download
         self._condition = _condition(context)
 
-    def attempt(self) -> FetchResult:
+    def attempt(self) -> fetching.FetchResult:
         asked = self._condition if self._download.resumable is None else None
         with (
             contextlib.closing(HttpPool(self._context.limits)) as pool,
@@ -266,14 +255,14 @@ class _Fetch:
             own = [] if condition is None else [condition]
         return [("Connection", "close"), *own]
 
-    def _take(self, response: Response, where: str, *, conditional: bool) -> FetchResult:
+    def _take(self, response: Response, where: str, *, conditional: bool) -> fetching.FetchResult:
         status, headers, download = response.status, response.headers, self._download
         if status == http.HTTPStatus.NOT_MODIFIED and conditional:
-            return UP_TO_DATE
+            return fetching.UP_TO_DATE
         if status in (200, 203):
             # Some servers ignore conditions; what is known by its state need not be brought again.
             if self._context.is_known(_state(headers)):
-                return UP_TO_DATE
+                return fetching.UP_TO_DATE
             self._context.announce_if_new(_state(headers))
             download.begin(headers)
         elif status == http.HTTPStatus.PARTIAL_CONTENT and download.resumable is not None:
@@ -285,7 +274,7 @@ class _Fetch:
         path = download.finish()
         first = download.headers or headers
         modified = first.date("last-modified")
-        return Fetched(path=path, name=self._context.name, state=_state(first), event_time=modified)
+        return fetching.Fetched(path=path, name=self._context.name, state=_state(first), event_time=modified)
 
     def _refused(self, response: Response, where: str) -> FetchError | TransientError:
         status = response.status
@@ -323,8 +312,8 @@ def _checked(key: str, value: str, name: str) -> tuple[str, str]:
     return key, value.strip()
 
 
-def _condition(context: FetchContext) -> tuple[str, str] | None:
-    tag, time = context.previous_tag, remembered_time(context.previous)
+def _condition(context: fetching.FetchContext) -> tuple[str, str] | None:
+    tag, time = context.previous_tag, fetching.remembered_time(context.previous)
     if tag is not None:
         return ("If-None-Match", tag) if _VALUE.fullmatch(tag) else None
     return None if time is None else ("If-Modified-Since", http_date(time))
@@ -333,9 +322,9 @@ def _condition(context: FetchContext) -> tuple[str, str] | None:
 def _state(headers: Headers) -> SourceState | None:
     tag = headers.get("etag")
     if tag is not None:
-        return etag_state(tag)
+        return fetching.etag_state(tag)
     modified = headers.date("last-modified")
-    return None if modified is None else last_modified_state(modified)
+    return None if modified is None else fetching.last_modified_state(modified)
 
 
 # One object of S3, Google Cloud Storage, Azure Blob Storage or a compatible store. Endpoints and credentials
@@ -345,19 +334,19 @@ def _state(headers: Headers) -> SourceState | None:
 _CHUNK = 1 << 20
 
 
-def fetch_object(url: str, context: FetchContext) -> FetchResult:
+def fetch_object(url: str, context: fetching.FetchContext) -> fetching.FetchResult:
     """The object in a file of the context's folder, or `UP_TO_DATE`.
 
     The state is the entity tag, else the time of the last modification, of the very bytes that were brought.
     The event time is the time of the last modification.
     """
     place = _place(url, context.name)
-    with Download(context) as download, _translated(context, download.deadline):
+    with fetching.Download(context) as download, _store_errors(context, download.deadline):
         import obstore
 
         store = open_store(place, context.limits, download.deadline.remaining)
         if context.is_known(_object_state(obstore.head(store, place.key))):
-            return UP_TO_DATE
+            return fetching.UP_TO_DATE
         download.deadline.check()
         result = obstore.get(store, place.key)  # it may have changed since: its own description counts
         meta = result.meta
@@ -369,7 +358,9 @@ def fetch_object(url: str, context: FetchContext) -> FetchResult:
             path = download.finish()
         except TransientError as error:
             raise FetchError(f"{context.name}: {error.reason}") from error
-    return Fetched(path=path, name=context.name, state=_object_state(meta), event_time=_modified(meta))
+    return fetching.Fetched(
+        path=path, name=context.name, state=_object_state(meta), event_time=_modified(meta)
+    )
 
 
 def _place(url: str, name: str) -> Location:
@@ -387,11 +378,11 @@ def _modified(meta: ObjectMeta) -> Timestamp:
 
 def _object_state(meta: ObjectMeta) -> SourceState:
     tag = meta["e_tag"]
-    return etag_state(tag) if tag else last_modified_state(_modified(meta))
+    return fetching.etag_state(tag) if tag else fetching.last_modified_state(_modified(meta))
 
 
 @contextlib.contextmanager
-def _translated(context: FetchContext, deadline: Deadline) -> Iterator[None]:
+def _store_errors(context: fetching.FetchContext, deadline: Deadline) -> Iterator[None]:
     # one line for any error of the library
     from obstore.exceptions import BaseError
 
@@ -404,3 +395,307 @@ def _translated(context: FetchContext, deadline: Deadline) -> Iterator[None]:
         raise FetchError(
             f"{context.name}: {store_message(error, context.secrets)}", hint=ENVIRONMENT_HINT
         ) from error
+
+
+# A file behind an ftp URL: brought only if it changed, and continued where a connection broke. What is
+# remembered is the time of the last modification, if the server gives it (`MDTM`); it is asked for before and
+# after the transfer, so that it is the time of the very bytes that were brought. Transfers are binary and
+# passive, and the data come from the host that was connected to, not from an address of the reply. Every wait
+# ends at the deadline. Failures that may pass are retried as over HTTP. Sources: RFC 959, 1738 (3.2), 2428
+# and 3659 of the IETF.
+
+WIRE = "latin-1"
+"""One character for each byte: paths and replies are bytes of an encoding that only the server knows."""
+
+_FTP_CHUNK = 1 << 16
+_LONGEST_TALK = 1 << 18
+"""All replies of one connection together [bytes]; a reply of many lines has no other end."""
+
+_FTP_SIZE = re.compile(r"213 ([0-9]{1,19})\s*")
+_FTP_TIME = re.compile(
+    r"213 ([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})(?:\.([0-9]{1,20}))?\s*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FtpAddress:
+    """Path of a file: the folders to enter one after the other, and its name in the last one."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    folders: tuple[str, ...]
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """A server's facts about a file."""
+
+    size: int | None
+    modified: Timestamp | None
+
+
+class FtpSession(ftplib.FTP):
+    """A control connection on which every wait ends at the deadline.
+
+    Raises:
+        TransientError: time is up, or the connection fails.
+        FetchError: the server talks without end.
+        ftplib.Error: its replies.
+    """
+
+    encoding = WIRE
+    trust_server_pasv_ipv4_address = False
+
+    def __init__(self, context: fetching.FetchContext, deadline: Deadline) -> None:
+        super().__init__(encoding=WIRE)
+        self._limits = context.limits
+        self._name = context.name
+        self._deadline = deadline
+        self._unread = b""
+        self._heard = 0
+
+    def enter(self, place: FtpAddress) -> None:
+        """Connect, log in, and go to the file's folder."""
+        addresses = resolve(place.host, place.port, name=self._name)
+        self.sock, _ = connect(addresses, place.port, self._limits, self._deadline)
+        self.af = self.sock.family
+        self.voidresp()
+        self.login(place.user, place.password)
+        self.voidcmd("TYPE I")
+        for folder in place.folders:
+            self.voidcmd(f"CWD {folder}")
+
+    def facts(self, file: str) -> FileFacts:
+        """The server's facts about a file; empty for a server without these commands."""
+        size = _FTP_SIZE.fullmatch(self._told(f"SIZE {file}"))
+        return FileFacts(int(size[1]) if size else None, self.modified(file))
+
+    def modified(self, file: str) -> Timestamp | None:
+        """When the file was modified, if the server tells."""
+        return parse_mdtm(self._told(f"MDTM {file}"))
+
+    def _told(self, command: str) -> str:
+        # Only a lasting refusal means that there are no facts: a state that comes and goes would repeat rows.
+        try:
+            return self.sendcmd(command)
+        except ftplib.error_perm:
+            return ""
+
+    def data_connection(self) -> socket.socket:
+        """A connection that the next file will come over."""
+        try:
+            host, port = self.makepasv()
+        except ValueError as error:  # a port that is no number
+            raise ftplib.error_proto from error
+        if not 0 < port < 65_536:
+            raise ftplib.error_proto
+        return connect([host], port, self._limits, self._deadline)[0]
+
+    def restart(self, offset: int) -> bool:
+        """True if the server will begin the next file at this byte."""
+        try:
+            reply = self.sendcmd(f"REST {offset}")
+        except ftplib.error_perm:
+            return False
+        return reply.startswith("3")
+
+    def request(self, file: str) -> None:
+        """Have the file sent over the data connection."""
+        if not self.sendcmd(f"RETR {file}").startswith("1"):
+            raise ftplib.error_reply
+
+    def receive(self, connection: socket.socket) -> bytes:
+        """The next bytes, none at the end."""
+        self._deadline.check()
+        connection.settimeout(max(1e-3, min(self._limits.idle_timeout, self._deadline.remaining)))
+        try:
+            return connection.recv(_FTP_CHUNK)
+        except TimeoutError as error:
+            self._deadline.check()
+            raise TransientError(f"no byte within {self._limits.idle_timeout:g} s") from error
+
+    def leave(self) -> None:
+        """Say goodbye, without waiting for an answer: all that was wanted is here."""
+        with contextlib.suppress(OSError):
+            self.putcmd("QUIT")
+
+    def getline(self) -> str:
+        """One line of a reply; replaces the library's, whose waits have no common end."""
+        while b"\n" not in self._unread:
+            part = self.receive(self.sock) if self.sock else b""
+            self._heard += len(part)
+            if self._heard > _LONGEST_TALK:
+                raise FetchError(f"{self._name}: the server talks without end")
+            if not part:
+                raise EOFError
+            self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode(WIRE).rstrip("\r")
+
+
+def parse_mdtm(reply: str) -> Timestamp | None:
+    """The time in a reply to `MDTM` (RFC 3659, 3.1), cut to milliseconds; None if it tells none."""
+    match = _FTP_TIME.fullmatch(reply)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = (int(match[part]) for part in range(1, 7))
+    second = 59 if second == 60 else second  # a leap second is legal, and nothing here can hold it
+    micros = int((match[7] or "")[:3].ljust(3, "0")) * 1_000
+    try:
+        return Timestamp.from_datetime(
+            dt.datetime(year, month, day, hour, minute, second, micros, tzinfo=dt.UTC)
+        )
+    except (ValueError, OverflowError):
+        return None
+
+
+_FTP_TYPE = re.compile(r"(?P<path>.*);type=(?P<type>[A-Za-z])", re.DOTALL)
+_FTP_BREAKS = re.compile(r"[\r\n\0]")
+
+
+def fetch_ftp(url: str, context: fetching.FetchContext) -> fetching.FetchResult:
+    """The file behind the URL in a file of the context's folder, or `UP_TO_DATE`.
+
+    The URL's password is a secret, too. The event time is the time of the last modification, where the server
+    tells it.
+    """
+    place = parse_place(url, name=context.name)
+    secrets = context.secrets | {place.password.encode(WIRE).decode("utf-8", "replace")} - {""}
+    context = replace(context, secrets=secrets)
+    with fetching.Download(context) as download:
+        return download.with_retries(_FtpFetch(place, context, download).attempt)
+
+
+def parse_place(url: str, *, name: str) -> FtpAddress:
+    """The place that an ftp URL names (RFC 1738, 3.2); messages call it `name`.
+
+    Folders are relative to the one in which the user's session begins, unless the path begins with `//` or
+    `/%2F`. Texts have one character for each byte.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, ftplib.FTP_PORT if parts.port is None else parts.port
+    except ValueError:
+        host, port = None, 0
+    masked = unreadable_name(name)  # a / ? or # in a password ends the host early
+    if not host or not port:
+        hint = "write it like ftp://host/path; in a user and password write / as %2F, ? as %3F and # as %23"
+        raise FetchError(f"{masked}: not a valid URL", hint=hint)
+    if parts.query or parts.fragment:
+        raise FetchError(f"{masked}: an ftp URL has no query", hint="in a path write ? as %3F and # as %23")
+    path = parts.path
+    if typed := _FTP_TYPE.fullmatch(path):
+        if typed["type"].lower() != "i":
+            raise FetchError(f"{name}: files are transferred as they are: only ;type=i is supported")
+        path = typed["path"]
+    *folders, file = path.removeprefix("/").split("/")
+    # `//` or `/%2F`: from the root; else relative to the folder in which the session begins
+    if folders and not folders[0]:
+        folders[0] = "/"
+    if not file:
+        raise FetchError(f"{name}: does not name a file", hint="write it like ftp://host/path/to/file")
+    user, password = _ftp_text(parts.username or ""), _ftp_text(parts.password or "")
+    names = tuple(_ftp_text(folder) for folder in folders if folder)
+    found = FtpAddress(host, port, user, password, names, _ftp_text(file))
+    if any(_FTP_BREAKS.search(text) for text in (user, password, *names, found.file)):
+        raise FetchError(f"{name}: the URL has line breaks, which cannot be sent")
+    return found
+
+
+def _ftp_text(segment: str) -> str:
+    return unquote_to_bytes(segment).decode(WIRE)
+
+
+@dataclass(slots=True)
+class _FtpFetch:
+    """One fetch with all its attempts."""
+
+    _place: FtpAddress
+    _context: fetching.FetchContext
+    _download: fetching.Download
+    _begun: FileFacts | None = None
+    """The file that the bytes so far are from."""
+    _restarts: bool = True
+    """True if the server can be relied on to resume at the requested byte."""
+
+    def attempt(self) -> fetching.FetchResult:
+        with (
+            _ftp_errors(self._context),
+            contextlib.closing(FtpSession(self._context, self._download.deadline)) as session,
+        ):
+            session.enter(self._place)
+            facts = session.facts(self._place.file)
+            state = None if facts.modified is None else fetching.last_modified_state(facts.modified)
+            if self._context.is_known(state):
+                session.leave()
+                return fetching.UP_TO_DATE
+            self._context.announce_if_new(state)
+            self._retrieve(session, facts)
+            if facts.modified is not None and session.modified(self._place.file) != facts.modified:
+                self._download.forget()
+                raise TransientError("the file changed while it was read")
+            session.leave()
+        path = self._download.finish()
+        return fetching.Fetched(path=path, name=self._context.name, state=state, event_time=facts.modified)
+
+    def _retrieve(self, session: FtpSession, facts: FileFacts) -> None:
+        download = self._download
+        offset = download.received if self._can_continue(facts) else 0
+        if offset and offset == facts.size:  # all that lacked was the server's word that this is all
+            return
+        with contextlib.closing(session.data_connection()) as data:
+            restarted = offset > 0 and session.restart(offset)
+            session.request(self._place.file)
+            if restarted:
+                download.resume(_rest(offset, facts))
+            else:
+                download.begin(_whole(facts))
+                self._begun = facts
+            while chunk := session.receive(data):
+                if facts.size is not None and download.received + len(chunk) > facts.size:
+                    download.forget()
+                    self._restarts = self._restarts and not restarted
+                    raise TransientError(f"more came than the announced {facts.size:,} bytes")
+                download.append(chunk)
+        session.voidresp()
+
+    def _can_continue(self, facts: FileFacts) -> bool:
+        # the bytes so far must be the beginning of the present file
+        known = facts.size is not None and facts.modified is not None
+        return self._restarts and known and self._download.headers is not None and facts == self._begun
+
+
+def _whole(facts: FileFacts) -> Headers:
+    # the facts as HTTP headers, which `Download` understands
+    return Headers([] if facts.size is None else [(b"content-length", b"%d" % facts.size)])
+
+
+def _rest(offset: int, facts: FileFacts) -> Headers:
+    size = facts.size or 0
+    return Headers([(b"content-range", b"bytes %d-%d/%d" % (offset, size - 1, size))])
+
+
+@contextlib.contextmanager
+def _ftp_errors(context: fetching.FetchContext) -> Iterator[None]:
+    # one line for any error of the library, or a TransientError for another attempt
+    try:
+        yield
+    except EOFError as error:
+        raise TransientError("the server closed the connection") from error
+    except OSError as error:
+        said = one_line(error.strerror or str(error)).lower()
+        raise TransientError(f"the connection was lost: {said}") from error
+    except ftplib.Error as error:
+        said = str(error).encode(WIRE).decode("utf-8", "replace")
+        said = one_line(redact(said, context.secrets))
+        if isinstance(error, ftplib.error_perm):
+            if said.startswith("550"):
+                raise SourceNotFoundError(f"{context.name}: not found: FTP reply {said}") from error
+            hint = "check the user and the password in the URL" if said.startswith("530") else None
+            raise FetchError(f"{context.name}: FTP reply {said}", hint=hint) from error
+        if isinstance(error, ftplib.error_temp):
+            raise TransientError(f"FTP reply {said}") from error
+        raise TransientError(f"the server does not answer in FTP{f': {said}' if said else ''}") from error

@@ -100,6 +100,87 @@ class WriterState:
             else slice_path(self.dataset, staged_file(facts, self.since))
         )
 
+    def look_back(
+        self,
+        session: Callable[[], SparkSession],
+        new: tuple[RecordedSlice, ...],
+        schema: ds.DataSchema,
+        staging: Path,
+    ) -> LookBack:
+        """The rows to compare with once `new` is recorded; a due state checkpoint is written in `staging`.
+
+        `schema` is that of the dataset with `new`.
+        """
+
+        def extended() -> RecordedRows:
+            before = self.recorded()
+            return dataclasses.replace(before, slices=(*before.slices, *new))
+
+        keeps = self.merge.KEEPS_STATE
+        if self.checkpoint is None and not keeps:
+            return LookBack(extended, None)
+        after = extended()
+        # our own checkpoint stays in force for blocks that make none, because it says up to where it counts;
+        # one of another tool does not, because its maker has not seen the new rows
+        kept = self.checkpoint if after.checkpoint is not None else None
+        before = after.for_state(self.merge.primary_key) if keeps else after
+        if not keeps or not checkpoint_is_due(before):
+            return LookBack(lambda: after, kept, carried=kept)
+        facts, made = _write_checkpoint(session(), self, before, schema, staging)
+        name = Multihash.parse(facts.physical_hash)
+        return LookBack(
+            lambda: dataclasses.replace(after, checkpoint=made),
+            Checkpoint(physical_hash=name, size=facts.size),
+            carried=kept,
+            staged=StagedFile(made.path, name, since=self.since),
+        )
+
+    def only_relevant(
+        self, session: SparkSession, new: MergeInput, recorded: RecordedRows, staging: Path
+    ) -> RecordedRows:
+        """The recorded rows without slices that have no key of the input, by footers or hashes."""
+        # executors leave hashes in `staging`; in memory are those of one input and a piece of a slice
+        assert self.schema is not None  # noqa: S101 - a slice was recorded
+        key = self.merge.primary_key
+        fields = tuple(f for name in key if (f := self.schema.field(name)) is not None)
+        if (
+            recorded.folder is None
+            or sum(piece.rows for piece in recorded.slices) < INDEXED_ROWS
+            or len(fields) != len(key)
+            or any(isinstance(f.value_type, _NO_ORDER) for f in fields)
+        ):
+            return recorded
+        text = repr([(f.name, f.value_type) for f in fields])
+        files = KeyFiles(recorded.folder, hashlib.sha3_256(text.encode()).hexdigest()[:16])
+        first = col(key[0]).cast(physical_type(fields[0].type)).alias("first")
+        asked = new.frame.select(_hash_of(fields).alias("hash"), first).toArrow()
+        hashes = np.ascontiguousarray(asked.column("hash").to_numpy(), dtype=np.int64)
+        wanted = np.unique(hashes.view(np.uint64))
+        condition = with_any_of(
+            quoted(key[0]), asked.column("first"), slice_schema(ds.DataSchema(fields=fields)).field(0).type
+        )
+        committed = [piece for piece in recorded.slices if piece.name is not None]
+        files.keep_only(committed)
+        kept: set[RecordedSlice] = set(recorded.slices).difference(committed)
+        missing = []
+        for piece in committed:
+            if not piece.may_hold(condition):
+                continue
+            known = files.holds_any(piece, wanted)
+            if known is None:
+                missing.append(piece)
+            elif known:
+                kept.add(piece)
+        offset = self.schema.field(self.vocabulary.offset_column)
+        assert offset is not None  # noqa: S101 - a slice was recorded
+        for group in _grouped(missing):
+            _make(session, group, (offset, *fields), files, staging)
+            # a file that could not be kept says nothing, so its slice is read
+            kept.update(piece for piece in group if files.holds_any(piece, wanted) is not False)
+        return dataclasses.replace(
+            recorded, slices=tuple(piece for piece in recorded.slices if piece in kept)
+        )
+
     @classmethod
     def of(
         cls,
@@ -183,41 +264,6 @@ def _recorded_rows(
 def _describe(_: int, files: ExecutorFiles, key: str) -> StateCheckpoint | None:
     found = read_description(files.bring(key), key)
     return None if found is None else dataclasses.replace(found, path=None)
-
-
-def look_back(
-    session: Callable[[], SparkSession],
-    state: WriterState,
-    new: tuple[RecordedSlice, ...],
-    schema: ds.DataSchema,
-    staging: Path,
-) -> LookBack:
-    """The rows to compare with once `new` is recorded; a due state checkpoint is written in `staging`.
-
-    `schema` is that of the dataset with `new`.
-    """
-
-    def extended() -> RecordedRows:
-        before = state.recorded()
-        return dataclasses.replace(before, slices=(*before.slices, *new))
-
-    keeps = state.merge.KEEPS_STATE
-    if state.checkpoint is None and not keeps:
-        return LookBack(extended, None)
-    after = extended()
-    # our own checkpoint stays in force for blocks that make none, because it says up to where it counts; one
-    # of another tool does not, because its maker has not seen the new rows
-    kept = state.checkpoint if after.checkpoint is not None else None
-    before = after.for_state(state.merge.primary_key) if keeps else after
-    if not keeps or not checkpoint_is_due(before):
-        return LookBack(lambda: after, kept, carried=kept)
-    facts, made = _write_checkpoint(session(), state, before, schema, staging)
-    name = Multihash.parse(facts.physical_hash)
-    named, staged = (
-        Checkpoint(physical_hash=name, size=facts.size),
-        StagedFile(made.path, name, since=state.since),
-    )
-    return LookBack(lambda: dataclasses.replace(after, checkpoint=made), named, carried=kept, staged=staged)
 
 
 def _write_checkpoint(
@@ -369,51 +415,6 @@ LARGEST_INPUT = 8 << 20
 
 _ROWS_AT_ONCE = 4_000_000
 _NO_ORDER = (ds.DataTypeList, ds.DataTypeMap, ds.DataTypeStruct)
-
-
-def only_relevant(
-    session: SparkSession, state: WriterState, new: MergeInput, recorded: RecordedRows, staging: Path
-) -> RecordedRows:
-    """The recorded rows without slices that have no key of the input, by their footers or by its hashes."""
-    # executors leave hashes in `staging`; in memory are those of one input and a piece of a slice
-    assert state.schema is not None  # noqa: S101 - a slice was recorded
-    key = state.merge.primary_key
-    fields = tuple(f for name in key if (f := state.schema.field(name)) is not None)
-    if (
-        recorded.folder is None
-        or sum(piece.rows for piece in recorded.slices) < INDEXED_ROWS
-        or len(fields) != len(key)
-        or any(isinstance(f.value_type, _NO_ORDER) for f in fields)
-    ):
-        return recorded
-    text = repr([(f.name, f.value_type) for f in fields])
-    files = KeyFiles(recorded.folder, hashlib.sha3_256(text.encode()).hexdigest()[:16])
-    first = col(key[0]).cast(physical_type(fields[0].type)).alias("first")
-    asked = new.frame.select(_hash_of(fields).alias("hash"), first).toArrow()
-    hashes = np.ascontiguousarray(asked.column("hash").to_numpy(), dtype=np.int64)
-    wanted = np.unique(hashes.view(np.uint64))
-    condition = with_any_of(
-        quoted(key[0]), asked.column("first"), slice_schema(ds.DataSchema(fields=fields)).field(0).type
-    )
-    committed = [piece for piece in recorded.slices if piece.name is not None]
-    files.keep_only(committed)
-    kept: set[RecordedSlice] = set(recorded.slices).difference(committed)
-    missing = []
-    for piece in committed:
-        if not piece.may_hold(condition):
-            continue
-        known = files.holds_any(piece, wanted)
-        if known is None:
-            missing.append(piece)
-        elif known:
-            kept.add(piece)
-    offset = state.schema.field(state.vocabulary.offset_column)
-    assert offset is not None  # noqa: S101 - a slice was recorded
-    for group in _grouped(missing):
-        _make(session, group, (offset, *fields), files, staging)
-        # a file that could not be kept says nothing, so its slice is read
-        kept.update(piece for piece in group if files.holds_any(piece, wanted) is not False)
-    return dataclasses.replace(recorded, slices=tuple(piece for piece in recorded.slices if piece in kept))
 
 
 def _hash_of(fields: Sequence[ds.DataField]) -> Column:

@@ -65,6 +65,56 @@ class MergeInput:
         """The row with this `ROW_ID`, counted from 1."""
         return self.frame.where(col(ROW_ID) < row_id).count() + 1
 
+    def check_repeated(self, key: tuple[str, ...], duplicates: DuplicateKeys) -> tuple[int, int]:
+        """(rows left out that are copies of the one that is kept, rows left out that differ from it).
+
+        Raises:
+            BadInputError: rows of one key differ, and no option says which counts.
+        """
+        from pyspark.sql import functions as F
+
+        numbered = _numbered(self, key, last=duplicates is DuplicateKeys.LAST)
+        copy = F.count_if((col(_COPY) > 1) & ~col(_DIFFERS))
+        ((copies, others),) = numbered.agg(copy, F.count_if(col(_DIFFERS))).collect()
+        if others and duplicates is DuplicateKeys.REFUSE and (refusal := self.first_bad_key(key)) is not None:
+            raise refusal
+        return copies, others
+
+    def first_bad_key(self, key: tuple[str, ...], *, unique: bool = True) -> BadInputError | None:
+        """The first null key, or (`unique`) key of two rows that differ, as an error, for a failed job."""
+        null = self.frame.where(all_of(col(n).isNull() for n in key)).orderBy(ROW_ID).limit(1).collect()
+        if null:
+            what = f"column `{key[0]}` is null" if len(key) == 1 else f"({', '.join(key)}) has only nulls"
+            return BadInputError(f"primary key {what}", file=self.file, row=self.row_number(null[0][ROW_ID]))
+        if not unique:
+            return None
+        differing = _numbered(self, key, last=False).where(_DIFFERS)
+        twice = differing.orderBy(ROW_ID).limit(1).collect()
+        if not twice:
+            return None
+        of_key = all_of(col(name).eqNullSafe(twice[0][name]) for name in key)
+        (first,) = self.frame.where(of_key).orderBy(ROW_ID).limit(1).collect()
+        there, here = (_texts(self, row[ROW_ID]) for row in (first, twice[0]))
+        others = [n for n in self.schema.names if n not in key and there[n] != here[n]]
+        return BadInputError(
+            f"primary key ({_listed(here, key)}) occurs twice: "
+            f"also in row {self.row_number(first[ROW_ID]):,} with other values "
+            f"({_listed(there, others)} there, {_listed(here, others)} here)",
+            file=self.file,
+            row=self.row_number(twice[0][ROW_ID]),
+            hint="--duplicate-keys first or last keeps one of them",
+        )
+
+    def first_fault(self, strategy: src.MergeStrategy) -> BadInputError | None:
+        """The first row whose operation or key the strategy refuses, as an error, after a job has failed."""
+        takes, key = strategy.TAKES_OPERATIONS, strategy.primary_key
+        fault = None
+        if takes and self.schema.field(self.vocabulary.operation_type_column) is not None:
+            fault = _first_bad_operation(self)
+        if fault is None and key:
+            fault = self.first_bad_key(key, unique=not takes)
+        return fault
+
     def first_torn_correction(self, key: tuple[str, ...]) -> BadInputError | None:
         """The first -C or +C without the other half next to it among the rows of its key, as an error."""
         from pyspark.sql import functions as F
@@ -188,7 +238,7 @@ def _one_row_per_key(
     new: MergeInput, key: tuple[str, ...], duplicates: DuplicateKeys
 ) -> tuple[DataFrame, Observation]:
     # only repeated rows are counted here: comparing all values of rows whose keys differ would take a third
-    # of a merge; `check_repeated` compares them if there are any
+    # of a merge; `MergeInput.check_repeated` compares them if there are any
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -197,22 +247,6 @@ def _one_row_per_key(
     numbered = _refuse_null_keys(new.frame, key).withColumn(_COPY, copy)
     observed = numbered.observe(seen, F.count_if(col(_COPY) > 1).alias("repeated"))
     return observed.where(col(_COPY) == 1).drop(_COPY), seen
-
-
-def check_repeated(new: MergeInput, key: tuple[str, ...], duplicates: DuplicateKeys) -> tuple[int, int]:
-    """(rows left out that are copies of the one that is kept, rows left out that differ from it).
-
-    Raises:
-        BadInputError: rows of one key differ, and no option says which counts.
-    """
-    from pyspark.sql import functions as F
-
-    numbered = _numbered(new, key, last=duplicates is DuplicateKeys.LAST)
-    copy = F.count_if((col(_COPY) > 1) & ~col(_DIFFERS))
-    ((copies, others),) = numbered.agg(copy, F.count_if(col(_DIFFERS))).collect()
-    if others and duplicates is DuplicateKeys.REFUSE and (refusal := first_bad_key(new, key)) is not None:
-        raise refusal
-    return copies, others
 
 
 def _same_key(key: tuple[str, ...], *, last: bool) -> WindowSpec:
@@ -235,32 +269,6 @@ def _numbered(new: MergeInput, key: tuple[str, ...], *, last: bool) -> DataFrame
     upto = same.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     values = F.struct(*[value.alias(f"v{index}") for index, value in enumerate(others)])
     return numbered.withColumn(_DIFFERS, ~values.eqNullSafe(F.first(values).over(upto)))
-
-
-def first_bad_key(new: MergeInput, key: tuple[str, ...], *, unique: bool = True) -> BadInputError | None:
-    """The first null key, or (`unique`) key of two rows that differ, as an error, for a failed job."""
-
-    null = new.frame.where(all_of(col(n).isNull() for n in key)).orderBy(ROW_ID).limit(1).collect()
-    if null:
-        what = f"column `{key[0]}` is null" if len(key) == 1 else f"({', '.join(key)}) has only nulls"
-        return BadInputError(f"primary key {what}", file=new.file, row=new.row_number(null[0][ROW_ID]))
-    if not unique:
-        return None
-    differing = _numbered(new, key, last=False).where(_DIFFERS)
-    twice = differing.orderBy(ROW_ID).limit(1).collect()
-    if not twice:
-        return None
-    of_key = all_of(col(name).eqNullSafe(twice[0][name]) for name in key)
-    (first,) = new.frame.where(of_key).orderBy(ROW_ID).limit(1).collect()
-    there, here = (_texts(new, row[ROW_ID]) for row in (first, twice[0]))
-    others = [n for n in new.schema.names if n not in key and there[n] != here[n]]
-    return BadInputError(
-        f"primary key ({_listed(here, key)}) occurs twice: also in row {new.row_number(first[ROW_ID]):,} "
-        f"with other values ({_listed(there, others)} there, {_listed(here, others)} here)",
-        file=new.file,
-        row=new.row_number(twice[0][ROW_ID]),
-        hint="--duplicate-keys first or last keeps one of them",
-    )
 
 
 def _texts(new: MergeInput, row_id: int) -> dict[str, str]:
@@ -302,13 +310,6 @@ class Merged:
     """The input's rows with such keys."""
     duplicates: Observation | None = None
     """Observes `repeated`, the rows of the input that `_one_row_per_key` leaves out."""
-
-
-def history_columns(strategy: src.MergeStrategy, schema: ds.DataSchema) -> list[str] | None:
-    """Data columns of the history that the strategy looks at; None when it looks at none of it."""
-    if not strategy.LOOKS_BACK:
-        return None
-    return list(strategy.primary_key if isinstance(strategy, src.MergeStrategyLedger) else schema.names)
 
 
 def check_strategy(
@@ -547,17 +548,6 @@ def _code(op: Column) -> Column:
     code = op.try_cast("int")
     whole = op.try_cast("double") == code
     return F.when(code.between(APPEND, CORRECT_TO) & whole, code)
-
-
-def first_fault(new: MergeInput, strategy: src.MergeStrategy) -> BadInputError | None:
-    """The first row whose operation or key the strategy cannot take, as an error, after a job has failed."""
-    takes, key = strategy.TAKES_OPERATIONS, strategy.primary_key
-    fault = None
-    if takes and new.schema.field(new.vocabulary.operation_type_column) is not None:
-        fault = _first_bad_operation(new)
-    if fault is None and key:
-        fault = first_bad_key(new, key, unique=not takes)
-    return fault
 
 
 def _first_bad_operation(new: MergeInput) -> BadInputError | None:

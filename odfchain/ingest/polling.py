@@ -32,7 +32,7 @@ from odfchain.ingest.ingesting import (
     InputOutcome,
     Transaction,
 )
-from odfchain.ingest.prepare import PrepareLimits, prepare
+from odfchain.ingest.prepare import prepare
 from odfchain.limits import FetchLimits
 from odfchain.odf import events as ev
 from odfchain.odf import sources as src
@@ -92,27 +92,6 @@ def _event(
             f"{dataset.alias} has no source called {name!r} in force (it has {', '.join(known)})", hint=_HINT
         )
     return ev.DisablePollingSource() if polled else ev.DisablePushSource(source_name=name or pushed[0])
-
-
-# The fetcher of each fetch step.
-
-
-def fetch(step: src.FetchStep, context: FetchContext) -> FetchResult:
-    """New bytes of a source with the state to remember, or `UP_TO_DATE`."""
-    match step:
-        case src.FetchStepUrl():
-            from odfchain.ingest.fetch_url import fetch_url
-
-            return fetch_url(step, context)
-        case src.FetchStepFilesGlob():
-            from odfchain.ingest.fetch_files import fetch_glob
-
-            return fetch_glob(step, context)
-        case src.FetchStepContainer():
-            from odfchain.ingest.fetch_container import fetch_container
-
-            return fetch_container(step, context)
-    raise FetchError(f"fetching from {step.KIND} is not supported (Url, FilesGlob and Container are)")
 
 
 # New objects of a source, fetched now or ahead of time; the recorded source state says which are new
@@ -221,6 +200,23 @@ class PolledInput:
     staging: Path
 
 
+def _fetched(step: src.FetchStep, context: FetchContext) -> FetchResult:
+    match step:
+        case src.FetchStepUrl():
+            from odfchain.ingest.fetch_url import fetch_url
+
+            return fetch_url(step, context)
+        case src.FetchStepFilesGlob():
+            from odfchain.ingest.fetch_files import fetch_glob
+
+            return fetch_glob(step, context)
+        case src.FetchStepContainer():
+            from odfchain.ingest.fetch_container import fetch_container
+
+            return fetch_container(step, context)
+    raise FetchError(f"fetching from {step.KIND} is not supported (Url, FilesGlob and Container are)")
+
+
 @contextlib.contextmanager
 def fetching(
     dataset: DatasetFiles, options: PullOptions, progress: Progress, expect_rows: Callable[[], None]
@@ -247,7 +243,7 @@ def fetching(
             progress=progress,
             expect_rows=expect_rows,
         )
-        fetched = fetch(source.fetch, context)
+        fetched = _fetched(source.fetch, context)
         if fetched is not UP_TO_DATE:
             if fetched.state is None:
                 name, _ = hash_file(fetched.path)
@@ -415,7 +411,7 @@ def _stage(transaction: Transaction, polled: PolledInput, options: PullOptions, 
             fetched.path,
             polled.staging,
             name=fetched.name,
-            limits=PrepareLimits(max_bytes=options.limits.max_bytes),
+            max_bytes=options.limits.max_bytes,
             progress=progress,
             allow_commands=options.allow_commands,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import functools
 import lzma
 import os
 import re
@@ -19,11 +20,10 @@ import uuid
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
-from itertools import accumulate
+from itertools import accumulate, groupby
 from lzma import LZMAError
 from operator import or_
 from pathlib import Path
@@ -193,68 +193,40 @@ RATIO_FREE_BYTES = 64 << 20
 """Output below this is never called a bomb, at any ratio [bytes]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareLimits:
-    """Bounds on what a prepare step may write; a few bytes can unpack to more than any disk holds."""
-
-    max_bytes: int = 1 << 40
-    """Largest output of a step [bytes]."""
-    max_ratio: int = 1_000
-    """Largest output of unpacking per byte of input, once the output exceeds 64 MiB [ratio]."""
+MAX_RATIO = 1_000
+"""Largest output of unpacking per byte of input beyond that: few bytes can unpack to more than a disk has."""
 
 
+@dataclass(slots=True)
 class BoundedOutput:
-    """A file that refuses to grow beyond the limits; `input_bytes` is what the output is made from."""
+    """A file that refuses to grow beyond the limits."""
 
-    def __init__(
-        self, stream: BinaryIO, path: Path, name: str, limits: PrepareLimits, input_bytes: int | None
-    ) -> None:
-        self._stream = stream
-        self._path = path
-        self._name = name
-        self._limits = limits
-        self._input_bytes = input_bytes
-        self.size = 0
+    stream: BinaryIO
+    path: Path
+    name: str
+    max_bytes: int
+    input_bytes: int | None = None
+    """What the output is unpacked from [bytes]."""
+    size: int = 0
 
     def write(self, data: bytes) -> None:
         """Append, in full or not at all."""
         size = self.size + len(data)
-        if size > self._limits.max_bytes:
+        if size > self.max_bytes:
             raise IngestError(
-                f"{self._name}: what comes out is larger than {self._limits.max_bytes:,} bytes "
-                "(limit max_bytes)",
+                f"{self.name}: what comes out is larger than {self.max_bytes:,} bytes (limit max_bytes)",
                 hint="raise the limit if this much data is expected",
             )
-        if self._input_bytes is not None and size > max(
-            RATIO_FREE_BYTES, self._limits.max_ratio * self._input_bytes
-        ):
+        if self.input_bytes is not None and size > max(RATIO_FREE_BYTES, MAX_RATIO * self.input_bytes):
             raise IngestError(
-                f"{self._name}: unpacks to more than {self._limits.max_ratio:,} times its size "
-                "(limit max_ratio)",
+                f"{self.name}: unpacks to more than {MAX_RATIO:,} times its size (limit max_ratio)",
                 hint="raise the limit if the data really compresses this well",
             )
-        with storage_errors(self._path):
+        with storage_errors(self.path):
             rest = memoryview(data)
             while rest:
-                rest = rest[self._stream.write(rest) :]
+                rest = rest[self.stream.write(rest) :]
         self.size = size
-
-
-@contextlib.contextmanager
-def bounded_output(
-    path: Path, name: str, limits: PrepareLimits, *, input_bytes: int | None = None
-) -> Iterator[BoundedOutput]:
-    """A new file at `path`, which is removed again when the block inside fails."""
-    with storage_errors(path):
-        stream = path.open("xb", buffering=0)
-    try:
-        with stream:
-            yield BoundedOutput(stream, path, name, limits, input_bytes)
-            with storage_errors(path):
-                stream.close()
-    except BaseException:
-        remove_quietly(path)
-        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +236,7 @@ class _Step:
     source: Path
     target: Path
     name: str
-    limits: PrepareLimits
+    max_bytes: int
     progress: Progress
 
     def open(self) -> BinaryIO:
@@ -273,8 +245,19 @@ class _Step:
         except OSError as error:
             raise _unreadable(error, self.name) from error
 
-    def output(self, name: str, input_bytes: int | None = None) -> AbstractContextManager[BoundedOutput]:
-        return bounded_output(self.target, name, self.limits, input_bytes=input_bytes)
+    @contextlib.contextmanager
+    def output(self, name: str, input_bytes: int | None = None) -> Iterator[BoundedOutput]:
+        # removed again when the block inside fails
+        with storage_errors(self.target):
+            stream = self.target.open("xb", buffering=0)
+        try:
+            with stream:
+                yield BoundedOutput(stream, self.target, name, self.max_bytes, input_bytes)
+                with storage_errors(self.target):
+                    stream.close()
+        except BaseException:
+            remove_quietly(self.target)
+            raise
 
 
 def _unreadable(error: OSError, name: str) -> IngestError:
@@ -657,16 +640,13 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-_NO_LIMITS_GIVEN = PrepareLimits()
-
-
 def prepare(
     steps: Sequence[PrepStep],
     source: Path,
     folder: Path,
     *,
     name: str,
-    limits: PrepareLimits = _NO_LIMITS_GIVEN,
+    max_bytes: int = 1 << 40,
     progress: Progress = SILENT,
     allow_commands: bool = False,
 ) -> Path:
@@ -678,10 +658,10 @@ def prepare(
     """
     _check_commands(steps, name, allow_commands=allow_commands)
     current = source
-    for part in _parts(steps):
+    for action in _actions(steps):
         target = folder / f"prepared-{uuid.uuid4().hex}"
         try:
-            _apply(part, _Step(current, target, name, limits, progress))
+            action(_Step(current, target, name, max_bytes, progress))
         finally:
             if current != source:
                 remove_quietly(current)
@@ -689,15 +669,13 @@ def prepare(
     return current
 
 
-def _parts(steps: Sequence[PrepStep]) -> list[list[PrepStep]]:
+def _actions(steps: Sequence[PrepStep]) -> Iterator[Callable[[_Step], None]]:
     # consecutive commands are one pipeline, every unpacking is alone
-    parts: list[list[PrepStep]] = []
-    for step in steps:
-        if parts and isinstance(step, PrepStepPipe) and isinstance(parts[-1][-1], PrepStepPipe):
-            parts[-1].append(step)
+    for is_pipe, group in groupby(steps, lambda step: isinstance(step, PrepStepPipe)):
+        if is_pipe:
+            yield functools.partial(_run_pipeline, [s.command for s in group if isinstance(s, PrepStepPipe)])
         else:
-            parts.append([step])
-    return parts
+            yield from (functools.partial(_decompress, s) for s in group if isinstance(s, PrepStepDecompress))
 
 
 def _check_commands(steps: Sequence[PrepStep], name: str, *, allow_commands: bool) -> None:
@@ -713,12 +691,3 @@ def _check_commands(steps: Sequence[PrepStep], name: str, *, allow_commands: boo
                 hint="pull with --allow-commands, or set ingest.allowCommands in the workspace's "
                 "configuration, if you trust this manifest",
             )
-
-
-def _apply(steps: Sequence[PrepStep], step: _Step) -> None:
-    commands = [each.command for each in steps if isinstance(each, PrepStepPipe)]
-    if commands:
-        _run_pipeline(commands, step)
-    for each in steps:
-        if isinstance(each, PrepStepDecompress):
-            _decompress(each, step)

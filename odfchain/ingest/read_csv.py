@@ -430,17 +430,6 @@ def _spans_lines(low: _LowBytes, quote: int, *, odd: bool) -> tuple[bool, bool]:
     return bool(np.any(before & 1)), bool((len(quotes) + odd) & 1)
 
 
-def transcode(source: Path, target: Path, encoding: str) -> None:
-    """Copy a text file in another encoding as UTF-8."""
-    with (
-        storage_errors(target),
-        source.open("r", encoding=encoding, newline="") as stream,
-        target.open("x", encoding="utf-8", newline="") as out,
-    ):
-        while chunk := stream.read(_CHUNK):
-            out.write(chunk)
-
-
 def spool(stream: BinaryIO, target: Path) -> None:
     """Copy standard input to a file, so that it can be read more than once."""
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,15 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, SchemaError, UsageError
-from odfchain.ingest.read_csv import (
-    CsvDialect,
-    codec_name,
-    first_misfit,
-    header_of,
-    rewrite_csv,
-    scan_text,
-    transcode,
-)
+from odfchain.ingest import read_csv
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import mapped
@@ -33,6 +26,7 @@ from odfchain.spark.executor_files import Handover
 from odfchain.spark.jobs import explain
 from odfchain.spark.parse import TextRules
 from odfchain.spark.types import check_columns
+from odfchain.storage.fsio import storage_errors
 from odfchain.text import printable
 
 if TYPE_CHECKING:
@@ -263,14 +257,14 @@ class _Opening:
     def csv(self, read: src.ReadStepCsv) -> OpenedInput:
         path, file, schema, session = self.path, str(self.path), self.schema, self.workers.session
         dialect = dialect_of(read)
-        traits = scan_text(path, encoding=dialect.encoding, csv=dialect, progress=self.progress)
+        traits = read_csv.scan_text(path, encoding=dialect.encoding, csv=dialect, progress=self.progress)
         if traits.size == 0:
             return self._empty()
-        header = header_of(path, dialect, file)
+        header = read_csv.header_of(path, dialect, file)
         plain, plain_dialect, multiline = path, dialect, traits.multiline
         if traits.irregular:
-            plain, plain_dialect = self.scratch / f"rewritten-{uuid.uuid4().hex}", CsvDialect()
-            multiline = rewrite_csv(path, plain, dialect, file)
+            plain, plain_dialect = self.scratch / f"rewritten-{uuid.uuid4().hex}", read_csv.CsvDialect()
+            multiline = read_csv.rewrite_csv(path, plain, dialect, file)
         from odfchain.spark.input_frames import CsvInput
 
         has_header = bool(read.header)
@@ -278,7 +272,7 @@ class _Opening:
         check_columns(columns, file)
 
         def malformed() -> BadInputError | None:
-            return first_misfit(path, dialect, columns, header=has_header, file=file)
+            return read_csv.first_misfit(path, dialect, columns, header=has_header, file=file)
 
         given = self.workers.give(plain)
         found = CsvInput(
@@ -308,8 +302,8 @@ class _Opening:
         )
 
     def lines(self, read: src.ReadStepNdJson | src.ReadStepNdGeoJson) -> OpenedInput:
-        encoding = codec_name(read.encoding) if isinstance(read, src.ReadStepNdJson) else "utf-8"
-        traits = scan_text(self.path, encoding=encoding, progress=self.progress)
+        encoding = read_csv.codec_name(read.encoding) if isinstance(read, src.ReadStepNdJson) else "utf-8"
+        traits = read_csv.scan_text(self.path, encoding=encoding, progress=self.progress)
         if traits.size == 0:
             return self._empty()
         from odfchain.spark.documents import LineFile
@@ -318,7 +312,12 @@ class _Opening:
         plain = self.path
         if encoding not in ("utf-8", "ascii"):
             plain = self.scratch / f"transcoded-{uuid.uuid4().hex}"
-            transcode(self.path, plain, encoding)
+            with (
+                storage_errors(plain),
+                self.path.open("r", encoding=encoding, newline="") as stream,
+                plain.open("x", encoding="utf-8", newline="") as out,
+            ):
+                shutil.copyfileobj(stream, out, 4 << 20)
         form = parse_object if isinstance(read, src.ReadStepNdJson) else parse_feature
         return dataclasses.replace(self._records(read, LineFile(plain, form), plain), rows=traits.lines)
 
@@ -361,7 +360,7 @@ def _one_character(value: str | None, default: str, what: str, *, may_be_empty: 
     raise SchemaError(f"read.{what}: must be {allowed}, not {value!r}")
 
 
-def dialect_of(read: src.ReadStepCsv) -> CsvDialect:
+def dialect_of(read: src.ReadStepCsv) -> read_csv.CsvDialect:
     """The characters of a read step."""
     given = {
         "separator": _one_character(read.separator, ",", "separator", may_be_empty=False),
@@ -375,7 +374,7 @@ def dialect_of(read: src.ReadStepCsv) -> CsvDialect:
         if given[name] == given["separator"]:
             raise SchemaError(f"read.{name}: {given[name]!r} is the separator already")
     escape = "" if given["escape"] == given["quote"] or not given["quote"] else given["escape"]
-    return CsvDialect(given["separator"], given["quote"], escape, codec_name(read.encoding))
+    return read_csv.CsvDialect(given["separator"], given["quote"], escape, read_csv.codec_name(read.encoding))
 
 
 def _csv_columns(
@@ -450,7 +449,7 @@ def record_source(
         case src.ReadStepJson():
             from odfchain.spark.json_values import JsonArray
 
-            return JsonArray(real, codec_name(read.encoding), read.sub_path or ""), ()
+            return JsonArray(real, read_csv.codec_name(read.encoding), read.sub_path or ""), ()
         case src.ReadStepGeoJson():
             from odfchain.spark.json_values import FeatureCollection
 

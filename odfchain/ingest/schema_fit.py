@@ -22,7 +22,7 @@ from odfchain.errors import (
     ManifestError,
     SchemaError,
 )
-from odfchain.ingest.fetch_files import check_pattern
+from odfchain.ingest.fetch_files import match_pattern
 from odfchain.ingest.fetch_url import check_url
 from odfchain.ingest.merge_strategies import check_strategy
 from odfchain.ingest.read_csv import codec_name
@@ -463,7 +463,7 @@ def _check_fetching(event: ev.SetPollingSource, path: str) -> None:
     time = getattr(fetch, "event_time", None)
     if isinstance(time, src.EventTimeSourceFromPath):
         with _at(f"{path}.fetch.eventTime.pattern"):
-            check_pattern(time.pattern)
+            match_pattern(time.pattern, "")
     for index, step in enumerate(event.prepare or ()):
         if isinstance(step, src.PrepStepPipe) and not (step.command and step.command[0]):
             raise ManifestError("a command is expected", path=f"{path}.prepare[{index}].command")

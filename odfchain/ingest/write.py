@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +20,6 @@ from odfchain.ingest.history import (
     LARGEST_INPUT,
     LookBack,
     WriterState,
-    look_back,
-    only_relevant,
     read_recorded,
     staged_file,
 )
@@ -35,14 +33,8 @@ from odfchain.odf.events import AddData, DataSlice, MetadataEvent, SourceState
 from odfchain.odf.times import Duration, Timestamp
 from odfchain.slices.state import SliceFile
 from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
+from odfchain.spark import input_frames
 from odfchain.spark.executor_files import StoreFolder, files_of
-from odfchain.spark.input_frames import (
-    FinerTimes,
-    InputFrame,
-    empty_input,
-    first_bad_row,
-    is_milliseconds,
-)
 from odfchain.spark.jobs import explain, is_of_spark, run_job
 from odfchain.spark.parse import has_microseconds, to_milliseconds
 from odfchain.spark.types import col, physical_type
@@ -192,7 +184,7 @@ def data_slices(facts: tuple[SliceFacts, ...], start: int) -> list[DataSlice]:
 def write_input(
     session: Callable[[], SparkSession],
     state: WriterState,
-    source: InputFrame | None,
+    source: input_frames.InputFrame | None,
     options: WriteOptions,
     *,
     malformed: Callable[[], OdfchainError | None] | None = None,
@@ -202,7 +194,7 @@ def write_input(
     # unless it is a snapshot, which says that no row is left
     if source is None and isinstance(state.merge, src.MergeStrategySnapshot) and state.schema is not None:
         fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
-        source = empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
+        source = input_frames.empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
     if source is None:
         return recorded_write(state, None, (), None, options, input_rows=0)
     if source.schema.field(state.vocabulary.event_time_column) is not None:
@@ -232,7 +224,7 @@ def write_input(
             )
             for each, data_slice in zip(facts, data_slices(facts, state.next_offset), strict=True)
         )
-        back = look_back(session, state, new, target, options.staging)
+        back = state.look_back(session, new, target, options.staging)
     return recorded_write(
         state, target, facts, back, options, input_rows=ran.input_rows, notes=notes + ran.notes
     )
@@ -262,7 +254,7 @@ class _Write:
 
     session: Callable[[], SparkSession]
     state: WriterState
-    source: InputFrame
+    source: input_frames.InputFrame
     data: ds.DataSchema
     """Of the input's data columns, filled ones included."""
     target: ds.DataSchema
@@ -282,7 +274,7 @@ class _Write:
             if f.name not in source.schema.names:
                 frame = frame.withColumn(f.name, F.lit(None).cast(physical_type(f.type)))
         cut = self._microseconds_cut()
-        finer = [FinerTimes(seen, source.finer), FinerTimes(seen, cut, "cut")]
+        finer = [input_frames.FinerTimes(seen, source.finer), input_frames.FinerTimes(seen, cut, "cut")]
         counts = [F.count(F.lit(1)).alias("rows")]
         if event_time in key:
             counts.append(F.count_if(col(event_time).isNull()).alias("timeless"))
@@ -350,10 +342,10 @@ class _Write:
         return {
             f.name: has_microseconds(col(f.name)).cast("int")
             for f in self.data.fields
-            if is_milliseconds(f.value_type)
+            if input_frames.is_milliseconds(f.value_type)
             and (given := self.source.schema.field(f.name)) is not None
             and isinstance(given.value_type, ds.DataTypeTimestamp)
-            and not is_milliseconds(given.value_type)
+            and not input_frames.is_milliseconds(given.value_type)
         }
 
     def _notes_on_keys(
@@ -362,7 +354,7 @@ class _Write:
         notes: list[str] = []
         key, which = self.state.merge.primary_key, self.options.merging.duplicate_keys
         if merged.duplicates is not None and _observed(merged.duplicates, "repeated"):
-            copies, others = run_job(self.session(), lambda: merging.check_repeated(new, key, which))
+            copies, others = run_job(self.session(), lambda: new.check_repeated(key, which))
             if copies:
                 notes.append(
                     f"rows that are copies of others in every column: {copies:,}; each is recorded once"
@@ -381,14 +373,12 @@ class _Write:
     def _history(self, new: merging.MergeInput, *, every: bool) -> DataFrame | None:
         # `every` column where all are looked at
         state, session = self.state, self.session
-        columns = new.schema.names if every else merging.history_columns(state.merge, new.schema)
-        if (
-            isinstance(state.merge, src.MergeStrategyLedger)
-            and self.options.merging.late_edits is not LateEdits.IGNORE
-        ):
-            columns = list(new.schema.names)
-        if columns is None or state.prev_offset is None or state.schema is None:
+        if state.prev_offset is None or state.schema is None or not (every or state.merge.LOOKS_BACK):
             return None
+        columns: Sequence[str] = new.schema.names
+        ignored = self.options.merging.late_edits is LateEdits.IGNORE
+        if isinstance(state.merge, src.MergeStrategyLedger) and ignored:
+            columns = state.merge.primary_key
         recorded = state.recorded()
         if state.merge.KEEPS_STATE:
             recorded = recorded.for_state(state.merge.primary_key)
@@ -405,7 +395,7 @@ class _Write:
     def _relevant(self, new: merging.MergeInput, recorded: RecordedRows) -> RecordedRows:
         session, staging = self.session(), self.options.staging
         try:
-            return run_job(session, lambda: only_relevant(session, self.state, new, recorded, staging))
+            return run_job(session, lambda: self.state.only_relevant(session, new, recorded, staging))
         except Exception as error:
             if is_of_spark(error) or isinstance(error, OdfchainError):
                 return recorded  # the merge reads the same again, and says what is wrong with it
@@ -430,8 +420,10 @@ class _Write:
 
         def search() -> OdfchainError | None:
             cause = self.malformed() if self.malformed is not None else None
-            cause = cause or first_bad_row(self.source, required - {new.vocabulary.event_time_column})
-            return cause or merging.first_fault(new, self.state.merge)
+            cause = cause or input_frames.first_bad_row(
+                self.source, required - {new.vocabulary.event_time_column}
+            )
+            return cause or new.first_fault(self.state.merge)
 
         try:
             cause = run_job(self.source.frame.sparkSession, search)

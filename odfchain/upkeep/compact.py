@@ -20,22 +20,15 @@ import functools
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain import errors
 from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
 from odfchain.chain.index import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
 from odfchain.chain.signed_heads import HeadSigner
-from odfchain.errors import (
-    BadInputError,
-    ObjectCorruptedError,
-    OdfchainError,
-    StoreError,
-    UnsavedBlocksError,
-    UsageError,
-)
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DatasetKey, Multihash
@@ -234,7 +227,9 @@ def _merged(
                 for batch in _rows(dataset, found, vocabulary):
                     file.write(batch)
         if hash_parquet(path) != (logical.hash, interval.count):
-            raise StoreError(f"{path}: what was written is not what was to be written; nothing was changed")
+            raise errors.StoreError(
+                f"{path}: what was written is not what was to be written; nothing was changed"
+            )
     merged = ev.DataSlice(
         logical_hash=logical.hash,
         physical_hash=physical.hash,
@@ -250,9 +245,9 @@ def _readable(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, KeyError, ValueError, BadInputError) as error:
-        reason = error.message if isinstance(error, BadInputError) else one_line(str(error))
-        raise ObjectCorruptedError(
+    except (pa.ArrowException, KeyError, ValueError, errors.BadInputError) as error:
+        reason = error.message if isinstance(error, errors.BadInputError) else one_line(str(error))
+        raise errors.ObjectCorruptedError(
             f"{path}: not a slice that can be read: {reason}",
             hint="`odfchain verify` says more",
         ) from None
@@ -288,21 +283,12 @@ def _rows(
         raise _other_offsets(path, found)
 
 
-def _other_offsets(path: Path, found: ev.DataSlice) -> OdfchainError:
+def _other_offsets(path: Path, found: ev.DataSlice) -> errors.OdfchainError:
     interval = found.offset_interval
-    return ObjectCorruptedError(
+    return errors.ObjectCorruptedError(
         f"{path}: the records do not have the offsets {interval.start} to {interval.end} that its block says",
         hint="`odfchain verify` says more",
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactOptions:
-    """How to compact."""
-
-    limits: BatchLimits = field(default_factory=BatchLimits)
-    metadata_only: bool = False
-    """Give up all data and keep the other events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +329,11 @@ class CompactPlan:
 
 
 def plan_compact(
-    workspace: WorkspaceFiles, dataset: DatasetFiles, options: CompactOptions | None = None
+    workspace: WorkspaceFiles,
+    dataset: DatasetFiles,
+    limits: BatchLimits | None = None,
+    *,
+    metadata_only: bool = False,
 ) -> CompactPlan:
     """Plan a compaction: the batches, and the datasets and branches that it breaks.
 
@@ -351,20 +341,19 @@ def plan_compact(
         UsageError: the dataset is derivative: its transactions are what its query gave, step by step. Or a
             branch needs the blocks that would be replaced.
     """
-    options = options or CompactOptions()
     garbage.bring_branches(workspace)
     state = DatasetState.read(dataset.chain)
-    if state.seed.dataset_kind is DatasetKind.DERIVATIVE and not options.metadata_only:
-        raise UsageError(
+    if state.seed.dataset_kind is DatasetKind.DERIVATIVE and not metadata_only:
+        raise errors.UsageError(
             f"{dataset.alias}: the slices of a derivative dataset cannot be merged, because each is "
             "the result of one execution and is verified as such",
             hint="--keep-metadata-only gives up its data, and the next run computes it anew in one step",
         )
     chain = list(dataset.chain.walk(state.head))[::-1]
-    if options.metadata_only:
+    if metadata_only:
         kept, after = _without_data(chain, state.seed.dataset_kind)
     else:
-        found = mergeable(dataset, (b.block for b in chain), options.limits)
+        found = mergeable(dataset, (b.block for b in chain), limits or BatchLimits())
         first = next((i for i, batch in enumerate(found) if batch.merges), len(found))
         kept, after = chain[:first], found[first:]
     replaced = tuple(found.hash for found in chain[len(kept) :][::-1])
@@ -376,12 +365,12 @@ def plan_compact(
         blocks_before=len(chain),
         blocks_after=len(kept) + len(after),
         slices_before=before,
-        slices_after=0 if options.metadata_only else before - merged_away,
+        slices_after=0 if metadata_only else before - merged_away,
         records=state.record_count,
         kept=tuple(kept),
         batches=tuple(after),
         replaced=replaced,
-        metadata_only=options.metadata_only,
+        metadata_only=metadata_only,
     )
     if plan.nothing:
         return plan
@@ -400,7 +389,7 @@ def plan_compact(
 def _check_forks(dataset: DatasetFiles, chain: Sequence[HashedBlock], plan: CompactPlan) -> None:
     needing = garbage.branches_on(dataset, chain, frozenset(plan.replaced), merges=not plan.metadata_only)
     if needing:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias}: blocks that would be replaced are those that {', '.join(needing[:8])}"
             f"{' and others' if len(needing) > 8 else ''} forked from, or merged",
             hint="`odfchain branch delete` gives up branches; `compact --soft` makes a new dataset and "
@@ -534,7 +523,7 @@ def _check_saved(dataset: DatasetFiles, plan: CompactPlan) -> None:
     saved = frozenset[Multihash]().union(*(place.has for place in plan.places))
     lacking = [name for name in plan.replaced if name not in saved]
     if lacking:
-        raise UnsavedBlocksError(
+        raise errors.UnsavedBlocksError(
             f"{plan.dataset}: the data of {len(lacking):,} blocks would be given up and may be nowhere else",
             hint="push the dataset first (`odfchain push`), or give them up with --force",
         )
@@ -587,7 +576,7 @@ def plan_soft(
     """Plan the new dataset."""
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is DatasetKind.DERIVATIVE:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias}: records of a derivative dataset in a root dataset could not be verified by "
             "its query any more"
         )
@@ -672,7 +661,12 @@ def _build(
     progress.phase(f"Merging slices of {dataset.alias}", plan.slices_before)
     events: list[ev.MetadataEvent] = [
         ev.Seed(dataset_id=key.dataset_id, dataset_kind=DatasetKind.ROOT),
-        *(_moved(event, dataset, key) for event in plan.metadata),
+        *(
+            moved_attachments(event, dataset.id, key.dataset_id)
+            if isinstance(event, ev.SetAttachments)
+            else event
+            for event in plan.metadata
+        ),
     ]
     with made.staging() as staging:
         for event, file, _ in rewritten(dataset, plan.batches, staging, (), progress):
@@ -692,12 +686,6 @@ def _build(
     return made
 
 
-def _moved(event: ev.MetadataEvent, dataset: DatasetFiles, key: DatasetKey) -> ev.MetadataEvent:
-    if not isinstance(event, ev.SetAttachments):
-        return event
-    return moved_attachments(event, dataset.id, key.dataset_id)
-
-
 def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: Path) -> None:
     target = staging / str(name)
     with fsio.storage_errors(target):
@@ -706,6 +694,6 @@ def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: P
     made.data.put_file(target, name)
     try:
         made.data.verified_path(name)
-    except StoreError:
+    except errors.StoreError:
         fsio.remove_quietly(made.folder / "data" / str(name))
         raise

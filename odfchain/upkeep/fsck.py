@@ -21,21 +21,11 @@ from enum import Enum
 from itertools import count
 from pathlib import Path
 
+from odfchain import errors
 from odfchain.chain.index import ROW_BYTES, ChainIndex, Link
 from odfchain.chain.signed_heads import read_head_signature
 from odfchain.chain.signed_lines import SNAPSHOTS
 from odfchain.chain.statements import read_branch
-from odfchain.errors import (
-    BusyError,
-    CodecError,
-    CorruptedPeerError,
-    InvalidIdError,
-    OdfchainError,
-    SignatureError,
-    StoreError,
-    TransferError,
-    UsageError,
-)
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.events import MetadataBlock, Seed
 from odfchain.odf.identity import DatasetId, Multihash
@@ -97,13 +87,13 @@ def stored_blocks(dataset: DatasetFiles) -> _StoredBlocks | None:
     """The good blocks of a dataset; None when its folder is not named by an id."""
     try:
         dataset_id = DatasetId.from_multibase(dataset.folder.name)
-    except InvalidIdError:
+    except errors.InvalidIdError:
         return None
     store, found = store_of(dataset, ObjectKind.BLOCK), {}
     for name in store.names():
         try:
             found[name] = decode_block(store.get(name))
-        except (StoreError, CodecError):
+        except (errors.StoreError, errors.CodecError):
             continue
     return _StoredBlocks(found, dataset_id)
 
@@ -117,7 +107,7 @@ def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | No
     tips = [name for name in stored.blocks if name not in named and stored.is_complete(name)]
     elsewhere = _on_branches(dataset, stored)
     signed, seen = signed_last(dataset, stored.dataset_id), None
-    with contextlib.suppress(StoreError):
+    with contextlib.suppress(errors.StoreError):
         seen = SeenHeads(workspace.root / "seen").get(stored.dataset_id)
     spoken_for = [said for said in (signed, seen) if said is not None]
     tips += {said.head for said in spoken_for if said.head in elsewhere} - {*tips}
@@ -157,7 +147,7 @@ def signed_tip(dataset: DatasetFiles, branch: str) -> Multihash | None:
     stored = stored_blocks(dataset)
     try:
         signer, signed = read_branch((read_head_signature(dataset.folder, branch) or b"")[:-1])
-    except (SignatureError, StoreError):
+    except (errors.SignatureError, errors.StoreError):
         return None
     if stored is None or signed.ref != branch or not signer == signed.dataset_id == stored.dataset_id:
         return None
@@ -182,7 +172,7 @@ def _on_branches(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]
 def _heads(dataset: DatasetFiles, names: list[str]) -> set[Multihash | None]:
     heads: set[Multihash | None] = set()
     for name in names:
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(errors.StoreError):
             heads.add(refs_of(dataset).get(name))
     return heads
 
@@ -198,73 +188,9 @@ def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -
             if block.sequence_number <= number or (at is not None and block.sequence_number != at - 1):
                 return False
             at, current = block.sequence_number, block.prev_block_hash
-    except OdfchainError:
+    except errors.OdfchainError:
         return False
     return current == name
-
-
-# Intact copies of a damaged object: in this workspace, and at any peer. Every copy is hashed before it is
-# used, so no peer needs to be trusted.
-
-
-class Replicas:
-    """Finds good copies of the objects of one dataset."""
-
-    def __init__(self, workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | None) -> None:
-        self._workspace = workspace
-        self._dataset = dataset
-        self._peer = peer
-        # Errors of the peer.
-        self.problems: list[str] = []
-
-    def find_here(self, key: ObjectKey) -> tuple[Path, str] | None:
-        """A good copy in this workspace, and where it was found."""
-        for path, where in self._candidates(key):
-            try:
-                if path.is_file() and not path.is_symlink() and hash_file(path)[0] == key.name:
-                    return path, where
-            except OSError:
-                continue
-        return None
-
-    def _candidates(self, key: ObjectKey) -> Iterator[tuple[Path, str]]:
-        for name in (f"{key.kind.value}/{key.name}", f"objects/{key.kind.value}-{key.name}"):
-            yield incoming_folder(self._dataset) / name, "an interrupted pull"
-        for other in self._workspace.datasets():
-            if other.folder != self._dataset.folder:
-                yield other.folder / str(key), f"dataset {other.alias}"
-
-    def bring(self, key: ObjectKey, size: int | None, folder: Path) -> tuple[Path, str] | None:
-        """An intact copy of the object in `folder`, and its origin; None when there is none.
-
-        `size` is what the chain says [bytes]; of blocks it is not known.
-        """
-        target = folder / uuid.uuid4().hex
-        copy = self.find_here(key)
-        with fsio.storage_errors(target):
-            if copy is not None:
-                shutil.copyfile(copy[0], target)
-                if hash_file(target)[0] == key.name:
-                    return target, copy[1]
-            if self._peer is not None and self._fetch(self._peer, key, size, target):
-                return target, self._peer.where
-        fsio.remove_quietly(target)
-        return None
-
-    def _fetch(self, peer: Peer, key: ObjectKey, size: int | None, target: Path) -> bool:
-        fsio.remove_quietly(target)
-        try:
-            if size is None:
-                target.write_bytes(peer.block(key.name))
-            else:
-                peer.fetch(key, size, target, SILENT)
-            return hash_file(target)[0] == key.name
-        except CorruptedPeerError as error:  # of this object; others may be good
-            self.problems.append(str(error))
-        except TransferError as error:
-            self.problems.append(str(error))
-            self._peer = None  # it is gone: not asked a thousand times more
-        return False
 
 
 _KINDS = {kind: "slice" if kind is ObjectKind.DATA else kind.value.removesuffix("s") for kind in ObjectKind}
@@ -318,31 +244,26 @@ class FsckReport:
         return f"<fsck of {self.dataset}: {self.objects:,} objects, {found or 'all good'}{more}>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FsckOptions:
-    """How to check."""
-
-    dry_run: bool = False
-    """Change nothing, and bring nothing from a peer."""
-    head: Multihash | None = None
-    """The hash of a lost head, when the user knows it."""
-
-
 def fsck(
     workspace: WorkspaceFiles,
     dataset: DatasetFiles,
     peer: Peer | None = None,
-    options: FsckOptions | None = None,
+    *,
+    dry_run: bool = False,
+    head: Multihash | None = None,
     progress: Progress = SILENT,
 ) -> FsckReport:
-    """Everything that is damaged or missing is in the report, and repaired where there is a good copy."""
+    """Everything that is damaged or missing is in the report, and repaired where there is a good copy.
+
+    A dry run changes nothing, and brings nothing from a peer. `head` is a lost one that the user knows.
+    """
     with fsio.try_locked(lock_path(dataset)) as free:
         if not free:
-            raise BusyError(
+            raise errors.BusyError(
                 f"{dataset.alias}: something is being pulled into it", hint="run fsck again when that is done"
             )
         with ExitStack() as resources:
-            return _Fsck(workspace, dataset, peer, options or FsckOptions(), progress, resources).run()
+            return _Fsck(workspace, dataset, peer, dry_run, head, progress, resources).run()
 
 
 class _Fsck:
@@ -351,24 +272,25 @@ class _Fsck:
         workspace: WorkspaceFiles,
         dataset: DatasetFiles,
         peer: Peer | None,
-        options: FsckOptions,
+        dry_run: bool,
+        head: Multihash | None,
         progress: Progress,
         resources: ExitStack,
     ) -> None:
         self._workspace = workspace
         self._dataset = dataset
         self._peer = peer
-        self._options = options
+        self._dry_run = dry_run
+        self._wanted_head = head
         self._progress = progress
         self._resources = resources
         self._area: Path | None = None
-        self._replicas = Replicas(workspace, dataset, peer)
         self._report = FsckReport(str(dataset.alias))
         self._blocks: dict[Multihash, MetadataBlock] = {}
 
     @property
     def _mended(self) -> State:
-        return State.REPAIRABLE if self._options.dry_run else State.REPAIRED
+        return State.REPAIRABLE if self._dry_run else State.REPAIRED
 
     def run(self) -> FsckReport:
         head = self._head()
@@ -384,7 +306,6 @@ class _Fsck:
         self._descriptions()
         for name, newest in good.items():
             self._index(self._dataset.on(name).index_path, newest)
-        self._report.notes += self._replicas.problems
         return self._report
 
     def _find(
@@ -405,7 +326,7 @@ class _Fsck:
         try:
             head = refs_of(self._dataset).get(HEAD)
             problem = "the dataset has no head"
-        except StoreError as error:
+        except errors.StoreError as error:
             head, problem = None, str(error)
         if head is not None:
             return head
@@ -419,7 +340,7 @@ class _Fsck:
             self._find("reference", path, problem, hint=hint)
             return None
         source = chosen.proof or "as you said"
-        if not self._options.dry_run:
+        if not self._dry_run:
             self._set_ref(path, chosen.head)
             if self._dataset.signer is not None:
                 self._dataset.signer.head_moved(chosen.head, chosen.sequence_number)
@@ -427,11 +348,11 @@ class _Fsck:
         return chosen.head
 
     def _chosen(self, known: list[HeadCandidate]) -> HeadCandidate | None:
-        wanted = self._options.head
+        wanted = self._wanted_head
         if wanted is None:
             return known[0] if len(known) == 1 and known[0].proof is not None else None
         if not is_candidate(self._dataset, wanted):
-            raise UsageError(
+            raise errors.UsageError(
                 f"{self._dataset.alias}: the head cannot be block {wanted}: its chain down to the Seed of "
                 "this dataset is not here, or is damaged"
             )
@@ -441,13 +362,13 @@ class _Fsck:
         path = self._dataset.folder / "refs" / name
         try:
             return refs_of(self._dataset).get(name)
-        except StoreError as error:
+        except errors.StoreError as error:
             kept = name.startswith(OVERWRITTEN)
             found = by_name(self._dataset, name, OVERWRITTEN) if kept else signed_tip(self._dataset, name)
             if found is None:
                 self._find("reference", path, str(error), hint=f"if it is of no use any more, remove {path}")
                 return None
-            if not self._options.dry_run:
+            if not self._dry_run:
                 self._set_ref(path, found)
             source = (
                 "the block that its name says" if kept else "the owner has signed it as that of the branch"
@@ -461,7 +382,7 @@ class _Fsck:
                 # another process may have repaired it meanwhile
                 if refs_of(self._dataset).get(path.name) is not None:
                     return
-            except StoreError:
+            except errors.StoreError:
                 self._quarantine(path, f"refs-{path.name}")
             fsio.replace_file(path, str(target).encode())
 
@@ -479,7 +400,7 @@ class _Fsck:
                 return False
             try:
                 block = decode_block(self._store(ObjectKind.BLOCK).get(current))
-            except (StoreError, CodecError) as error:
+            except (errors.StoreError, errors.CodecError) as error:
                 self._find("chain", path, f"its name is right, but it is no block: {error}")
                 return False
             number = block.sequence_number
@@ -526,7 +447,7 @@ class _Fsck:
             return
         try:
             lines = lines_about(self._dataset, seeds[0].dataset_id, self._blocks)
-        except StoreError as error:
+        except errors.StoreError as error:
             self._find("lines", self._dataset.folder / SNAPSHOTS.key, str(error))
             return
         sizes = {key_of(line): line.size for line in sorted(lines, key=lambda line: line.by_owner)}
@@ -545,15 +466,15 @@ class _Fsck:
             return True
         kind = _KINDS[key.kind]
         # only local copies: a dry run makes no requests
-        if self._options.dry_run:
-            copy = self._replicas.find_here(key)
+        if self._dry_run:
+            copy = self._copy_here(key)
             self._find(
                 kind, path, problem, State.REPAIRABLE if copy else State.BROKEN, copy[1] if copy else None
             )
             return False
         if self._area is None:
             self._area = self._resources.enter_context(self._dataset.staging())
-        brought = self._replicas.bring(key, size, self._area)
+        brought = self._bring(key, size, self._area)
         if brought is None:
             more = ", or remove the file: it can be made again" if key.kind.describes else ""
             self._find(kind, path, problem, hint=f"name a copy that has it: --from URL{more}")
@@ -581,6 +502,54 @@ class _Fsck:
     def _store(self, kind: ObjectKind) -> LocalObjectStore:
         return store_of(self._dataset, kind)
 
+    # --- good copies: in this workspace, and at any peer; each is hashed, so no peer needs to be trusted ---
+
+    def _copy_here(self, key: ObjectKey) -> tuple[Path, str] | None:
+        # a good one in this workspace, and where it was found
+        for path, where in self._places(key):
+            try:
+                if path.is_file() and not path.is_symlink() and hash_file(path)[0] == key.name:
+                    return path, where
+            except OSError:
+                continue
+        return None
+
+    def _places(self, key: ObjectKey) -> Iterator[tuple[Path, str]]:
+        for name in (f"{key.kind.value}/{key.name}", f"objects/{key.kind.value}-{key.name}"):
+            yield incoming_folder(self._dataset) / name, "an interrupted pull"
+        for other in self._workspace.datasets():
+            if other.folder != self._dataset.folder:
+                yield other.folder / str(key), f"dataset {other.alias}"
+
+    def _bring(self, key: ObjectKey, size: int | None, folder: Path) -> tuple[Path, str] | None:
+        # a good copy in the folder, and its origin; the size of a block is not known
+        target = folder / uuid.uuid4().hex
+        copy = self._copy_here(key)
+        with fsio.storage_errors(target):
+            if copy is not None:
+                shutil.copyfile(copy[0], target)
+                if hash_file(target)[0] == key.name:
+                    return target, copy[1]
+            if self._peer is not None and self._fetch(self._peer, key, size, target):
+                return target, self._peer.where
+        fsio.remove_quietly(target)
+        return None
+
+    def _fetch(self, peer: Peer, key: ObjectKey, size: int | None, target: Path) -> bool:
+        fsio.remove_quietly(target)
+        try:
+            if size is None:
+                target.write_bytes(peer.block(key.name))
+            else:
+                peer.fetch(key, size, target, SILENT)
+            return hash_file(target)[0] == key.name
+        except errors.CorruptedPeerError as error:  # of this object; others may be good
+            self._report.notes.append(str(error))
+        except errors.TransferError as error:
+            self._report.notes.append(str(error))
+            self._peer = None  # it is gone: not asked a thousand times more
+        return False
+
     # --- the index ---------------------------------------------------------------------------------
 
     def _index(self, path: Path, head: Multihash) -> None:
@@ -592,7 +561,7 @@ class _Fsck:
         index.sync(Link.of(head, block))
         if not _is_damaged(LocalScratch(path), fresh, block.sequence_number + 1):
             return
-        if not self._options.dry_run:
+        if not self._dry_run:
             # it is rebuilt on the next use
             fsio.remove_file(path)
         self._find("index", path, "the index is not that of the chain", self._mended, "the chain")
@@ -650,7 +619,7 @@ def unopenable(workspace: WorkspaceFiles) -> list[FsckReport]:
             continue
         try:
             DatasetFiles.open(folder)
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             path = folder / "info" / "alias"
             finding = Finding(
                 "dataset", str(path), str(error), State.BROKEN, hint=f"write the dataset's name into {path}"

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from odfchain import errors
 from odfchain.branches.foreign_keys import ForeignKeys, Rows, Search, cannot_refer, finder, said_by
 from odfchain.branches.row_history import block_named
 from odfchain.branches.state_cache import states_folder
@@ -30,15 +31,6 @@ from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import ROW_BYTES
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotLine
 from odfchain.chain.statements import read_regular
-from odfchain.errors import (
-    BrokenChainError,
-    BusyError,
-    CodecError,
-    GuardError,
-    OdfchainError,
-    StoreError,
-    UsageError,
-)
 from odfchain.limits import LIMITS
 from odfchain.odf.events import ExecuteTransform, MetadataEvent, Seed
 from odfchain.odf.identity import DatasetId, Multihash
@@ -107,30 +99,18 @@ def reachable(
         with fsio.locked(dataset.folder / "info" / "lock"):
             heads = {name: refs.get(name) for name in ref_names(dataset) if name not in without}
             heads |= _foreign_refs(dataset)
-    except StoreError as error:
+    except errors.StoreError as error:
         raise _incomplete(dataset, str(error)) from error
     if heads[HEAD] is None:
         raise _incomplete(dataset, f"{dataset.folder / 'refs' / HEAD}: the dataset has no head")
-    needed = Reachable()
-    for head in (*heads.values(), *also):
-        if head is not None:
-            _add(dataset, head, needed)
+    needed = _led_to(dataset, (*heads.values(), *also))
     try:
         for dataset_id in needed.dataset_ids:
             for line in lines_about(dataset, dataset_id, needed.blocks):
                 needed.of(ObjectKind(line.kind.folder)).add(line.object)
-    except StoreError as error:
+    except errors.StoreError as error:
         raise _incomplete(dataset, str(error)) from error
     return needed
-
-
-def led_to(dataset: DatasetFiles, heads: Iterable[Multihash | None]) -> set[Multihash]:
-    """The blocks that some heads lead to, also by merges; errors as `reachable`."""
-    needed = Reachable()
-    for head in heads:
-        if head is not None:
-            _add(dataset, head, needed)
-    return needed.blocks
 
 
 def lines_about(
@@ -169,14 +149,15 @@ def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
     return refs
 
 
-def _add(dataset: DatasetFiles, head: Multihash, needed: Reachable) -> None:
-    waiting = [head]
+def _led_to(dataset: DatasetFiles, heads: Iterable[Multihash | None]) -> Reachable:
+    # also by merges
+    needed, waiting = Reachable(), [*heads][::-1]
     while waiting:
-        current: Multihash | None = waiting.pop()
+        current = waiting.pop()
         while current is not None and current not in needed.blocks:
             try:
                 block = dataset.chain.get(current)
-            except (StoreError, CodecError) as error:
+            except (errors.StoreError, errors.CodecError) as error:
                 where = dataset.folder / "blocks" / str(current)
                 text = str(error) if str(where) in str(error) else f"{where}: {error}"
                 raise _incomplete(dataset, text) from error
@@ -187,10 +168,11 @@ def _add(dataset: DatasetFiles, head: Multihash, needed: Reachable) -> None:
                 needed.of(item.key.kind).add(item.key.name)
             waiting += merged_blocks(dataset, block.event)
             current = block.prev_block_hash
+    return needed
 
 
-def _incomplete(dataset: DatasetFiles, reason: str) -> OdfchainError:
-    return BrokenChainError(
+def _incomplete(dataset: DatasetFiles, reason: str) -> errors.OdfchainError:
+    return errors.BrokenChainError(
         f"{dataset.alias}: it cannot be said what is still needed: {one_line(reason, 1000)}",
         hint=f"`odfchain fsck {dataset.alias}` says what is damaged, and repairs it from a copy (--from URL)",
     )
@@ -213,7 +195,10 @@ def branches_on(
     heads = [(dataset.chain.head(ref), ref) for ref in refs]
     waiting = [(head, ref) for head, ref in heads if head is not None]
     for found in chain if merges else ():
-        waiting += _merged(dataset, found)
+        record = understood_record(found.block.event)
+        if record is not None:
+            names = merged_blocks(dataset, found.block.event)
+            waiting += [(name, record.source_ref) for name in names]
     needing: set[str] = set()
     seen: set[tuple[Multihash, str]] = set()
     while waiting:
@@ -228,12 +213,6 @@ def branches_on(
         if current is not None and current in own and current in blocks:
             needing.add(branch)
     return sorted(needing)
-
-
-def _merged(dataset: DatasetFiles, found: HashedBlock) -> list[tuple[Multihash, str]]:
-    merged = merged_blocks(dataset, found.block.event)
-    record = understood_record(found.block.event)
-    return [(name, record.source_ref) for name in merged] if record is not None else []
 
 
 # References in a workspace to what would be given up: it stays, unless its loss is requested.
@@ -254,7 +233,7 @@ def refuse(what: str, referrers: Sequence[str], flag: str = FLAG) -> None:
     if referrers:
         more = f", and {len(referrers) - _SHOWN:,} more" if len(referrers) > _SHOWN else ""
         listed = ", ".join(referrers[:_SHOWN])
-        raise GuardError(f"{what} is referred to by {listed}{more}; nothing was given up", flag=flag)
+        raise errors.GuardError(f"{what} is referred to by {listed}{more}; nothing was given up", flag=flag)
 
 
 def of_changes(
@@ -321,7 +300,7 @@ def check_branch_goes(workspace: WorkspaceFiles, branch: DatasetFiles) -> None:
 def still_reached(dataset: DatasetFiles, *more: Multihash) -> set[Multihash]:
     """The blocks that stay when the reference of a dataset moves to others, heads given up before aside."""
     refs = (ref for ref in ref_names(dataset) if ref != dataset.ref and not ref.startswith(OVERWRITTEN))
-    return led_to(dataset, [*map(dataset.chain.head, refs), *more])
+    return _led_to(dataset, [*map(dataset.chain.head, refs), *more]).blocks
 
 
 def bring_branches(workspace: WorkspaceFiles) -> None:
@@ -340,7 +319,7 @@ def _versions(
             try:
                 state = DatasetState.read(on.chain)
                 _ = state.seed, state.constraints
-            except OdfchainError:
+            except errors.OdfchainError:
                 continue  # it refuses its own rows
             if ref in (None, name):
                 yield on, state
@@ -395,7 +374,7 @@ class GcOptions:
     def __post_init__(self) -> None:
         """Refuse what would endanger running transactions."""
         if not self.grace >= SHORTEST_GRACE:
-            raise UsageError(
+            raise errors.UsageError(
                 f"a grace period of {self.grace:g} seconds is too short for what other processes are writing",
                 hint=f"the shortest one is {SHORTEST_GRACE:g} seconds",
             )
@@ -447,7 +426,7 @@ def collect(
     needing = None if options.break_references else workspace
     with fsio.try_locked(lock_path(dataset)) as free:
         if not free:
-            raise BusyError(
+            raise errors.BusyError(
                 f"{dataset.alias}: something is being pulled into it", hint="run gc again when that is done"
             )
         found = _Collection(dataset, options, int((now() - options.grace) * 1e9), needing).run()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from odfchain.assets.checking import compared
-from odfchain.assets.deriving import Derived, DeriveOptions, derive
+from odfchain.assets.deriving import Derived, derive
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, Facts
 from odfchain.assets.objects import Access, Method, Probe, Stores, of_etag, probe
@@ -35,7 +35,7 @@ def item(name: str, assets: dict[str, Any], **more: Any) -> dict[str, Any]:
 def derived(tmp_path: Path, *items: dict[str, Any], **options: Any) -> Derived:
     path = tmp_path / "items.ndjson"
     path.write_text("".join(json.dumps(each) + "\n" for each in items))
-    return derive([str(path)], stores(tmp_path), DeriveOptions(**options))
+    return derive([str(path)], stores(tmp_path), options.pop("selection", Selection()), **options)
 
 
 def hold_probe(case: Case, tmp_path: Path) -> None:

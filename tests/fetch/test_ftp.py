@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from odfchain.errors import FetchError, SourceNotFoundError, StoreError
-from odfchain.ingest.fetch_ftp import fetch_ftp, parse_mdtm, parse_place
-from odfchain.ingest.fetch_url import fetch_url
+from odfchain.ingest.fetch_url import fetch_ftp, fetch_url, parse_mdtm, parse_place
 from odfchain.ingest.fetching import UP_TO_DATE, Fetched, etag_state, last_modified_state
 from odfchain.odf.sources import EventTimeSourceFromSystemTime, FetchStepUrl
 from odfchain.odf.times import Timestamp

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from odfchain.errors import BadInputError, OdfchainError
-from odfchain.ingest.prepare import PrepareLimits, prepare
+from odfchain.ingest.prepare import prepare
 from odfchain.ingest.read_formats import open_input
 from odfchain.odf.enums import CompressionFormat
 from odfchain.odf.sources import (
@@ -74,7 +74,7 @@ def test_unpacking(tmp_path: Path, name: str) -> None:
     with pytest.raises(OdfchainError) as caught:
         prepare(
             [PrepStepDecompress(format=kind, sub_path=sub_path)], source, folder,
-            name=name, limits=PrepareLimits(), progress=SILENT,
+            name=name, progress=SILENT,
         )  # fmt: skip
     assert message in str(caught.value)
     assert time.monotonic() - began < SOON
@@ -87,7 +87,7 @@ def test_the_name_of_a_member_is_never_a_path(tmp_path: Path, sub_path: str) -> 
     folder.mkdir(parents=True)
     step = PrepStepDecompress(format=CompressionFormat.ZIP, sub_path=sub_path)
     try:
-        found = prepare([step], source, folder, name="x", limits=PrepareLimits(), progress=SILENT)
+        found = prepare([step], source, folder, name="x", progress=SILENT)
         assert found.parent == folder
     except OdfchainError as error:
         assert "matches 2 files" in str(error)
@@ -98,7 +98,7 @@ def test_one_level_is_unpacked(tmp_path: Path) -> None:
     source, folder = put(tmp_path, "nested.zip"), tmp_path / "run"
     folder.mkdir()
     step = PrepStepDecompress(format=CompressionFormat.ZIP)
-    found = prepare([step], source, folder, name="x", limits=PrepareLimits(), progress=SILENT)
+    found = prepare([step], source, folder, name="x", progress=SILENT)
     assert found.stat().st_size < 100_000
 
 

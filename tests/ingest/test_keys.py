@@ -14,7 +14,7 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
-from odfchain.ingest.merge_strategies import MergeInput, check_repeated, merge
+from odfchain.ingest.merge_strategies import MergeInput, merge
 from odfchain.odf import schema as ds
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.sources import (
@@ -136,7 +136,7 @@ def merged(
     try:
         found = result.frame.orderBy(*result.order).collect()
         if result.duplicates is not None and result.duplicates.get["repeated"]:
-            check_repeated(given, STRATEGIES[strategy].primary_key, duplicates)
+            given.check_repeated(STRATEGIES[strategy].primary_key, duplicates)
     except BadInputError:
         return None
     except Exception as error:

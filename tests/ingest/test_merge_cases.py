@@ -10,9 +10,7 @@ from odfchain.errors import BadInputError, IncompatibleSchemaError
 from odfchain.ingest.merge_strategies import (
     Merged,
     MergeInput,
-    check_repeated,
     current_state,
-    first_bad_key,
     merge,
 )
 from odfchain.odf import schema as ds
@@ -121,10 +119,10 @@ def checked_rows(
         rows = merged.frame.orderBy(*merged.order).collect()
     except Exception as error:
         marked = find_marker(str(error))
-        cause = first_bad_key(new, key) if marked is not None and marked["kind"] == "null-key" else None
+        cause = new.first_bad_key(key) if marked is not None and marked["kind"] == "null-key" else None
         raise cause or error from error
     if merged.duplicates is not None and merged.duplicates.get["repeated"]:
-        check_repeated(new, key, DuplicateKeys.REFUSE)
+        new.check_repeated(key, DuplicateKeys.REFUSE)
     return [[row["op"], *[row[c] for c in columns]] for row in rows]
 
 

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import zstandard
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from odfchain.errors import IngestError, StoreError
 from odfchain.ingest import prepare as output
-from odfchain.ingest.prepare import PrepareLimits, glob_matches, prepare
+from odfchain.ingest.prepare import glob_matches, prepare
 from odfchain.odf.enums import CompressionFormat
 from odfchain.odf.sources import PrepStepDecompress
 from tests.kit.support import conformance
@@ -69,10 +70,10 @@ class Bench:
     ) -> bytes:
         self.source.write_bytes(data)
         steps = [PrepStepDecompress(format=kind, sub_path=sub_path)]
-        found = prepare(
-            steps, self.source, self.folder,
-            name="input.bin", limits=PrepareLimits(**limits), progress=self.progress,
-        )  # fmt: skip
+        with mock.patch.object(output, "MAX_RATIO", limits.pop("max_ratio", output.MAX_RATIO)):
+            found = prepare(
+                steps, self.source, self.folder, name="input.bin", progress=self.progress, **limits
+            )
         assert self.source.read_bytes() == data, "the source is never changed"
         assert list(self.folder.iterdir()) == [found]
         return found.read_bytes()
@@ -395,6 +396,6 @@ def test_files_that_cannot_be_read_or_written(bench: Bench) -> None:
 
 def test_a_full_disk() -> None:
     with Path("/dev/full").open("wb", buffering=0) as stream:
-        full = output.BoundedOutput(stream, Path("/dev/full"), "x", PrepareLimits(), None)
+        full = output.BoundedOutput(stream, Path("/dev/full"), "x", 1 << 40)
         with pytest.raises(StoreError, match="no space left"):
             full.write(CSV)

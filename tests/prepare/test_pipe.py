@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from odfchain.errors import IngestError
-from odfchain.ingest.prepare import PrepareLimits, prepare
+from odfchain.ingest.prepare import prepare
 from odfchain.odf.enums import CompressionFormat
 from odfchain.odf.sources import PrepStep, PrepStepDecompress, PrepStepPipe
 from odfchain.progress import Silent
@@ -230,7 +230,7 @@ def test_a_failure_ends_programs_that_would_run_for_ever(bench: Bench) -> None:
 def test_the_output_is_bounded(bench: Bench) -> None:
     pid = bench.outside / "pid"
     program = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid()))\nwhile True: print('y' * 1000)"
-    said = bench.refused(python(program, str(pid)), limits=PrepareLimits(max_bytes=100_000))
+    said = bench.refused(python(program, str(pid)), max_bytes=100_000)
     assert "larger than 100,000 bytes (limit max_bytes)" in said
     assert is_gone(pid)
 

@@ -17,8 +17,8 @@ from odfchain.storage import fsio
 from odfchain.storage.local import LocalRefStore
 from odfchain.transfer.sharing import Sharing
 from odfchain.transfer.signed_statements import SeenHeads
-from odfchain.upkeep.compact import CompactOptions, compact, plan_compact
-from odfchain.upkeep.fsck import FsckOptions, State, candidates, fsck
+from odfchain.upkeep.compact import compact, plan_compact
+from odfchain.upkeep.fsck import State, candidates, fsck
 from odfchain.upkeep.garbage import GcOptions, collect, reachable
 from odfchain.upkeep.reset import plan_reset, reset
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -171,7 +171,7 @@ def test_blocks_that_a_merge_is_checked_against_are_not_replaced(
     delete_branch(cities, "fix-names")
     with pytest.raises(UsageError, match="fix-names"):
         plan_compact(workspace, cities)
-    assert plan_compact(workspace, cities, CompactOptions(metadata_only=True)).replaced
+    assert plan_compact(workspace, cities, metadata_only=True).replaced
 
 
 def test_a_merge_stays_as_it_is_and_names_the_new_block_it_was_made_on(workspace: WorkspaceFiles) -> None:
@@ -280,7 +280,7 @@ def test_a_lost_head_is_found_beside_branches(workspace: WorkspaceFiles, cities:
     write(fix, "b")
     assert found() == [head], "a branch that has gone on from there"
     assert [c.head for c in candidates(workspace, cities, None)] == [head], "nobody speaks for the others"
-    (finding,) = fsck(workspace, cities, options=FsckOptions(dry_run=True)).findings
+    (finding,) = fsck(workspace, cities, dry_run=True).findings
     assert (finding.kind, finding.source) == ("reference", "the owner has signed it as the head")
 
 

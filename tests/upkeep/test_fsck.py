@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from odfchain.storage import fsio
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.pulling import SyncOptions
 from odfchain.upkeep.compact import BatchLimits
-from odfchain.upkeep.fsck import Finding, FsckOptions, FsckReport, State, fsck
+from odfchain.upkeep.fsck import Finding, FsckReport, State, fsck
 from odfchain.upkeep.garbage import collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -40,8 +41,6 @@ from tests.kit.upkeep_scenes import (
     records,
     root,
 )
-
-DRY = FsckOptions(dry_run=True)
 
 
 @pytest.fixture
@@ -74,11 +73,8 @@ def copy(workspace: WorkspaceFiles, dataset: DatasetFiles, tmp_path: Path) -> st
     return url
 
 
-def check(
-    workspace: WorkspaceFiles, source: str | None = None, options: FsckOptions | None = None
-) -> FsckReport:
-    chosen = options or FsckOptions()
-    return Workspace(workspace)["cities"].fsck(source, head=chosen.head, dry_run=chosen.dry_run)
+def check(workspace: WorkspaceFiles, source: str | None = None, **how: Any) -> FsckReport:
+    return Workspace(workspace)["cities"].fsck(source, **how)
 
 
 def told(report: FsckReport) -> list[tuple[str, str, State]]:
@@ -143,7 +139,7 @@ def test_damage_is_named_and_repaired_from_any_copy(
     damage(path)
     bad = path.read_bytes() if path.exists() else None
     with unchanged(dataset.folder):
-        assert told(check(workspace, copy, DRY)) == [(kind, path.name, State.BROKEN)]
+        assert told(check(workspace, copy, dry_run=True)) == [(kind, path.name, State.BROKEN)]
         report = check(workspace)
         assert told(report) == [(kind, path.name, State.BROKEN)]
         assert not report.whole
@@ -215,7 +211,7 @@ def test_another_dataset_of_the_workspace_that_has_it_is_enough(
     upkeep["cities"].soft_compact(upkeep["cities"].plan_soft_compact("twin", BatchLimits(records=1)))
     path = some_object(dataset, "slice")
     flip(path)
-    assert told(check(workspace, None, DRY)) == [("slice", path.name, State.REPAIRABLE)]
+    assert told(check(workspace, dry_run=True)) == [("slice", path.name, State.REPAIRABLE)]
     report = check(workspace)
     assert the(report).source == "dataset twin"
     assert report.whole
@@ -292,7 +288,7 @@ def test_a_damaged_index_is_made_again(workspace: WorkspaceFiles, dataset: Datas
     index = dataset.folder / "info" / "chain-index"
     good = index.read_bytes()
     flip(index)
-    assert told(check(workspace, None, DRY)) == [("index", "chain-index", State.REPAIRABLE)]
+    assert told(check(workspace, dry_run=True)) == [("index", "chain-index", State.REPAIRABLE)]
     assert told(check(workspace)) == [("index", "chain-index", State.REPAIRED)]
     fresh = workspace.dataset("cities")
     assert fresh.chain.nearest("Seed") is not None
@@ -354,7 +350,7 @@ def test_a_head_that_a_peer_has_in_its_chain_is_restored(
         path.unlink()  # a push is remembered, too, and would be enough
     with unchanged(dataset.folder):
         assert the(check(workspace)).state is State.BROKEN
-        assert the(check(workspace, copy, DRY)).state is State.REPAIRABLE
+        assert the(check(workspace, copy, dry_run=True)).state is State.REPAIRABLE
     report = check(workspace, copy)
     assert the(report).source == f"the chain of {copy}/ contains it"
     assert head_of(dataset) == head
@@ -393,8 +389,7 @@ def test_a_block_that_nobody_speaks_for_is_not_made_the_head_but_named(
         assert found.state is State.BROKEN
         assert str(left.hash) in str(found.hint)
         assert "--head" in str(found.hint)
-    chosen = FsckOptions(head=state.head)
-    assert the(check(workspace, None, chosen)).source == "as you said"
+    assert the(check(workspace, head=state.head)).source == "as you said"
     assert head_of(dataset) == state.head
 
 
@@ -417,7 +412,7 @@ def test_a_head_without_its_chain_is_refused(workspace: WorkspaceFiles, dataset:
     head = lose(dataset)
     remove(dataset.folder / "blocks" / str(chain[1]))
     with unchanged(dataset.folder), pytest.raises(UsageError, match="cannot be block"):
-        check(workspace, None, FsckOptions(head=head))
+        check(workspace, head=head)
 
 
 def test_a_reference_that_says_its_block_in_its_name_is_restored(

@@ -11,7 +11,7 @@ import pytest
 import odfchain as odf
 from odfchain.branches.row_history import are_changes
 from odfchain.errors import GuardError, SliceNotFoundError
-from odfchain.upkeep.compact import CompactOptions, plan_compact
+from odfchain.upkeep.compact import plan_compact
 from odfchain.upkeep.garbage import GcOptions, collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.branch_cases import run_here
@@ -232,7 +232,7 @@ def test_a_compaction_keeps_changes_that_rows_name(tmp_path: Path) -> None:
     with pytest.raises(GuardError, match="notes"):
         scene.workspace["parent"].compact()
     files = scene.workspace._files
-    assert plan_compact(files, scene.at("parent"), CompactOptions(metadata_only=True)).referrers
+    assert plan_compact(files, scene.at("parent"), metadata_only=True).referrers
     assert scene.run("-y", "compact", "parent", "--hard", "--break-references").code == 0
     assert scene.run("compact", "parent", "--soft", "--as", "fewer", "--break-references").code == 2
     scene.collect()
