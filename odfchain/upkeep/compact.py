@@ -24,11 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain import errors
 from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
 from odfchain.chain.index import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
 from odfchain.chain.signed_heads import HeadSigner
+from odfchain.errors import (
+    BadInputError,
+    ObjectCorruptedError,
+    OdfchainError,
+    StoreError,
+    UnsavedBlocksError,
+    UsageError,
+)
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DatasetKey, Multihash
@@ -227,9 +234,7 @@ def _merged(
                 for batch in _rows(dataset, found, vocabulary):
                     file.write(batch)
         if hash_parquet(path) != (logical.hash, interval.count):
-            raise errors.StoreError(
-                f"{path}: what was written is not what was to be written; nothing was changed"
-            )
+            raise StoreError(f"{path}: what was written is not what was to be written; nothing was changed")
     merged = ev.DataSlice(
         logical_hash=logical.hash,
         physical_hash=physical.hash,
@@ -245,9 +250,9 @@ def _readable(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, KeyError, ValueError, errors.BadInputError) as error:
-        reason = error.message if isinstance(error, errors.BadInputError) else one_line(str(error))
-        raise errors.ObjectCorruptedError(
+    except (pa.ArrowException, KeyError, ValueError, BadInputError) as error:
+        reason = error.message if isinstance(error, BadInputError) else one_line(str(error))
+        raise ObjectCorruptedError(
             f"{path}: not a slice that can be read: {reason}",
             hint="`odfchain verify` says more",
         ) from None
@@ -283,9 +288,9 @@ def _rows(
         raise _other_offsets(path, found)
 
 
-def _other_offsets(path: Path, found: ev.DataSlice) -> errors.OdfchainError:
+def _other_offsets(path: Path, found: ev.DataSlice) -> OdfchainError:
     interval = found.offset_interval
-    return errors.ObjectCorruptedError(
+    return ObjectCorruptedError(
         f"{path}: the records do not have the offsets {interval.start} to {interval.end} that its block says",
         hint="`odfchain verify` says more",
     )
@@ -344,7 +349,7 @@ def plan_compact(
     garbage.bring_branches(workspace)
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is DatasetKind.DERIVATIVE and not metadata_only:
-        raise errors.UsageError(
+        raise UsageError(
             f"{dataset.alias}: the slices of a derivative dataset cannot be merged, because each is "
             "the result of one execution and is verified as such",
             hint="--keep-metadata-only gives up its data, and the next run computes it anew in one step",
@@ -389,7 +394,7 @@ def plan_compact(
 def _check_forks(dataset: DatasetFiles, chain: Sequence[HashedBlock], plan: CompactPlan) -> None:
     needing = garbage.branches_on(dataset, chain, frozenset(plan.replaced), merges=not plan.metadata_only)
     if needing:
-        raise errors.UsageError(
+        raise UsageError(
             f"{dataset.alias}: blocks that would be replaced are those that {', '.join(needing[:8])}"
             f"{' and others' if len(needing) > 8 else ''} forked from, or merged",
             hint="`odfchain branch delete` gives up branches; `compact --soft` makes a new dataset and "
@@ -523,7 +528,7 @@ def _check_saved(dataset: DatasetFiles, plan: CompactPlan) -> None:
     saved = frozenset[Multihash]().union(*(place.has for place in plan.places))
     lacking = [name for name in plan.replaced if name not in saved]
     if lacking:
-        raise errors.UnsavedBlocksError(
+        raise UnsavedBlocksError(
             f"{plan.dataset}: the data of {len(lacking):,} blocks would be given up and may be nowhere else",
             hint="push the dataset first (`odfchain push`), or give them up with --force",
         )
@@ -576,7 +581,7 @@ def plan_soft(
     """Plan the new dataset."""
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is DatasetKind.DERIVATIVE:
-        raise errors.UsageError(
+        raise UsageError(
             f"{dataset.alias}: records of a derivative dataset in a root dataset could not be verified by "
             "its query any more"
         )
@@ -694,6 +699,6 @@ def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: P
     made.data.put_file(target, name)
     try:
         made.data.verified_path(name)
-    except errors.StoreError:
+    except StoreError:
         fsio.remove_quietly(made.folder / "data" / str(name))
         raise

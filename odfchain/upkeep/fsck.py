@@ -21,11 +21,21 @@ from enum import Enum
 from itertools import count
 from pathlib import Path
 
-from odfchain import errors
 from odfchain.chain.index import ROW_BYTES, ChainIndex, Link
 from odfchain.chain.signed_heads import read_head_signature
 from odfchain.chain.signed_lines import SNAPSHOTS
 from odfchain.chain.statements import read_branch
+from odfchain.errors import (
+    BusyError,
+    CodecError,
+    CorruptedPeerError,
+    InvalidIdError,
+    OdfchainError,
+    SignatureError,
+    StoreError,
+    TransferError,
+    UsageError,
+)
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.events import MetadataBlock, Seed
 from odfchain.odf.identity import DatasetId, Multihash
@@ -87,13 +97,13 @@ def stored_blocks(dataset: DatasetFiles) -> _StoredBlocks | None:
     """The good blocks of a dataset; None when its folder is not named by an id."""
     try:
         dataset_id = DatasetId.from_multibase(dataset.folder.name)
-    except errors.InvalidIdError:
+    except InvalidIdError:
         return None
     store, found = store_of(dataset, ObjectKind.BLOCK), {}
     for name in store.names():
         try:
             found[name] = decode_block(store.get(name))
-        except (errors.StoreError, errors.CodecError):
+        except (StoreError, CodecError):
             continue
     return _StoredBlocks(found, dataset_id)
 
@@ -107,7 +117,7 @@ def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | No
     tips = [name for name in stored.blocks if name not in named and stored.is_complete(name)]
     elsewhere = _on_branches(dataset, stored)
     signed, seen = signed_last(dataset, stored.dataset_id), None
-    with contextlib.suppress(errors.StoreError):
+    with contextlib.suppress(StoreError):
         seen = SeenHeads(workspace.root / "seen").get(stored.dataset_id)
     spoken_for = [said for said in (signed, seen) if said is not None]
     tips += {said.head for said in spoken_for if said.head in elsewhere} - {*tips}
@@ -147,7 +157,7 @@ def signed_tip(dataset: DatasetFiles, branch: str) -> Multihash | None:
     stored = stored_blocks(dataset)
     try:
         signer, signed = read_branch((read_head_signature(dataset.folder, branch) or b"")[:-1])
-    except (errors.SignatureError, errors.StoreError):
+    except (SignatureError, StoreError):
         return None
     if stored is None or signed.ref != branch or not signer == signed.dataset_id == stored.dataset_id:
         return None
@@ -172,7 +182,7 @@ def _on_branches(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]
 def _heads(dataset: DatasetFiles, names: list[str]) -> set[Multihash | None]:
     heads: set[Multihash | None] = set()
     for name in names:
-        with contextlib.suppress(errors.StoreError):
+        with contextlib.suppress(StoreError):
             heads.add(refs_of(dataset).get(name))
     return heads
 
@@ -188,7 +198,7 @@ def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -
             if block.sequence_number <= number or (at is not None and block.sequence_number != at - 1):
                 return False
             at, current = block.sequence_number, block.prev_block_hash
-    except errors.OdfchainError:
+    except OdfchainError:
         return False
     return current == name
 
@@ -259,7 +269,7 @@ def fsck(
     """
     with fsio.try_locked(lock_path(dataset)) as free:
         if not free:
-            raise errors.BusyError(
+            raise BusyError(
                 f"{dataset.alias}: something is being pulled into it", hint="run fsck again when that is done"
             )
         with ExitStack() as resources:
@@ -326,7 +336,7 @@ class _Fsck:
         try:
             head = refs_of(self._dataset).get(HEAD)
             problem = "the dataset has no head"
-        except errors.StoreError as error:
+        except StoreError as error:
             head, problem = None, str(error)
         if head is not None:
             return head
@@ -352,7 +362,7 @@ class _Fsck:
         if wanted is None:
             return known[0] if len(known) == 1 and known[0].proof is not None else None
         if not is_candidate(self._dataset, wanted):
-            raise errors.UsageError(
+            raise UsageError(
                 f"{self._dataset.alias}: the head cannot be block {wanted}: its chain down to the Seed of "
                 "this dataset is not here, or is damaged"
             )
@@ -362,7 +372,7 @@ class _Fsck:
         path = self._dataset.folder / "refs" / name
         try:
             return refs_of(self._dataset).get(name)
-        except errors.StoreError as error:
+        except StoreError as error:
             kept = name.startswith(OVERWRITTEN)
             found = by_name(self._dataset, name, OVERWRITTEN) if kept else signed_tip(self._dataset, name)
             if found is None:
@@ -382,7 +392,7 @@ class _Fsck:
                 # another process may have repaired it meanwhile
                 if refs_of(self._dataset).get(path.name) is not None:
                     return
-            except errors.StoreError:
+            except StoreError:
                 self._quarantine(path, f"refs-{path.name}")
             fsio.replace_file(path, str(target).encode())
 
@@ -400,7 +410,7 @@ class _Fsck:
                 return False
             try:
                 block = decode_block(self._store(ObjectKind.BLOCK).get(current))
-            except (errors.StoreError, errors.CodecError) as error:
+            except (StoreError, CodecError) as error:
                 self._find("chain", path, f"its name is right, but it is no block: {error}")
                 return False
             number = block.sequence_number
@@ -447,7 +457,7 @@ class _Fsck:
             return
         try:
             lines = lines_about(self._dataset, seeds[0].dataset_id, self._blocks)
-        except errors.StoreError as error:
+        except StoreError as error:
             self._find("lines", self._dataset.folder / SNAPSHOTS.key, str(error))
             return
         sizes = {key_of(line): line.size for line in sorted(lines, key=lambda line: line.by_owner)}
@@ -543,9 +553,9 @@ class _Fsck:
             else:
                 peer.fetch(key, size, target, SILENT)
             return hash_file(target)[0] == key.name
-        except errors.CorruptedPeerError as error:  # of this object; others may be good
+        except CorruptedPeerError as error:  # of this object; others may be good
             self._report.notes.append(str(error))
-        except errors.TransferError as error:
+        except TransferError as error:
             self._report.notes.append(str(error))
             self._peer = None  # it is gone: not asked a thousand times more
         return False
@@ -619,7 +629,7 @@ def unopenable(workspace: WorkspaceFiles) -> list[FsckReport]:
             continue
         try:
             DatasetFiles.open(folder)
-        except errors.OdfchainError as error:
+        except OdfchainError as error:
             path = folder / "info" / "alias"
             finding = Finding(
                 "dataset", str(path), str(error), State.BROKEN, hint=f"write the dataset's name into {path}"
