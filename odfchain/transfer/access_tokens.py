@@ -217,7 +217,7 @@ class TokenFile:
             known = self.tokens()
             if any(token.name == name for token in known):
                 raise NameCollisionError(
-                    f"there is a token {name!r}", hint=f"`odfchain token revoke {name}` ends it"
+                    f"a token {name!r} already exists", hint=f"`odfchain token revoke {name}` ends it"
                 )
             if len(known) >= _MOST:
                 raise UsageError(f"there are {_MOST:,} tokens already", hint="revoke some of them")

@@ -440,7 +440,7 @@ class SharedWorkspace(SharedStore):
         is_left = held is None and any(there == hashed.hash for hashed in blocks)
         if not is_left and (held is None or held.alias != name.alias or there != blocks[-1].hash):
             raise NameCollisionError(
-                f"{peer.where}: the dataset is in the store already",
+                f"{peer.where}: the dataset already exists in the store",
                 hint="`odfchain list` shows under which name",
             )
 

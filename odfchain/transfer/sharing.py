@@ -359,7 +359,7 @@ class Sharing:
             return self._pull(found, ref, target, options, token, progress)
         dataset = self.named(ref)
         if alias is not None:
-            raise UsageError(f"{dataset.alias} is here already; `rename` gives it another name")
+            raise UsageError(f"{dataset.alias} already exists; `rename` gives it another name")
         known = _known(dataset, AliasKind.PULL, f"name it: odfchain pull URL --as {dataset.alias}")
         return self._pull(self.place_of(known), known, dataset.alias, options, None, progress)
 

@@ -97,7 +97,7 @@ def test_what_cannot_be_meant(mine: Workspace, shelf: str) -> None:
     mine._sharing.pull(shelf)
     with pytest.raises(UsageError, match="it is not known where own comes from"):
         mine._sharing.pull("own")
-    with pytest.raises(UsageError, match="cities is here already"):
+    with pytest.raises(UsageError, match="cities already exists"):
         mine._sharing.pull("cities", "towns")
     with pytest.raises(DatasetNotFoundError, match="'shelves/cities', and no repository 'shelves'"):
         mine._sharing.pull("shelves/cities")
