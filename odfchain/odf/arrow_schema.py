@@ -465,22 +465,20 @@ _UNITS = {
     TimeUnit.NANOSECOND: "ns",
 }
 _FROM_UNITS = {text: unit for unit, text in _UNITS.items()}
-_SIMPLE = {
-    ds.DataTypeNull: "null",
-    ds.DataTypeBool: "bool_",
-    ds.DataTypeInt8: "int8",
-    ds.DataTypeInt16: "int16",
-    ds.DataTypeInt32: "int32",
-    ds.DataTypeInt64: "int64",
-    ds.DataTypeUInt8: "uint8",
-    ds.DataTypeUInt16: "uint16",
-    ds.DataTypeUInt32: "uint32",
-    ds.DataTypeUInt64: "uint64",
-    ds.DataTypeFloat16: "float16",
-    ds.DataTypeFloat32: "float32",
-    ds.DataTypeFloat64: "float64",
-    ds.DataTypeString: "string",
-}
+# Types whose name in pyarrow is that of the kind, but for one.
+_PLAIN = (
+    *(
+        ds.DataTypeNull,
+        ds.DataTypeBool,
+        ds.DataTypeInt8,
+        ds.DataTypeInt16,
+        ds.DataTypeInt32,
+        ds.DataTypeInt64,
+    ),
+    *(ds.DataTypeUInt8, ds.DataTypeUInt16, ds.DataTypeUInt32, ds.DataTypeUInt64),
+    *(ds.DataTypeFloat16, ds.DataTypeFloat32, ds.DataTypeFloat64, ds.DataTypeString),
+)
+_SIMPLE: dict[Any, str] = {cls: cls.KIND.lower() for cls in _PLAIN} | {ds.DataTypeBool: "bool_"}
 
 
 def to_arrow(schema: ds.DataSchema) -> Any:

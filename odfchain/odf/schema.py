@@ -323,49 +323,30 @@ def optional(inner: DataType) -> DataTypeOption:
 
 _TIMESTAMP = DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 
-_SIMPLE: dict[str, DataType] = {
-    "BOOL": DataTypeBool(),
-    "BOOLEAN": DataTypeBool(),
-    "TINYINT": DataTypeInt8(),
-    "INT8": DataTypeInt8(),
-    "SMALLINT": DataTypeInt16(),
-    "INT16": DataTypeInt16(),
-    "INT": DataTypeInt32(),
-    "INTEGER": DataTypeInt32(),
-    "SIGNED": DataTypeInt32(),
-    "INT32": DataTypeInt32(),
-    "BIGINT": DataTypeInt64(),
-    "LONG": DataTypeInt64(),
-    "INT64": DataTypeInt64(),
-    "UNSIGNED": DataTypeUInt32(),
-    "UINT8": DataTypeUInt8(),
-    "UINT16": DataTypeUInt16(),
-    "UINT32": DataTypeUInt32(),
-    "UINT64": DataTypeUInt64(),
-    "FLOAT": DataTypeFloat32(),
-    "FLOAT32": DataTypeFloat32(),
-    "REAL": DataTypeFloat32(),
-    "DOUBLE": DataTypeFloat64(),
-    "FLOAT64": DataTypeFloat64(),
-    "DATE": DataTypeDate(),
-    "STRING": DataTypeString(),
-    "VARCHAR": DataTypeString(),
-    "TEXT": DataTypeString(),
-    "TINYTEXT": DataTypeString(),
-    "MEDIUMTEXT": DataTypeString(),
-    "LONGTEXT": DataTypeString(),
-    "FIXEDSTRING": DataTypeString(),
-    "CHAR": DataTypeString(),
-    "BINARY": DataTypeBinary(),
-    "TIMESTAMP": _TIMESTAMP,
-    "TIMESTAMP_LTZ": _TIMESTAMP,
-    "TIMESTAMP_NTZ": _TIMESTAMP,
-}
+# Types and how they may be written; the first word is the one that is printed.
+_WORDS: tuple[tuple[DataType, str], ...] = (
+    (DataTypeBool(), "BOOLEAN BOOL"),
+    (DataTypeInt8(), "TINYINT INT8"),
+    (DataTypeInt16(), "SMALLINT INT16"),
+    (DataTypeInt32(), "INT INTEGER SIGNED INT32"),
+    (DataTypeInt64(), "BIGINT LONG INT64"),
+    (DataTypeUInt8(), "UINT8"),
+    (DataTypeUInt16(), "UINT16"),
+    (DataTypeUInt32(), "UINT32 UNSIGNED"),
+    (DataTypeUInt64(), "UINT64"),
+    (DataTypeFloat32(), "FLOAT FLOAT32 REAL"),
+    (DataTypeFloat64(), "DOUBLE FLOAT64"),
+    (DataTypeDate(), "DATE"),
+    (DataTypeString(), "STRING VARCHAR TEXT TINYTEXT MEDIUMTEXT LONGTEXT FIXEDSTRING CHAR"),
+    (DataTypeBinary(), "BINARY"),
+    (_TIMESTAMP, "TIMESTAMP TIMESTAMP_LTZ TIMESTAMP_NTZ"),
+)
+_SIMPLE = {word: data_type for data_type, words in _WORDS for word in words.split()}
 _UNSIGNED: dict[str, DataType] = {
     "TINYINT": DataTypeUInt8(),
     "SMALLINT": DataTypeUInt16(),
-    "INT": DataTypeUInt32(),
     "INTEGER": DataTypeUInt32(),
+    "INT": DataTypeUInt32(),
     "BIGINT": DataTypeUInt64(),
 }
 _TOKEN = re.compile(r"""\s*(?:(`[^`]+`|"[^"]+")|([^\W\d]\w*(?:[.-]\w+)*|\d+)|([(),<>:]))""")
@@ -542,21 +523,8 @@ def parse_ddl(columns: Iterable[str]) -> DataSchema:
     return DataSchema(fields=_Parser(text).columns())
 
 
-_NAMES: dict[type[DataType], str] = {
-    DataTypeBool: "BOOLEAN",
-    DataTypeInt8: "TINYINT",
-    DataTypeInt16: "SMALLINT",
-    DataTypeInt32: "INT",
-    DataTypeInt64: "BIGINT",
-    DataTypeUInt8: "TINYINT UNSIGNED",
-    DataTypeUInt16: "SMALLINT UNSIGNED",
-    DataTypeUInt32: "INT UNSIGNED",
-    DataTypeUInt64: "BIGINT UNSIGNED",
-    DataTypeFloat32: "FLOAT",
-    DataTypeFloat64: "DOUBLE",
-    DataTypeDate: "DATE",
-    DataTypeString: "STRING",
-}
+_NAMES = {type(data_type): words.split()[0] for data_type, words in _WORDS}
+_NAMES |= {type(data_type): f"{word} UNSIGNED" for word, data_type in _UNSIGNED.items()}
 _PLAIN_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TIME_DIGITS = {TimeUnit.SECOND: 0, TimeUnit.MILLISECOND: 3, TimeUnit.MICROSECOND: 6, TimeUnit.NANOSECOND: 9}
 

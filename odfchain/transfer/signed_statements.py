@@ -263,8 +263,15 @@ def _keep_signature(
 def signed_last(dataset: DatasetFiles, dataset_id: DatasetId) -> SignedHead | None:
     """The head of a local dataset that its owner has signed last, as far as that is known here."""
     try:
-        signer, signed = read_head((read_head_signature(dataset.folder) or b"")[:-1])
-    except (SignatureError, StoreError):
+        return _owners_head((read_head_signature(dataset.folder) or b"")[:-1], dataset_id)
+    except StoreError:
+        return None
+
+
+def _owners_head(text: bytes, dataset_id: DatasetId) -> SignedHead | None:
+    try:
+        signer, signed = read_head(text)
+    except SignatureError:
         return None
     return signed if signer == signed.dataset_id == dataset_id else None
 
@@ -331,11 +338,8 @@ class SeenHeads:
         """The owner's signed head that was seen, verified anew; None when it was never signed."""
         if seen is None or seen.signature is None:
             return None
-        try:
-            signer, signed = read_head(seen.signature.encode())
-        except SignatureError:
-            raise self._damaged(dataset_id) from None
-        if not signer == signed.dataset_id == dataset_id:
+        signed = _owners_head(seen.signature.encode(), dataset_id)
+        if signed is None:
             raise self._damaged(dataset_id)
         return signed
 
@@ -438,13 +442,8 @@ class EquivocationDetector:
 
     def _claim(self, text: str | None, block_at: BlockAt, read: Callable[[Multihash], bytes]) -> Claim | None:
         """The claim that a signed text makes; None where the text is not of this dataset's owner."""
-        try:
-            signer, signed = read_head((text or "").encode())
-        except SignatureError:
-            return None
-        if not signer == signed.dataset_id == self.dataset_id:
-            return None
-        return Claim(text or "", signed, block_at, read)
+        signed = _owners_head((text or "").encode(), self.dataset_id)
+        return None if signed is None else Claim(text or "", signed, block_at, read)
 
     def _at_hand(self, claim: Claim) -> Claim:
         """The claim with its history, if its head is among the blocks that are stored here."""

@@ -40,10 +40,8 @@ def needed_slices(
 #
 # What is in force without a key says `odfchain.slices.state`. Commits of what an engine or a changelog
 # brought and check 10 of verification use this one rule. Slices are decoded once more for it, and what is
-# kept
-# are hashes of the rows that are taken back and of the rows that look like them, so memory follows the
-# number
-# of retractions. Source: specification "Retractions and Corrections".
+# kept are hashes of the rows that are taken back and of the rows that look like them, so memory follows the
+# number of retractions. Source: specification "Retractions and Corrections".
 
 SOURCES = AddPushSource.KIND, SetPollingSource.KIND
 
