@@ -42,7 +42,15 @@ if TYPE_CHECKING:
 SCHEMA_FORMAT = "ArrowJson"
 
 _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
-# Arrow's names of the units, by the names of their types in Python.
+# Arrow's names of types, and of the units of intervals, by the names of their types in Python.
+_PLAIN = {
+    "null": "Null", "bool": "Boolean", "int8": "Int8", "int16": "Int16", "int32": "Int32", "int64": "Int64",
+    "uint8": "UInt8", "uint16": "UInt16", "uint32": "UInt32", "uint64": "UInt64",
+    "halffloat": "Float16", "float": "Float32", "double": "Float64",
+    "string": "Utf8", "large_string": "LargeUtf8", "string_view": "Utf8View",
+    "binary": "Binary", "large_binary": "LargeBinary", "binary_view": "BinaryView",
+    "date32[day]": "Date32", "date64[ms]": "Date64",
+}  # fmt: skip
 _INTERVAL_UNITS = {
     "month_interval": "YearMonth",
     "day_time_interval": "DayTime",
@@ -64,7 +72,7 @@ def _field(column: pa.Field) -> dict[str, Any]:
 def _type(kind: pa.DataType) -> Any:
     from pyarrow import types as t
 
-    if plain := _plain_names().get(kind):
+    if plain := _PLAIN.get(str(kind)):
         return plain
     if t.is_timestamp(kind):
         return {"Timestamp": [_UNITS[kind.unit], kind.tz]}
@@ -97,22 +105,6 @@ def _type(kind: pa.DataType) -> Any:
         f"the type {one_line(str(kind), 80)} has no name in {SCHEMA_FORMAT}",
         hint="cast the column to another",
     )
-
-
-def _plain_names() -> dict[pa.DataType, str]:
-    import pyarrow as pa
-
-    named = {
-        "Null": pa.null(), "Boolean": pa.bool_(),
-        "Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64(),
-        "UInt8": pa.uint8(), "UInt16": pa.uint16(), "UInt32": pa.uint32(), "UInt64": pa.uint64(),
-        "Float16": pa.float16(), "Float32": pa.float32(), "Float64": pa.float64(),
-        "Utf8": pa.string(), "LargeUtf8": pa.large_string(),
-        "Binary": pa.binary(), "LargeBinary": pa.large_binary(),
-        "Utf8View": pa.string_view(), "BinaryView": pa.binary_view(),
-        "Date32": pa.date32(), "Date64": pa.date64(),
-    }  # fmt: skip
-    return {kind: name for name, kind in named.items()}
 
 
 # JSON as the reference node hashes and writes it: numbers keep their text.

@@ -599,7 +599,7 @@ class LocalProcess(ChildProcess):
             raise self._broken() from None
 
     def _broken(self) -> OdfchainError:
-        code, said = self._code(), self._complaints_text()
+        code, said, last = self._code(), self._complaints_text(), self._complaint()
         self.close()
         # the kernel kills a process that exceeds the memory of the machine
         if code == -signal.SIGKILL or any(text in said for text in _NO_MEMORY):
@@ -609,8 +609,7 @@ class LocalProcess(ChildProcess):
                 "the query is too complex for the engine",
                 hint="make it shorter, with fewer parts within parts, or use --engine spark",
             )
-        last = said.splitlines()[-1:] or ["it said nothing"]
-        return EngineError(f"the process that answers queries ended: {one_line(last[0])}")
+        return EngineError(f"the process that answers queries ended: {last}")
 
 
 # The one that waits for a query, if there is one.

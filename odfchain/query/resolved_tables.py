@@ -107,29 +107,14 @@ class Pins:
         """
         if as_at is not None:
             _check_past(as_at)
-        self._workspace = workspace
-        self._as_at = as_at
-        self._given = given
+        self.workspace = workspace
+        self.as_at = as_at
+        self.given = given
         self._datasets: dict[str, DatasetFiles] = {}
         self._heads: dict[DatasetId, Multihash] = {}
         self._pins: dict[str, Pin] = {}
         # One for each name that the query reads, as it writes it; known once it is planned.
         self.named: tuple[Pin, ...] = ()
-
-    @property
-    def workspace(self) -> WorkspaceFiles:
-        """The workspace of the datasets."""
-        return self._workspace
-
-    @property
-    def as_at(self) -> Timestamp | None:
-        """The system time of every name without a point."""
-        return self._as_at
-
-    @property
-    def given(self) -> Mapping[str, tuple[DatasetId, Multihash]] | None:
-        """The given meanings of names, if any; then there are no others."""
-        return self._given
 
     def pin(self, text: str) -> Pin:
         """The dataset and block that `NAME[@POINT]` means."""
@@ -145,12 +130,12 @@ class Pins:
 
     def _pin(self, text: str) -> Pin:
         name, at, after = text.partition("@")
-        if self._given is not None:
+        if self.given is not None:
             return self._pin_given(text)
         dataset = self._dataset(name)
         head = self._head(dataset)
         if not at:
-            block = head if self._as_at is None else block_at(dataset, self._as_at, head=head)
+            block = head if self.as_at is None else block_at(dataset, self.as_at, head=head)
         else:
             try:
                 point = parse_point(after)
@@ -178,14 +163,14 @@ class Pins:
         return Pin(text, dataset, DatasetState.read(dataset.chain, block))
 
     def _pin_given(self, text: str) -> Pin:
-        assert self._given is not None  # noqa: S101 - asked by the caller
-        if text not in self._given:
+        assert self.given is not None  # noqa: S101 - asked by the caller
+        if text not in self.given:
             raise QueryError(
                 f"`{one_line(text)}` is not among the datasets that the query says it reads",
-                hint=f"it names {', '.join(map(one_line, self._given)) or 'none'}",
+                hint=f"it names {', '.join(map(one_line, self.given)) or 'none'}",
             )
-        dataset_id, block = self._given[text]
-        dataset = self._workspace.dataset(dataset_id)
+        dataset_id, block = self.given[text]
+        dataset = self.workspace.dataset(dataset_id)
         head = self._head(dataset)
         if not dataset.chain.contains(block) or not _is_on_a_chain(dataset, block, head):
             raise PointNotFoundError(f"{dataset.alias}: block {block} is not in its chain here")
@@ -201,7 +186,7 @@ class Pins:
                 raise QueryError(
                     f"`{one_line(name)}` is not the name of a dataset: {error.message}", hint=error.hint
                 ) from None
-            dataset = self._workspace.dataset(reference)
+            dataset = self.workspace.dataset(reference)
             # in SQL, names are exact: what is not quoted becomes lower case
             if isinstance(reference, DatasetAlias) and str(dataset.alias) != name:
                 raise DatasetNotFoundError(
@@ -469,6 +454,8 @@ class Changes:
     """A table of changes: up to a point, or from one to another."""
 
     projection: ClassVar[bool] = True
+    has_floats: ClassVar[bool] = False
+    """Files are not pruned for it."""
     pin: Pin
     to: Pin | None = None
     """None is every change up to `pin`."""
@@ -479,11 +466,6 @@ class Changes:
     def pins(self) -> tuple[Pin, ...]:
         """The datasets that are read, each at its block."""
         return (self.pin,) if self.to is None else (self.pin, self.to)
-
-    @property
-    def has_floats(self) -> bool:
-        """Files are not pruned for it."""
-        return False
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -81,27 +81,15 @@ class QueryResult(ArrowRows):
         *,
         slices: SlicesRead | None = None,
     ) -> None:
-        self._schema = schema
-        self._inputs = inputs
+        self.schema = schema
+        """Names and types of the columns."""
+        self.inputs = inputs
+        """The datasets that the query reads, each at its block; ordered by name."""
         self._batches: Callable[[], Iterator[pa.RecordBatch]] | None = batches
         self._frame = frame
         self._table: pa.Table | None = None
-        self._slices = slices or SlicesRead()
-
-    @property
-    def slices(self) -> SlicesRead:
+        self.slices = slices or SlicesRead()
         """How many slices were skipped by what their footers report."""
-        return self._slices
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Names and types of the columns."""
-        return self._schema
-
-    @property
-    def inputs(self) -> tuple[Pin, ...]:
-        """The datasets that the query reads, each at its block; ordered by name."""
-        return self._inputs
 
     def batches(self) -> pa.RecordBatchReader:
         """The rows as they are computed; they can be had once.
@@ -119,7 +107,7 @@ class QueryResult(ArrowRows):
         if self._batches is None:
             raise UsageError("the rows of this query were read already", hint="ask again, or keep to_arrow()")
         batches, self._batches = self._batches, None
-        return pa.RecordBatchReader.from_batches(self._schema, batches())
+        return pa.RecordBatchReader.from_batches(self.schema, batches())
 
     def to_arrow(self) -> pa.Table:
         """All rows; held in memory. Errors as `batches`."""
@@ -130,7 +118,7 @@ class QueryResult(ArrowRows):
                 self.batches()
             batches, self._batches = self._batches, None
             assert batches is not None  # noqa: S101 - else `batches` has raised
-            self._table = pa.Table.from_batches(batches(), self._schema)
+            self._table = pa.Table.from_batches(batches(), self.schema)
         return self._table
 
     def to_spark(self) -> DataFrame:
@@ -148,15 +136,15 @@ class QueryResult(ArrowRows):
         return self.batches().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        inputs = ", ".join(map(str, self._inputs)) or "no dataset"
-        return f"<result of a query over {inputs}: {', '.join(self._schema.names)}>"
+        inputs = ", ".join(map(str, self.inputs)) or "no dataset"
+        return f"<result of a query over {inputs}: {', '.join(self.schema.names)}>"
 
     def _repr_html_(self) -> str:
         from html import escape
 
         table = self.to_arrow()
         shown = table.slice(0, 20).to_pandas(types_mapper=None).to_html(index=False, escape=True)
-        return f"{shown}<p>{len(table):,} rows; {escape(', '.join(map(str, self._inputs)))}</p>"
+        return f"{shown}<p>{len(table):,} rows; {escape(', '.join(map(str, self.inputs)))}</p>"
 
 
 # Slices as one `pyarrow.dataset.Dataset`, which polars, DuckDB and pandas read without a copy in memory.

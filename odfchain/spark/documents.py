@@ -262,24 +262,25 @@ class LineFile:
     path: Path
     form: Callable[[str], Record]
 
-    def records(self) -> Iterator[tuple[int, Record]]:
-        """The records with the numbers of their lines."""
+    def _lines(self) -> Iterator[tuple[int, str]]:
         with self.path.open("r", encoding="utf-8-sig") as stream:
             for number, line in enumerate(stream, start=1):
                 if line.strip(_BLANK):
-                    yield number, self.form(line)
+                    yield number, line
+
+    def records(self) -> Iterator[tuple[int, Record]]:
+        """The records with the numbers of their lines."""
+        for number, line in self._lines():
+            yield number, self.form(line)
 
     def first_bad(self, fields: Fields, file: str) -> BadInputError | None:
         """The first line that is not of its form, as an error; None when every line is."""
-        with self.path.open("r", encoding="utf-8-sig") as stream:
-            for number, line in enumerate(stream, start=1):
-                if not line.strip(_BLANK):
-                    continue
-                try:
-                    for _ in _Batches(fields).add(0, self.form(line), 0):
-                        pass
-                except RecordError as error:
-                    return BadInputError(f"line {number:,}: {error.message}", file=file)
+        for number, line in self._lines():
+            try:
+                for _ in _Batches(fields).add(0, self.form(line), 0):
+                    pass
+            except RecordError as error:
+                return BadInputError(f"line {number:,}: {error.message}", file=file)
         return None
 
 

@@ -31,20 +31,16 @@ class PlanNodes:
     """Nodes in pre-order: their class names, and the nodes themselves by index."""
 
     classes: tuple[str, ...]
-    _list: Any
+    jvm: Any
+    """The list in the JVM."""
 
     def __getitem__(self, index: int) -> Any:
-        return self._list.get(index)
+        return self.jvm.get(index)
 
     def of(self, *names: str) -> list[int]:
         """Where the nodes of these classes stand, by the last part of the class name."""
         wanted = frozenset(names)
         return [i for i, name in enumerate(self.classes) if name.rpartition(".")[2] in wanted]
-
-    @property
-    def jvm(self) -> Any:
-        """The list in the JVM."""
-        return self._list
 
 
 _WALKERS: WeakKeyDictionary[SparkSession, PlanWalker] = WeakKeyDictionary()
@@ -61,8 +57,9 @@ class PlanWalker:
     """Lists the nodes of plans of one JVM."""
 
     def __init__(self, session: SparkSession) -> None:
-        self._jvm = jvm_of(session)
-        invoke = self._jvm.java.lang.invoke
+        self.jvm = jvm_of(session)
+        """The JVM that is walked in."""
+        invoke = self.jvm.java.lang.invoke
         self._handles, self._proxies, self._type = (
             invoke.MethodHandles,
             invoke.MethodHandleProxies,
@@ -90,13 +87,8 @@ class PlanWalker:
             self._handles.filterReturnValue(self._expressions, size)
         )
 
-    @property
-    def jvm(self) -> Any:
-        """The JVM that is walked in."""
-        return self._jvm
-
     def _class(self, name: str) -> Any:
-        return self._jvm.java.lang.Class.forName(name)
+        return self.jvm.java.lang.Class.forName(name)
 
     def _primitive(self, name: str) -> Any:
         return self._class(f"java.lang.{name}").getField("TYPE").get(None)
@@ -109,9 +101,9 @@ class PlanWalker:
         look = self._lookup.findVirtual(
             self._class("java.util.Map"),
             "getOrDefault",
-            self._type(self._object, self._array(self._jvm.java.lang.Class, self._object, self._object)),
+            self._type(self._object, self._array(self.jvm.java.lang.Class, self._object, self._object)),
         )
-        itself, once = self._type(self._object, self._object), self._array(self._jvm.int, 0, 0)
+        itself, once = self._type(self._object, self._object), self._array(self.jvm.int, 0, 0)
         return self._as_function(self._handles.permuteArguments(look.bindTo(changed), itself, once))
 
     def _array(self, kind: Any, *items: Any) -> Any:
@@ -135,8 +127,8 @@ class PlanWalker:
         # bindTo binds the receiver; the function is the other argument, so the two change places
         swapped = self._handles.permuteArguments(
             foreach,
-            self._type(self._void, self._function, self._array(self._jvm.java.lang.Class, owner)),
-            self._array(self._jvm.int, 1, 0),
+            self._type(self._void, self._function, self._array(self.jvm.java.lang.Class, owner)),
+            self._array(self.jvm.int, 1, 0),
         )
         return swapped.bindTo(function)
 
@@ -152,13 +144,13 @@ class PlanWalker:
 
     def plans(self, plan: Any) -> PlanNodes:
         """The plan and all plans beneath it, without those of subqueries and of WITH; so of an expression."""
-        nodes = self._jvm.java.util.ArrayList()
+        nodes = self.jvm.java.util.ArrayList()
         plan.foreach(self._adder(nodes))
         return self._listed(nodes)
 
     def expressions(self, plan: Any) -> PlanNodes:
         """All expressions of the plan and of the plans beneath it, without those of subqueries."""
-        nodes = self._jvm.java.util.ArrayList()
+        nodes = self.jvm.java.util.ArrayList()
         whole_tree = self._as_function(self._each(self._tree, self._adder(nodes)))
         each = self._each(self._sequence, whole_tree)
         plan.foreach(self._as_function(self._handles.filterReturnValue(self._expressions, each)))
@@ -166,15 +158,15 @@ class PlanWalker:
 
     def inside(self, sequence: Any) -> PlanNodes:
         """All expressions beneath those of a Scala collection."""
-        nodes = self._jvm.java.util.ArrayList()
+        nodes = self.jvm.java.util.ArrayList()
         whole_tree = self._as_function(self._each(self._tree, self._adder(nodes)))
         sequence.foreach(whole_tree)
         return self._listed(nodes)
 
     def tokens(self, sql: str) -> list[str]:
         """The text as Spark's own lexer cuts it up, blanks and comments included."""
-        parser = self._jvm.org.apache.spark.sql.catalyst.parser
-        text = self._jvm.org.antlr.v4.runtime.CharStreams.fromString(sql)
+        parser = self.jvm.org.apache.spark.sql.catalyst.parser
+        text = self.jvm.org.antlr.v4.runtime.CharStreams.fromString(sql)
         # only Spark's lexer tells comments from strings: comments nest, and r'\' is a string
         lexer = parser.SqlBaseLexer(parser.UpperCaseCharStream(text))
         lexer.removeErrorListeners()
@@ -207,7 +199,7 @@ class PlanWalker:
         described = self._handles.filterReturnValue(said, text.asType(self._type(string, string)))
         # a name may hold any character, so what separates them is a random text
         between = uuid.uuid4().hex
-        joining = self._jvm.java.util.stream.Collectors.joining(between)
+        joining = self.jvm.java.util.stream.Collectors.joining(between)
         joined: str = nodes.jvm.stream().filter(ours).map(self._as_mapper(described)).collect(joining)
         return joined.split(between)
 
