@@ -71,8 +71,7 @@ def number(text: str) -> Number:
     return Number(text)
 
 
-def unique(pairs: Iterable[tuple[str, Value]]) -> Record:
-    """The members of an object."""
+def _unique(pairs: Iterable[tuple[str, Value]]) -> Record:
     members: Record = {}
     for key, value in pairs:
         if key in members:
@@ -86,7 +85,7 @@ def _no_constant(text: str) -> Value:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=unique, parse_int=number, parse_float=number, parse_constant=_no_constant
+    object_pairs_hook=_unique, parse_int=number, parse_float=number, parse_constant=_no_constant
 )
 
 
@@ -97,9 +96,9 @@ def parse_object(text: str) -> Record:
     except json.JSONDecodeError as error:
         raise RecordError(_fault(text, error)) from None
     except RecursionError:
-        raise too_deep() from None
+        raise _too_deep() from None
     if "\\u" in text or text.count("[") + text.count("{") > INPUT.json_depth:
-        check_value(value)
+        _check_value(value)
     if not isinstance(value, dict):
         raise RecordError("not a JSON object")
     return value
@@ -112,32 +111,30 @@ def _fault(text: str, error: json.JSONDecodeError) -> str:
     return f"not valid JSON: {error.msg.removesuffix(' at')} at column {error.pos + 1:,}"
 
 
-def too_deep() -> RecordError:
-    """The error for a value that is nested too deeply."""
+def _too_deep() -> RecordError:
     return RecordError(f"nested more than {INPUT.json_depth} levels deep")
 
 
-def check_value(value: Value, depth: int = 0) -> None:
+def _check_value(value: Value, depth: int = 0) -> None:
     """Refuse half surrogate pairs, which no encoding can carry, and too much nesting."""
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise lone_surrogate(ord(value[error.start])) from None
+            raise _lone_surrogate(ord(value[error.start])) from None
         return
     if not isinstance(value, list | dict):
         return
     if depth >= INPUT.json_depth:
-        raise too_deep()
+        raise _too_deep()
     if isinstance(value, dict):
         for key in value:
-            check_value(key)
+            _check_value(key)
     for item in value.values() if isinstance(value, dict) else value:
-        check_value(item, depth + 1)
+        _check_value(item, depth + 1)
 
 
-def lone_surrogate(code: int) -> RecordError:
-    """The error for half of a character."""
+def _lone_surrogate(code: int) -> RecordError:
     return RecordError(f"not valid JSON: \\u{code:04x} is half of a surrogate pair, without the other half")
 
 
@@ -312,13 +309,13 @@ class CharacterCheck:
                 self._line += text.count("\n", 0, match.start())
                 return
             if match[1]:
-                fault = lone_surrogate(int(match[1], 16))
+                fault = _lone_surrogate(int(match[1], 16))
                 line = self._line + text.count("\n", 0, match.start())
                 raise RecordError(f"line {line:,}: {fault.message}", 0)
         self._line += text.count("\n")
 
 
-class JsonSource:
+class _Source:
     """A binary stream as UTF-8 without byte order mark, from any encoding; counts what it gives."""
 
     def __init__(self, stream: BinaryIO, encoding: str = "utf-8") -> None:
@@ -365,12 +362,12 @@ class JsonSource:
                 return text.encode()
 
 
-def events_of(source: JsonSource) -> Events:
+def _events_of(source: _Source) -> Events:
     """The parts of a JSON text; a fault comes after all parts that stand before it."""
     return chain.from_iterable(_parsed_chunks(source))
 
 
-def _parsed_chunks(source: JsonSource) -> Iterator[list[tuple[str, Any]]]:
+def _parsed_chunks(source: _Source) -> Iterator[list[tuple[str, Any]]]:
     # The parser is fed, not pulled: pulled, it may hand out parts while an exception is pending.
     import ijson  # type: ignore[import-untyped]
 
@@ -404,7 +401,7 @@ def _parsed_chunks(source: JsonSource) -> Iterator[list[tuple[str, Any]]]:
 
 
 @contextlib.contextmanager
-def faults_of(source: JsonSource) -> Iterator[None]:
+def _faults_of(source: _Source) -> Iterator[None]:
     """Turn what goes wrong while parsing into the one error of this module, with the record's number."""
     import ijson
 
@@ -435,37 +432,36 @@ def number_value(value: int | Decimal) -> Number:
     return number(text)
 
 
-def value_of(event: str, value: Any, events: Events, depth: int = 1) -> Value:
+def _value_of(event: str, value: Any, events: Events, depth: int = 1) -> Value:
     """A value; `event` is its first part, the rest is taken from `events`."""
     if event == "number":
         return number_value(value)
     if event not in ("start_map", "start_array"):
         return value
     if depth > INPUT.json_depth:
-        raise too_deep()
+        raise _too_deep()
     if event == "start_map":
-        return members_of(events, depth)
+        return _members_of(events, depth)
     items = []
     for part, item in events:
         if part == "end_array":
             break
-        items.append(value_of(part, item, events, depth + 1))
+        items.append(_value_of(part, item, events, depth + 1))
     return items
 
 
-def members_of(events: Events, depth: int = 0) -> Record:
-    """The members of an object whose start was taken."""
+def _members_of(events: Events, depth: int = 0) -> Record:
 
     def pairs() -> Iterator[tuple[str, Value]]:
         for event, key in events:
             if event == "end_map":
                 break
-            yield key, value_of(*next(events), events, depth + 1)
+            yield key, _value_of(*next(events), events, depth + 1)
 
-    return unique(pairs())
+    return _unique(pairs())
 
 
-def objects_of(events: Events, source: JsonSource) -> Iterator[Record]:
+def _objects_of(events: Events, source: _Source) -> Iterator[Record]:
     """The records of an array that has begun, to its end."""
     for event, _ in events:
         if event == "end_array":
@@ -473,19 +469,18 @@ def objects_of(events: Events, source: JsonSource) -> Iterator[Record]:
         source.next_record()
         if event != "start_map":
             raise RecordError("not a JSON object")
-        yield members_of(events)
+        yield _members_of(events)
     source.row = None
 
 
-def skip(event: str, events: Events, source: JsonSource) -> None:
-    """Pass over a value, of which `event` is the first part."""
+def _skip(event: str, events: Events, source: _Source) -> None:
     depth = 0
     while True:
         source.progressed()
         if event in ("start_map", "start_array"):
             depth += 1
             if depth > INPUT.json_depth:
-                raise too_deep()
+                raise _too_deep()
         elif event in ("end_map", "end_array"):
             depth -= 1
         if depth == 0:
@@ -515,11 +510,11 @@ class JsonArray:
 
     def records_of(self, stream: BinaryIO) -> Iterator[Record]:
         """The same of a stream."""
-        source = JsonSource(stream, self.encoding)
-        with faults_of(source):
-            events = events_of(source)
+        source = _Source(stream, self.encoding)
+        with _faults_of(source):
+            events = _events_of(source)
             _enter(events, source, self.keys)
-            yield from objects_of(events, source)
+            yield from _objects_of(events, source)
             _leave(events, source, self.keys)
 
     def record(self, members: Record) -> Record:
@@ -532,7 +527,7 @@ class JsonArray:
         return tuple(self.sub_path.split(".")) if self.sub_path else ()
 
 
-def _enter(events: Events, source: JsonSource, keys: tuple[str, ...]) -> None:
+def _enter(events: Events, source: _Source, keys: tuple[str, ...]) -> None:
     event, _ = next(events)
     for depth, key in enumerate(keys, start=1):
         event = _find(events, source, key) if event == "start_map" else "null"
@@ -542,7 +537,7 @@ def _enter(events: Events, source: JsonSource, keys: tuple[str, ...]) -> None:
         raise RecordError(f"Sub-path does not specify an array: {'.'.join(keys) or '.'}")
 
 
-def _find(events: Events, source: JsonSource, key: str) -> str:
+def _find(events: Events, source: _Source, key: str) -> str:
     """The first part of the member's value; `null` when there is no such member."""
     for event, name in events:
         if event == "end_map":
@@ -550,11 +545,11 @@ def _find(events: Events, source: JsonSource, key: str) -> str:
         first, _ = next(events)
         if name == key:
             return first
-        skip(first, events, source)
+        _skip(first, events, source)
     return "null"
 
 
-def _leave(events: Events, source: JsonSource, keys: tuple[str, ...]) -> None:
+def _leave(events: Events, source: _Source, keys: tuple[str, ...]) -> None:
     for depth in range(len(keys), 0, -1):
         for event, name in events:
             if event == "end_map":
@@ -562,7 +557,7 @@ def _leave(events: Events, source: JsonSource, keys: tuple[str, ...]) -> None:
             if name == keys[depth - 1]:
                 # the path occurs a second time: either list could be meant
                 raise RecordError(f"Sub-path occurs twice: {'.'.join(keys[:depth])}")
-            skip(next(events)[0], events, source)
+            _skip(next(events)[0], events, source)
     for _ in events:
         raise RecordError("more than one JSON value")
 
@@ -584,9 +579,9 @@ class FeatureCollection(JsonArray):
 
     def records_of(self, stream: BinaryIO) -> Iterator[Record]:
         """The features in order."""
-        source = JsonSource(stream)
-        with faults_of(source):
-            events = events_of(source)
+        source = _Source(stream)
+        with _faults_of(source):
+            events = _events_of(source)
             event, _ = next(events)
             if event != "start_map":
                 _check_type("FeatureCollection", None)
@@ -614,7 +609,7 @@ def _check_type(expected: str, found: Value) -> None:
     raise RecordError(f"Expected {expected} type but got {shown} instead")
 
 
-def _collection(events: Events, source: JsonSource) -> Iterator[Record]:
+def _collection(events: Events, source: _Source) -> Iterator[Record]:
     kind: Value = None
     seen: set[str] = set()
     for event, name in events:
@@ -625,15 +620,15 @@ def _collection(events: Events, source: JsonSource) -> Iterator[Record]:
             raise RecordError(f"{name!r} occurs twice")
         if name == "type":
             seen.add(name)
-            kind = value_of(first, value, events)
+            kind = _value_of(first, value, events)
             _check_type("FeatureCollection", kind)
         elif name == "features":
             seen.add(name)
             if first != "start_array":
                 raise RecordError("'features' is not an array")
-            yield from map(feature_record, objects_of(events, source))
+            yield from map(feature_record, _objects_of(events, source))
         else:
-            skip(first, events, source)
+            _skip(first, events, source)
     # the type may follow the features: then they were given out already, and the whole input is refused
     _check_type("FeatureCollection", kind)
     if "features" not in seen:
