@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from odfchain.api.branching import check_branch, matching_at, on_branch
 from odfchain.api.pulling import is_copy, with_inputs
-from odfchain.errors import DatasetNotFoundError, InvalidIdError, OdfchainError, UsageError
+from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.names import DatasetName, RepoName
-from odfchain.transfer.public_layout import PeerUrl, PlainUrl
+from odfchain.transfer.public_layout import PlainUrl
 from odfchain.transfer.repositories import parse_peer_url
 from odfchain.transfer.sharing import AliasKind, aliases
 
@@ -65,44 +63,6 @@ def targets_of(
         targets = [PushTarget(dataset, to) for dataset in found]
     _refuse_collisions(sharing, targets)
     return targets
-
-
-def split_target(
-    workspace: Workspace, texts: Sequence[str], *, everything: bool
-) -> tuple[list[str], str | None]:
-    """Split names of datasets from the destination at the end: a URL, `repo/name`, or a repository's name.
-
-    Raises:
-        UsageError: no dataset is named, or one with `everything`; the last one may be either.
-        DatasetNotFoundError: the last one is neither a dataset nor a place.
-    """
-    if (everything and len(texts) > 1) or not (everything or texts):
-        raise UsageError("name the datasets to push (names, ids or % patterns), or use --all")
-    if everything:
-        return [], texts[0] if texts else None
-    *names, last = texts
-    if not names:
-        return [last], None
-    known = "/" not in last and _is_repository(workspace._sharing, last)
-    if known and last in workspace:
-        raise UsageError(
-            f"{last} is a dataset here and a repository, too", hint=f"for the repository write --to {last}"
-        )
-    if known or ((":" in last or "/" in last) and workspace.is_remote(last)):
-        return names, last
-    if not {"/", "%", "@"} & set(last) and last not in workspace:
-        raise DatasetNotFoundError(
-            f"no dataset and no repository is called {last!r}",
-            hint="`odfchain list` and `odfchain repo list` show those that there are",
-        )
-    return [*names, last], None
-
-
-def _is_repository(sharing: Sharing, text: str) -> bool:
-    try:
-        return sharing.repositories.find(RepoName(text)) is not None
-    except InvalidIdError:
-        return False
 
 
 def _named(workspace: Workspace, names: Iterable[str] | None, to: str | None) -> list[Dataset]:
@@ -165,41 +125,3 @@ def _refuse_collisions(sharing: Sharing, targets: Iterable[PushTarget]) -> None:
                 f"{first} and {second} would both be pushed to {url}; nothing was sent",
                 hint="push them one by one, each with a name of its own there: --to REPOSITORY/NAME",
             )
-
-
-# Tokens for servers: those that the user keeps, and the one in the environment.
-
-VARIABLE = "ODFCHAIN_TOKEN"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenUse:
-    """A token, and the servers to which it goes so that anybody on the way can read it."""
-
-    token: str
-    readable: tuple[str, ...]
-
-
-def token_for(urls: Iterable[PeerUrl]) -> TokenUse | None:
-    """The token in the environment, for the places that are named; None when there is none for them.
-
-    Raises:
-        UsageError: it would go to more than one server.
-    """
-    token = os.environ.get(VARIABLE)
-    plain = [url.plain for url in urls] if token else []
-    origins = {urlsplit(str(url))[:2] for url in plain if url.scheme in ("http", "https")}
-    if not token or not origins:
-        return None
-    if len(origins) > 1:
-        servers = " and ".join(sorted(f"{scheme}://{host}" for scheme, host in origins))
-        raise UsageError(
-            f"{VARIABLE} is a token for one server, not for {servers}",
-            hint="pull from one server at a time",
-        )
-    return TokenUse(token, tuple(host for scheme, host in origins if scheme == "http" and not _is_here(host)))
-
-
-def _is_here(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    return name in {"localhost", "::1"} or name.startswith("127.")

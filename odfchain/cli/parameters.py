@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 import click
 
@@ -286,18 +288,34 @@ def key_values(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-# Options for remote places: the token, and requirements on signatures.
+# The token in the environment, for the places that the command line names.
+
+_VARIABLE = "ODFCHAIN_TOKEN"
 
 
 def token_for(urls: Iterable[PeerUrl]) -> str | None:
-    """The token for the places that the command line names; None when there is none."""
-    from odfchain.api import pushing
+    """The token in the environment, for the places that are named; None when there is none for them.
 
-    found = pushing.token_for(urls)
-    for host in found.readable if found else ():
-        said = (
-            f"warning: {pushing.VARIABLE} goes to {host} over plain http: "
-            "anyone on the network path can read it"
+    Raises:
+        UsageError: it would go to more than one server.
+    """
+    token = os.environ.get(_VARIABLE)
+    plain = [url.plain for url in urls] if token else []
+    origins = {urlsplit(str(url))[:2] for url in plain if url.scheme in ("http", "https")}
+    if not token or not origins:
+        return None
+    if len(origins) > 1:
+        servers = " and ".join(sorted(f"{scheme}://{host}" for scheme, host in origins))
+        raise UsageError(
+            f"{_VARIABLE} is a token for one server, not for {servers}", hint="pull from one server at a time"
         )
-        echo(said, err=True)
-    return found.token if found else None
+    for scheme, host in origins:
+        if scheme == "http" and not _is_here(host):
+            readable = "anyone on the network path can read it"
+            echo(f"warning: {_VARIABLE} goes to {host} over plain http: {readable}", err=True)
+    return token
+
+
+def _is_here(host: str) -> bool:
+    name = urlsplit(f"//{host}").hostname or ""
+    return name in {"localhost", "::1"} or name.startswith("127.")

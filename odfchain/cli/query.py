@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.known_errors import known_error
-from odfchain.api.options import QueryKeywords, maybe_time, parameter
+from odfchain.api.options import QueryKeywords, maybe_time
 from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET_AT, argument, command, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
@@ -31,8 +31,20 @@ from odfchain.cli.rows import (
     write_rows,
 )
 from odfchain.cli.screen import echo, echo_document, human_size, is_interactive, print_records, standard_input
-from odfchain.errors import NameCollisionError, OdfchainError, QueryError, UsageError, was_interrupted
-from odfchain.text import counted, printable
+from odfchain.errors import (
+    InvalidIdError,
+    NameCollisionError,
+    OdfchainError,
+    QueryError,
+    SchemaError,
+    UsageError,
+    was_interrupted,
+)
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import to_arrow_type
+from odfchain.odf.schema import parse_ddl
+from odfchain.text import counted, first_line, one_line, printable
+from odfchain.workspace.points import parse_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,7 +125,6 @@ def sql_command(
 
 
 def _values(params: Iterable[str]) -> dict[str, Any]:
-
     found: dict[str, Any] = {}
     for text in params:
         name, value = parameter(text)
@@ -121,6 +132,66 @@ def _values(params: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"parameter {name} is given twice")
         found[name] = value
     return found
+
+
+# Values of `$name` in a query, as they are typed: `country=CH`, `since:DATE=2024-02-29`.
+
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+def parameter(text: str) -> tuple[str, Any]:
+    """Name and value of `NAME=VALUE` (a text) or `NAME:TYPE=VALUE` (an Arrow scalar).
+
+    Types are those of manifests; bytes are written in hex, times as everywhere.
+
+    Raises:
+        UsageError: saying what is wrong with it.
+    """
+    left, equals, value = text.partition("=")
+    name, colon, kind = left.partition(":")
+    if not equals or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"parameter {one_line(text)!r} has no name and value",
+            hint="write NAME=VALUE, or NAME:TYPE=VALUE like since:DATE=2024-02-29",
+        )
+    if not colon:
+        return name, value
+    import pyarrow as pa
+
+    try:
+        return name, _value(value, _type(name, kind))
+    except (SchemaError, InvalidIdError) as error:
+        raise UsageError(f"parameter {name}: {error.message}", hint=error.hint) from None
+    except (pa.ArrowException, ValueError) as error:
+        said = first_line(error)
+        raise UsageError(
+            f"parameter {name}: {one_line(value)!r} is not a valid {one_line(kind)}: {said}"
+        ) from None
+
+
+def _type(name: str, text: str) -> Any:
+    declared = parse_ddl([f"v {text}"]).fields
+    inner = declared[0].type
+    wanted = inner.inner if isinstance(inner, ds.DataTypeOption) else inner
+    if len(declared) > 1 or isinstance(wanted, ds.DataTypeList | ds.DataTypeStruct | ds.DataTypeMap):
+        raise UsageError(f"parameter {name}: {one_line(text)!r} is not a type of one value")
+    return to_arrow_type(wanted)
+
+
+def _value(text: str, kind: Any) -> Any:
+    import pyarrow as pa
+    from pyarrow import types as t
+
+    if t.is_timestamp(kind):
+        count, left = divmod(parse_time(text).epoch_ns, _NS[kind.unit])
+        if left:
+            raise ValueError(f"it is finer than {kind.unit}")
+        return pa.scalar(count, pa.int64()).cast(kind)
+    if t.is_binary(kind) or t.is_fixed_size_binary(kind):
+        # a UUID may be written with its hyphens
+        return pa.scalar(bytes.fromhex(text.replace("-", "")), kind)
+    return pa.scalar(text).cast(kind)
 
 
 def _query(command: str | None, script: Path | None, piped: str | None) -> str | None:

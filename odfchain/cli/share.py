@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from odfchain.api.options import PeerKeywords, ServeKeywords, signature_policy
-from odfchain.api.pushing import split_target
 from odfchain.cli.context import open_workspace, options, report_error, say
 from odfchain.cli.parameters import (
     DATASET,
@@ -33,11 +33,18 @@ from odfchain.cli.screen import (
     print_records,
     read_line,
 )
-from odfchain.errors import AccessError, OdfchainError, UnsupportedPeerError, UsageError
+from odfchain.errors import (
+    AccessError,
+    DatasetNotFoundError,
+    InvalidIdError,
+    OdfchainError,
+    UnsupportedPeerError,
+    UsageError,
+)
 from odfchain.limits import HOST, PORT
 
 if TYPE_CHECKING:
-    from odfchain import SignaturePolicy
+    from odfchain import SignaturePolicy, Workspace
     from odfchain.results import PeerUrl, PushOutcome, PushPlan, PushTarget, RepositoryEntry
 
 
@@ -123,7 +130,7 @@ def push_command(
     their names there. One that fails does not stop the others.
     """
     with open_workspace() as workspace:
-        names, target = split_target(workspace, datasets, everything=everything)
+        names, target = _split_target(workspace, datasets, everything=everything)
         if target is not None and url is not None:
             raise UsageError(f"the destination is given twice: {target} and --to")
         place = target or url
@@ -151,6 +158,40 @@ def push_command(
         if rows:
             print_records(rows, _PUSHED, output, shown={"bytes": human_size}, right=_PUSHED[2:5])
         return code
+
+
+def _split_target(
+    workspace: Workspace, texts: Sequence[str], *, everything: bool
+) -> tuple[list[str], str | None]:
+    if (everything and len(texts) > 1) or not (everything or texts):
+        raise UsageError("name the datasets to push (names, ids or % patterns), or use --all")
+    if everything:
+        return [], texts[0] if texts else None
+    *names, last = texts
+    if not names:
+        return [last], None
+    known = "/" not in last and _is_repository(workspace, last)
+    if known and last in workspace:
+        raise UsageError(
+            f"{last} is a dataset here and a repository, too", hint=f"for the repository write --to {last}"
+        )
+    if known or ((":" in last or "/" in last) and workspace.is_remote(last)):
+        return names, last
+    if not {"/", "%", "@"} & set(last) and last not in workspace:
+        raise DatasetNotFoundError(
+            f"no dataset and no repository is called {last!r}",
+            hint="`odfchain list` and `odfchain repo list` show those that there are",
+        )
+    return [*names, last], None
+
+
+def _is_repository(workspace: Workspace, text: str) -> bool:
+    from odfchain import RepoName
+
+    try:
+        return workspace.repositories.find(RepoName(text)) is not None
+    except InvalidIdError:
+        return False
 
 
 def _remark(outcome: PushOutcome, progress: TerminalProgress, about: str) -> None:

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.api.options import parameter
 from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
+from odfchain.cli.query import parameter
 from odfchain.cli.rows import python_values
 from odfchain.errors import UsageError
 from tests.kit.opened_files import opened_files
