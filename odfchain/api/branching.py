@@ -560,13 +560,12 @@ def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress =
 
 
 def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Report:
-    from odfchain.audit.chain_checks import Range
-    from odfchain.audit.dataset_checks import Scope, examine
+    from odfchain.audit.dataset_checks import VerifyOptions, examine
     from odfchain.audit.report import CORRECTIONS
     from odfchain.workspace.points import opened_at
 
     there = opened_at(dataset, part.upto)
-    report = examine(there, Scope(span=Range(after=part.after)), progress=progress).report
+    report = examine(there, VerifyOptions(after=part.after), progress=progress).report
     # these rows take back rows of earlier blocks, so the whole chain is checked
     if CORRECTIONS in report.reasons:
         report = examine(there, progress=progress).report

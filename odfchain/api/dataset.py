@@ -755,7 +755,8 @@ class Dataset(Branching, Publishing, Upkeep):
             InvalidIdError, WorkspaceError: the key file is no key, or others may read it.
             SignatureError, StoreError: the statement cannot be kept.
         """
-        from odfchain.audit.verification import VerifyOptions, attest
+        from odfchain.audit.dataset_checks import VerifyOptions
+        from odfchain.audit.verification import attest
 
         workspace = self._workspace
         made = attest(

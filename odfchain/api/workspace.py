@@ -407,7 +407,8 @@ class Workspace(Elsewhere, GivenTokens):
             DatasetNotFoundError: there is no such dataset.
             JavaNotFoundError, EngineError, StorageFullError: there is no engine to replay with.
         """
-        from odfchain.audit.verification import VerifyOptions, verify_datasets
+        from odfchain.audit.dataset_checks import VerifyOptions
+        from odfchain.audit.verification import verify_datasets
 
         refuse_unknown(checks, VerifyKeywords)
         found = [self[d] if isinstance(d, str) else d for d in (self if datasets is None else datasets)]
@@ -430,7 +431,8 @@ class Workspace(Elsewhere, GivenTokens):
             UsageError: a replay or inputs are asked for, or the range is not one of the chain.
             InvalidIdError, WorkspaceError, TransferError: the dataset cannot be read.
         """
-        from odfchain.audit.verification import VerifyOptions, verify_remote
+        from odfchain.audit.dataset_checks import VerifyOptions
+        from odfchain.audit.verification import verify_remote
 
         refuse_unknown(checks, VerifyKeywords)
         return verify_remote(self._files, source, VerifyOptions(**checks), token=token, progress=progress)

@@ -302,19 +302,6 @@ BlockName = Multihash | int
 """A block by its hash or by its sequence number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """The blocks after `after` up to and including `upto`; None is the beginning, or the head."""
-
-    after: BlockName | None = None
-    upto: BlockName | None = None
-    last: int | None = None
-    """Only so many of the newest blocks; the chain is read no further."""
-
-
-EVERYTHING = Range()
-
-
 @dataclass(frozen=True, slots=True)
 class StoredChain:
     """The readable blocks; `complete` if they begin with the first block of the chain."""

@@ -38,9 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.audit.chain_checks import (
-    EVERYTHING,
     BlockName,
-    Range,
     Run,
     StoredBlock,
     StoredBlocks,
@@ -87,26 +85,41 @@ _UNFOLLOWED = "the chain cannot be followed: what is below was not reached"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """How far a verification goes, and whose word is taken."""
+class VerifyOptions:
+    """How far a verification goes; checks 4 to 15 are about the blocks that are asked for."""
 
-    span: Range = EVERYTHING
-    """Checks 4 to 15 are about these blocks; what comes before them is read, and its hashes are checked."""
+    recursive: bool = False
+    """Verify what the datasets come from as well, before them."""
     jobs: int = 2
-    """Slices that are read side by side."""
-    inputs_wanted: bool = False
-    """True if inputs that are not here leave the result incomplete."""
+    """Slices or transactions that are worked on side by side."""
+    replay: bool = False
+    """Compute the transactions of derivative datasets again."""
+    after: BlockName | None = None
+    """Check what comes after this block."""
+    upto: BlockName | None = None
+    """Check up to this block, which is included."""
+    last: int | None = None
+    """Check so many of the newest blocks, and read the chain no further."""
     require_signature: bool = False
     """An unsigned head is a fault."""
-    signature_unread: str | None = None
-    """The reason for an unknown signature of the head; None where it can be read."""
     profiles: bool = False
-    """Signed profiles are computed again."""
-    trusted: tuple[str, ...] = ()
-    """Auditors whose attestations are marked as trusted."""
+    """Compute signed profiles again."""
+    trusted_by: int = 0
+    """Replay only what comes after a block that so many trusted auditors have replayed; 0: everything."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.last is None:
+            return
+        if self.last < 1:
+            raise UsageError(f"the number of newest blocks is at least 1, not {self.last}")
+        if self.after is not None or self.upto is not None:
+            raise UsageError("the newest blocks are a range: without another one")
+        if self.replay:
+            raise UsageError("a replay reads the whole chain; without one the newest blocks alone are read")
 
 
-_WHOLE = Scope()
+_DEFAULTS = VerifyOptions()
 
 
 def verify_dataset(dataset: DatasetFiles, progress: Progress = SILENT, *, jobs: int = 2) -> Report:
@@ -114,41 +127,50 @@ def verify_dataset(dataset: DatasetFiles, progress: Progress = SILENT, *, jobs: 
 
     Never raises for what is wrong with the dataset: that is in the report.
     """
-    return examine(dataset, Scope(jobs=jobs), progress=progress).report
+    return examine(dataset, VerifyOptions(jobs=jobs), progress=progress).report
 
 
 def examine(
-    dataset: DatasetFiles, scope: Scope = _WHOLE, find: Find = lambda _: None, progress: Progress = SILENT
+    dataset: DatasetFiles,
+    options: VerifyOptions = _DEFAULTS,
+    find: Find = lambda _: None,
+    progress: Progress = SILENT,
+    *,
+    trusted: Collection[str] = (),
+    signature_unread: str | None = None,
 ) -> Run:
-    """Run all checks but the replay; `find` finds the inputs."""
+    """Run all checks but the replay; `find` finds the inputs, `trusted` are auditors.
+
+    `signature_unread` is the reason for an unknown signature of the head; None where it can be read.
+    """
     report = Report("unknown", dataset.label, None)
-    chain = read_chain(dataset, report, progress, last=scope.span.last)
+    chain = read_chain(dataset, report, progress, last=options.last)
     if not chain.blocks:
         report.skip((n for n in CHECKS if n > 1), "there is no chain that could be read")
         report.sort()
         return Run(dataset, chain, -1, -1, report, progress)
-    after, upto = _resolve_range(dataset, chain, scope.span)
-    report.after = hash_at(chain, after) if scope.span.after is not None or chain.newest is not None else None
-    report.upto = hash_at(chain, upto) if scope.span.upto is not None else None
+    after, upto = _resolve_range(dataset, chain, options)
+    report.after = hash_at(chain, after) if options.after is not None or chain.newest is not None else None
+    report.upto = hash_at(chain, upto) if options.upto is not None else None
     run = Run(dataset, chain, after, upto, report, progress)
     _describe_blocks(run)
     check_rules(run)
-    _check_data(run, scope, find)
+    _check_data(run, options, find)
     if not chain.complete:
         report.skip([*range(3, REPLAY), MERGES, FOREIGN_KEYS, STATISTICS], _UNFOLLOWED)
     if report.kind is not DatasetKind.ROOT:
         report.skip([REPLAY], "it was not asked for (--replay)")
-    if scope.signature_unread is None:
-        _check_signature(run, required=scope.require_signature)
+    if signature_unread is None:
+        _check_signature(run, required=options.require_signature)
     else:
-        _leave_out_signature(run, scope.signature_unread, required=scope.require_signature)
-    _read_attestations(run, scope.trusted)
+        _leave_out_signature(run, signature_unread, required=options.require_signature)
+    _read_attestations(run, trusted)
     _note_index(run)
     report.sort()
     return run
 
 
-def _check_data(run: Run, scope: Scope, find: Find) -> None:
+def _check_data(run: Run, options: VerifyOptions, find: Find) -> None:
     # Loaded here: reading slices needs Arrow, and following the chain does not.
     from odfchain.audit import slice_checks, state_checks
     from odfchain.audit.input_claims import InputChains, check_inputs
@@ -157,11 +179,11 @@ def _check_data(run: Run, scope: Scope, find: Find) -> None:
 
     report, chain = run.report, run.chain
     jobs = slice_checks.check_objects(run)
-    outcomes = slice_checks.read_slices(run, jobs, scope.jobs)
+    outcomes = slice_checks.read_slices(run, jobs, options.jobs)
     report.faults += slice_checks.check_system_times(run.dataset.data, jobs, outcomes)
     inputs = InputChains(find)
     if report.kind is not DatasetKind.ROOT:
-        check_inputs(run, inputs, wanted=scope.inputs_wanted)
+        check_inputs(run, inputs, wanted=options.replay or options.recursive)
     state_checks.check_watermarks(run, outcomes, inputs.watermarks)
     readable = state_checks.readable_slices(run.dataset, jobs, outcomes)
     complete = chain.follows and chain.newest is None and len(readable) == count_slices(chain, run.upto)
@@ -169,18 +191,18 @@ def _check_data(run: Run, scope: Scope, find: Find) -> None:
     state_checks.check_corrections(readable, report, complete=complete, in_force=in_force)
     state_checks.check_states(run, readable, complete=complete)
     state_checks.check_foreign_keys(run, readable, find, complete=complete)
-    check_merges(run, outcomes, find, jobs=scope.jobs)
+    check_merges(run, outcomes, find, jobs=options.jobs)
     hashed = {number for number, outcome in outcomes.items() if outcome.as_recorded}
-    check_snapshots(run, hashed, profiles=scope.profiles)
+    check_snapshots(run, hashed, profiles=options.profiles)
 
 
-def _resolve_range(dataset: DatasetFiles, chain: StoredChain, span: Range) -> tuple[int, int]:
+def _resolve_range(dataset: DatasetFiles, chain: StoredChain, options: VerifyOptions) -> tuple[int, int]:
     """Sequence numbers `(after, upto]` of the range."""
     last = chain.blocks.newest.number if chain.blocks else -1
-    if span.last is not None:
+    if options.last is not None:
         return (chain.newest - 1 if chain.newest is not None else -1), last
-    after = -1 if span.after is None else _number(dataset, chain, span.after)
-    upto = last if span.upto is None else _number(dataset, chain, span.upto)
+    after = -1 if options.after is None else _number(dataset, chain, options.after)
+    upto = last if options.upto is None else _number(dataset, chain, options.upto)
     if after > upto:
         raise UsageError(
             f"{dataset.alias}: the range begins after block {after} and ends with block {upto}",

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.audit.chain_checks import EVERYTHING, BlockName, Range, Run
-from odfchain.audit.dataset_checks import Scope, examine, is_trusted
+from odfchain.audit.chain_checks import Run
+from odfchain.audit.dataset_checks import VerifyOptions, examine, is_trusted
 from odfchain.audit.input_claims import missing_input
 from odfchain.audit.report import CHECKS, FAULTY, PHYSICAL, PRESENT, REPLAY, Fault, Report
 from odfchain.chain.signed_heads import SignedFile
@@ -71,51 +71,6 @@ EnginesFor = Callable[[DatasetFiles, Progress], AbstractContextManager[Engines]]
 """Opens the engines that may execute the transforms of a dataset."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOptions:
-    """User options of a verification."""
-
-    recursive: bool = False
-    """Verify what the datasets come from as well, before them."""
-    jobs: int = 2
-    """Slices or transactions that are worked on side by side."""
-    replay: bool = False
-    """Compute the transactions of derivative datasets again."""
-    after: BlockName | None = None
-    """Check what comes after this block."""
-    upto: BlockName | None = None
-    """Check up to this block, which is included."""
-    last: int | None = None
-    """Check so many of the newest blocks, and read the chain no further."""
-    require_signature: bool = False
-    """An unsigned head is a fault."""
-    profiles: bool = False
-    """Compute signed profiles again."""
-    trusted_by: int = 0
-    """Replay only what comes after a block that so many trusted auditors have replayed; 0: everything."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        if self.last is None:
-            return
-        if self.last < 1:
-            raise UsageError(f"the number of newest blocks is at least 1, not {self.last}")
-        if self.after is not None or self.upto is not None:
-            raise UsageError("the newest blocks are a range: without another one")
-        if self.replay:
-            raise UsageError("a replay reads the whole chain; without one the newest blocks alone are read")
-
-    @property
-    def ranged(self) -> bool:
-        """True if only a part of the chain is checked."""
-        return self.after is not None or self.upto is not None or self.last is not None
-
-    @property
-    def span(self) -> Range:
-        """The blocks that are checked."""
-        return Range(after=self.after, upto=self.upto, last=self.last)
-
-
 def verify_datasets(
     workspace: WorkspaceFiles,
     datasets: Sequence[DatasetFiles],
@@ -143,15 +98,9 @@ def verify_datasets(
     for item in found:
         item.shared.current(item.folder)
         # a range of blocks is for the named dataset, not for its inputs
-        scope = Scope(
-            span=options.span if (item.folder, item.ref) in named else EVERYTHING,
-            jobs=options.jobs,
-            inputs_wanted=options.replay or options.recursive,
-            require_signature=options.require_signature,
-            profiles=options.profiles,
-            trusted=trusted,
-        )
-        run = examine(item, scope, finder(workspace), progress)
+        whole = replace(options, after=None, upto=None, last=None)
+        asked = options if (item.folder, item.ref) in named else whole
+        run = examine(item, asked, finder(workspace), progress, trusted=trusted)
         report = run.report
         for message in missing.get(item.folder, ()):
             report.leave_out(message)
@@ -554,15 +503,11 @@ def verify_remote(
             profiles=options.profiles,
         ) as copy,
     ):
-        scope = Scope(
-            span=options.span,
-            jobs=options.jobs,
-            require_signature=options.require_signature,
-            profiles=options.profiles,
-            signature_unread=copy.unsigned,
-            trusted=trusted_auditors(workspace, options),
-        )
-        report = examine(copy.dataset, scope, finder(workspace), progress).report
+        trusted = trusted_auditors(workspace, options)
+        find = finder(workspace)
+        report = examine(
+            copy.dataset, options, find, progress, trusted=trusted, signature_unread=copy.unsigned
+        ).report
         report.inputs = _inputs_tree(workspace, copy.dataset)
         copy.relate(report)
         return report
@@ -586,7 +531,7 @@ def attest(
         BrokenChainError: there is no head that could be attested.
     """
     options = options or VerifyOptions()
-    if options.ranged:
+    if (options.after, options.upto, options.last) != (None, None, None):
         raise UsageError("an attestation is about the whole chain up to the head, not about a range")
     key = read_key_file(key_file)
     (report,) = [

@@ -14,8 +14,7 @@ import pytest
 import odfchain
 from odfchain import Workspace
 from odfchain.audit import chain_checks
-from odfchain.audit.chain_checks import Range
-from odfchain.audit.dataset_checks import Scope, examine
+from odfchain.audit.dataset_checks import VerifyOptions, examine
 from odfchain.audit.report import (
     BLOCKS,
     CHECKS,
@@ -80,15 +79,18 @@ def _head(dataset: DatasetFiles) -> Any:
     return DatasetState.read(dataset.chain).head
 
 
-def _document(dataset: DatasetFiles, span: Range) -> dict[str, Any]:
-    document = examine(dataset, Scope(span=span)).report.to_document()
+def _document(dataset: DatasetFiles, span: VerifyOptions) -> dict[str, Any]:
+    document = examine(dataset, span).report.to_document()
     return document | {"time": None}
 
 
-@pytest.mark.parametrize("span", [Range(), Range(after=80, upto=100)], ids=["all", "range"])
+@pytest.mark.parametrize("span", [VerifyOptions(), VerifyOptions(after=80, upto=100)], ids=["all", "range"])
 @pytest.mark.parametrize("damage", [_sound, _another_text, _no_block, _missing, _missing_slices, _wrong_head])
 def test_blocks_in_files_are_reported_as_blocks_in_memory(
-    damage: Callable[[DatasetFiles], None], span: Range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[DatasetFiles], None],
+    span: VerifyOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dataset = long_chain(tmp_path, "long", COUNT)
     damage(dataset)
@@ -147,7 +149,7 @@ def recorded(tmp_path: Path) -> DatasetFiles:
 
 
 def _newest(dataset: DatasetFiles, last: int) -> Report:
-    return examine(dataset, Scope(span=Range(last=last))).report
+    return examine(dataset, VerifyOptions(last=last)).report
 
 
 def _faults(report: Report) -> list[Any]:
@@ -181,7 +183,7 @@ def test_faults_of_the_newest_blocks_are_those_of_a_range(recorded: DatasetFiles
     )
     add(recorded, wrong, unchecked=True)
     add(recorded, ev.Seed(dataset_id=recorded.id, dataset_kind=recorded.kind), unchecked=True)
-    ranged = examine(recorded, Scope(span=Range(after=10 - last))).report
+    ranged = examine(recorded, VerifyOptions(after=10 - last)).report
     assert _faults(_newest(recorded, last)) == _faults(ranged) != []
 
 

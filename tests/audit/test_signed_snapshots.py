@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.audit.dataset_checks import Scope, examine
+from odfchain.audit.dataset_checks import VerifyOptions, examine
 from odfchain.audit.page import render_page
 from odfchain.audit.report import MANIFESTS, PROFILES, Report
 from odfchain.audit.snapshot_checks import _accept_languages, first_difference
@@ -63,7 +63,7 @@ def signed(
 
 
 def verified(cities: DatasetFiles, *, profiles: bool = True) -> Report:
-    return examine(cities, Scope(profiles=profiles)).report
+    return examine(cities, VerifyOptions(profiles=profiles)).report
 
 
 def lines_file(cities: DatasetFiles) -> Path:
