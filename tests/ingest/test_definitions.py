@@ -14,7 +14,7 @@ from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import DatasetSnapshot
 from odfchain.odf.manifests import read_snapshots
 from tests.kit.branch_cases import run_here
-from tests.kit.root_rows import add_root, schema_with
+from tests.kit.root_rows import add_root, schema_event, schema_with
 from tests.kit.support import FIXTURES
 
 CASES = json.loads((FIXTURES / "manifests" / "unusable.json").read_bytes())
@@ -82,6 +82,22 @@ def test_events_that_python_gives_are_judged_too(ws: odf.Workspace) -> None:
         for make in (ws.check, ws.create):
             with pytest.raises(odf.errors.ManifestError, match="is expected"):
                 make(snapshot)
+    assert len(ws) == 0
+
+
+def test_a_decimal_whose_scale_is_over_its_precision_is_refused_in_every_form(ws: odf.Workspace) -> None:
+    import pyarrow as pa
+
+    for kind in ("Csv", "Parquet"):
+        source = {"kind": "AddPushSource", "sourceName": "s", "merge": {"kind": "Append"}}
+        source["read"] = {"kind": kind, "schema": ["a DECIMAL(6,19)"]}
+        with pytest.raises(odf.errors.ManifestError, match=r"DECIMAL\(6,19\): precision is 1 to 38"):
+            ws.add(manifest({"metadata": [source]}))
+    declared = schema_event(schema_with(pa.field("a", pa.decimal128(6, 19))))
+    name = odf.DatasetAlias.parse("d")
+    with pytest.raises(odf.errors.ManifestError, match=r"`a`: DECIMAL\(6,19\) cannot be recorded") as caught:
+        ws.create(DatasetSnapshot(name=name, kind=DatasetKind.ROOT, metadata=(declared,)))
+    assert caught.value.path == "metadata[0].rawArrowSchema"
     assert len(ws) == 0
 
 
