@@ -101,12 +101,6 @@ def _cut(href: str) -> tuple[str, str, str]:
     return (href, "", "") if found is None else (href[: found.start()], found[0], href[found.end() :])
 
 
-def _names(query: str) -> list[str]:
-    return [
-        unquote(each.partition("=")[0]) for each in re.split("[&;]", query.partition("#")[0]) if "=" in each
-    ]
-
-
 def _parsed(href: str, base: str | None, *, strip_query: bool, schemes: frozenset[str] = SCHEMES) -> Location:
     if not href:
         raise InvalidIdError("names nothing")
@@ -147,7 +141,8 @@ def _check_rest(sign: str, rest: str, *, strip_query: bool) -> None:
         raise InvalidIdError("a fragment: it names a piece of a file", hint="in a key write # as %23")
     if sign != "?" or strip_query:
         return
-    for name in _names(rest):
+    for part in re.split("[&;]", rest):
+        name = unquote(part.partition("=")[0]) if "=" in part else ""
         if name.lower() in _SIGNATURES or name.lower().startswith(_SIGNATURE_PREFIXES):
             raise InvalidIdError(
                 f"signed: its query has {name}",

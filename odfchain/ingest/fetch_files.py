@@ -227,7 +227,10 @@ def from_path(pattern: str, timestamp_format: str | None, text: str) -> Timestam
     A format with `%` is one of strftime, any other one of Java's SimpleDateFormat; without a format the text
     is an ISO 8601 or RFC 3339 date or time. Times without a zone are in UTC.
     """
-    found = _find(pattern, text)
+    match = match_pattern(pattern, text)
+    if match is None:
+        raise FetchError(f"event time pattern {one_line(pattern)!r} does not match {one_line(text)!r}")
+    found = match.get("g1", match["g0"])
     try:
         if timestamp_format is None:
             return _iso(found)
@@ -238,13 +241,6 @@ def from_path(pattern: str, timestamp_format: str | None, text: str) -> Timestam
         raise FetchError(
             f"event time of {one_line(text)!r} by the pattern {one_line(pattern)!r}: {error}", hint=error.hint
         ) from None
-
-
-def _find(pattern: str, text: str) -> str:
-    match = match_pattern(pattern, text)
-    if match is None:
-        raise FetchError(f"event time pattern {one_line(pattern)!r} does not match {one_line(text)!r}")
-    return match.get("g1", match["g0"])
 
 
 def match_pattern(pattern: str, text: str) -> dict[str, str] | None:
