@@ -169,8 +169,9 @@ class ParquetSource:
                 position += batch.num_rows
                 if position > last:
                     break
-        schema = pa.schema([f for f in self.schema_arrow if columns is None or f.name in columns])
-        return pa.Table.from_batches(kept, schema)
+        if kept:
+            return pa.Table.from_batches(kept)
+        return pa.schema([f for f in self.schema_arrow if columns is None or f.name in columns]).empty_table()
 
 
 @contextlib.contextmanager
