@@ -186,8 +186,7 @@ def schema_of_changes(*states: DatasetState) -> tuple[tuple[str, ...], pa.Schema
     if view.declared is None:
         return key, pa.schema([])
     rows = [view.rows.empty_table()] * len(states)
-    table = changes_of(_between(rows, key)) if key else _of_rows(rows)
-    return key, table.schema
+    return key, (changes_of(_between(rows, key)) if key else _of_rows(rows)).schema
 
 
 def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:

@@ -146,13 +146,17 @@ def _check_transform(
 ) -> None:
     from odfchain.odf.engine_messages import TransformRequestInput
     from odfchain.transform.checked_query import StepInput
+    from odfchain.transform.engine_protocol import load_grpc
     from odfchain.transform.engine_result import settled_schema
 
     ids = [i.dataset_ref.id for i in event.inputs if isinstance(i.dataset_ref, RemoteDatasetId)]
     aliases = [item.alias or str(item.dataset_ref) for item in event.inputs]
     _check_inputs(ids, aliases, present)
     if not checker.is_ours(event.transform):
-        _say_what_calls_need(progress)
+        try:
+            load_grpc()
+        except EngineError as error:
+            progress.note(f"the first pull will fail: {error.message}; {error.hint}")
         return
     inputs: list[StepInput] = []
     unknown: list[str] = []
@@ -184,15 +188,6 @@ def _check_transform(
         settled_schema(checked.schema, present.schema)
     for note in checked.notes:
         progress.note(note)
-
-
-def _say_what_calls_need(progress: Progress) -> None:
-    from odfchain.transform.engine_protocol import load_grpc
-
-    try:
-        load_grpc()
-    except EngineError as error:
-        progress.note(f"the first pull will fail: {error.message}; {error.hint}")
 
 
 def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: _Present) -> None:
