@@ -27,9 +27,9 @@ from obstore.store import S3Store
 
 from odfchain import AssetLock, StoreOptions, Workspace
 from odfchain.api.asset_locks import record_lock
-from odfchain.api.definitions import manifest_template
 from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, LockFile, table_of, write_lock
 from odfchain.assets.objects import Access, Stores, probes_of
+from odfchain.cli.start import manifest_template
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.locations import Location
 

@@ -17,11 +17,11 @@ TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than all
 if TYPE_CHECKING:
     from odfchain import errors, results
     from odfchain.api.asset_locks import AssetLock, StoreOptions
-    from odfchain.api.branching import DatasetAt
     from odfchain.api.dataset import Dataset
     from odfchain.api.queries import verify_proof
-    from odfchain.api.scan import OpenedDataset, Scan, open_dataset
+    from odfchain.api.scan import Scan, open_dataset
     from odfchain.api.snapshots import Manifest, Profile, compare_profiles
+    from odfchain.api.view import View
     from odfchain.api.workspace import Workspace, init, open  # noqa: A004 - as `gzip.open`
     from odfchain.assets.checking import CheckedAsset
     from odfchain.chain.signed_lines import SnapshotKind
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 _PLACES = {
     "errors": "OdfchainError",
     "api.asset_locks": "AssetLock StoreOptions",
-    "api.branching": "DatasetAt",
     "api.dataset": "Dataset",
     "api.queries": "verify_proof",
-    "api.scan": "OpenedDataset Scan open_dataset",
+    "api.scan": "Scan open_dataset",
     "api.snapshots": "Manifest Profile compare_profiles",
+    "api.view": "View",
     "api.workspace": "Workspace init open",
     "assets.checking": "CheckedAsset",
     "transfer.signed_statements": "SignaturePolicy",
@@ -71,14 +71,12 @@ __all__ = [
     "DataSchema",
     "Dataset",
     "DatasetAlias",
-    "DatasetAt",
     "DatasetId",
     "DatasetKind",
     "Duration",
     "Manifest",
     "Multihash",
     "OdfchainError",
-    "OpenedDataset",
     "OperationType",
     "Profile",
     "Progress",
@@ -90,6 +88,7 @@ __all__ = [
     "StoreOptions",
     "SystemColumns",
     "Timestamp",
+    "View",
     "WorkDone",
     "WorkProgress",
     "Workspace",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from odfchain.api.dataset import Log
 from odfchain.api.definitions import Imported
 from odfchain.api.pulling import PullResult, PullTarget
 from odfchain.api.pushing import PushTarget
+from odfchain.api.view import Log
 from odfchain.audit.blame import Blame
 from odfchain.audit.lineage import Definition, Graph, TextTree
 from odfchain.audit.report import CHECKS, Fault, Report

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from odfchain.api.dataset import Dataset
     from odfchain.api.options import MergeKeywords
+    from odfchain.api.view import Readable
     from odfchain.api.workspace import Workspace
     from odfchain.assets.checking import CheckedAsset
     from odfchain.assets.deriving import Projected
@@ -316,12 +317,7 @@ def slices_lock(
     stores: StoreOptions | None = None,
     progress: Progress = SILENT,
 ) -> AssetLock:
-    """The lock of a dataset's own slices and checkpoints as they lie below `at`, checksums included.
-
-    Raises:
-        UsageError: `at` is no place for objects.
-        SourceNotFoundError, FetchError: an object is not there, or has another size (unless `keep_going`).
-    """
+    """The lock of a dataset's own slices and checkpoints as they lie below `at`, checksums included."""
     from odfchain.assets.deriving import Derived, probed_rows
     from odfchain.assets.hrefs import relative_to
     from odfchain.assets.lock_table import table_of
@@ -372,11 +368,7 @@ def trusted_endpoints(workspace: Workspace) -> list[str]:
 
 
 def lock_file(path: str | Path) -> LockFile:
-    """A lock file whose rows are judged, a batch in memory at a time.
-
-    Raises:
-        LockNotFoundError: there is no such file.
-    """
+    """A lock file whose rows are judged, a batch in memory at a time."""
     from odfchain.assets.lock_table import LockFile
 
     return LockFile(_existing(path))
@@ -426,7 +418,7 @@ def _stores(folder: Path, options: StoreOptions, *, ours: bool) -> Stores:
 # Asset locks as datasets: the lock that a dataset is at a block, and locks recorded as what they change.
 
 
-def lock_schema(dataset: Dataset) -> pa.Schema:
+def lock_schema(dataset: Readable) -> pa.Schema:
     """The schema of the lock that a dataset is, or will be: v1, or the draft with checksums.
 
     Raises:
@@ -449,7 +441,7 @@ def lock_schema(dataset: Dataset) -> pa.Schema:
     return schema
 
 
-def lock_of(dataset: Dataset) -> AssetLock:
+def lock_of(dataset: Readable) -> AssetLock:
     """The lock that a dataset is, at its newest block: the rows in force, in the order of schema v1.
 
     Raises:
@@ -460,14 +452,14 @@ def lock_of(dataset: Dataset) -> AssetLock:
     # relative paths begin at the folder of the workspace
     schema, folder = lock_schema(dataset), dataset._workspace.path.parent
     if dataset.schema is None:
-        return AssetLock(schema.empty_table(), folder, dataset.has_key)
+        return AssetLock(schema.empty_table(), folder, dataset._workspace._files.has_key(dataset.id))
     found = dataset.state().to_arrow().select(schema.names)
     table = found.cast(schema).replace_schema_metadata(schema.metadata)
     fault = schema_fault(table.schema)
     if fault is not None:
         raise SchemaError(f"{dataset.alias}: no asset lock: {fault}")
     keys = [("item_id", "ascending"), ("asset_key", "ascending")]
-    return AssetLock(table.sort_by(keys), folder, dataset.has_key)
+    return AssetLock(table.sort_by(keys), folder, dataset._workspace._files.has_key(dataset.id))
 
 
 def record_lock(
@@ -478,11 +470,7 @@ def record_lock(
     progress: Progress = SILENT,
     **merging: Unpack[MergeKeywords],
 ) -> IngestOutcome:
-    """Record a lock in the dataset as one block of changes; None where no row differs.
-
-    Raises: as `Dataset.ingest_frame`, and
-        SchemaError: the dataset is no asset lock.
-    """
+    """Record a lock in the dataset as one block of changes; None where no row differs."""
     from odfchain.api.changing import ingest_frame
 
     known = lock_of(dataset)

@@ -6,11 +6,19 @@ import contextlib
 import dataclasses
 import datetime as dt
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from odfchain.api.changing import (
+    check_head_is_ours,
+    commit_checks,
+    drift_check,
+    foreign_keys,
+    latest_of,
+    paths,
+    repeated,
+)
 from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import CommitKeywords, Time, as_time, maybe_time, refuse_unknown
 from odfchain.errors import ObjectCorruptedError, StoreError, UsageError
@@ -23,13 +31,10 @@ from odfchain.workspace import points
 from odfchain.workspace.points import OnBranch, Point, parse_point
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from odfchain.api.changing import Paths
-    from odfchain.api.dataset import Dataset, Log
+    from odfchain.api.dataset import Dataset
     from odfchain.api.options import PullKeywords
     from odfchain.api.pulling import PullResult
-    from odfchain.api.scan import Scan
     from odfchain.api.workspace import Workspace
     from odfchain.audit.drawings import DrawnBlock
     from odfchain.audit.report import Report
@@ -38,7 +43,6 @@ if TYPE_CHECKING:
     from odfchain.branches.intervals import Engine
     from odfchain.branches.merging import MergeMeans, MergeOutcome, MergePlan, MergeRequest
     from odfchain.branches.recording import ChangeOutcome
-    from odfchain.branches.row_history import RowChange
     from odfchain.transfer.branch_fetch import FetchedSources
     from odfchain.workspace.dataset_files import DatasetFiles
     from odfchain.workspace.merge_record import Unverified
@@ -49,16 +53,6 @@ class Branching(OwnErrors):
 
     _workspace: Workspace
     _files: DatasetFiles
-
-    @property
-    def ref(self) -> str:
-        """The reference that the dataset is opened on: `head`, or a branch; or a block's hash (`at`)."""
-        return self._files.ref
-
-    @property
-    def label(self) -> str:
-        """The local name, with `@BRANCH` where that is not the head: what commands take."""
-        return self._files.label
 
     @property
     def branch_names(self) -> list[str]:
@@ -197,16 +191,6 @@ class Branching(OwnErrors):
             self._files, source, parallel=parallel, token=token, progress=progress
         )
 
-    def at(self, point: AnyPoint) -> DatasetAt:
-        """The dataset as of a branch, a block (`9`, `fix-names:9`, a hash), or a system time, to be read.
-
-        Raises:
-            InvalidIdError, FuturePointError: it is no point, or a time in the future.
-            BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
-        """
-
-        return DatasetAt(open_dataset_at(self._files, self._workspace, as_point(point)))
-
     def diff(self, a: AnyPoint, b: AnyPoint | None = None) -> Diff:
         """The rows that differ, from the state at A to that at B; nothing before their fork is read.
 
@@ -272,7 +256,6 @@ class Branching(OwnErrors):
             ForeignKeyError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
-        from odfchain.api.changing import check_head_is_ours, commit_checks, latest_of, paths, repeated
         from odfchain.branches.corrections import Corrections, correct
 
         asked = Corrections(
@@ -295,8 +278,11 @@ class Branching(OwnErrors):
         With `by_row` two different rows of one key conflict, whatever cells they differ in. Conflicts are
         returned, not raised; the other errors are those of `merge`.
         """
+        from odfchain.branches.merging import MergeRequest, plan_merge
 
-        return plan(self, source, by_row=by_row)
+        request = MergeRequest(target=self._files, source_ref=source, by_row=by_row)
+        with merge_means(self._workspace, SILENT, {}) as means:
+            return plan_merge(request, means)
 
     def merge(
         self,
@@ -339,20 +325,6 @@ class Branching(OwnErrors):
         )  # fmt: skip
         return outcome
 
-    def history(self, key: Mapping[str, Any], *, limit: int | None = None) -> list[RowChange]:
-        """Every change of the row with this primary key, newest first; at most `limit` of them.
-
-        Values are those of the columns, or texts that mean them. What a merge brought says where from.
-
-        Raises:
-            UsageError: it is not the primary key, there is none, or a value is none of its column.
-            SchemaError: sources have different keys.
-            SliceNotFoundError, ObjectCorruptedError: naming the slice.
-        """
-        from odfchain.api.queries import history_of_row
-
-        return history_of_row(self._workspace, self._files, key, limit)
-
     def revert(
         self,
         block: AnyPoint,
@@ -377,7 +349,6 @@ class Branching(OwnErrors):
             GuardError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
-        from odfchain.api.changing import check_head_is_ours, repeated
         from odfchain.branches.conflict_file import resolution_of
         from odfchain.branches.corrections import RevertRequest, revert
         from odfchain.spark.jobs import Steps, watched
@@ -404,49 +375,8 @@ AnyPoint = Multihash | int | Timestamp | dt.date | str
 """A point of a history: as text `BRANCH`, `[BRANCH:]NUMBER`, `[BRANCH:]TIME` or a block hash."""
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetAt(OwnErrors):
-    """A dataset as of one point of its history. What is committed later does not change it.
-
-    Of a branch by name the point is its newest block at each call.
-    """
-
-    dataset: Dataset
-    """The dataset as if that block were its newest; it is only read."""
-
-    def scan(self, columns: Sequence[str] | None = None) -> Scan:
-        """The records up to the point, as `Dataset.scan`."""
-        return self.dataset.scan(columns)
-
-    def state(
-        self,
-        columns: Sequence[str] | None = None,
-        *,
-        key: Sequence[str] | None = None,
-        event_time: Time | None = None,
-    ) -> Scan:
-        """The records in force at the point, as `Dataset.state`; `to_arrow()` and `to_spark()` read them."""
-        return self.dataset.state(columns, key=key, event_time=event_time)
-
-    def history(self, key: Mapping[str, Any], *, limit: int | None = None) -> list[RowChange]:
-        """The changes of one row up to the point, as `Dataset.history`."""
-        return self.dataset.history(key, limit=limit)
-
-    def tail(self, count: int = 10, *, skip: int = 0) -> pa.Table:
-        """The newest records at the point, as `Dataset.tail`."""
-        return self.dataset.tail(count, skip=skip)
-
-    def log(self, limit: int | None = None) -> Log:
-        """The blocks from the point to the Seed, as `Dataset.log`."""
-        return self.dataset.log(limit)
-
-
 def as_point(at: AnyPoint) -> Point:
-    """The point that a value means.
-
-    Raises:
-        InvalidIdError: a text that is no point.
-    """
+    """The point that a value means."""
     if isinstance(at, str):
         return parse_point(at)
     return at if isinstance(at, Multihash | int) else as_time(at)
@@ -460,23 +390,12 @@ def dataset_of(workspace: Workspace, files: DatasetFiles) -> Dataset:
 
 
 def open_dataset_at(files: DatasetFiles, workspace: Workspace, point: Point) -> Dataset:
-    """The dataset on a branch, or as of a block and then only read.
-
-    Raises:
-        FuturePointError: a time in the future.
-        BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
-    """
+    """The dataset on a branch, or as of a block and then only read."""
     return dataset_of(workspace, points.opened_at(files, point))
 
 
 def at_point(workspace: Workspace, text: str) -> Dataset:
-    """The dataset that `DATASET[@POINT]` names, for who reads.
-
-    Raises:
-        InvalidIdError: not a name, or not a point.
-        DatasetNotFoundError: there is no such dataset.
-        And as `opened_at`.
-    """
+    """The dataset that `DATASET[@POINT]` names, for who reads."""
     name, at, point = text.partition("@")
     found = workspace[name]
     return open_dataset_at(found._files, workspace, parse_point(point)) if at else found
@@ -490,12 +409,7 @@ def matching_at(workspace: Workspace, text: str) -> list[Dataset]:
 
 
 def on_branch(workspace: Workspace, text: str) -> Dataset:
-    """The dataset that `DATASET[@BRANCH]` names, for who writes.
-
-    Raises:
-        UsageError: the point is no branch.
-        And as `at_point`.
-    """
+    """The dataset that `DATASET[@BRANCH]` names, for who writes."""
     check_branch(text)
     return at_point(workspace, text)
 
@@ -544,13 +458,7 @@ def trust_of(workspace: Workspace) -> Trust:
 
 
 def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress = SILENT) -> None:
-    """Verify the fetched branches in the chain up to a block, and record that.
-
-    Raises:
-        ObjectCorruptedError: it is faulty; the message has the first fault.
-        StoreError: something that has to be checked cannot be.
-        BrokenChainError, CodecError: the chains cannot be read.
-    """
+    """Verify the fetched branches in the chain up to a block, and record that."""
     from odfchain.workspace.merge_record import mark_verified, unverified
 
     for part in unverified(dataset, upto):
@@ -605,15 +513,6 @@ Resolve = str | Path
 """A conflict's side, `ours` or `theirs`, or a file of conflicts that was filled in."""
 
 
-def plan(dataset: Branching, source: str, *, by_row: bool = False) -> MergePlan:
-    """Plan a merge of a branch into the dataset; see `Dataset.plan_merge`."""
-    from odfchain.branches.merging import MergeRequest, plan_merge
-
-    request = MergeRequest(target=dataset._files, source_ref=source, by_row=by_row)
-    with merge_means(dataset._workspace, SILENT, {}) as means:
-        return plan_merge(request, means)
-
-
 def merge_branches(
     datasets: Sequence[Branching],
     source: str | MergePlan,
@@ -631,7 +530,6 @@ def merge_branches(
     All merges are computed and decided before one is committed; each commits by itself. Options and errors
     are those of `Dataset.merge`.
     """
-    from odfchain.api.changing import check_head_is_ours
     from odfchain.branches.merging import merge_all
     from odfchain.spark.jobs import Steps, watched
 
@@ -659,8 +557,8 @@ def _request(
 
     decided = resolution_of(resolve)
     if isinstance(source, MergePlan):
-        if (source.dataset, source.into) != (str(dataset._files.alias), dataset.ref):
-            raise UsageError(f"the plan is of {source.dataset}@{source.into}, not of {dataset.label}")
+        if (source.dataset, source.into) != (str(dataset._files.alias), dataset._files.ref):
+            raise UsageError(f"the plan is of {source.dataset}@{source.into}, not of {dataset._files.label}")
         options["by_row"] = options.get("by_row") or source.by_row
         return MergeRequest(
             target=dataset._files, source_ref=source.source_ref, source=source.source, resolve=decided,
@@ -672,7 +570,6 @@ def _request(
 @contextlib.contextmanager
 def merge_means(workspace: Workspace, progress: Progress, committing: CommitKeywords) -> Iterator[MergeMeans]:
     """What merges and reverts depend on; rows that break foreign keys are written when the block ends."""
-    from odfchain.api.changing import drift_check, foreign_keys, latest_of
     from odfchain.branches.merging import MergeMeans
 
     with foreign_keys(workspace, progress, committing.get("violations"), merging=True) as check:

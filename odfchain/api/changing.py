@@ -38,10 +38,6 @@ def foreign_keys(
     """The check for what is committed in the block; what it finds is then written to `violations`.
 
     `how` is as in `ForeignKeys.of`.
-
-    Raises:
-        UsageError: the file has another ending than `.csv` and `.ndjson`.
-        StoreError: it cannot be written.
     """
     from odfchain.branches.conflict_file import check_ending
     from odfchain.branches.foreign_keys import ForeignKeys, write_violations
@@ -108,7 +104,6 @@ def read_policy_file(root: Path, guard: str) -> PolicyFile:
 
     Raises:
         UsageError: there is no such file.
-        ManifestError: it is no policy.
     """
     from odfchain.limits import LIMITS
     from odfchain.profiles.drift import read_policy
@@ -142,7 +137,6 @@ def check_head_is_ours(
     Raises:
         UsageError: it is the head of a copy (unless `force`); the hint says `what` can be done instead, on a
             branch (`then`).
-        ManifestError, StoreError: what is remembered of the dataset cannot be read.
     """
     from odfchain.workspace.workspace_files import is_copy
 
@@ -168,7 +162,6 @@ def repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress)
     """The result of an attempt, which is made again where another writer was faster."""
     from odfchain.workspace.commit import on_the_newest_head
 
-    # optimistic concurrency: computed anew on the newer head
     return on_the_newest_head(attempt, workspace._files.config.ingest.retries, progress)
 
 

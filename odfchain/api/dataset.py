@@ -5,10 +5,8 @@ Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
@@ -26,27 +24,17 @@ from odfchain.api.options import (
     maybe_time,
     refuse_unknown,
 )
-from odfchain.api.snapshots import Publishing
-from odfchain.chain.chain import HashedBlock, MetadataChain
+from odfchain.api.view import Readable, table_html
 from odfchain.errors import OdfchainError
-from odfchain.odf.enums import DatasetKind
-from odfchain.odf.events import AddData, ExecuteTransform, MetadataBlock
-from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
-from odfchain.odf.schema import DataSchema
 from odfchain.progress import SILENT, Progress
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
-
     from odfchain.api.asset_locks import AssetLock, SlicesLockKeywords, StoreOptions
-    from odfchain.api.branching import AnyPoint
     from odfchain.api.pulling import PullResult
-    from odfchain.api.scan import At, Scan
     from odfchain.api.workspace import Workspace
     from odfchain.audit.blame import Blame
     from odfchain.audit.lineage import Definition, Graph
@@ -65,104 +53,6 @@ if TYPE_CHECKING:
     from odfchain.upkeep.reset import ResetPlan
     from odfchain.workspace.config import WorkspaceConfig
     from odfchain.workspace.dataset_state import SystemColumns
-
-
-# Datasets, logs and lists as a line and as HTML. Names and values come from publishers: control characters
-# are removed (`odfchain.text`), and HTML is escaped.
-
-# Rows of a table that represents a longer one.
-_SHOWN = 20
-
-
-class Log(OwnErrors):
-    """The blocks of a chain, newest first; read while they are walked, as often as they are."""
-
-    def __init__(self, chain: MetadataChain, limit: int | None) -> None:
-        self._chain = chain
-        self._limit = limit
-
-    def __iter__(self) -> Iterator[HashedBlock]:
-        return itertools.islice(self._chain.walk(), self._limit)
-
-    def __repr__(self) -> str:
-        lines = [f"#{row[0]} {row[1]} {row[2]} {row[3]}" for row in self._rows()]
-        return "\n".join(lines) or "<Log: no blocks>"
-
-    def _repr_html_(self) -> str:
-        return table_html(("block", "time", "event", "records", "hash"), self._rows())
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        found = list(itertools.islice(self, _SHOWN + 1))
-        rows = [
-            (str(b.sequence_number), str(b.system_time), b.event.KIND, _records(b), str(name))
-            for name, b in found[:_SHOWN]
-        ]
-        return [*rows, *[("…", "", "", "", "")] * (len(found) > _SHOWN)]
-
-
-def _records(block: MetadataBlock) -> str:
-    event = block.event
-    data = event.new_data if isinstance(event, AddData | ExecuteTransform) else None
-    return f"{data.offset_interval.count:,} records" if data else ""
-
-
-def table_html(titles: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
-    """A table; every text in it is shown as it is, and none acts."""
-    head = "".join(f"<th>{_shown(title)}</th>" for title in titles)
-    body = "".join("<tr>" + "".join(f"<td>{_shown(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    top = f"<caption>{_shown(caption)}</caption>" if caption else ""
-    return f"<table>{top}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _shown(value: object) -> str:
-    return escape(one_line(str(value)))
-
-
-def describe_dataset(dataset: Dataset) -> str:
-    """A dataset in one line; never an error."""
-    try:
-        state = dataset.summary
-    except OdfchainError as error:
-        return f"<Dataset {dataset.alias}: damaged: {one_line(str(error))}>"
-    kind = state.seed.dataset_kind.value.lower()
-    found = [kind, f"{state.record_count:,} records", f"{state.head_block.sequence_number + 1:,} blocks"]
-    found += [f"watermark {state.watermark}"] if state.watermark else []
-    return f"<Dataset {dataset.alias}: {', '.join(found)}>"
-
-
-def dataset_html(dataset: Dataset) -> str:
-    """A dataset as a table of what it is, and one of its columns; never an error."""
-    try:
-        state = dataset.summary
-        facts = [
-            ("id", dataset.id),
-            ("kind", state.seed.dataset_kind.value),
-            ("records", f"{state.record_count:,}"),
-            ("blocks", f"{state.head_block.sequence_number + 1:,}"),
-            ("updated", state.head_block.system_time),
-            ("watermark", state.watermark or ""),
-            ("head", state.head),
-        ]
-        fields = state.schema.fields if state.schema else ()
-    except OdfchainError as error:
-        return table_html(("what", "value"), [("damaged", error)], str(dataset.alias))
-    from odfchain.odf.schema import type_name
-
-    columns = table_html(("column", "type"), [(field.name, type_name(field.type)) for field in fields])
-    return table_html(("what", "value"), facts, str(dataset.alias)) + columns
-
-
-def datasets_html(datasets: Iterable[Dataset]) -> str:
-    """Datasets as the rows of a table; one that is damaged says so."""
-    rows = []
-    for dataset in datasets:
-        try:
-            state = dataset.summary
-            kind, updated = state.seed.dataset_kind.value, str(state.head_block.system_time)
-            rows.append((str(dataset.alias), kind, f"{state.record_count:,}", updated))
-        except OdfchainError as error:
-            rows.append((str(dataset.alias), "damaged", "", str(error)))
-    return table_html(("dataset", "kind", "records", "updated"), rows)
 
 
 # Maintenance: the methods of `Dataset` on its files.
@@ -313,49 +203,8 @@ Files = str | Path | Iterable[str | Path] | BinaryIO
 """Paths, one or several, or a binary stream."""
 
 
-class Dataset(Branching, Publishing, Upkeep):
+class Dataset(Branching, Readable, Upkeep):
     """One dataset of a workspace. Reading its log never starts Spark."""
-
-    def __init__(self, workspace: Workspace, files: DatasetFiles) -> None:
-        self._workspace = workspace
-        self._files = files
-
-    # --- what it is --------------------------------------------------------------------------------
-
-    @property
-    def id(self) -> DatasetId:
-        """The unique identity, `did:odf:…` (specification "Unique Identifiers")."""
-        return self._files.id
-
-    @property
-    def alias(self) -> DatasetAlias:
-        """The local name."""
-        return self._files.alias
-
-    @property
-    def kind(self) -> DatasetKind:
-        """Root or derivative."""
-        return self._files.kind
-
-    @property
-    def path(self) -> Path:
-        """The dataset's folder (specification "Dataset Layout")."""
-        return self._files.folder
-
-    @property
-    def head(self) -> Multihash | None:
-        """Hash of the newest block."""
-        return self._files.chain.head()
-
-    @property
-    def summary(self) -> DatasetState:
-        """The dataset's present state by its chain: schema, sources, offsets, watermark."""
-        return DatasetState.read(self._files.chain)
-
-    @property
-    def schema(self) -> DataSchema | None:
-        """The declared schema, system columns included; None before the first data."""
-        return self.summary.schema
 
     @property
     def data_size(self) -> int:
@@ -374,101 +223,35 @@ class Dataset(Branching, Publishing, Upkeep):
 
         return read_config(self._files).watermarks
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Dataset) and (self.path, self.ref) == (other.path, other.ref)
-
-    def __hash__(self) -> int:
-        return hash((self.path, self.ref))
-
     def __repr__(self) -> str:
-
-        return describe_dataset(self)
+        try:
+            state = self.summary
+        except OdfchainError as error:
+            return f"<Dataset {self.alias}: damaged: {one_line(str(error))}>"
+        kind = state.seed.dataset_kind.value.lower()
+        found = [kind, f"{state.record_count:,} records", f"{state.head_block.sequence_number + 1:,} blocks"]
+        found += [f"watermark {state.watermark}"] if state.watermark else []
+        return f"<Dataset {self.alias}: {', '.join(found)}>"
 
     def _repr_html_(self) -> str:
+        try:
+            state = self.summary
+            facts = [
+                ("id", self.id),
+                ("kind", state.seed.dataset_kind.value),
+                ("records", f"{state.record_count:,}"),
+                ("blocks", f"{state.head_block.sequence_number + 1:,}"),
+                ("updated", state.head_block.system_time),
+                ("watermark", state.watermark or ""),
+                ("head", state.head),
+            ]
+            fields = state.schema.fields if state.schema else ()
+        except OdfchainError as error:
+            return table_html(("what", "value"), [("damaged", error)], str(self.alias))
+        from odfchain.odf.schema import type_name
 
-        return dataset_html(self)
-
-    # --- reading -----------------------------------------------------------------------------------
-
-    def log(self, limit: int | None = None) -> Log:
-        """Blocks from newest to oldest, at most `limit`, each with its hash; read while it is walked.
-
-        Raises (when it is walked):
-            ObjectCorruptedError, ObjectNotFoundError, CodecError, BrokenChainError: naming the file.
-        """
-
-        return Log(self._files.chain, limit)
-
-    def block_bytes(self, name: Multihash) -> bytes | None:
-        """The file of a block, exactly as it is hashed; None when the dataset does not have it.
-
-        Raises:
-            ObjectCorruptedError: the file does not hash to its name.
-        """
-        return self._files.chain.get_bytes(name) if self._files.chain.contains(name) else None
-
-    def scan(self, columns: Sequence[str] | None = None, *, at: At = None, where: str | None = None) -> Scan:
-        """The records as they were recorded, up to a moment; read when one of its `to_…` methods is called.
-
-        `at` is a block (its hash or sequence number) or a system time; None is now. `where` is an SQL
-        condition on their columns: slices that can hold no such record are not read.
-
-        Raises:
-            QueryError: `where` is no condition, or names a column that there is not; says where.
-            SchemaError: a column was not in the schema then.
-            InvalidIdError, ObjectNotFoundError, DatasetNotFoundError: `at` is no block of it, or before it.
-        """
-        from odfchain.api.scan import scan
-
-        return scan(self, columns, at, where)
-
-    def to_spark(
-        self, columns: Sequence[str] | None = None, *, at: At = None, where: str | None = None
-    ) -> DataFrame:
-        """The records as a Spark DataFrame: `scan(columns, at=at, where=where).to_spark()`."""
-        return self.scan(columns, at=at, where=where).to_spark()
-
-    def state(
-        self,
-        columns: Sequence[str] | None = None,
-        *,
-        at: At = None,
-        key: Sequence[str] | None = None,
-        event_time: Time | None = None,
-    ) -> Scan:
-        """The records in force at a moment: of each key the newest, unless it takes back what was before.
-
-        As `scan` in everything else. The key is the one that the sources record; `key` gives another, and an
-        empty one tells records apart by all their values. `at` is when it was known, and `event_time` when it
-        was true.
-
-        Raises:
-            UsageError: no primary key is recorded, and none is given.
-            SchemaError: sources have different keys, or a column was not in the schema then.
-            And all errors of `scan`.
-        """
-        from odfchain.api.scan import state
-
-        return state(self, columns, at, key, event_time)
-
-    def dataset(self, at: At = None) -> Any:
-        """The records as a `pyarrow.dataset.Dataset` of hashed slices, for polars, DuckDB and pandas.
-
-        `at` is as in `scan`, and so are the errors; SliceNotFoundError, ObjectCorruptedError name a slice.
-        """
-        from odfchain.api.scan import arrow_dataset_of
-
-        return arrow_dataset_of(self, at)
-
-    def tail(self, count: int = 10, *, skip: int = 0) -> pa.Table:
-        """The newest records, in order of offset; reads only the slices that hold them.
-
-        Raises:
-            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
-        """
-        from odfchain.workspace.read_slices import read_tail
-
-        return read_tail(self._files, self.summary, count, skip=skip)
+        columns = table_html(("column", "type"), [(field.name, type_name(field.type)) for field in fields])
+        return table_html(("what", "value"), facts, str(self.alias)) + columns
 
     # --- bringing data -----------------------------------------------------------------------------
 
@@ -657,17 +440,6 @@ class Dataset(Branching, Publishing, Upkeep):
         from odfchain.api.asset_locks import fetch_from_locks
 
         return fetch_from_locks(self, locks, stores=stores, parallel=parallel, progress=progress)
-
-    def lock(self, *, at: AnyPoint | None = None) -> AssetLock:
-        """The lock that the dataset is, in force at its newest block, at its point, or at the one named.
-
-        Raises:
-            SchemaError: it is no asset lock.
-            PointNotFoundError: there is no such point.
-        """
-        from odfchain.api.asset_locks import lock_of
-
-        return lock_of(self if at is None else self.at(at).dataset)
 
     def slices_lock(self, at: str, **options: Unpack[SlicesLockKeywords]) -> AssetLock:
         """The lock of the dataset's own slices and checkpoints as they lie below a folder or prefix.

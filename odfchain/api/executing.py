@@ -44,23 +44,14 @@ class Engines:
         self._making = threading.Lock()
 
     def give(self, session: SparkSession) -> None:
-        """Whatever needs Spark uses that of this session, and starts none.
-
-        Raises:
-            UsageError: what is recorded there would depend on where it runs (`check_given`).
-        """
+        """Whatever needs Spark uses that of this session, and starts none."""
         from odfchain.spark.session import check_given
 
         check_given(session)
         self._given = session
 
     def session(self, progress: Progress = SILENT) -> SparkSession:
-        """The session.
-
-        Raises:
-            JavaNotFoundError, EngineError: Spark does not start.
-            ManifestError: the settings are malformed.
-        """
+        """The session."""
         from odfchain.spark.plans import is_remote
 
         if self.spark is None or not self.spark.started:
@@ -91,9 +82,6 @@ class Engines:
         """Start Spark in the background, for a process that very likely needs the session.
 
         Only for commands (`may_stay`): they close the workspace at their end in any case.
-
-        Raises:
-            ManifestError: the settings are malformed.
         """
         if self.may_stay:
             self._engine_of_settings().begin()
@@ -159,12 +147,7 @@ class Engines:
         return self._transforms
 
     def remote(self, transform: Transform, timeout: float | None = None) -> TransformEngine | None:
-        """The engine behind an address that the settings give, None where this version of this one is meant.
-
-        Raises:
-            TransformError: the transform is for another engine, and its address is not known; or it asks for
-                a version that gives other results.
-        """
+        """The engine behind an address of the settings, None where this version of this one is meant."""
         from odfchain.transform.engine_protocol import remote_engine
         from odfchain.transform.engines import check_version
 

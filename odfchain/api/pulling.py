@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
     from odfchain.api.options import PullKeywords
     from odfchain.api.workspace import Workspace
+    from odfchain.ingest.ingesting import InputOutcome
     from odfchain.ingest.polling import FetchAhead, PullOptions, PullOutcome
     from odfchain.transfer.public_layout import PeerUrl
     from odfchain.transfer.pulling import SyncOutcome
-    from odfchain.transform.catch_up import TransformOutcome
+    from odfchain.transform.catch_up import StepOutcome, TransformOutcome
 
 
 class Way(Enum):
@@ -86,11 +87,7 @@ class PullResult:
 
 
 def targets_of(workspace: Workspace, names: Iterable[str] | None, *, recursive: bool) -> list[PullTarget]:
-    """Targets of a pull of these names, in order; None is everything.
-
-    Raises:
-        InvalidIdError, DatasetNotFoundError, WorkspaceError: a name means nothing here.
-    """
+    """Targets of a pull of these names, in order; None is everything."""
     sharing = workspace._sharing
     remotes: dict[str, PullTarget] = {}
     named: list[Dataset] = []
@@ -139,7 +136,6 @@ def branch_target(workspace: Workspace, text: str, source: str | None) -> PullTa
 
     Raises:
         UsageError, InvalidIdError: no branch is named, or the source is none.
-        DatasetNotFoundError, WorkspaceError: the dataset, or the source's repository, is not known.
     """
     from odfchain.api.dataset import Dataset
     from odfchain.odf.names import check_branch_name
@@ -182,12 +178,7 @@ def _is_pullable(dataset: Dataset) -> bool:
 
 
 def with_inputs(workspace: Workspace, datasets: Iterable[Dataset]) -> list[Dataset]:
-    """The datasets and what they come from, inputs first; of copies the inputs do not matter.
-
-    Raises:
-        DatasetNotFoundError: an input is not in the workspace.
-        WorkspaceError: a dataset comes from itself.
-    """
+    """The datasets and what they come from, inputs first; of copies the inputs do not matter."""
     from odfchain.api.dataset import Dataset
     from odfchain.workspace import workspace_files
 
@@ -207,11 +198,7 @@ def pull(
     progress: Progress,
     ahead: FetchAhead | None = None,
 ) -> PullResult:
-    """Bring one target up to date, whose source may be fetched `ahead`.
-
-    Raises:
-        As `Dataset.pull` and `Workspace.pull`.
-    """
+    """Bring one target up to date, whose source may be fetched `ahead`."""
     if target.way is Way.PEER:
         return _from_peer(workspace, target, name, given, token, progress)
     assert target.dataset is not None  # noqa: S101 - only what a peer has is elsewhere
@@ -221,11 +208,7 @@ def pull(
 
 
 def check_alone(target: PullTarget, name: str | None, given: Iterable[str]) -> None:
-    """Check that the options apply to this target.
-
-    Raises:
-        UsageError: it is for another kind of pull.
-    """
+    """Check that the options apply to this target."""
     copies = int(target.way is Way.PEER)
     labels = {key: key for key in given} | ({"name": "name"} if name is not None else {})
     check_pull_options(labels, copies=copies, others=1 - copies)
@@ -251,18 +234,7 @@ def _from_source(
         outcome = pull_source(
             dataset._files, start, options, progress, expect_rows=engines.begin, ahead=ahead, check=check
         )
-    return PullResult(
-        dataset=dataset,
-        way=Way.SOURCE,
-        status=outcome.status.value,
-        old_head=outcome.old_head,
-        head=outcome.head,
-        blocks=outcome.blocks,
-        rows=sum(item.input_rows for item in outcome.inputs),
-        operations=_sum(item.operations for item in outcome.inputs),
-        watermark=outcome.watermark,
-        details=outcome,
-    )
+    return _result(dataset, Way.SOURCE, outcome.status.value, outcome, outcome.inputs)
 
 
 def _from_inputs(dataset: Dataset, given: PullKeywords, progress: Progress) -> PullResult:
@@ -279,18 +251,8 @@ def _from_inputs(dataset: Dataset, given: PullKeywords, progress: Progress) -> P
         commit_checks(workspace, progress, given) as check,
     ):
         outcome = run_transform(files, inputs, engines, options, progress, check=check)
-    return PullResult(
-        dataset=dataset,
-        way=Way.INPUTS,
-        status="updated" if outcome.blocks else outcome.reason or "up to date",
-        old_head=outcome.old_head,
-        head=outcome.head,
-        blocks=outcome.blocks,
-        rows=sum(step.input_rows for step in outcome.steps),
-        operations=_sum(step.operations for step in outcome.steps),
-        watermark=outcome.watermark,
-        details=outcome,
-    )
+    status = "updated" if outcome.blocks else outcome.reason or "up to date"
+    return _result(dataset, Way.INPUTS, status, outcome, outcome.steps)
 
 
 def _from_peer(
@@ -325,11 +287,28 @@ def _from_peer(
     )
 
 
-def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for item in counts:
-        found.update(item)
-    return {op: found[op] for op in ("+A", "-R", "-C", "+C")}
+def _result(
+    dataset: Dataset,
+    way: Way,
+    status: str,
+    outcome: PullOutcome | TransformOutcome,
+    parts: Sequence[InputOutcome] | Sequence[StepOutcome],
+) -> PullResult:
+    written: Counter[str] = Counter()
+    for part in parts:
+        written.update(part.operations)
+    return PullResult(
+        dataset=dataset,
+        way=way,
+        status=status,
+        old_head=outcome.old_head,
+        head=outcome.head,
+        blocks=outcome.blocks,
+        rows=sum(part.input_rows for part in parts),
+        operations={op: written[op] for op in ("+A", "-R", "-C", "+C")},
+        watermark=outcome.watermark,
+        details=outcome,
+    )
 
 
 # Sources of several datasets are fetched side by side; what is new is recorded one after the other.

@@ -39,10 +39,6 @@ def targets_of(
 
     One dataset by its name goes to `to` itself, or below it where that is a repository's name; several go to
     a repository, each by its own name there.
-
-    Raises:
-        InvalidIdError, DatasetNotFoundError, WorkspaceError, UnsupportedPeerError: a name means nothing here.
-        UsageError: two of them would go to the same place, or `to` is one dataset for several.
     """
     sharing = workspace._sharing
     found = _named(workspace, names, to)

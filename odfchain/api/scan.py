@@ -8,32 +8,29 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from odfchain.api.dataset import Dataset
 from odfchain.api.known_errors import OwnErrors, with_own_errors
-from odfchain.api.options import Time, as_time, maybe_time
+from odfchain.api.options import Time, as_time
+from odfchain.api.view import Readable, View, table_html
 from odfchain.api.workspace import Workspace
 from odfchain.errors import PointNotFoundError, UsageError
-from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import type_name
 from odfchain.odf.times import Timestamp
-from odfchain.progress import SILENT, Progress
+from odfchain.progress import Progress
 from odfchain.query.resolved_tables import Pin, Pins
 from odfchain.query.results import ArrowRows
 from odfchain.text import one_line
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
-from odfchain.workspace.points import block_at, is_referenced
+from odfchain.workspace.points import block_at, is_referenced, opened_at
 from odfchain.workspace.read_slices import columns_of, read_all, read_tail
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from odfchain.odf.schema import DataSchema
-    from odfchain.query.resolved_tables import CheckedSlices
     from odfchain.query.results import QueryResult, SlicesRead
     from odfchain.slices.conditions import Where
     from odfchain.transfer.reading import Origin
@@ -54,7 +51,7 @@ class Scan(ArrowRows, OwnErrors):
     What is committed later does not change it.
     """
 
-    dataset: Dataset
+    dataset: Readable
     columns: tuple[str, ...] | None
     """None is all, system columns included."""
     summary: DatasetState
@@ -96,9 +93,16 @@ class Scan(ArrowRows, OwnErrors):
             return self._filtered(self.where)
         if self.key is None:
             return read_all(files, self.summary, self.columns)
-        from odfchain.api.queries import state_of
+        if self.summary.schema is None:  # before the first data no row is in force, whatever the key
+            return read_all(files, self.summary, self.columns)
+        from odfchain.api.queries import checked_slices
+        from odfchain.query.resolved_tables import Relation, StateOf
 
-        return state_of(self)
+        checked = checked_slices(self.dataset._workspace)
+        pin = Pin(self.dataset.label, files, self.summary)
+        found = Relation(pin, StateOf(self.event_time, self.key)).state(checked, self.columns)
+        checked.keep()
+        return found
 
     def _filtered(self, where: Where) -> pa.Table:
         import pyarrow as pa
@@ -147,8 +151,6 @@ class Scan(ArrowRows, OwnErrors):
         return f"<state{then} of {self._described()}, by {', '.join(self.key) or 'all values'}>"
 
     def _repr_html_(self) -> str:
-        from odfchain.api.dataset import table_html
-
         if self.key is not None or self.where is not None:
             table = self.to_arrow()
             table = table.slice(max(0, len(table) - _PREVIEW_ROWS))
@@ -168,46 +170,8 @@ class Scan(ArrowRows, OwnErrors):
         )
 
 
-def scan(dataset: Dataset, columns: Sequence[str] | None, at: At, where: str | None = None) -> Scan:
-    """The records up to a moment; errors as `Dataset.scan`."""
-    summary = DatasetState.read(dataset._files.chain, head_at(dataset._files, at))
-    chosen = None if columns is None else tuple(columns)
-    columns_of(summary, chosen)  # says which one is missing
-    if where is None:
-        return Scan(dataset, chosen, summary)
-    from odfchain.slices.conditions import parse_where
-
-    return Scan(dataset, chosen, summary, where=parse_where(where, columns_of(summary, None)))
-
-
-def state(
-    dataset: Dataset,
-    columns: Sequence[str] | None,
-    at: At,
-    key: Sequence[str] | None,
-    event_time: Time | None = None,
-) -> Scan:
-    """The records in force at a moment; errors as `Dataset.state`."""
-    found = scan(dataset, columns, at)
-    chosen = found.summary.primary_key if key is None else tuple(key)
-    if key is None and not chosen:
-        raise UsageError(
-            f"{dataset.alias}: no primary key is recorded that tells which records replace which",
-            hint="give one: key=[...] (an empty one tells records apart by all values); scan() has them all",
-        )
-    if found.summary.schema is not None:  # nothing is in force before the first data
-        columns_of(found.summary, chosen)
-    return dataclasses.replace(found, key=chosen, event_time=maybe_time(event_time))
-
-
 def head_at(dataset: DatasetFiles, at: At) -> Multihash | None:
-    """The block that was the head at a moment; None is the present one.
-
-    Raises:
-        InvalidIdError: a text that is neither a hash nor a time.
-        ObjectNotFoundError: there is no such block.
-        DatasetNotFoundError: the dataset was not there yet.
-    """
+    """The block that was the head at a moment; None is the present one."""
     if at is None:
         return None
     if isinstance(at, str) and not at[:1].isdecimal():
@@ -216,108 +180,6 @@ def head_at(dataset: DatasetFiles, at: At) -> Multihash | None:
 
 
 # Datasets that are read in place, without a workspace.
-
-T = TypeVar("T")
-
-
-class OpenedDataset(OwnErrors):
-    """A dataset elsewhere as of one block: its chain was walked and checked, its slices come when needed.
-
-    What was brought is gone with this object, and with what was made of it, unless it has a cache.
-    """
-
-    def __init__(
-        self,
-        origin: Origin,
-        files: DatasetFiles,
-        head: Multihash | None,
-        private: _PrivateFolder,
-        verify: bool,
-    ) -> None:
-        self._origin, self._private, self._verify = origin, private, verify
-        self._files = files
-        self._state = DatasetState.read(files.chain, head)
-
-    @property
-    def id(self) -> DatasetId:
-        """The unique identity, `did:odf:…`."""
-        return self._state.seed.dataset_id
-
-    @property
-    def block_hash(self) -> Multihash:
-        """The block whose records these are."""
-        return self._state.head
-
-    @property
-    def summary(self) -> DatasetState:
-        """The dataset's state as of the block: schema, sources, offsets, watermark."""
-        return self._state
-
-    @property
-    def schema(self) -> DataSchema | None:
-        """The declared schema, system columns included; None before the first data."""
-        return self._state.schema
-
-    def dataset(self, *, progress: Progress = SILENT) -> Any:
-        """All records as a `pyarrow.dataset.Dataset`, with the declared schema; slices are brought now.
-
-        Raises:
-            TransferError: they cannot be brought.
-            SliceNotFoundError, ObjectCorruptedError: a slice of a folder is missing or damaged.
-        """
-        self._bring(progress)
-        found = dataset_as_of(self._files, self._state, verify=self._verify)
-        return _keeping(found, self._private)
-
-    def scan(self, columns: Sequence[str] | None = None, *, progress: Progress = SILENT) -> Scan:
-        """The records, as `Dataset.scan`; slices are brought now. Errors as `dataset`, and `Dataset.scan`."""
-        return self._local(progress).scan(columns, at=self.block_hash)
-
-    def state(
-        self,
-        columns: Sequence[str] | None = None,
-        *,
-        key: Sequence[str] | None = None,
-        progress: Progress = SILENT,
-    ) -> Scan:
-        """The records in force, as `Dataset.state`; errors as there, and as `dataset`."""
-        return self._local(progress).state(columns, at=self.block_hash, key=key)
-
-    def to_arrow(self) -> pa.Table:
-        """All records with the declared types; held in memory. Errors as `dataset`."""
-        return self.scan().to_arrow()
-
-    def to_pandas(self) -> pd.DataFrame:
-        """As `to_arrow`, with columns of Arrow types."""
-        return self.scan().to_pandas()
-
-    def close(self) -> None:
-        """Remove the fetched files; frames made of them cannot be read any more."""
-        self._private.remove()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        block = self._state.head_block
-        return (
-            f"<{self._files.alias}: {self._state.record_count:,} records up to block "
-            f"{block.sequence_number} ({block.system_time})>"
-        )
-
-    def _bring(self, progress: Progress) -> None:
-        from odfchain.transfer.reading import slice_objects
-
-        self._origin.bring(self._files, slice_objects(self._state), verify=self._verify, progress=progress)
-
-    def _local(self, progress: Progress) -> Dataset:
-
-        self._bring(progress)
-        workspace = Workspace(WorkspaceFiles.init(self._private.path, exists_ok=True))
-        return _keeping(Dataset(workspace, self._files), self._private)
 
 
 @with_own_errors
@@ -330,7 +192,7 @@ def open_dataset(
     token: str | None = None,
     cache_dir: str | Path | None = None,
     require_signature: bool = False,
-) -> OpenedDataset:
+) -> View:
     """A dataset to be read without a workspace: every block checked now, every slice hashed when it is read.
 
     `url` is of a folder, server or bucket (`file http https s3 gs az`), or a path: of a dataset's folder, or
@@ -347,12 +209,14 @@ def open_dataset(
 
     cache = None if cache_dir is None else str(Path(cache_dir).expanduser().absolute())
     origin = Origin.of(str(url), dataset, token=token, cache=cache)
-    private = _PrivateFolder()
+    brought = Brought(origin, verify=verify)
     try:
-        files = origin.chain(private.path, require_signature=require_signature)
-        return OpenedDataset(origin, files, _part_of_chain(files, head_at(files, at)), private, verify)
+        files = origin.chain(brought.path, require_signature=require_signature)
+        block = _part_of_chain(files, head_at(files, at))
+        workspace = Workspace(WorkspaceFiles.init(brought.path, exists_ok=True))
+        return View(workspace, opened_at(files, block), brought)
     except BaseException:
-        private.remove()
+        brought.remove()
         raise
 
 
@@ -363,51 +227,40 @@ def _part_of_chain(files: DatasetFiles, block: Multihash | None) -> Multihash:
     return block or newest
 
 
-def arrow_dataset_of(dataset: Dataset, at: At) -> Any:
-    """The records of a workspace's dataset up to a moment; what `Dataset.dataset` gives, and its errors."""
+def arrow_dataset_at(view: Readable, at: At) -> Any:
+    """The records up to a moment as a `pyarrow.dataset.Dataset`, over slices that are here."""
     from odfchain.api.queries import checked_slices
-
-    files = dataset._files
-    state = DatasetState.read(files.chain, head_at(files, at))
-    return dataset_as_of(files, state, checked=checked_slices(dataset._workspace))
-
-
-def dataset_as_of(
-    files: DatasetFiles, state: DatasetState, *, verify: bool = True, checked: CheckedSlices | None = None
-) -> Any:
-    """The records up to a block as a `pyarrow.dataset.Dataset`, over slices that are here.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
-    """
-    from odfchain.query.resolved_tables import CheckedSlices
     from odfchain.query.results import arrow_dataset
 
-    checked = checked or CheckedSlices()
+    files, checked = view._files, checked_slices(view._workspace)
+    state = DatasetState.read(files.chain, head_at(files, at))
+    verify = not isinstance(view, View) or view._brought is None or view._brought.verify
     names = [ref.slice.physical_hash for ref in state.slices()]
     paths = [checked.path(files, name, verify=verify) for name in names]
     checked.keep()
     return arrow_dataset(paths, columns_of(state, None))
 
 
-class _PrivateFolder:
-    """A temporary folder that is removed with the last reference to this object."""
+class Brought:
+    """The private folder of a view of a dataset elsewhere; removed with the last reference to this object."""
 
-    def __init__(self) -> None:
+    def __init__(self, origin: Origin, *, verify: bool) -> None:
         from odfchain.transfer.reading import private_folder
 
+        self._origin, self.verify = origin, verify
         opened = contextlib.ExitStack()
         self.path = opened.enter_context(private_folder())
         self._gone = weakref.finalize(self, opened.close)
 
+    def bring(self, files: DatasetFiles, state: DatasetState, progress: Progress) -> None:
+        """The slices of a state are here."""
+        from odfchain.transfer.reading import slice_objects
+
+        self._origin.bring(files, slice_objects(state), verify=self.verify, progress=progress)
+
     def remove(self) -> None:
+        """Remove the folder."""
         self._gone()
-
-
-def _keeping(made: T, private: _PrivateFolder) -> T:
-    # readers open the files lazily: the folder lives as long as they do
-    weakref.finalize(made, id, private).atexit = False
-    return made
 
 
 # Datasets as DataFrames of a Spark session that is not the workspace's.
@@ -422,11 +275,11 @@ def native_frame(
 ) -> DataFrame:
     """Implements `odfchain.spark.read`; errors as there."""
     opened = _found(source, at)
-    if isinstance(opened, Dataset):
-        found = scan(opened, columns, at)
+    if not isinstance(opened, View):
+        found = opened.scan(columns, at=at)
     else:
         if at is not None and opened is source:
-            raise UsageError("an opened dataset is one block already", hint="give `at` to open_dataset")
+            raise UsageError("a view is of one block already", hint="give `at` to what makes the view")
         found = opened.scan(columns)
         _kept.setdefault(session, []).append(found)
     if state:
@@ -434,8 +287,8 @@ def native_frame(
     return found.on_spark(session, plain_offset=True)
 
 
-def _found(source: Any, at: At) -> Dataset | OpenedDataset:
-    if isinstance(source, Dataset | OpenedDataset):
+def _found(source: Any, at: At) -> Readable:
+    if isinstance(source, Readable):
         return source
     if not isinstance(source, str | Path):
         raise UsageError(
@@ -455,41 +308,8 @@ def _found(source: Any, at: At) -> Dataset | OpenedDataset:
 # `DATASET@POINT` for commands: the block, its slices, and its rows as they are exported.
 
 
-@dataclass(frozen=True, slots=True)
-class SliceFile:
-    """A slice of a dataset: what its block says of it, and whether the file is here."""
-
-    block: int
-    start: int
-    end: int
-    records: int
-    size: int
-    logical_hash: str
-    physical_hash: str
-    path: Path
-    here: bool
-
-    def to_document(self) -> dict[str, Any]:
-        """The slice as JSON has it."""
-        return {
-            "block": self.block,
-            "offsetInterval": {"start": self.start, "end": self.end},
-            "records": self.records,
-            "size": self.size,
-            "logicalHash": self.logical_hash,
-            "physicalHash": self.physical_hash,
-            "path": str(self.path),
-            "here": self.here,
-        }
-
-
 def pinned(workspace: Workspace, text: str) -> Pin:
-    """The dataset and block that a text names; unlike in SQL, names ignore case.
-
-    Raises:
-        InvalidIdError, QueryError: not a name, not a point, or a time in the future.
-        DatasetNotFoundError, PointNotFoundError: the dataset, or the block, is not here.
-    """
+    """The dataset and block that a text names; unlike in SQL, names ignore case."""
     name, at, point = text.partition("@")
     return Pins(workspace._files).pin(f"{workspace[name].alias}{at}{point}")
 
@@ -500,29 +320,29 @@ def columns_at(workspace: Workspace, text: str) -> list[tuple[str, str]]:
     return [(each.name, type_name(each.type, each.extra)) for each in schema.fields] if schema else []
 
 
-def slices_of(workspace: Workspace, text: str) -> list[SliceFile]:
-    """The slices that a dataset has at a point, oldest first; errors as `pinned`."""
+def slice_documents(workspace: Workspace, text: str) -> list[dict[str, Any]]:
+    """The slices that a dataset has at a point, oldest first, as JSON has them; errors as `pinned`."""
     pin = pinned(workspace, text)
-    found = []
-    for ref in pin.state.slices():
-        part, interval = ref.slice, ref.slice.offset_interval
-        found.append(
-            SliceFile(
-                ref.sequence_number, interval.start, interval.end, interval.count, part.size,
-                str(part.logical_hash), str(part.physical_hash),
-                pin.dataset.data.path(part.physical_hash).resolve(),
-                pin.dataset.data.contains(part.physical_hash),
-            )
-        )  # fmt: skip
-    return found
+    return [
+        {
+            "block": ref.sequence_number,
+            "offsetInterval": {
+                "start": ref.slice.offset_interval.start,
+                "end": ref.slice.offset_interval.end,
+            },
+            "records": ref.slice.offset_interval.count,
+            "size": ref.slice.size,
+            "logicalHash": str(ref.slice.logical_hash),
+            "physicalHash": str(ref.slice.physical_hash),
+            "path": str(pin.dataset.data.path(ref.slice.physical_hash).resolve()),
+            "here": pin.dataset.data.contains(ref.slice.physical_hash),
+        }
+        for ref in pin.state.slices()
+    ]
 
 
 def exported(workspace: Workspace, text: str, *, state: bool = False) -> QueryResult:
-    """The records at a point, or those in force, in order of offset; nothing is read before it is asked for.
-
-    Raises:
-        As `pinned`, and as `Workspace.sql`.
-    """
+    """The records at a point, or those in force, in order of offset; read when they are asked for."""
     from odfchain.api.queries import embedded
 
     pin = pinned(workspace, text)

@@ -10,8 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.known_errors import OwnErrors, with_own_errors
-from odfchain.errors import PointNotFoundError
+from odfchain.errors import (
+    BadInputError,
+    ObjectCorruptedError,
+    ObjectNotFoundError,
+    OversizedInputError,
+    PartialCopyError,
+    PointNotFoundError,
+    SliceNotFoundError,
+    UsageError,
+)
+from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
+from odfchain.workspace.dataset_state import DatasetState
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,8 +78,6 @@ class Profile(OwnErrors):
     @property
     def hash(self) -> Multihash:
         """The SHA3-256 of that text."""
-        from odfchain.odf.physical_hash import hash_bytes
-
         return hash_bytes(self.content)
 
     def to_html(self) -> str:
@@ -121,8 +130,6 @@ class Manifest(OwnErrors):
     @property
     def hash(self) -> Multihash:
         """The SHA3-256 of that text."""
-        from odfchain.odf.physical_hash import hash_bytes
-
         return hash_bytes(self.content)
 
     def times_of(self, file: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -165,14 +172,6 @@ class Manifest(OwnErrors):
 
 @contextmanager
 def _needing_slices() -> Iterator[None]:
-    from odfchain.errors import (
-        BadInputError,
-        ObjectCorruptedError,
-        OversizedInputError,
-        PartialCopyError,
-        SliceNotFoundError,
-    )
-
     try:
         yield
     # a partial copy lacks slices on purpose: no damage
@@ -185,7 +184,6 @@ def _needing_slices() -> Iterator[None]:
 
 
 def _bytes_of(path: str | Path, most: int) -> bytes:
-    from odfchain.errors import UsageError
     from odfchain.storage import fsio
 
     # one byte more than allowed shows that the file is too large
@@ -215,10 +213,13 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
 
 
 class Snapshots(OwnErrors):
-    """Manifest and profile of a dataset at its newest block, or at a point (`Dataset.at`)."""
+    """Manifest and profile of a dataset at its newest block or of a `View`, made here or signed by others."""
 
     _workspace: Workspace
     _files: DatasetFiles
+
+    def _bring(self, progress: Progress = SILENT) -> None:
+        """All slices that can be had are here."""
 
     def profile(
         self,
@@ -246,12 +247,12 @@ class Snapshots(OwnErrors):
         from odfchain.api.branching import engine_of
         from odfchain.profiles.document import ProfileOptions, profile_of
         from odfchain.profiles.published import keep_profile
-        from odfchain.workspace.dataset_state import DatasetState
 
         options = ProfileOptions(
             stage=stage, description=description, tags=tags or {}, hidden=tuple(hide),
             near_duplicates=near_duplicates, languages=languages, created_by=created_by,
         )  # fmt: skip
+        self._bring(progress)
         with _needing_slices():
             state, engine = DatasetState.read(self._files.chain), engine_of(self._workspace)
             document = profile_of(self._files, state, options, progress, engine=engine)
@@ -268,7 +269,6 @@ class Snapshots(OwnErrors):
             StoreError: what is here cannot be read.
         """
         from odfchain.profiles.published import known_profile
-        from odfchain.workspace.dataset_state import DatasetState
 
         found = known_profile(self._files, DatasetState.read(self._files.chain))
         return None if found is None else Profile(found)
@@ -281,9 +281,7 @@ class Snapshots(OwnErrors):
         Raises:
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
-        from odfchain.errors import PartialCopyError
         from odfchain.profiles.manifests import manifest_by_owner
-        from odfchain.workspace.dataset_state import DatasetState
         from odfchain.workspace.read_slices import columns_of
 
         try:
@@ -297,10 +295,10 @@ class Snapshots(OwnErrors):
 
     def _made_manifest(self) -> Manifest:
         from odfchain.profiles.manifests import described
-        from odfchain.workspace.dataset_state import DatasetState
         from odfchain.workspace.read_slices import columns_of
 
         state = DatasetState.read(self._files.chain)
+        self._bring()
         with _needing_slices():
             document, stats = described(self._files, state)
         return Manifest(document, tuple(stats), columns_of(state, None))
@@ -328,20 +326,13 @@ class Snapshots(OwnErrors):
             PartialCopyError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
         """
         from odfchain.profiles.export import ExportOptions, export_dataset
-        from odfchain.workspace.dataset_state import DatasetState
 
         options = ExportOptions(rows, catalog, force)
+        self._bring(progress)
         with _needing_slices():
             return export_dataset(
                 self._files, DatasetState.read(self._files.chain), format, str(to), options, progress
             )
-
-
-# Publishing what describes a dataset at a block, and reading what was published (RFC-042).
-
-
-class Publishing(Snapshots):
-    """Manifests and profiles of a dataset, made here or signed by somebody."""
 
     def write_manifest(self, key: str | Path | None = None) -> WrittenSnapshot:
         """The manifest is stored and, with the key in a file, or else the dataset's own, signed.
@@ -376,10 +367,8 @@ class Publishing(Snapshots):
         self, kind: SnapshotKind, found: Manifest | Profile, key: str | Path | None
     ) -> WrittenSnapshot:
         from odfchain.chain.statements import read_key_file
-        from odfchain.errors import UsageError
         from odfchain.profiles.published import publish
         from odfchain.text import one_line
-        from odfchain.workspace.dataset_state import DatasetState
 
         state, block = DatasetState.read(self._files.chain), str(found.document["snapshot_id"])
         if block != str(state.head):
@@ -420,7 +409,6 @@ class Publishing(Snapshots):
             UsageError: it is not here, and no source is given or known.
             InvalidIdError, WorkspaceError, TransferError: the source does not have it.
         """
-        from odfchain.errors import ObjectNotFoundError
         from odfchain.profiles.published import object_of
         from odfchain.transfer.snapshot_objects import object_from
 
@@ -453,10 +441,6 @@ def drift_between(
 
     The workspace is opened where a dataset is named. A profile that was kept, or that the owner published, is
     taken as it is; others are computed, which reads slices.
-
-    Raises:
-        PointNotFoundError: nothing may be computed and there is no profile; or there are no two data blocks.
-        And as `Profile.read`, `at_point`, `Dataset.profile`, `compare_profiles`.
     """
     notes: list[str] = []
     opened: list[Workspace] = []

@@ -20,7 +20,14 @@ from odfchain.api.options import (
     maybe_time,
     refuse_unknown,
 )
-from odfchain.errors import DatasetNotFoundError, InvalidIdError
+from odfchain.api.view import Readable, table_html
+from odfchain.errors import (
+    DatasetNotFoundError,
+    InvalidIdError,
+    NameCollisionError,
+    OdfchainError,
+    UsageError,
+)
 from odfchain.odf.events import DatasetSnapshot
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
@@ -64,11 +71,7 @@ def connect(root: Path, url: str) -> SharedStore:
 
 
 def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
-    """A workspace folder; the `store` is a workspace from now on, if it was none.
-
-    Raises:
-        As `Workspace.init`.
-    """
+    """A workspace folder; the `store` is a workspace from now on, if it was none."""
     if store is None:
         return WorkspaceFiles.init(parent, exists_ok=exists_ok, connect=connect)
     from odfchain.transfer.object_peer import place_of
@@ -88,108 +91,7 @@ def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
     return WorkspaceFiles.init(parent, exists_ok=exists_ok, store=url.text, connect=named)
 
 
-# What a workspace knows of other places: a part of a `Workspace`.
-
-
-class Elsewhere(OwnErrors):
-    """Repositories, and datasets elsewhere."""
-
-    _files: WorkspaceFiles
-
-    @property
-    def _sharing(self) -> Sharing:
-        """Datasets elsewhere; new at each call, because it holds nothing."""
-        from odfchain.transfer.sharing import Sharing
-
-        return Sharing(self._files)
-
-    @property
-    def repositories(self) -> Repositories:
-        """The repositories that the workspace knows by name."""
-        return self._sharing.repositories
-
-    @property
-    def evidence(self) -> EvidenceStore:
-        """The proofs that owners of datasets signed two histories."""
-        return self._sharing.evidence
-
-    def is_remote(self, ref: str) -> bool:
-        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
-
-        Raises:
-            InvalidIdError: a URL without its beginning; the hint says how to write it.
-        """
-        return self._sharing.is_remote(ref)
-
-    def url_of(self, ref: str) -> PeerUrl:
-        """The URL that a reference to a dataset elsewhere stands for; errors as `pull`."""
-        return self._sharing.url_of(ref)
-
-    def repository_url(self, repository: str) -> PeerUrl:
-        """Where a repository is that is named, or given by its URL.
-
-        Raises:
-            WorkspaceError, InvalidIdError, UnsupportedPeerError: there is none.
-        """
-        return self._sharing.repository_url(repository)
-
-    def datasets_of(
-        self, repository: str, text: str = "", *, token: str | None = None
-    ) -> list[RepositoryEntry]:
-        """What a repository has with this text in alias or id, ordered by alias; it is named, or a URL.
-
-        Raises:
-            WorkspaceError, InvalidIdError, TransferError: it cannot be read.
-        """
-        from odfchain.transfer.repositories import search
-
-        return search(self._sharing.datasets_of(repository, token=token), text)
-
-
-# The tokens that a workspace gives to those who may read or write over its server: half of a `Workspace`.
-
-
-class GivenTokens(OwnErrors):
-    """Tokens for a server that publishes this workspace, and asks readers or writers who they are."""
-
-    _files: WorkspaceFiles
-
-    def create_token(self, name: str, allow: Iterable[str]) -> NewToken:
-        """A new token with rights such as `read:%` and `push:org.%`; its text is nowhere else.
-
-        Raises:
-            UsageError: a name or a right is none, or there is no right.
-            NameCollisionError: there is a token of this name.
-            AccessError, StoreError: the file of tokens cannot be read, or written.
-        """
-        from odfchain.odf.times import Timestamp
-        from odfchain.transfer.access_tokens import TokenFile
-
-        return TokenFile(self._files.root).create(name, allow, Timestamp.now())
-
-    def tokens(self) -> tuple[AccessToken, ...]:
-        """The tokens that are in force, ordered by name; their texts are not known.
-
-        Raises:
-            AccessError: the file of tokens cannot be read.
-        """
-        from odfchain.transfer.access_tokens import TokenFile
-
-        return TokenFile(self._files.root).tokens()
-
-    def revoke_token(self, name: str) -> None:
-        """End a token: from now on nobody gets in with it, also not into pushes that are going on.
-
-        Raises:
-            UsageError, WorkspaceError: there is no such token.
-            AccessError, StoreError: as `create_token`.
-        """
-        from odfchain.transfer.access_tokens import TokenFile
-
-        TokenFile(self._files.root).revoke(name)
-
-
-class Workspace(Elsewhere, GivenTokens):
+class Workspace(OwnErrors):
     """A folder of datasets, and the one Spark session that works on them.
 
     `workspace["name"]` is one of its datasets, iterating gives all of them, ordered by alias. Use it as a
@@ -316,9 +218,15 @@ class Workspace(Elsewhere, GivenTokens):
         return f"<Workspace {self.path.parent}: {count}{': ' if names else ''}{shown}>"
 
     def _repr_html_(self) -> str:
-        from odfchain.api.dataset import datasets_html
-
-        return datasets_html(self)
+        rows = []
+        for dataset in self:
+            try:
+                state = dataset.summary
+                kind, updated = state.seed.dataset_kind.value, str(state.head_block.system_time)
+                rows.append((str(dataset.alias), kind, f"{state.record_count:,}", updated))
+            except OdfchainError as error:
+                rows.append((str(dataset.alias), "damaged", "", str(error)))
+        return table_html(("dataset", "kind", "records", "updated"), rows)
 
     def matching(self, pattern: str) -> list[Dataset]:
         """The datasets that a reference or a `%` pattern names.
@@ -393,7 +301,7 @@ class Workspace(Elsewhere, GivenTokens):
 
     def verify(
         self,
-        datasets: Iterable[Dataset | str] | None = None,
+        datasets: Iterable[Readable | str] | None = None,
         *,
         progress: Progress = SILENT,
         **checks: Unpack[VerifyKeywords],
@@ -658,15 +566,44 @@ class Workspace(Elsewhere, GivenTokens):
             BadInputError, SchemaError: no columns can be made of the file.
             And all errors of `Dataset.ingest`.
         """
-        from odfchain.api.definitions import import_file
+        import tempfile
+
+        from odfchain.api.definitions import Imported
+        from odfchain.ingest.importing import SYSTEM_COLUMNS, infer_file, merge_for, name_for, plan_import
+        from odfchain.storage import fsio
 
         refuse_unknown(options, MergeKeywords)
-        keys = (key,) if isinstance(key, str) else tuple(key)
-        return import_file(
-            self, Path(path), name=name, key=keys, event_time=event_time, merge=merge,
-            input_format=input_format, force=force, on_inferred=on_inferred, progress=progress,
-            options=options,
-        )  # fmt: skip
+        path, keys = Path(path), (key,) if isinstance(key, str) else tuple(key)
+        strategy, alias = merge_for(merge, keys), name_for(path, name)
+        if self._files.resolve(alias) is not None:
+            raise NameCollisionError(
+                f"the dataset {alias} already exists",
+                hint=f"bring the file into it: odfchain ingest {alias} FILE; "
+                "or choose another name with --as",
+            )
+        manifest = path.absolute().parent / f"{alias.name}.yaml"
+        taken = UsageError(
+            f"{manifest} already exists", hint="choose another name with --as, or replace it with --force"
+        )
+        if manifest.exists() and not force:
+            raise taken
+        progress.phase("Inferring the columns")
+        with tempfile.TemporaryDirectory(dir=self._files.run_folder) as scratch:
+            found = infer_file(path, Path(scratch), input_format=input_format, reserved=SYSTEM_COLUMNS)
+        plan = plan_import(path, found, alias, keys, event_time, strategy)
+        if on_inferred is not None:
+            on_inferred(plan)
+        dataset = self.create(plan.snapshot, progress=progress)
+        try:
+            outcome = dataset.ingest(path, progress=progress, **options)
+            if force:
+                fsio.replace_file(manifest, plan.manifest.encode())
+            elif not fsio.create_file(manifest, plan.manifest.encode()):
+                raise taken  # noqa: TRY301
+        except BaseException:
+            self._files.delete(dataset._files, with_key=True)
+            raise
+        return Imported(dataset, manifest, plan, outcome)
 
     def rename(self, ref: str, name: str) -> None:
         """Give a dataset another alias; its id and history stay.
@@ -702,16 +639,104 @@ class Workspace(Elsewhere, GivenTokens):
             QueryError: the query is wrong.
             DatasetNotFoundError, PointNotFoundError, SliceNotFoundError, ObjectCorruptedError, EngineError.
         """
-        from odfchain.api.queries import ask
+        from odfchain.api.queries import engine, pins
 
         self._current()
-        return ask(self, query, options)
+        return engine(self, options).run(
+            query, pins(self, options), params=options.get("params"), limit=options.get("limit"),
+            seconds=options.get("seconds"),
+        )  # fmt: skip
 
     def prove(self, query: str, **options: Unpack[ProofKeywords]) -> Answer:
         """The answer to a query with a signature, for anybody to check; errors as `sql`, and the key's."""
-        from odfchain.api import queries
+        from odfchain.api.queries import prove
 
-        return queries.prove(self, query, options)
+        return prove(self, query, options)
+
+    # --- other places, and who may read or write here ---------------------------------------------
+
+    @property
+    def _sharing(self) -> Sharing:
+        """Datasets elsewhere; new at each call, because it holds nothing."""
+        from odfchain.transfer.sharing import Sharing
+
+        return Sharing(self._files)
+
+    @property
+    def repositories(self) -> Repositories:
+        """The repositories that the workspace knows by name."""
+        return self._sharing.repositories
+
+    @property
+    def evidence(self) -> EvidenceStore:
+        """The proofs that owners of datasets signed two histories."""
+        return self._sharing.evidence
+
+    def is_remote(self, ref: str) -> bool:
+        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
+
+        Raises:
+            InvalidIdError: a URL without its beginning; the hint says how to write it.
+        """
+        return self._sharing.is_remote(ref)
+
+    def url_of(self, ref: str) -> PeerUrl:
+        """The URL that a reference to a dataset elsewhere stands for; errors as `pull`."""
+        return self._sharing.url_of(ref)
+
+    def repository_url(self, repository: str) -> PeerUrl:
+        """Where a repository is that is named, or given by its URL.
+
+        Raises:
+            WorkspaceError, InvalidIdError, UnsupportedPeerError: there is none.
+        """
+        return self._sharing.repository_url(repository)
+
+    def datasets_of(
+        self, repository: str, text: str = "", *, token: str | None = None
+    ) -> list[RepositoryEntry]:
+        """What a repository has with this text in alias or id, ordered by alias; it is named, or a URL.
+
+        Raises:
+            WorkspaceError, InvalidIdError, TransferError: it cannot be read.
+        """
+        from odfchain.transfer.repositories import search
+
+        return search(self._sharing.datasets_of(repository, token=token), text)
+
+    def create_token(self, name: str, allow: Iterable[str]) -> NewToken:
+        """A new token with rights such as `read:%` and `push:org.%`; its text is nowhere else.
+
+        Raises:
+            UsageError: a name or a right is none, or there is no right.
+            NameCollisionError: there is a token of this name.
+            AccessError, StoreError: the file of tokens cannot be read, or written.
+        """
+        from odfchain.odf.times import Timestamp
+        from odfchain.transfer.access_tokens import TokenFile
+
+        return TokenFile(self._files.root).create(name, allow, Timestamp.now())
+
+    def tokens(self) -> tuple[AccessToken, ...]:
+        """The tokens that are in force, ordered by name; their texts are not known.
+
+        Raises:
+            AccessError: the file of tokens cannot be read.
+        """
+        from odfchain.transfer.access_tokens import TokenFile
+
+        return TokenFile(self._files.root).tokens()
+
+    def revoke_token(self, name: str) -> None:
+        """End a token: from now on nobody gets in with it, also not into pushes that are going on.
+
+        Raises:
+            UsageError, WorkspaceError: there is no such token.
+            AccessError, StoreError: as `create_token`.
+        """
+        from odfchain.transfer.access_tokens import TokenFile
+
+        TokenFile(self._files.root).revoke(name)
 
     # --- Spark -------------------------------------------------------------------------------------
 

@@ -257,13 +257,22 @@ def show_command(file: Path = _FILE, output: str = formats("table", "json")) -> 
     Its hashes and its signature are checked; whether it is true is for `odfchain proof verify`. No workspace
     is needed.
     """
-    from odfchain.api.queries import described, read_proof
+    from odfchain.query.answers import Answer, written
 
-    answer = read_proof(file)
-    if output == "json":
-        echo_json_text(described(answer))
-        return
+    answer = Answer.of_file(file)
     problem = answer.problem()
+    if output == "json":
+        parts = {
+            "query": answer.query,
+            "datasets": answer.input["datasets"],
+            "output": answer.output,
+            "commitment": answer.commitment,
+            "signer": answer.signer,
+            "engine": answer.engine,
+            "problem": problem,
+        }
+        echo_json_text(written(parts))  # numbers keep their text
+        return
     for line in answer.query.strip().split("\n"):
         echo(f"query    {line}")
     for item in answer.input["datasets"]:
@@ -291,13 +300,17 @@ def proof_verify_command(
     here, or another version of the engine computes another answer.
     """
     from odfchain import verify_proof
-    from odfchain.api.queries import ask_node, read_proof
+    from odfchain.query.answers import Answer
 
-    answer = read_proof(file)
+    answer = Answer.of_file(file)
     if remote is not None:
+        from odfchain.query.proofs import verdict_of_node
+        from odfchain.transfer.peer import as_transfer_errors
         from odfchain.transfer.repositories import parse_peer_url
 
-        verdict = ask_node(answer, remote, token=token_for([parse_peer_url(remote)]))
+        token = token_for([parse_peer_url(remote)])
+        with as_transfer_errors():
+            verdict = verdict_of_node(answer, remote, token=token)
     else:
         with open_workspace() as workspace:
             verdict = verify_proof(answer, workspace)

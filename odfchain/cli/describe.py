@@ -198,9 +198,9 @@ def inspect_slices(
     POINT is a branch, a block (its number or hash), or a system time. A slice that a partial copy lacks is
     not here.
     """
-    from odfchain.api.scan import slices_of
+    from odfchain.api.scan import slice_documents
 
-    found = [item.to_document() for item in slices_of(open_workspace(), dataset)]
+    found = slice_documents(open_workspace(), dataset)
     if output in ("json", "ndjson"):
         print_records(found, [], output)
         return

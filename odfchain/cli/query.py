@@ -100,7 +100,7 @@ def sql_command(
     form = format_of(output, file)
     began = time.perf_counter()
     if chosen.get("engine") != "spark":
-        from odfchain.api.queries import begin
+        from odfchain.query.processes import begin
 
         begin()
     workspace = open_workspace()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +40,11 @@ from odfchain.text import printable
 
 if TYPE_CHECKING:
     from odfchain import Dataset, DatasetAlias, StateChange, SystemColumns, Workspace
-    from odfchain.api.definitions import Imported, Question
+    from odfchain.api.definitions import Imported
+    from odfchain.ingest.fetching import Effect
     from odfchain.odf.events import DatasetSnapshot
     from odfchain.results import ImportPlan
+    from odfchain.workspace.config import IngestConfig
 
 
 @command("add")
@@ -299,6 +302,18 @@ def _document(made: Imported) -> dict[str, object]:
     }
 
 
+def manifest_template(alias: DatasetAlias, kind: str, *, first: str = "", merge: str = "Snapshot") -> str:
+    """A commented manifest of a dataset that is a `root`, a `derivative`, or a lock of `assets`.
+
+    `first` is a comment above it; `merge` how a lock meets what is recorded.
+    """
+    from importlib import resources
+
+    text = resources.files("odfchain").joinpath("cli", f"new_{kind}.yaml").read_text(encoding="utf-8")
+    text = text.replace("{name}", str(alias)).replace("{merge}", merge)
+    return f"# {first}\n{text}" if first else text
+
+
 @command("new")
 def new_command(
     name: str = argument(),
@@ -321,7 +336,6 @@ def new_command(
     if ledger and kind != "assets":
         raise UsageError("--ledger is for locks of assets: --assets --ledger")
     from odfchain import DatasetAlias
-    from odfchain.api.definitions import manifest_template
 
     alias = DatasetAlias.parse(name)
     more = "--system-columns reference " if node is not None else ""
@@ -386,9 +400,7 @@ def ask_for_effects(
     Raises:
         UsageError: it is not allowed, or the settings bind a variable to other hosts.
     """
-    from odfchain.api.definitions import Allowed, questions
-
-    asked = questions(found, Allowed(allow_commands, hosts), workspace.ingest_config)
+    asked = questions(found, workspace.ingest_config, allow_commands=allow_commands, hosts=hosts)
     if not asked or options().yes:
         return
     for question in asked:
@@ -412,3 +424,58 @@ def _flags(asked: Sequence[Question]) -> str:
     hosts = dict.fromkeys(host for question in asked for host in question.hosts)
     given = ["--allow-commands"] * any(question.commands for question in asked)
     return " ".join(given + [f"--allow-host {shlex.quote(host)}" for host in hosts])
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The effects of one manifest, of which some are not allowed yet."""
+
+    source: str
+    """Its file."""
+    name: DatasetAlias
+    effects: tuple[str, ...]
+    """All of them, as they stand in the manifest: not safe to be printed as they are."""
+    commands: bool
+    """True if commands need permission."""
+    hosts: tuple[str, ...]
+    """Hosts to which variables would be sent."""
+
+
+def questions(
+    found: Iterable[tuple[str, DatasetSnapshot]],
+    config: IngestConfig,
+    *,
+    allow_commands: bool,
+    hosts: tuple[str, ...],
+) -> list[Question]:
+    """Effects of the definitions, each with its file, that are not allowed yet (RFC-014).
+
+    Raises:
+        UsageError: the settings bind a variable to other hosts.
+    """
+    from odfchain.ingest.fetching import EffectKind, effects_of, is_admitted
+
+    def is_allowed(effect: Effect, source: str) -> bool:
+        bindings = config.bindings
+        bound = [name for name in effect.variables if name in bindings]
+        for name in bound:
+            if effect.kind is EffectKind.COMMAND or not is_admitted(bindings[name], effect.host, effect.port):
+                only = ", ".join(bindings[name]) or "no host"
+                raise UsageError(
+                    f"{source}: {effect.text}: the variable {name} may be sent to {only} only",
+                    hint=f"ingest.variables.{name}.hosts in the workspace's configuration says so",
+                )
+        if effect.kind is EffectKind.COMMAND:
+            return allow_commands or config.allow_commands
+        return len(bound) == len(effect.variables) or is_admitted(hosts, effect.host, effect.port)
+
+    asked = []
+    for source, snapshot in found:
+        effects = effects_of(snapshot.metadata)
+        waiting = [effect for effect in effects if not is_allowed(effect, source)]
+        if waiting:
+            commands = any(effect.kind is EffectKind.COMMAND for effect in waiting)
+            to = tuple(effect.host for effect in waiting if effect.kind is EffectKind.VARIABLE)
+            texts = tuple(effect.text for effect in effects)
+            asked.append(Question(source, snapshot.name, texts, commands, to))
+    return asked

@@ -427,7 +427,7 @@ def snapshots(scene: Scene) -> None:
     again = odf.Profile.read(path)
     assert (again.hash, again.content) == (found.hash, found.content)
     assert str(found.document["snapshot_id"]) == str(ds.head)
-    before = ds.at(3).dataset.profile()
+    before = ds.at(3).profile()
     drift = odf.compare_profiles(before, found)
     assert (drift.before.rows, drift.after.rows) == (before.num_rows, found.num_rows)
     assert drift.to_html().startswith("<!DOCTYPE html>")
@@ -472,7 +472,7 @@ def exported(scene: Scene) -> None:
         assert ds.export(kind, scene.folder / "tables" / kind).versions == 0
     assert ds.export("delta", scene.folder / "tables" / "state", rows="state").versions == 1
     with pytest.raises(odf.errors.ChainsDifferError):
-        ds.at(3).dataset.export("delta", scene.folder / "tables" / "state", rows="state")
+        ds.at(3).export("delta", scene.folder / "tables" / "state", rows="state")
 
 
 @case("Dataset.lock", "Dataset.slices_lock", "Dataset.fetch_from_locks")

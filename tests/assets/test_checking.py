@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.api.definitions import manifest_template
 from odfchain.assets import checking, objects
 from odfchain.assets.checking import check_rows
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, table_of, write_lock
 from odfchain.assets.objects import Access, Probe, Stores, probe
 from odfchain.cli.main import main
+from odfchain.cli.start import manifest_template
 from odfchain.storage.locations import Location
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_state import DatasetState

@@ -90,7 +90,7 @@ def test_a_branch_with_corrected_places_is_merged_and_reverted(
     assert keys(dataset.lock())["s3"] == "elsewhere/s3.tif"
     assert "merged from moved" in shown(capsys, "blame", "s2.assets", "item_id=s3", "asset_key=B04")
     shown(capsys, "revert", "s2.assets", "6")
-    assert keys(dataset.lock()) == keys(dataset.at(5).dataset.lock())
+    assert keys(dataset.lock()) == keys(dataset.at(5).lock())
 
 
 def test_a_lock_is_attested_signed_pushed_and_pulled(

@@ -13,8 +13,8 @@ import pytest
 
 import odfchain as odf
 from odfchain.api.asset_locks import record_lock, with_known_facts
-from odfchain.api.definitions import manifest_template
 from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, table_of
+from odfchain.cli.start import manifest_template
 from odfchain.storage.locations import Location
 from tests.kit.asset_cases import Case, Hold, corrupted, held, wrong_cases
 from tests.kit.lying_objects import LyingObjects

@@ -15,7 +15,6 @@ import pytest
 
 import odfchain as odf
 from odfchain.api.asset_locks import AssetLock, StoreOptions, record_lock
-from odfchain.api.definitions import manifest_template
 from odfchain.assets import objects, relocating
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, Facts, LockFile, table_of, write_lock
@@ -29,6 +28,7 @@ from odfchain.assets.relocating import (
     plan,
     relocate,
 )
+from odfchain.cli.start import manifest_template
 from odfchain.errors import AssetError, NameCollisionError
 from odfchain.storage.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
@@ -232,7 +232,7 @@ def test_two_relocations_into_one_lock_at_once(server: LyingObjects, tmp_path: P
             stores=StoreOptions(allow_private=True),
         )
         found.write(tmp_path / "new.parquet")
-        arrived.unlink()
+        arrived.unlink(missing_ok=True)
         return found
 
     with ThreadPoolExecutor(2) as pool:

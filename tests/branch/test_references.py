@@ -78,7 +78,7 @@ def test_a_block_is_read_by_its_hash_in_every_final_encoding(ws: Workspace, enco
     block = d._files.chain.hashes(d.head)[2]
     text = identity.encode(block.to_bytes(), encoding)
     assert parse_point(text) == block
-    assert at_point(ws, f"d@{text}").head == d.at(text).dataset.head == block
+    assert at_point(ws, f"d@{text}").head == d.at(text).head == block
     assert d.create_branch("there", at=text).head == block
     assert d.plan_reset(text).new_head == block
     assert ws.sql(f'select * from "d@{text}"').to_arrow().num_rows == 1
@@ -92,7 +92,7 @@ def test_a_branch_of_an_earlier_release_that_is_named_like_a_block_hash_is_none(
     text = identity.encode(block.to_bytes(), "base32")
     refs_of(d._files).compare_and_swap(text, None, d.head)
     assert d.branch_names == []
-    assert d.at(text).dataset.head == block
+    assert d.at(text).head == block
 
 
 # --- making and listing ----------------------------------------------------------------------------
@@ -289,10 +289,10 @@ def test_case_39_points(ws: Workspace) -> None:
 
 
 def test_as_of_a_block_a_dataset_is_only_read(ws: Workspace) -> None:
-    at = ws["d"].at(2).dataset
+    at = ws["d"].at(2)
     with pytest.raises(odf.errors.UsageError, match="only read"):
         add(at, "c")
-    assert ws["d"].at(2).dataset == at
+    assert ws["d"].at(2) == at
 
 
 # --- one index for each reference ------------------------------------------------------------------
@@ -447,7 +447,7 @@ def test_a_branch_is_signed_and_its_signature_verified(ws: Workspace) -> None:
     assert [branch.signature for branch in fix.branches()] == ["signed"]
     (fix.path / "refs" / "fix.jws").write_bytes((fix.path / "refs" / "head.jws").read_bytes())
     assert ws.verify([fix])[0].verdict == "faulty"  # of another reference
-    (report,) = ws.verify([ws["d"].at(2).dataset])
+    (report,) = ws.verify([ws["d"].at(2)])
     assert (report.verdict, report.signature.status) == ("clean", "notChecked")
 
 

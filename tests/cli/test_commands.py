@@ -456,7 +456,7 @@ def test_an_unexpected_exception_is_one_line(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("by zero\nand more")
 
-    monkeypatch.setattr("odfchain.api.Workspace.open", fail)
+    monkeypatch.setattr("odfchain.api.workspace.Workspace.open", fail)
     result = cities("list")
     assert result.code == 1
     assert result.err.splitlines()[0] == "internal error: ZeroDivisionError: by zero"
@@ -468,7 +468,7 @@ def test_an_interruption(cities: Callable[..., Result], monkeypatch: pytest.Monk
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("odfchain.api.Workspace.open", stop)
+    monkeypatch.setattr("odfchain.api.workspace.Workspace.open", stop)
     result = cities("list")
     assert (result.code, result.err.strip()) == (130, "interrupted; nothing was committed")
 
@@ -508,7 +508,7 @@ def test_an_exception_of_spark_is_told_after_its_session_is_closed(
     def fail(*_: object) -> None:
         raise Captured("[X.Y] the reason\x1b[2J\nand more")
 
-    monkeypatch.setattr("odfchain.api.Workspace.open", fail)
+    monkeypatch.setattr("odfchain.api.workspace.Workspace.open", fail)
     result = cities("list")
     assert (result.code, result.err) == (7, "error: Spark failed: the reason\\x1b[2J\n")
 
@@ -538,7 +538,7 @@ def test_a_file_that_is_gone_is_named(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("odfchain.api.Workspace.open", fail)
+    monkeypatch.setattr("odfchain.api.workspace.Workspace.open", fail)
     result = cities("list")
     assert result.code == 7
     assert result.err.splitlines()[0] == f"error: {said}"

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from odfchain.api.dataset import Dataset
+from odfchain.api.view import View
 from odfchain.api.workspace import Workspace
 from odfchain.errors import (
     DatasetsDivergedError,
@@ -51,7 +52,7 @@ def airports(workspace: Workspace) -> Dataset:
     return add(workspace, "org.Air-ports")
 
 
-def expected(dataset: Dataset, kind: str, rows: str = "records") -> list[dict[str, Any]]:
+def expected(dataset: Dataset | View, kind: str, rows: str = "records") -> list[dict[str, Any]]:
     """All records, or those in force, as a table has them."""
     if rows == "records":
         found = dataset.scan().to_arrow()
@@ -79,7 +80,7 @@ def test_a_version_for_each_block(kind: str, airports: Dataset, tmp_path: Path) 
     folder = tmp_path / "in steps"
     counts = []
     for number in (1, 2, 3, 4, 5, 6):  # block 1 has a schema and no rows
-        earlier = airports.at(number).dataset
+        earlier = airports.at(number)
         counts.append(earlier.export(kind, folder).versions)
         assert rows_of(kind, folder) == expected(earlier, kind), number
     assert counts == [0, 1, 0, 1, 0, 1]
@@ -95,7 +96,7 @@ def test_a_version_for_each_block(kind: str, airports: Dataset, tmp_path: Path) 
 def test_a_delta_table_asks_for_nothing_more_of_its_readers(airports: Dataset, tmp_path: Path) -> None:
     """Not even when columns come: then the log has nothing to say of them."""
     for number in (2, 6):
-        airports.at(number).dataset.export("delta", tmp_path / "t")
+        airports.at(number).export("delta", tmp_path / "t")
     table = DeltaTable(str(tmp_path / "t"))
     protocol = table.protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
@@ -111,7 +112,7 @@ def test_a_delta_table_asks_for_nothing_more_of_its_readers(airports: Dataset, t
 @pytest.mark.parametrize("kind", TABLES)
 def test_older_versions_stay(kind: str, airports: Dataset, tmp_path: Path) -> None:
     airports.export(kind, tmp_path / "t")
-    before = expected(airports.at(2).dataset, kind)
+    before = expected(airports.at(2), kind)
     if kind == "delta":
         found = pa.table(DeltaTable(str(tmp_path / "t"), version=0).to_pyarrow_table())
     else:
@@ -125,27 +126,27 @@ def test_rows_in_force(kind: str, airports: Dataset, tmp_path: Path) -> None:
     """Each export replaces the rows, and older versions have what was in force."""
     folder = tmp_path / "t"
     for number, versions in ((2, 1), (4, 1), (4, 0), (6, 1)):
-        earlier = airports.at(number).dataset
+        earlier = airports.at(number)
         done = earlier.export(kind, folder, rows="state")
         assert (done.versions, done.notes) == (versions, ())
         assert rows_of(kind, folder) == expected(earlier, kind, "state")
     assert [row["iata"] for row in rows_of(kind, folder)] == ["BSL", "GVA"]
     assert "offset" not in rows_of(kind, folder)[0]
     with pytest.raises(DestinationAheadError):
-        airports.at(4).dataset.export(kind, folder, rows="state")
+        airports.at(4).export(kind, folder, rows="state")
     assert len(list((folder / "data").iterdir())) == 3, "older versions keep theirs"
 
 
 def test_a_lode_store(airports: Dataset, workspace: Workspace, tmp_path: Path) -> None:
     """Slices once, a manifest for each block that was exported, in whatever order; other datasets beside it."""
     other = add(workspace, "other")
-    for dataset in (airports.at(4).dataset, airports.at(0).dataset, airports, other):
+    for dataset in (airports.at(4), airports.at(0), airports, other):
         dataset.export("lode", tmp_path)
     found = manifests(tmp_path, airports)
-    assert set(found) == {str(airports.at(n).dataset.head) for n in (0, 4, 6)}
+    assert set(found) == {str(airports.at(n).head) for n in (0, 4, 6)}
     assert found[str(airports.head)]["row_count"] == 6
     for name, document in found.items():
-        own = {**airports.at(Multihash.parse(name)).dataset.manifest().document, "codec": "odf-parquet"}
+        own = {**airports.at(Multihash.parse(name)).manifest().document, "codec": "odf-parquet"}
         own["files"] = [{**f, "path": f"datasets/{airports.id}/{f['path']}"} for f in own["files"]]
         assert document == json.loads(json.dumps(own))
         for file in document["files"]:
@@ -189,7 +190,7 @@ def test_rows_in_force_of_another_history(kind: str, airports: Dataset, tmp_path
 def test_the_past_of_an_export(kind: str, airports: Dataset, tmp_path: Path) -> None:
     airports.export(kind, tmp_path / "t")
     with pytest.raises(DestinationAheadError, match="it is of a later one"):
-        airports.at(2).dataset.export(kind, tmp_path / "t")
+        airports.at(2).export(kind, tmp_path / "t")
     assert rows_of(kind, tmp_path / "t") == expected(airports, kind)
 
 
@@ -287,7 +288,7 @@ def test_files_that_cannot_be_linked(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "another file system")
 
-    done = airports.at(2).dataset.export(kind, tmp_path / "t")
+    done = airports.at(2).export(kind, tmp_path / "t")
     assert done.copies == 0
     monkeypatch.setattr(os, "link", refuse)
     last = airports.summary.slices()[-1].slice.physical_hash
@@ -309,7 +310,7 @@ def test_an_export_that_was_interrupted(
 ) -> None:
     """Before its commit there is no new version, and the next export makes it."""
     folder = tmp_path / "t"
-    airports.at(2).dataset.export(kind, folder, rows=rows)
+    airports.at(2).export(kind, folder, rows=rows)
     name = "_added" if kind == "delta" else "_entry"
 
     def stop(*_: object) -> None:
@@ -319,7 +320,7 @@ def test_an_export_that_was_interrupted(
         patched.setattr(table, name, stop)
         with pytest.raises(KeyboardInterrupt):
             airports.export(kind, folder, rows=rows)
-    assert rows_of(kind, folder) == expected(airports.at(2).dataset, kind, rows)
+    assert rows_of(kind, folder) == expected(airports.at(2), kind, rows)
     airports.export(kind, folder, rows=rows)
     assert rows_of(kind, folder) == expected(airports, kind, rows)
 
@@ -328,11 +329,11 @@ def test_an_export_that_was_interrupted(
 def test_a_table_that_others_have_changed(kind: str, airports: Dataset, tmp_path: Path) -> None:
     """Tidying up harms nothing; other rows, or other files, are not continued."""
     folder = tmp_path / "t"
-    airports.at(4).dataset.export(kind, folder)
+    airports.at(4).export(kind, folder)
     if kind == "delta":
         table = DeltaTable(str(folder))
         table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-        airports.at(4).dataset.export(kind, folder)
+        airports.at(4).export(kind, folder)
         table = DeltaTable(str(folder))
         table.delete("iata = 'ZRH'")
     else:
@@ -348,7 +349,7 @@ def test_a_table_that_others_have_changed(kind: str, airports: Dataset, tmp_path
 def test_a_dataset_with_another_name(
     kind: str, airports: Dataset, workspace: Workspace, tmp_path: Path
 ) -> None:
-    airports.at(2).dataset.export(kind, tmp_path / "t")
+    airports.at(2).export(kind, tmp_path / "t")
     workspace.rename("org.air-ports", "renamed")
     assert workspace["renamed"].export(kind, tmp_path / "t").versions == 2
     assert rows_of(kind, tmp_path / "t") == expected(workspace["renamed"], kind)
@@ -364,7 +365,7 @@ def test_a_catalog_of_somebody(
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TYPE", "sql")
     monkeypatch.setattr(catalogs, "_ENV_CONFIG", Config())  # read once in a process
     for number in (4, 6):
-        airports.at(number).dataset.export("iceberg", tmp_path / "t", catalog="lake")
+        airports.at(number).export("iceberg", tmp_path / "t", catalog="lake")
     catalog = catalogs.load_catalog("lake")
     try:
         table = catalog.load_table("odf.org_air_ports")

@@ -74,16 +74,16 @@ def hold_orders(dataset: Dataset, tmp_path: Path, look: Look) -> None:
     for number, order in enumerate(FIXTURE["orders"]):
         store = tmp_path / str(number)
         for block in order["exported"]:
-            dataset.at(block).dataset.export("lode", store)
+            dataset.at(block).export("lode", store)
         said = look(store, str(dataset.id))
-        assert said["latest"] == str(dataset.at(order["latest"]).dataset.head), order
+        assert said["latest"] == str(dataset.at(order["latest"]).head), order
         assert said["refuses"], order
 
 
 def hold_earlier_exports(dataset: Dataset, tmp_path: Path, look: Look) -> None:
     """A store of before: without a pointer, or with the one that Lode's library then wrote, and its codec name."""
     for block in range(7):
-        dataset.at(block).dataset.export("lode", tmp_path)
+        dataset.at(block).export("lode", tmp_path)
     folder = tmp_path / "datasets" / str(dataset.id)
     (folder / "latest").unlink()
     for path in folder.glob("snapshots/*/manifest.json"):
@@ -92,7 +92,7 @@ def hold_earlier_exports(dataset: Dataset, tmp_path: Path, look: Look) -> None:
     names = sorted(path.name for path in (folder / "snapshots").iterdir())
     assert look(tmp_path, str(dataset.id))["latest"] == names[-1], "whichever block that is"
     (folder / "latest").write_text(next(name for name in names if name != str(dataset.head)))
-    assert dataset.at(2).dataset.export("lode", tmp_path).versions == 0
+    assert dataset.at(2).export("lode", tmp_path).versions == 0
     said = look(tmp_path, str(dataset.id))
     assert (said["latest"], said["refuses"]) == (str(dataset.head), True)
     for path in folder.glob("snapshots/*/manifest.json"):
@@ -113,14 +113,14 @@ def test_by_the_library(hold: Any, airports: Dataset, tmp_path: Path, library: L
 @pytest.mark.soak
 def test_a_snapshot_that_the_library_wrote(airports: Dataset, tmp_path: Path, library: Look) -> None:
     """It is no block of the dataset: nothing hides it, and --force starts anew."""
-    airports.at(2).dataset.export("lode", tmp_path)
+    airports.at(2).export("lode", tmp_path)
     written = library(tmp_path, str(airports.id), "Lugano")["written"]
     others_have_changed(airports, tmp_path, written)
     assert library(tmp_path, str(airports.id))["latest"] == str(airports.head)
 
 
 def test_a_snapshot_of_others(airports: Dataset, tmp_path: Path) -> None:
-    airports.at(2).dataset.export("lode", tmp_path)
+    airports.at(2).export("lode", tmp_path)
     written = "1772931600000000000"
     path = tmp_path / FIXTURE["manifest"].format(dataset=airports.id, snapshot=written)
     path.parent.mkdir()
@@ -133,7 +133,7 @@ def test_a_snapshot_of_others(airports: Dataset, tmp_path: Path) -> None:
 
 def others_have_changed(dataset: Dataset, store: Path, written: str) -> None:
     pointer = store / FIXTURE["pointer"].format(dataset=dataset.id)
-    for again in (dataset, dataset.at(2).dataset):
+    for again in (dataset, dataset.at(2)):
         with pytest.raises(DatasetsDivergedError, match="others have changed it"):
             again.export("lode", store)
         assert pointer.read_text() == written
@@ -145,7 +145,7 @@ def test_an_export_that_was_interrupted(
     airports: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pointer never names a snapshot that is not there, nor goes back; the next export moves it."""
-    earlier = airports.at(4).dataset
+    earlier = airports.at(4)
     earlier.export("lode", tmp_path)
     replace = fsio.replace_file
 

@@ -149,7 +149,7 @@ def part(dataset: Dataset) -> None:
 
 
 def at(dataset: Dataset, number: int) -> Any:
-    return dataset.at(number).dataset.head
+    return dataset.at(number).head
 
 
 def make_more(dataset: Dataset, rows: list[list[Any]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 import odfchain as odf
-from odfchain.api.definitions import manifest_template
+from odfchain.cli.start import manifest_template
 from tests.kit import query_datasets
 
 COLUMNS = [

@@ -241,7 +241,7 @@ def test_a_dataset_elsewhere_is_the_same(workspace: odf.Workspace, url: str) -> 
     expected = here.scan().to_arrow()
     with odf.open_dataset(url) as opened:
         assert opened.id == here.id
-        assert opened.block_hash == here.head
+        assert opened.head == here.head
         assert opened.schema == here.schema
         assert opened.summary.record_count == 5
         assert "5 records" in repr(opened)

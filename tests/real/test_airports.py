@@ -179,7 +179,7 @@ def test_the_notebook_runs(recorded: Dataset, tmp_path: Path, monkeypatch: pytes
 
 def test_case_44_profiles_of_real_releases(recorded: Dataset) -> None:
     case = json.loads((FIXTURES / "snapshots" / "profiles.json").read_text())["airports"]
-    profiles = {number: recorded.at(int(number)).dataset.profile() for number in case["rows"]}
+    profiles = {number: recorded.at(int(number)).profile() for number in case["rows"]}
     assert {number: profile.num_rows for number, profile in profiles.items()} == case["rows"]
     columns = profiles[str(case["block"])].column_stats
     elevation = columns["elevation"]

@@ -165,8 +165,9 @@ def test_what_cannot_be_meant_is_said(
 
 
 def test_a_point_of_the_past_is_not_pushed(owner: WorkspaceFiles, cities: DatasetFiles) -> None:
+    from odfchain.api.branching import at_point
     from odfchain.errors import UsageError
 
-    past = Workspace(owner)["cities"].at(1).dataset
+    past = at_point(Workspace(owner), "cities@1")
     with pytest.raises(UsageError, match="not a point of the past"):
         past.push("file:///x")

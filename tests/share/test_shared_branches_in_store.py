@@ -190,7 +190,7 @@ def test_a_revert_and_a_second_merge_go_over_two_machines(store: SmallS3, tmp_pa
     other["d"].revert(merged)
     assert rows_of(one) == ["1qy", "2uv"]
     scene.take({"on": "theirs", "rows": ["-C 2uw", "+C 2zw"]})
-    assert other["d"].at("theirs").dataset.head == one["d"].branch("theirs").head
+    assert other["d"].at("theirs").head == one["d"].branch("theirs").head
     other["d"].merge("theirs")
     assert rows_of(one) == rows_of(other) == ["1qy", "2zv"], "cell by cell"
 

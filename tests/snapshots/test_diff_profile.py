@@ -119,13 +119,13 @@ def test_nothing_is_computed_that_must_not_be(run: Run, workspace: odf.Workspace
 
 
 def test_kept_profiles_are_believed_by_their_checksum_only(workspace: odf.Workspace) -> None:
-    files, found = workspace["places"]._files, workspace["places"].at(2).dataset.profile()
+    files, found = workspace["places"]._files, workspace["places"].at(2).profile()
     block = odf.Multihash.parse(found.document["snapshot_id"])
     assert kept_profile(files, block) == json.loads(found.content)
     path = files.folder / "info" / "profiles" / str(block)
     path.write_bytes(path.read_bytes().replace(b"120", b"121"))
     assert kept_profile(files, block) is None
-    keep_profile(files, workspace["places"].at(2).dataset.profile(hide=["country"]).document)
+    keep_profile(files, workspace["places"].at(2).profile(hide=["country"]).document)
     assert kept_profile(files, block) is None, "what hides something is not kept"
     for number in range(70):
         keep_profile(files, profile_of({"v": {"type": "int64", "values": [1]}}, number=number))
@@ -137,7 +137,7 @@ def test_what_the_owner_published_is_taken_where_nothing_else_is_here(
 ) -> None:
     dataset = workspace["places"]
     for number in (2, 3):
-        at = dataset.at(number).dataset
+        at = dataset.at(number)
         state = DatasetState.read(dataset._files.chain, at.head)
         assert publish(dataset._files, state, SnapshotKind.PROFILE, at.profile().content).published
     shutil.rmtree(dataset.path / "info" / "profiles")
@@ -176,7 +176,7 @@ def test_profiles_that_are_here_are_compared_without_data_arrow_or_java(
     run: Run, workspace: odf.Workspace
 ) -> None:
     path = workspace["places"].path.parent.parent / "two.json"
-    path.write_bytes(workspace["places"].at(2).dataset.profile().content)
+    path.write_bytes(workspace["places"].at(2).profile().content)
     assert run("profile", "places@3").code == 0
     program = (
         "import sys; from odfchain.cli.main import main; main(sys.argv[1:]);"

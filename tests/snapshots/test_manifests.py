@@ -51,8 +51,8 @@ def run(
     return run
 
 
-def at(cities: DatasetFiles, block: int) -> odf.Dataset:
-    return odf.open(cities.folder.parent.parent.parent)["cities"].at(block).dataset
+def at(cities: DatasetFiles, block: int) -> odf.View:
+    return odf.open(cities.folder.parent.parent.parent)["cities"].at(block)
 
 
 @pytest.mark.parametrize("case", CASES["cases"], ids=lambda case: case["id"])

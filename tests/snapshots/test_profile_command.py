@@ -33,7 +33,7 @@ def test_what_is_said_of_a_block_and_its_source(workspace: Workspace) -> None:
     found = workspace["d"].profile().document
     assert (found["source_type"], found["dataset_path"]) == ("push", f"odf:{workspace['d'].id}")
     assert found["transform_description"] == "1 corrected, 1 retracted"
-    assert workspace["d"].at(3).dataset.profile().document["transform_description"] == "5 added"
+    assert workspace["d"].at(3).profile().document["transform_description"] == "5 added"
     assert workspace["d"].profile(description="cleaned").document["transform_description"] == "cleaned"
     poll = src.FetchStepUrl(url="https://user:secret@example.org/a.csv?key=${{ env.KEY }}&token=secret")
     merge = src.MergeStrategySnapshot(primary_key=("k",))

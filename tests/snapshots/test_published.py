@@ -69,8 +69,8 @@ def copy_of(tmp_path: Path, place: Path) -> Copy:
     return copy
 
 
-def at(dataset: odf.Dataset, block: int) -> odf.Dataset:
-    return dataset.at(block).dataset
+def at(dataset: odf.Dataset, block: int) -> odf.View:
+    return dataset.at(block)
 
 
 def said_by(key: DatasetKey, dataset: odf.Dataset, **changes: Any) -> odf.results.SnapshotLine:
@@ -173,7 +173,7 @@ def test_a_manifest_has_the_same_bytes_everywhere(
     texts.add(there.published_document(there.published()[0]))
     # another machine: another process, folder, time zone, language, and order of sets
     program = (
-        "import sys, odfchain; dataset = odfchain.open('.')['cities'].at(int(sys.argv[1])).dataset;"
+        "import sys, odfchain; dataset = odfchain.open('.')['cities'].at(int(sys.argv[1]));"
         "sys.stdout.buffer.write(dataset.manifest().content)"
     )
     texts.add(

@@ -31,7 +31,7 @@ def workspace(tmp_path: Path) -> odf.Workspace:
 def cities(workspace: odf.Workspace) -> odf.Dataset:
     make(workspace, "cities", fixture("manifests")["dataset"])
     dataset = workspace["cities"]
-    dataset.at(2).dataset.write_manifest()
+    dataset.at(2).write_manifest()
     dataset.write_manifest()
     dataset.write_profile()
     return dataset
@@ -98,7 +98,7 @@ def test_hard_compaction_keeps_what_describes_blocks_that_stay(workspace: odf.Wo
     make(workspace, "cities", spec | {"blocks": [each for each in spec["blocks"] if "event" not in each]})
     cities = workspace["cities"]
     for block in (1, 3):
-        cities.at(block).dataset.write_manifest()
+        cities.at(block).write_manifest()
     cities.compact()
     assert len(cities.manifest().files) == 1
     assert [line.sequence_number for line in cities.published()] == [1]

@@ -53,7 +53,7 @@ class Cities:
 
     def manifest_bytes(self, block: int) -> bytes:
         workspace = odf.open(self.files.folder.parent.parent.parent)
-        return workspace["cities"].at(block).dataset.manifest().content
+        return workspace["cities"].at(block).manifest().content
 
     def manifest(self, block: int) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.manifest_bytes(block))

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import odfchain
-from odfchain.api.definitions import Allowed, manifest_template, questions
 from odfchain.api.known_errors import known_error
-from odfchain.api.pushing import VARIABLE, token_for
 from odfchain.api.settings import Configuration
 from odfchain.api.workspace import Workspace
 from odfchain.chain.statements import create_key_file, read_key_file
+from odfchain.cli.parameters import token_for
+from odfchain.cli.start import manifest_template, questions
 from odfchain.errors import StoreError, UsageError
 from odfchain.odf.manifests import read_snapshots
 from odfchain.transfer.repositories import parse_peer_url
@@ -63,21 +63,23 @@ def test_what_a_manifest_does_is_asked_until_it_is_allowed(tmp_path: Path) -> No
     text = text.replace("https://example.com/", "https://example.com/${{ env.KEY }}/")
     found = [("it", snapshot) for snapshot in read_snapshots(text)]
     config = Workspace.init(tmp_path).ingest_config
-    (asked,) = questions(found, Allowed(commands=False, hosts=()), config)
+    (asked,) = questions(found, config, allow_commands=False, hosts=())
     assert (asked.source, asked.commands, asked.hosts) == ("it", False, ("example.com",))
     assert asked.effects == ("sends the variable KEY to example.com",)
-    assert questions(found, Allowed(commands=False, hosts=("example.com",)), config) == []
+    assert questions(found, config, allow_commands=False, hosts=("example.com",)) == []
 
 
-def test_the_token_of_the_environment_is_for_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_of_the_environment_is_for_one_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     here, there = parse_peer_url("http://127.0.0.1/a"), parse_peer_url("http://example.com/a")
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv("ODFCHAIN_TOKEN", raising=False)
     assert token_for([here]) is None
-    monkeypatch.setenv(VARIABLE, "t")
-    found = {str(url): token_for([url]) for url in (here, there)}
-    assert [use and (use.token, use.readable) for use in found.values()] == [
-        ("t", ()), ("t", ("example.com",)),
-    ]  # fmt: skip
+    monkeypatch.setenv("ODFCHAIN_TOKEN", "t")
+    assert token_for([here]) == "t"
+    assert capsys.readouterr().err == ""
+    assert token_for([there]) == "t"
+    assert "goes to example.com over plain http" in capsys.readouterr().err
     assert token_for([]) is None
     with pytest.raises(UsageError, match="a token for one server"):
         token_for([here, there])
