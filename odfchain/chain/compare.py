@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import eq
-from typing import NamedTuple, Protocol, overload
+from typing import Protocol, overload
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import BrokenChainError, OdfchainError
 from odfchain.limits import LIMITS
 from odfchain.odf.block_codec import decode_header
+from odfchain.odf.events import BlockHeader, MetadataBlock
 from odfchain.odf.identity import Multihash
 
 _DIGEST_BYTES = 32
@@ -66,18 +67,11 @@ class HashList(Sequence[Multihash]):
         return Multihash.sha3_256(bytes(self._digests[start : start + _DIGEST_BYTES]))
 
 
-class BlockLink(NamedTuple):
-    """The fields of a block that a comparison needs."""
-
-    sequence_number: int
-    prev: Multihash | None
-
-
 class Links(Protocol):
     """Reads the links of one chain."""
 
-    def link(self, name: Multihash) -> BlockLink:
-        """The number and the predecessor of a block."""
+    def link(self, name: Multihash) -> BlockHeader | MetadataBlock:
+        """A block, for its number and its predecessor."""
 
     def broken(self, problem: str) -> OdfchainError:
         """The error to raise for blocks that do not form a chain."""
@@ -89,10 +83,9 @@ class ChainLinks:
 
     chain: MetadataChain
 
-    def link(self, name: Multihash) -> BlockLink:
+    def link(self, name: Multihash) -> BlockHeader:
         """The number and the predecessor of a stored block."""
-        header = decode_header(self.chain.get_bytes(name))
-        return BlockLink(header.sequence_number, header.prev_block_hash)
+        return decode_header(self.chain.get_bytes(name))
 
     def broken(self, problem: str) -> OdfchainError:
         """The error for a chain that is broken on this side."""
@@ -143,7 +136,7 @@ class Descent:
         self.passed = HashList()
         """The blocks that were read, newest first."""
         self._links = links
-        self._link: BlockLink | None = links.link(head)
+        self._link: BlockHeader | MetadataBlock | None = links.link(head)
         self.number = self._link.sequence_number
         """The sequence number that the block at `at` must have."""
         if self.number >= LIMITS.chain_blocks:
@@ -160,13 +153,13 @@ class Descent:
             raise self._links.broken(
                 f"block {self.at} has sequence number {link.sequence_number}, expected {self.number}"
             )
-        if (link.prev is None) != (self.number == 0):
+        if (link.prev_block_hash is None) != (self.number == 0):
             raise self._links.broken(
                 f"block {self.at} has sequence number {self.number} "
-                f"and {'no' if link.prev is None else 'a'} predecessor"
+                f"and {'no' if link.prev_block_hash is None else 'a'} predecessor"
             )
         self.passed.append(self.at)
-        self.at = link.prev
+        self.at = link.prev_block_hash
         self.number -= 1
 
     def down_to(self, number: int) -> Multihash | None:

@@ -19,7 +19,6 @@ from typing import TypeVar
 from odfchain.chain.compare import (
     Ahead,
     Behind,
-    BlockLink,
     ChainLinks,
     Comparison,
     Diverged,
@@ -43,7 +42,7 @@ from odfchain.errors import (
 )
 from odfchain.limits import SHARING
 from odfchain.odf.block_codec import decode_block
-from odfchain.odf.events import Seed
+from odfchain.odf.events import MetadataBlock, Seed
 from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.fsio import FileState
@@ -276,7 +275,7 @@ class RemoteLinks:
         self.seed: Seed | None = None
         """The first event of the peer's chain, when its first block was read."""
 
-    def link(self, name: Multihash) -> BlockLink:
+    def link(self, name: Multihash) -> MetadataBlock:
         here = self._chain.contains(name)
         data = self._chain.get_bytes(name) if here else self._peer.block(name)
         try:
@@ -285,7 +284,7 @@ class RemoteLinks:
             raise CorruptedPeerError(f"{self._peer.where}blocks/{name}: {error}") from error
         if isinstance(block.event, Seed):
             self.seed = block.event
-        return BlockLink(block.sequence_number, block.prev_block_hash)
+        return block
 
     def broken(self, problem: str) -> OdfchainError:
         return CorruptedPeerError(f"{self._peer.where}: the chain is broken: {problem}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.compare import Behind, BlockLink, Diverged
+from odfchain.chain.compare import Behind, Diverged
 from odfchain.chain.index import History, ReplayHistory, link_kind
 from odfchain.chain.rules import check_append
 from odfchain.errors import (
@@ -31,7 +31,7 @@ from odfchain.errors import (
 )
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.block_codec import decode_block, decode_header
-from odfchain.odf.events import Seed
+from odfchain.odf.events import BlockHeader, Seed
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
@@ -181,7 +181,7 @@ class PeerLinks:
         """True if a block is one of the local dataset."""
         return self._local is not None and self._local.contains(name)
 
-    def link(self, name: Multihash) -> BlockLink:
+    def link(self, name: Multihash) -> BlockHeader:
         """The number and the predecessor of a block."""
         data = self.bytes_of(name)
         try:
@@ -190,7 +190,7 @@ class PeerLinks:
                 check_object_name(header.prev_block_hash)
         except (CodecError, StoreError) as error:
             raise bad_block(self._peer, name, error) from error
-        return BlockLink(header.sequence_number, header.prev_block_hash)
+        return header
 
     def broken(self, problem: str) -> OdfchainError:
         """The error for a peer's broken chain."""

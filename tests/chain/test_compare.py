@@ -12,7 +12,6 @@ from odfchain.chain.chain import MetadataChain
 from odfchain.chain.compare import (
     Ahead,
     Behind,
-    BlockLink,
     ChainLinks,
     Comparison,
     Diverged,
@@ -24,6 +23,7 @@ from odfchain.chain.compare import (
 from odfchain.errors import BrokenChainError, DatasetNotFoundError
 from odfchain.limits import LIMITS
 from odfchain.odf.block_codec import decode_header
+from odfchain.odf.events import BlockHeader
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind
@@ -42,10 +42,9 @@ class CountingLinks:
         self.chain = chain
         self.read: list[Multihash] = []
 
-    def link(self, name: Multihash) -> BlockLink:
+    def link(self, name: Multihash) -> BlockHeader:
         self.read.append(name)
-        header = decode_header(self.chain.objects[ObjectKey(ObjectKind.BLOCK, name)])
-        return BlockLink(header.sequence_number, header.prev_block_hash)
+        return decode_header(self.chain.objects[ObjectKey(ObjectKind.BLOCK, name)])
 
     def broken(self, problem: str) -> BrokenChainError:
         return BrokenChainError(problem)
