@@ -66,7 +66,7 @@ def public(x):
     return {m: shown(getattr(x, m)) for m in dir(x) if isinstance(x, type) and not m.startswith("_")}
 
 found = {name: getattr(odfchain, name) for name in odfchain.__all__}
-for name in ("errors", "events", "results"):
+for name in {"errors", "events", "results"} & found.keys():
     inner = vars(found[name])
     found |= {f"{name}.{n}": x for n, x in inner.items() if isinstance(x, type) and n[0].isupper()}
 print(json.dumps({name: [shown(value), public(value)] for name, value in found.items()}))
