@@ -17,12 +17,11 @@ from odfchain.errors import (
     SourceNotFoundError,
     UsageError,
 )
+from odfchain.lazy import pa, pc
 from odfchain.progress import SILENT, Progress
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from odfchain.api.dataset import Dataset
     from odfchain.api.options import MergeKeywords
     from odfchain.api.view import Readable
@@ -168,9 +167,6 @@ class AssetLock(OwnErrors):
         Raises:
             AssetError: no row is of one of them.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         found, missing = self.table, list[str]()
         for name, wanted in (("item_id", items), ("asset_key", assets)):
             if wanted:

@@ -15,6 +15,7 @@ from odfchain.api.options import Time, as_time
 from odfchain.api.view import Readable, View, table_html
 from odfchain.api.workspace import Workspace
 from odfchain.errors import PointNotFoundError, UsageError
+from odfchain.lazy import pa
 from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import type_name
 from odfchain.odf.times import Timestamp
@@ -28,7 +29,6 @@ from odfchain.workspace.read_slices import columns_of, read_all, read_tail
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from odfchain.query.results import QueryResult, SlicesRead
@@ -105,8 +105,6 @@ class Scan(ArrowRows, OwnErrors):
         return found
 
     def _filtered(self, where: Where) -> pa.Table:
-        import pyarrow as pa
-
         from odfchain.query.embedded import RowFilter
 
         names = columns_of(self.summary, self.columns).names

@@ -14,7 +14,7 @@ import datetime as dt
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from odfchain.audit.lineage import (
     SourceUse,
@@ -36,6 +36,7 @@ from odfchain.errors import (
     StoreError,
     UsageError,
 )
+from odfchain.lazy import pa, pc
 from odfchain.limits import LINEAGE, LineageLimits
 from odfchain.odf.enums import TAKES_BACK, DatasetKind, OperationType
 from odfchain.odf.events import (
@@ -53,10 +54,6 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import SliceRef
 from odfchain.workspace.merge_record import MergeRecord
 from odfchain.workspace.workspace_files import WorkspaceFiles
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Single records of local slices; and the record that a correction or retraction refers to.
 # A slice is hashed before it is read, and only the row groups with the records are decoded. Columns keep
@@ -176,9 +173,6 @@ def find_corrected(
 def _newest_match(
     dataset: DatasetFiles, ref: SliceRef, row: StoredRecord, key: Sequence[str], vocabulary: DatasetVocabulary
 ) -> int | None:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.compute as pc  # noqa: PLC0415
-
     interval = ref.slice.offset_interval
     # a correction refers to an earlier record
     last = min(interval.end, row.offset - 1) - interval.start

@@ -17,9 +17,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, CodecError, ObjectCorruptedError, ObjectNotFoundError, StoreError
+from odfchain.lazy import pa, pq
 from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.events import OffsetInterval
 from odfchain.odf.identity import Multihash
@@ -36,10 +36,6 @@ from odfchain.workspace.read_slices import (
     read_state,
     verified_slice,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 CACHE_BYTES = 1 << 30
 """Default limit for the states of one dataset [bytes]."""
@@ -94,9 +90,6 @@ class StateCache:
 
     def keep(self, block: Multihash, key: Sequence[str], rows: pa.Table, last_offset: int) -> None:
         """Keep a state with all its columns, if that can be, and let go of others if there are too many."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         with contextlib.suppress(OSError, StoreError, pa.ArrowException):
             self.folder.mkdir(exist_ok=True)
             made = fsio.temp_path(self.folder)
@@ -229,7 +222,6 @@ def _with_system_times(
 ) -> pa.Table:
     # checkpoints leave out system times, so they are read from the slices
     import numpy as np
-    import pyarrow as pa
 
     from odfchain.slices.state import SliceFile, rows_at
 

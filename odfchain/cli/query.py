@@ -40,6 +40,7 @@ from odfchain.errors import (
     UsageError,
     was_interrupted,
 )
+from odfchain.lazy import pa
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.odf.schema import parse_ddl
@@ -47,8 +48,6 @@ from odfchain.text import counted, first_line, one_line, printable
 from odfchain.workspace.points import parse_time
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from odfchain import Workspace
 
 
@@ -157,7 +156,6 @@ def parameter(text: str) -> tuple[str, Any]:
         )
     if not colon:
         return name, value
-    import pyarrow as pa
 
     try:
         return name, _value(value, _type(name, kind))
@@ -180,7 +178,6 @@ def _type(name: str, text: str) -> Any:
 
 
 def _value(text: str, kind: Any) -> Any:
-    import pyarrow as pa
     from pyarrow import types as t
 
     if t.is_timestamp(kind):

@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from odfchain.cli.context import say
 from odfchain.cli.screen import aligned, cell_text, echo_table, plain, standard_output
 from odfchain.errors import QueryError, UsageError
+from odfchain.lazy import pa, pc, pq
 from odfchain.storage.fsio import replaced, storage_errors
 from odfchain.text import counted, escaped_json, first_line, one_line, printable
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from odfchain.results import QueryResult
 
 
@@ -269,8 +268,6 @@ def _check_names(schema: pa.Schema) -> None:
 
 
 def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch], stream: BinaryIO) -> None:
-    import pyarrow as pa
-
     with pa.ipc.new_stream(stream, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
@@ -278,9 +275,6 @@ def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch], stream: B
 
 
 def _write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], stream: BinaryIO) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         writer = pq.ParquetWriter(stream, schema, compression="zstd")
     except pa.ArrowException as error:
@@ -341,7 +335,6 @@ _SCALE = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 def python_values(column: pa.Array, *, nan: bool = True) -> list[Any]:
     """The values of a column; times are texts already."""
-    import pyarrow as pa
     from pyarrow import types as t
 
     kind = column.type
@@ -385,8 +378,6 @@ def _structs(column: pa.Array) -> list[Any]:
 
 
 def _lists(column: pa.Array) -> list[Any]:
-    import pyarrow.compute as pc
-
     items = iter(python_values(column.flatten(), nan=False))
     lengths = pc.list_value_length(column).to_pylist()
     return [None if length is None else list(islice(items, length)) for length in lengths]

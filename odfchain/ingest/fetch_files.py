@@ -34,6 +34,7 @@ from pathlib import Path
 
 from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
 from odfchain.ingest import fetching
+from odfchain.lazy import pa, pc
 from odfchain.odf import sources as src
 from odfchain.odf.enums import SourceOrdering
 from odfchain.odf.times import Timestamp
@@ -245,9 +246,6 @@ def from_path(pattern: str, timestamp_format: str | None, text: str) -> Timestam
 
 def match_pattern(pattern: str, text: str) -> dict[str, str] | None:
     """What the groups of a pattern find in a text; None where it does not match."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     what = f"event time pattern {one_line(pattern)!r}"
     if len(pattern) > MAX_PATTERN:
         raise FetchError(f"{what}: has more than {MAX_PATTERN:,} characters")

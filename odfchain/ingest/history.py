@@ -23,6 +23,7 @@ import numpy as np
 
 from odfchain.errors import BadInputError, StoreError
 from odfchain.ingest.merge_strategies import MergeInput
+from odfchain.lazy import F, pa
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import slice_schema
@@ -55,7 +56,6 @@ from odfchain.workspace.read_slices import (
 from odfchain.workspace.slice_lookup import SOURCES, are_of_several_keys
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
@@ -382,8 +382,6 @@ def leave_hashes(
 
     `ends` are the last offsets of the slices, ascending. Whatever lies behind the last one is in none.
     """
-    import pyarrow as pa  # imported on the worker
-
     paths: dict[int, Path] = {}
     rows: dict[int, int] = {}
     for batch in batches:
@@ -419,8 +417,6 @@ _NO_ORDER = (ds.DataTypeList, ds.DataTypeMap, ds.DataTypeStruct)
 
 def _hash_of(fields: Sequence[ds.DataField]) -> Column:
     # equal keys have equal hashes: nulls, -0.0 and NaN are normalised first
-    from pyspark.sql import functions as F
-
     parts = []
     for f in fields:
         value = col(f.name).cast(physical_type(f.type))

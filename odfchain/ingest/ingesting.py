@@ -33,6 +33,7 @@ from odfchain.ingest.history import WriterState
 from odfchain.ingest.read_formats import declared_schema, open_input, read_step_for
 from odfchain.ingest.schema_fit import fix_up
 from odfchain.ingest.write import MergeOptions, WriteOptions, Written, write_input
+from odfchain.lazy import F, pa
 from odfchain.odf import sources as src
 from odfchain.odf.enums import DatasetKind, OperationType
 from odfchain.odf.events import AddData, AddPushSource, MetadataEvent, SourceState
@@ -204,7 +205,6 @@ def _preprocessed(
     session: SparkSession, source: InputFrame, transform: src.Transform, progress: Progress
 ) -> InputFrame:
     from pyspark.sql import Observation
-    from pyspark.sql import functions as F
 
     from odfchain.spark.query import run_queries, run_queries_over_connect
 
@@ -231,8 +231,6 @@ def is_of_spark(frame: Any) -> bool:
 
 def write_frame_file(frame: Any, folder: Path) -> Path:
     """The rows of a Spark DataFrame, or of what streams Arrow, with their types, as a file in `folder`."""
-    import pyarrow as pa
-
     path = folder / f"frame-{uuid.uuid4().hex}.parquet"
     if is_of_spark(frame):
         if not is_remote(frame.sparkSession):

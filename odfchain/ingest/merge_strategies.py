@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, GuardError, IncompatibleSchemaError
+from odfchain.lazy import F, Window, pa, pc, pq
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, TAKES_BACK
@@ -71,8 +72,6 @@ class MergeInput:
         Raises:
             BadInputError: rows of one key differ, and no option says which counts.
         """
-        from pyspark.sql import functions as F
-
         numbered = _numbered(self, key, last=duplicates is DuplicateKeys.LAST)
         copy = F.count_if((col(_COPY) > 1) & ~col(_DIFFERS))
         ((copies, others),) = numbered.agg(copy, F.count_if(col(_DIFFERS))).collect()
@@ -117,8 +116,6 @@ class MergeInput:
 
     def first_torn_correction(self, key: tuple[str, ...]) -> BadInputError | None:
         """The first -C or +C without the other half next to it among the rows of its key, as an error."""
-        from pyspark.sql import functions as F
-
         op = col(self.vocabulary.operation_type_column).cast("int")
         steps = _same_key(key, last=False)
         old, opened = op == CORRECT_FROM, F.lag(op).over(steps).eqNullSafe(CORRECT_FROM)
@@ -150,8 +147,6 @@ class MergeInput:
         That is the newest one with their other values, of those before them in the input or else of the
         recorded ones. Rows that are added without an event time have `event_time`.
         """
-        from pyspark.sql import functions as F
-
         time, op = self.vocabulary.event_time_column, self.vocabulary.operation_type_column
         values = tuple(name for name in self.schema.names if name not in (time, op))
         before = F.lag(F.coalesce(col(time), event_time)).over(_same_key(values, last=False))
@@ -170,8 +165,6 @@ class MergeInput:
         self, written: Path, event_time: Timestamp, bound: Timestamp, system_time: Timestamp
     ) -> GuardError | None:
         """The first row that a slice adds after `bound`, as an error; rows without have `event_time`."""
-        from pyspark.sql import functions as F
-
         times = _times_after(written, self.vocabulary, bound)
         if not times:
             return None
@@ -227,8 +220,6 @@ _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 6, 60
 
 
 def _refuse_null_keys(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    from pyspark.sql import functions as F
-
     failure = F.raise_error(F.lit(marker("null-key"))).cast("boolean")
     is_null = all_of(col(name).isNull() for name in key)
     return frame.where(F.when(is_null, failure).otherwise(F.lit(True)))
@@ -240,7 +231,6 @@ def _one_row_per_key(
     # only repeated rows are counted here: comparing all values of rows whose keys differ would take a third
     # of a merge; `MergeInput.check_repeated` compares them if there are any
     from pyspark.sql import Observation
-    from pyspark.sql import functions as F
 
     seen = Observation()
     copy = F.row_number().over(_same_key(key, last=duplicates is DuplicateKeys.LAST))
@@ -250,17 +240,12 @@ def _one_row_per_key(
 
 
 def _same_key(key: tuple[str, ...], *, last: bool) -> WindowSpec:
-    from pyspark.sql import Window
-
     return Window.partitionBy(*[col(name) for name in key]).orderBy(
         col(ROW_ID).desc() if last else col(ROW_ID).asc()
     )
 
 
 def _numbered(new: MergeInput, key: tuple[str, ...], *, last: bool) -> DataFrame:
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     same = _same_key(key, last=last)
     numbered = new.frame.withColumn(_COPY, F.row_number().over(same))
     others = [comparable(col(f.name), physical_type(f.type)) for f in new.schema.fields if f.name not in key]
@@ -280,8 +265,6 @@ def _texts(new: MergeInput, row_id: int) -> dict[str, str]:
 
 
 def _text(value: Column, field: ds.DataField) -> Column:
-    from pyspark.sql import functions as F
-
     match field.value_type:
         case ds.DataTypeBinary(fixed_length=16):
             return F.regexp_replace(F.lower(F.hex(value)), "^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
@@ -370,8 +353,6 @@ def merge(
 
 
 def _appended(frame: DataFrame, new: MergeInput) -> DataFrame:
-    from pyspark.sql import functions as F
-
     op = F.lit(APPEND).cast("int").alias(new.vocabulary.operation_type_column)
     return frame.select(op, col(ROW_ID), *[col(name) for name in new.schema.names])
 
@@ -407,7 +388,6 @@ def _with_edits(
 ) -> Merged:
     # corrections are placed by the event time of their new values, `-C` right before its `+C`
     from pyspark.sql import Observation
-    from pyspark.sql import functions as F
 
     state = current_state(history, key, new, retracted=True)
     joined = _join_state(rows, state, key, new, "left")
@@ -445,7 +425,6 @@ def _snapshot(
     duplicates: DuplicateKeys,
 ) -> Merged:
     from pyspark.sql import Observation
-    from pyspark.sql import functions as F
 
     rows, left_out = _one_row_per_key(new, key, duplicates)
     if history is None:
@@ -483,8 +462,6 @@ def current_state(
 def _join_state(
     rows: DataFrame, state: DataFrame, key: tuple[str, ...], new: MergeInput, how: str
 ) -> DataFrame:
-    from pyspark.sql import functions as F
-
     joined = rows.join(state, _keys_match(key, new), how)
     for f in new.schema.fields:  # columns that older slices do not have yet
         if _old_name(f.name) not in state.columns:
@@ -504,21 +481,15 @@ def _is_changed(name: str, new: MergeInput) -> Column:
 
 
 def _row_struct(code: int, new: MergeInput, *, old: bool = False) -> Column:
-    from pyspark.sql import functions as F
-
     values = [col(_old_name(n) if old else n).alias(n) for n in new.schema.names]
     return F.struct(F.lit(code).cast("int").alias(_OP), *values)
 
 
 def _correction(new: MergeInput) -> Column:
-    from pyspark.sql import functions as F
-
     return F.array(_row_struct(CORRECT_FROM, new, old=True), _row_struct(CORRECT_TO, new))
 
 
 def _exploded(joined: DataFrame, change: Column, new: MergeInput, *keep: str) -> DataFrame:
-    from pyspark.sql import functions as F
-
     out = joined.select(*keep, F.explode(change).alias(_ROW)).select(*keep, f"{_ROW}.*")
     return out.withColumnRenamed(_OP, new.vocabulary.operation_type_column)
 
@@ -531,8 +502,6 @@ def _in_order_of_key(new: MergeInput, frame: DataFrame, key: tuple[str, ...]) ->
 
 
 def _changelog(new: MergeInput, key: tuple[str, ...]) -> Merged:
-    from pyspark.sql import functions as F
-
     op = new.vocabulary.operation_type_column
     checked = F.coalesce(_code(col(op)), F.raise_error(F.lit(marker("bad-operation", column=op))))
     names = [n for n in new.schema.names if n != op]
@@ -543,8 +512,6 @@ def _changelog(new: MergeInput, key: tuple[str, ...]) -> Merged:
 
 def _code(op: Column) -> Column:
     # null for anything that is not an operation
-    from pyspark.sql import functions as F
-
     code = op.try_cast("int")
     whole = op.try_cast("double") == code
     return F.when(code.between(APPEND, CORRECT_TO) & whole, code)
@@ -564,8 +531,6 @@ def _first_bad_operation(new: MergeInput) -> BadInputError | None:
 
 
 def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) -> Merged:
-    from pyspark.sql import functions as F
-
     op = new.vocabulary.operation_type_column
     data = ds.DataSchema(fields=tuple(f for f in new.schema.fields if f.name != op))
     rows = new.frame if op in new.schema.names else new.frame.withColumn(op, F.lit(APPEND))
@@ -603,10 +568,6 @@ _TIMES = 100
 
 def _times_after(written: Path, vocabulary: DatasetVocabulary, bound: Timestamp) -> list[int]:
     # the first ones that a slice adds rows of [ms]; taking such rows back is always right
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     op, time = vocabulary.operation_type_column, vocabulary.event_time_column
     table = pq.read_table(written, columns=[op, time])
     times = table[time]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, SchemaError, UsageError
 from odfchain.ingest import read_csv
+from odfchain.lazy import pa
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import mapped
@@ -30,7 +31,6 @@ from odfchain.storage.fsio import storage_errors
 from odfchain.text import printable
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from odfchain.slices.reader import ParquetSource
@@ -64,7 +64,6 @@ def in_microseconds(path: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:
 
 def schema_in_microseconds(schema: pa.Schema) -> pa.Schema:
     """The schema with microseconds for nanoseconds, at any depth."""
-    import pyarrow as pa
     from pyarrow import types as t
 
     def change(f: pa.Field) -> pa.Field:
@@ -75,8 +74,6 @@ def schema_in_microseconds(schema: pa.Schema) -> pa.Schema:
 
 
 def _batches(source: ParquetSource, target: pa.Schema, file: str) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     row = 0
     for batch in source.batches():
         columns = []
@@ -97,8 +94,6 @@ def _batches(source: ParquetSource, target: pa.Schema, file: str) -> Iterator[pa
 
 def _first_finer(column: pa.Array, target: pa.DataType) -> int:
     # only after a cast has failed
-    import pyarrow as pa
-
     low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2

@@ -27,6 +27,7 @@ from odfchain.ingest.fetch_url import check_url
 from odfchain.ingest.merge_strategies import check_strategy
 from odfchain.ingest.read_csv import codec_name
 from odfchain.ingest.read_formats import declared_schema, dialect_of
+from odfchain.lazy import F
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
@@ -304,8 +305,6 @@ def _rename(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: bo
 
 
 def _event_time(source: InputFrame, vocabulary: DatasetVocabulary) -> InputFrame:
-    from pyspark.sql import functions as F
-
     name = vocabulary.event_time_column
     field = source.schema.field(name)
     if field is None:

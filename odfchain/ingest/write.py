@@ -24,6 +24,7 @@ from odfchain.ingest.history import (
     staged_file,
 )
 from odfchain.ingest.schema_fit import settled
+from odfchain.lazy import F
 from odfchain.limits import AUDIT
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
@@ -264,7 +265,6 @@ class _Write:
 
     def run(self, *, back_without_time: bool = False) -> _MergeRun:
         from pyspark.sql import Observation
-        from pyspark.sql import functions as F
 
         state, source, options = self.state, self.source, self.options
         event_time, key = state.vocabulary.event_time_column, state.merge.primary_key
@@ -402,14 +402,10 @@ class _Write:
             raise
 
     def _with_event_times(self, frame: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F
-
         name = self.state.vocabulary.event_time_column
         return frame.withColumn(name, F.coalesce(col(name), self._event_time()))
 
     def _event_time(self) -> Column:
-        from pyspark.sql import functions as F
-
         field = self.data.field(self.state.vocabulary.event_time_column)
         assert field is not None  # noqa: S101 - with_event_time
         return F.timestamp_millis(F.lit(self.options.event_time.epoch_ms)).cast(physical_type(field.type))

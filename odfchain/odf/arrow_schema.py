@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from odfchain.errors import CodecError, SchemaError
+from odfchain.lazy import pa
 from odfchain.odf import schema as ds
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.events import SetDataSchema
@@ -383,8 +384,6 @@ UUID_MARK = {b"odfchain:type": b"uuid"}
 
 def is_uuid(f: Any) -> bool:
     """True if a `pyarrow.Field` is a UUID, in either form."""
-    import pyarrow as pa  # noqa: PLC0415
-
     marked = f.metadata is not None and UUID_MARK.items() <= f.metadata.items()
     return isinstance(f.type, pa.UuidType) or (marked and f.type == pa.binary(16))
 
@@ -400,14 +399,10 @@ def without_extensions(schema: Any) -> Any:
 
 
 def _with_extension(f: Any) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
-
     return f.with_type(pa.uuid()) if is_uuid(f) else f
 
 
 def _without_extension(f: Any) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
-
     if not isinstance(f.type, pa.BaseExtensionType):
         return f
     mark = UUID_MARK if isinstance(f.type, pa.UuidType) else {}
@@ -416,7 +411,6 @@ def _without_extension(f: Any) -> Any:
 
 def castable(kind: Any) -> Any:
     """The `pyarrow.DataType` that numbers of 64 bits can be cast to, and structs that are null themselves."""
-    import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types as t  # noqa: PLC0415
 
     # Arrow casts no 64-bit numbers to times of day of 32 bits, and no null structs with required members
@@ -428,7 +422,6 @@ def castable(kind: Any) -> Any:
 
 def mapped(schema: Any, change: Callable[[Any], Any]) -> Any:
     """The `pyarrow.Schema` whose columns, members of structs and items of lists and maps are changed."""
-    import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types as t  # noqa: PLC0415
 
     def of(f: Any) -> Any:
@@ -483,8 +476,6 @@ _SIMPLE: dict[Any, str] = {cls: cls.KIND.lower() for cls in _PLAIN} | {ds.DataTy
 
 def to_arrow(schema: ds.DataSchema) -> Any:
     """The `pyarrow.Schema` of a data schema."""
-    import pyarrow as pa  # noqa: PLC0415
-
     return pa.schema([_to_field(f) for f in schema.fields])
 
 
@@ -499,7 +490,6 @@ def nullable(schema: Any) -> Any:
 
 
 def _as_stored(f: Any) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types as t  # noqa: PLC0415
 
     # members and items were seen to before, and know more than their types
@@ -509,16 +499,12 @@ def _as_stored(f: Any) -> Any:
 
 
 def _to_field(f: ds.DataField) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
-
     metadata = UUID_MARK if ds.is_uuid(f.value_type, f.extra) else None
     return pa.field(f.name, to_arrow_type(f.value_type, f.extra), nullable=f.optional, metadata=metadata)
 
 
 def to_arrow_type(data_type: ds.DataType, extra: ds.ExtraAttributes | None = None) -> Any:
     """The `pyarrow.DataType` of a logical type without its nullability; `SchemaError` where there is none."""
-    import pyarrow as pa  # noqa: PLC0415
-
     simple = _SIMPLE.get(type(data_type))
     if simple is not None:
         return getattr(pa, simple)()
@@ -563,8 +549,6 @@ def from_arrow(schema: Any) -> ds.DataSchema:
 
 
 def _from_field(f: Any) -> ds.DataField:
-    import pyarrow as pa  # noqa: PLC0415
-
     data_type = from_arrow_type(f.type, f.name)
     extra = None
     if pa.types.is_date64(f.type):
@@ -576,7 +560,6 @@ def _from_field(f: Any) -> ds.DataField:
 
 def from_arrow_type(data_type: Any, name: str = "") -> ds.DataType:
     """The logical type of a `pyarrow.DataType`; `SchemaError` where there is none."""
-    import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types as t  # noqa: PLC0415
 
     if isinstance(data_type, pa.BaseExtensionType):

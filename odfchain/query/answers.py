@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from odfchain.chain.statements import Problem, check_public_key, read_regular, verify_signature
 from odfchain.errors import InvalidIdError, QueryError, SignatureError, StoreError
+from odfchain.lazy import pa, pc
 from odfchain.odf.arrow_schema import mapped
 from odfchain.odf.identity import DatasetId, DatasetKey, DidKey, Multihash
 from odfchain.odf.physical_hash import hash_bytes
@@ -32,8 +33,6 @@ from odfchain.storage import fsio
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from odfchain.query.results import QueryResult
 
 
@@ -95,8 +94,6 @@ def _type(kind: pa.DataType) -> Any:
     if t.is_struct(kind):
         return {"Struct": [_field(kind.field(i)) for i in range(kind.num_fields)]}
     if t.is_map(kind):
-        import pyarrow as pa
-
         entry = pa.field("entries", pa.struct([kind.key_field, kind.item_field]), nullable=False)
         return {"Map": [_field(entry), kind.keys_sorted]}
     if t.is_dictionary(kind):
@@ -471,16 +468,12 @@ def _check_input(asked: Any) -> None:
 
 def number_schema(schema: pa.Schema) -> pa.Schema:
     """The schema with numbers for such intervals, at any depth."""
-    import pyarrow as pa
-
     kinds = {"month_interval": pa.int32(), "day_time_interval": pa.int64()}
     return mapped(schema, lambda f: f.with_type(kinds.get(str(f.type), f.type)))
 
 
 def reread(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The memory of a batch under another schema, which must be of the same widths."""
-    import pyarrow as pa
-
     return batch if batch.schema.types == schema.types else pa.record_batch(_Memory(batch, schema))
 
 
@@ -546,15 +539,11 @@ def _check_names(names: list[str]) -> None:
 
 
 def _with_numbers(table: pa.Table) -> pa.Table:
-    import pyarrow as pa
-
     schema = number_schema(table.schema)
     return pa.Table.from_batches([reread(batch, schema) for batch in table.to_batches()], schema)
 
 
 def _values(array: pa.Array, kind: pa.DataType, name: str, named: bool) -> list[Any]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
     from pyarrow import types as t
 
     if t.is_null(kind) or t.is_boolean(kind) or t.is_integer(kind):

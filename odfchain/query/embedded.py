@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.lazy import pa
 from odfchain.odf.arrow_schema import mapped
 from odfchain.query.answers import number_schema, reread
 from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin, Pins, Relation
@@ -39,7 +40,6 @@ from odfchain.text import excerpt, located, one_line
 
 if TYPE_CHECKING:
     import datafusion as df
-    import pyarrow as pa
 
     from odfchain.slices.conditions import Where
 
@@ -302,7 +302,6 @@ class _Planner:
         names: list[str] = []
 
         def empty(relation: Relation | Changes) -> Any:
-            import pyarrow as pa
             import pyarrow.dataset as ds
 
             # tables are empty: planning only finds names and columns
@@ -510,8 +509,6 @@ class RowFilter:
 
     def of(self, rows: pa.Table) -> pa.Table:
         """The rows that it is true of, in their order."""
-        import pyarrow as pa
-
         place = "#"
         while place in rows.schema.names:
             place += "#"
@@ -560,22 +557,16 @@ def _scans(plan: Any) -> Iterator[Any]:
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
     return pa.RecordBatch.from_arrays([pa.nulls(0, column.type) for column in schema], schema=schema)
 
 
 def _view_schema(schema: pa.Schema) -> pa.Schema:
-    import pyarrow as pa
-
     # DataFusion compares views of text and bytes faster
     views = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
     return pa.schema([pa.field(c.name, views.get(c.type, c.type), c.nullable) for c in schema])
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    import pyarrow as pa
-
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     # at any depth: the engine uses views within lists and structs as well
     found = mapped(schema, lambda f: f.with_type(plain.get(f.type, f.type)))
@@ -583,8 +574,6 @@ def _plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def _plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    import pyarrow as pa
-
     numbers, found = number_schema(schema), reread(batch, number_schema(batch.schema))
     columns = [
         column if column.type == want.type else column.cast(want.type)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from odfchain.errors import EngineError, OdfchainError, QueryError, SchemaError
+from odfchain.lazy import t
 from odfchain.odf.arrow_schema import from_arrow
 from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin, Pins, Relation
 from odfchain.query.results import QueryResult, SlicesRead
@@ -312,8 +313,6 @@ def rows_asked(session: SparkSession, relation: Relation | Changes, checked: Che
 
 def asked_struct(relation: Relation | Changes) -> StructType:
     """The columns as queries on Spark see them."""
-    from pyspark.sql import types as t
-
     pin = relation.pin
     if isinstance(relation, Changes):
         for each in relation.pins:

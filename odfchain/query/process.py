@@ -23,6 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.lazy import pa
 from odfchain.limits import AskedLimits
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.times import Timestamp
@@ -104,8 +105,6 @@ def _end_with_parent() -> None:
 
 
 def _rows(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any], bytes]:
-    import pyarrow as pa
-
     pa.set_cpu_count(limits.threads)
     engine = _engine(request, memory=limits.memory)
     result = _result(engine, request, _pins(request, WorkspaceFiles(Path(request["workspace"]))))
@@ -144,8 +143,6 @@ def _pins(request: dict[str, Any], files: WorkspaceFiles) -> Pins:
 
 
 def _params(request: dict[str, Any]) -> dict[str, Any]:
-    import pyarrow as pa
-
     if request["params"] is None:
         return {}
     row = pa.ipc.open_stream(base64.b64decode(request["params"])).read_all()
@@ -257,8 +254,6 @@ def _planned(
 
 
 def _write_rows(result: QueryResult, answers: BinaryIO) -> None:
-    import pyarrow as pa
-
     end: dict[str, Any] = {}
     with pa.ipc.new_stream(answers, result.schema) as stream:
         try:

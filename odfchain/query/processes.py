@@ -37,9 +37,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from odfchain.errors import CodecError, EngineError, InvalidIdError, OdfchainError, QueryError, StoreError
+from odfchain.lazy import pa
 from odfchain.limits import ASKED, OWN, AskedLimits
 from odfchain.odf.flatbuffers import FlatBuffer, TableView, schema_path
 from odfchain.odf.identity import DatasetId, Multihash
@@ -57,10 +58,6 @@ from odfchain.query.sql_text import check_text, checked_text
 from odfchain.storage import fsio
 from odfchain.text import one_line, printable
 from odfchain.transform.sandbox import environment_kept, require_sandbox, start
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 ENVIRONMENT = {
     # allocators reserve gigabytes of addresses ahead, and addresses are what is counted
@@ -212,8 +209,6 @@ def request_of(
 
 def _row_of(params: Mapping[str, Any], limits: AskedLimits) -> str:
     """Values by name as a row of Arrow, so that their types stay what they are."""
-    import pyarrow as pa
-
     try:
         scalars = [value if isinstance(value, pa.Scalar) else pa.scalar(value) for value in params.values()]
         arrays = [pa.array([scalar], scalar.type) for scalar in scalars]
@@ -369,8 +364,6 @@ def _parsed_header(header: bytes) -> tuple[int, _Read] | OdfchainError | None:
 
 
 def _checked_rows(body: bytes, limits: AskedLimits) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    import pyarrow as pa
-
     try:
         # a compressed buffer can grow far beyond the bytes that were read
         for message in pa.ipc.MessageReader.open_stream(body):
@@ -426,7 +419,6 @@ class Local:
         `seconds` how long it may take in all, without what the reader of the rows takes.
         """
         reported, process = self._asked(sql, pins, params, seconds, limit=limit, skip=skip)
-        import pyarrow as pa
 
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(reported["schema"])))
         read = {n: (DatasetId.parse(i), Multihash.parse(b)) for n, i, b in reported["inputs"]}
@@ -525,8 +517,6 @@ class LocalProcess(ChildProcess):
         return self._rows()
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         try:
             self._write(ROWS)
             with self._noticed():
@@ -582,8 +572,6 @@ class LocalProcess(ChildProcess):
 
     @contextlib.contextmanager
     def _noticed(self) -> Iterator[None]:
-        import pyarrow as pa
-
         try:
             yield
         except TimeoutError:

@@ -30,6 +30,7 @@ from odfchain.errors import (
     StoreError,
     UsageError,
 )
+from odfchain.lazy import pa
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, parse_ref
 from odfchain.odf.times import Timestamp
@@ -51,8 +52,6 @@ from odfchain.workspace.read_slices import columns_of, read_state
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from odfchain.slices.skipping import Condition
 
 
@@ -420,8 +419,6 @@ class Relation:
 
     def rows(self, checked: CheckedSlices, wanted: Collection[str] | None = None) -> pa.Table:
         """As `state`, with the columns that queries see; those that are not `wanted` are null."""
-        import pyarrow as pa
-
         schema = self.schema
         names = [name for name in schema.names if wanted is None or name in wanted]
         # without any column the number of rows is unknown

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import UsageError
+from odfchain.lazy import pa
 from odfchain.query.resolved_tables import Pin
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -100,8 +100,6 @@ class QueryResult(ArrowRows):
             EngineError: memory or time is used up.
             ObjectCorruptedError: a slice changed while it was read.
         """
-        import pyarrow as pa
-
         if self._table is not None:
             return self._table.to_reader()
         if self._batches is None:
@@ -112,8 +110,6 @@ class QueryResult(ArrowRows):
     def to_arrow(self) -> pa.Table:
         """All rows; held in memory. Errors as `batches`."""
         if self._table is None:
-            import pyarrow as pa
-
             if self._batches is None:
                 self.batches()
             batches, self._batches = self._batches, None

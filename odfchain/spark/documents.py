@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from odfchain.errors import BadInputError, OdfchainError
+from odfchain.lazy import F, pa, t
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.slices.marker import find_marker, marker
@@ -47,7 +48,6 @@ from odfchain.spark.parse import TextRules
 from odfchain.spark.types import RESERVED, check_columns, from_spark_type, physical_type
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from odfchain.spark.json_values import JsonArray
@@ -77,8 +77,6 @@ class DocumentInputError(Exception):
 
 
 def _batch_schema(fields: Fields) -> pa.Schema:
-    import pyarrow as pa
-
     types = [pa.string()] if fields is None else [text_type(f.type) for f in fields]
     names = [f"c{index}" for index in range(len(types))]
     return pa.schema([("row_id", pa.int64()), *zip(names, types, strict=True)])
@@ -117,8 +115,6 @@ class _Batches:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         if self._ids:
             columns = [self._ids, *self._columns]
             arrays = [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
@@ -186,7 +182,6 @@ def piece_batches(
     null then.
     """
     import numpy as np
-    import pyarrow as pa
 
     texts, marked = _batch_schema(fields), document.needs_marks(fields)
     places = _typed_places(typed)
@@ -326,8 +321,6 @@ class RecordsInput:
                 columns that differ only by case.
             EngineError: anything else that Spark reports.
         """
-        from pyspark.sql import functions as F
-
         session, source, file = self.session, self.source, self.file
         records = self.frame(None)
         try:
@@ -356,8 +349,6 @@ class RecordsInput:
 
     def read(self, schema: ds.DataSchema, rules: TextRules) -> InputFrame:
         """The records, columns by name; properties that the schema lacks are ignored."""
-        from pyspark.sql import functions as F
-
         columns = [F.col(f"c{index}").alias(f.name) for index, f in enumerate(schema.fields)]
         columns.append(F.col("row_id").alias(ROW_ID))
         texts = self.frame(schema.fields).select(*columns)
@@ -378,8 +369,6 @@ class RecordsInput:
 
         Called only after a job has failed.
         """
-        from pyspark.sql import functions as F
-
         if isinstance(self.source, LineFile):
             return self.source.first_bad(fields, self.file)
         whole = self.source.whole if isinstance(self.source, SplitDocument) else self.source
@@ -417,9 +406,6 @@ class RecordsInput:
         Only pieces have typed ones (`piece_batches`). Lines are split by Spark and parsed by all workers, as
         pieces are; another document is read by one.
         """
-        from pyspark.sql import functions as F
-        from pyspark.sql import types as t
-
         # workers get these, and no session
         session, source, file = self.session, self.source, self.stored
         texts = [t.StringType()] if fields is None else [f.dataType for f in text_struct(fields).fields]

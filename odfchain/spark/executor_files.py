@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from odfchain.errors import AccessError, EngineError, ObjectCorruptedError, OdfchainError, TransferError
+from odfchain.lazy import pa
 from odfchain.odf.physical_hash import hash_file
 from odfchain.slices.marker import marker
 from odfchain.storage import fsio
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -398,7 +398,6 @@ def _quoted_records(data: bytes, quote: bytes) -> list[bytes]:
 def text_batches(ranges: TextRanges, numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
     """`row_id`, in the order of the file, and `value`: the records of these ranges that hold anything."""
     import numpy as np
-    import pyarrow as pa
 
     for number in numbers:
         records = [record for record in ranges.records(number) if record]

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import BadInputError
+from odfchain.lazy import F, pa, t
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import castable, from_arrow
 from odfchain.odf.enums import TimeUnit
@@ -45,7 +46,6 @@ from odfchain.spark.types import RESERVED, check_columns, col, from_spark_type, 
 from odfchain.text import first_line
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, DataFrameReader, Observation, SparkSession
     from pyspark.sql.types import DataType as SparkType
     from pyspark.sql.types import StructType
@@ -66,7 +66,6 @@ def parquet_frame(
         ObjectNotFoundError, ObjectCorruptedError, AccessError, TransferError: as `ReadableFiles.bring`.
         BadInputError: a file is not readable, becomes more than the limits allow, or has other types.
     """
-    from pyspark.sql import types as t
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if not keys:
@@ -84,8 +83,6 @@ def parquet_frame(
 
 def _nullable(kind: Any) -> Any:
     """A type in which every value, key of a map apart, may be null."""
-    from pyspark.sql import types as t
-
     if isinstance(kind, t.StructType):
         return t.StructType([t.StructField(f.name, _nullable(f.dataType), True, f.metadata) for f in kind])
     if isinstance(kind, t.ArrayType):
@@ -102,8 +99,6 @@ def _read(
     names: tuple[str, ...],
     schema: bytes,
 ) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa  # imported on the worker
-
     target = pa.ipc.read_schema(pa.py_buffer(schema))
     with translate_errors():
         for batch in batches:
@@ -114,8 +109,6 @@ def _read(
 def _rows(
     files: ReadableFiles, key: str, names: tuple[str, ...], target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     from odfchain.slices.reader import open_parquet
 
     path = files.bring(key)
@@ -159,8 +152,6 @@ class FinerTimes:
     @property
     def sums(self) -> list[Column]:
         """The columns for the observation."""
-        from pyspark.sql import functions as F
-
         return [F.sum(number).alias(f"{self.name} {i}") for i, number in enumerate(self.numbers.values())]
 
     def counts(self) -> dict[str, int]:
@@ -222,9 +213,6 @@ class CsvInput:
 
     def read(self, schema: ds.DataSchema, rules: TextRules, file: str) -> InputFrame:
         """The columns of `schema` by name; `file` is what messages call the input."""
-        from pyspark.sql import functions as F
-        from pyspark.sql import types as t
-
         fields = [t.StructField(name, t.StringType()) for name in self.columns]
         reader = self.session.read.schema(t.StructType(fields)).options(
             emptyValue="",
@@ -241,8 +229,6 @@ class CsvInput:
 
     def infer(self) -> ds.DataSchema:
         """The types that all values agree on; every column may be null."""
-        from pyspark.sql import types as t
-
         most = len(self.columns) + 1
         reader = self.session.read.options(inferSchema=True, maxColumns=most, maxCharsPerColumn=-1)
         inferred = [f.dataType for f in self._read(reader).schema.fields]
@@ -289,14 +275,10 @@ def _text_frame(session: SparkSession, ranges: TextRanges) -> DataFrame:
 
 def text_struct(fields: tuple[ds.DataField, ...]) -> StructType:
     """The Spark struct of columns before parsing: texts, and lists, maps and structs of texts."""
-    from pyspark.sql import types as t
-
     return t.StructType([t.StructField(f.name, _text_type(f.type)) for f in fields])
 
 
 def _text_type(data_type: ds.DataType) -> SparkType:
-    from pyspark.sql import types as t
-
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return _text_type(inner)
@@ -339,8 +321,6 @@ class ParquetInput:
                 be of the declared one.
             SchemaError: a type without a logical counterpart.
         """
-        from pyspark.sql import functions as F
-
         from odfchain.slices.reader import check_parquet, open_parquet
 
         path, schema, file = self.stored.path, self.schema, self.file
@@ -380,8 +360,6 @@ class ParquetInput:
 
         Called only after a job has failed.
         """
-        from pyspark.sql import functions as F
-
         from odfchain.slices.reader import open_parquet
 
         session, stored, schema, file = self.session, self.stored, self.schema, self.file
@@ -451,8 +429,6 @@ def _converted(column: Column, own: ds.DataType, target: ds.DataField) -> Column
 
 def _fitting(column: Column, own: ds.DataType, target: ds.DataField) -> Column:
     """The value as one of the target's type; null where that would be another value."""
-    from pyspark.sql import functions as F
-
     if ds.optional(own) == ds.optional(target.type):
         return column
     given = own.inner if isinstance(own, ds.DataTypeOption) else own
@@ -467,8 +443,6 @@ def _fitting(column: Column, own: ds.DataType, target: ds.DataField) -> Column:
 
 def empty_input(session: SparkSession, schema: ds.DataSchema, file: str) -> InputFrame:
     """An input of these columns that is known to have no rows."""
-    from pyspark.sql import types as t
-
     fields = [t.StructField(ROW_ID, t.LongType()), *physical_struct(schema.fields).fields]
     return InputFrame(session.createDataFrame([], t.StructType(fields)), schema, file, known_empty=True)
 
@@ -490,8 +464,6 @@ def parsed(
     `rows` are the same rows where some values are typed already: they stand in the columns that `values`
     names, and their texts are null.
     """
-    from pyspark.sql import functions as F
-
     counts = {f.name: n for f in schema.fields if (n := too_fine(col(f.name), f.type, rules)) is not None}
     hidden, finer = _hidden(counts)
     columns = []
@@ -522,8 +494,6 @@ def _first_marked(
     frame: DataFrame, flags: list[Column], schema: ds.DataSchema, file: str
 ) -> BadInputError | None:
     """The first row with a flag that is true, one for each column of the schema, as an error."""
-    from pyspark.sql import functions as F
-
     bad_column = F.coalesce(*[F.when(flag, F.lit(index)) for index, flag in enumerate(flags)], F.lit(-1))
     found = frame.withColumn(_BAD, bad_column).where(col(_BAD) >= 0).orderBy(ROW_ID).limit(1).collect()
     if not found:

@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
+from odfchain.lazy import pa
 from odfchain.progress import Progress, WorkDone, shows_work, time_left
 from odfchain.slices.marker import find_marker
 from odfchain.spark.plans import is_local, is_remote
 from odfchain.text import message_of, one_line
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -271,8 +271,6 @@ def task_results(
 
 
 def _call(batches: Iterator[pa.RecordBatch], function: Callable[[int], object]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     def said(number: int, what: object) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"number": [number], "said": [pickle.dumps(what)]})
 

@@ -21,6 +21,7 @@ from decimal import Context, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from odfchain.lazy import pa, pc
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.odf.enums import TimeUnit
@@ -46,7 +47,6 @@ from odfchain.startup import no_search_for_circles
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    import pyarrow as pa
 
 
 SMALL = 2 << 20
@@ -296,7 +296,6 @@ class _Columns:
 
     def column(self, values: list[Value], kind: ds.DataType) -> pa.Array:
         import numpy as np
-        import pyarrow as pa
 
         match kind:
             case ds.DataTypeOption(inner=inner):
@@ -324,9 +323,6 @@ class _Columns:
         return [self.column([r.get(f.name) for r in records], f.type) for f in fields]
 
     def texts(self, values: list[Value]) -> pa.Array:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         try:
             array = pa.array(values, pa.string())
         except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -344,8 +340,6 @@ class _Columns:
 
     def records(self, records: list[Record]) -> pa.Array:
         """Records as JSON for inference, as `record_batches` makes it."""
-        import pyarrow as pa
-
         if any(len(r) > INPUT.columns for r in records):
             raise UnsureError
         texts = []
@@ -396,8 +390,6 @@ def _features(values: list[Record], *, wanted: bool) -> list[Record]:
 
 def _exact_type(data_type: ds.DataType) -> pa.DataType | None:
     """The type that a value is read as which needs no further look at its text; None where there is none."""
-    import pyarrow as pa
-
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return _exact_type(inner)
@@ -445,8 +437,6 @@ class TypedColumn:
     @classmethod
     def of(cls, field: ds.DataField, rules: TextRules) -> TypedColumn | None:
         """How this column is read; None where it cannot be."""
-        import pyarrow as pa
-
         match field.value_type:
             case ds.DataTypeString() | ds.DataTypeTime() | ds.DataTypeBinary():
                 return cls(field, pa.string(), None)
@@ -465,8 +455,6 @@ class TypedColumn:
 
 def _kind_of(values: Sequence[Value], depth: int = 0) -> pa.DataType:
     """A type for values of a key that is no column; other values are read by the exact parser."""
-    import pyarrow as pa
-
     values = [v for v in values if v is not None]
     kinds = {float if type(v) is int else type(v) for v in values}
     if not kinds:
@@ -483,8 +471,6 @@ def _kind_of(values: Sequence[Value], depth: int = 0) -> pa.DataType:
 
 def _with_others(known: pa.DataType, values: Sequence[Value], depth: int = 0) -> pa.DataType:
     """A type together with the keys of these values that it does not have, or has no type for."""
-    import pyarrow as pa
-
     if pa.types.is_null(known):
         return _kind_of(values, depth)
     if pa.types.is_list(known):
@@ -540,8 +526,6 @@ class TypedReader:
 
     def columns(self, text: str, rows: int) -> list[tuple[pa.Array | None, pa.Array | None]]:
         """Each column as (texts, typed values), of which one is None; the text has no number of 40 digits."""
-        import pyarrow as pa
-
         if not rows or "\0" in text:
             raise UnsureError
         try:
@@ -554,8 +538,6 @@ class TypedReader:
             raise UnsureError from None
 
     def _records(self, text: str, members: bytes, rows: int) -> pa.Array:
-        import pyarrow as pa
-
         if self._element is None:
             own = pa.struct([(c.field.name, c.read) for c in self._columns])
             self._element = self._learned(own, _first_records(text, _SAMPLE))
@@ -578,9 +560,6 @@ class TypedReader:
         return element
 
     def _check_numbers(self, records: pa.Array, members: bytes) -> None:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         tiny: dict[int, bool] = {}
         for leaf in _leaves(records):
             if pa.types.is_decimal(leaf.type):
@@ -598,9 +577,6 @@ class TypedReader:
 
 
 def _fits(array: pa.Array) -> bool:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     # Arrow's JSON reader does not hold decimals to the digits of their type
     wide = pa.decimal128(38, array.type.scale)
     values = pa.Array.from_buffers(wide, len(array), array.buffers(), offset=array.offset)
@@ -610,7 +586,6 @@ def _fits(array: pa.Array) -> bool:
 
 def _elements(members: bytes, element: pa.DataType, rows: int) -> pa.Array:
     """The elements of the list with these members, `rows` objects of bounded size."""
-    import pyarrow as pa
     import pyarrow.json as pj
 
     if members.count(b"{") * _leaf_count(element) > _MOST_PLACES:
@@ -637,16 +612,12 @@ def _members_of(array: pa.Array, names: Iterable[str]) -> list[pa.Array]:
 
 
 def _leaf_count(data_type: pa.DataType) -> int:
-    import pyarrow as pa
-
     if pa.types.is_struct(data_type):
         return sum(_leaf_count(f.type) for f in data_type)
     return _leaf_count(data_type.value_type) if pa.types.is_list(data_type) else 1
 
 
 def _leaves(array: pa.Array) -> Iterator[pa.Array]:
-    import pyarrow as pa
-
     if pa.types.is_struct(array.type):
         for index in range(array.type.num_fields):
             yield from _leaves(array.field(index))
@@ -657,9 +628,6 @@ def _leaves(array: pa.Array) -> Iterator[pa.Array]:
 
 
 def _read_column(array: pa.Array, column: TypedColumn) -> tuple[pa.Array | None, pa.Array | None]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if column.typed is None:
         return array, None
     if not column.form:
@@ -673,8 +641,6 @@ def _read_column(array: pa.Array, column: TypedColumn) -> tuple[pa.Array | None,
 
 
 def _without_others(array: pa.Array, target: pa.DataType) -> pa.Array:
-    import pyarrow as pa
-
     if array.type == target:
         return array
     if pa.types.is_list(target):

@@ -17,15 +17,12 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import chain
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
+from odfchain.lazy import pa
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.text import cut
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 quoted = encode_basestring
 """A text as a JSON string."""
@@ -179,8 +176,6 @@ def column_value(value: Value, data_type: ds.DataType) -> Value:
 
 def text_type(data_type: ds.DataType) -> pa.DataType:
     """The Arrow type of a column before parsing: text in the form of the column."""
-    import pyarrow as pa
-
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return text_type(inner)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.errors import SchemaError
+from odfchain.lazy import F
 from odfchain.odf import schema as ds
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.times import RFC3339
@@ -65,8 +66,6 @@ def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column
     Raises:
         SchemaError: the type cannot be read from text.
     """
-    from pyspark.sql import functions as F
-
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return parse_text(text, inner, rules)
@@ -105,8 +104,6 @@ def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column
 
 
 def _in_range(text: Column, value: Column, data_type: ds.DataType) -> Column:
-    from pyspark.sql import functions as F
-
     # a cast makes infinity or zero of what is out of range: null, so that it is found
     magnitude = F.abs(value)
     largest = F.lit(_FLOAT16_MAX) if isinstance(data_type, ds.DataTypeFloat16) else F.lit(sys.float_info.max)
@@ -116,8 +113,6 @@ def _in_range(text: Column, value: Column, data_type: ds.DataType) -> Column:
 
 
 def _untrimmed(text: Column, rules: TextRules) -> Column:
-    from pyspark.sql import functions as F
-
     # Spark's casts drop blanks and control characters around a text
     if rules.plain:
         return F.octet_length(F.trim(text)) == F.octet_length(text)
@@ -125,8 +120,6 @@ def _untrimmed(text: Column, rules: TextRules) -> Column:
 
 
 def _timestamp(text: Column, rules: TextRules) -> Column:
-    from pyspark.sql import functions as F
-
     if rules.timestamp_format != RFC3339:
         value = F.try_to_timestamp(text, F.lit(rules.timestamp_format))
     else:
@@ -143,8 +136,6 @@ def _timestamp(text: Column, rules: TextRules) -> Column:
 
 
 def _date(text: Column, rules: TextRules) -> Column:
-    from pyspark.sql import functions as F
-
     if rules.date_format != RFC3339:
         value = F.try_to_date(text, rules.date_format)
     else:
@@ -167,8 +158,6 @@ def _has_times(data_type: ds.DataType) -> bool:
 
 
 def _too_fine(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column:
-    from pyspark.sql import functions as F
-
     def total(items: Column, item: ds.DataType) -> Column:
         return F.aggregate(items, F.lit(0), lambda so_far, x: so_far + _too_fine(x, item, rules))
 
@@ -200,8 +189,6 @@ def _too_fine(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column:
 
 def _too_fine_by_format(text: Column, pattern: str, unit: TimeUnit | None) -> Column:
     """True for a time in another form than RFC 3339 with digits that its unit does not keep."""
-    from pyspark.sql import functions as F
-
     # Spark's times end at the microsecond: what is finer is seen in the text alone
     found = text.rlike("[^0-9][0-9]{6}[0-9]*[1-9]") if "SSSSSSS" in pattern else F.lit(False)
     if unit is not TimeUnit.MICROSECOND and "SSSS" in pattern:
@@ -211,21 +198,15 @@ def _too_fine_by_format(text: Column, pattern: str, unit: TimeUnit | None) -> Co
 
 def to_milliseconds(value: Column) -> Column:
     """A timestamp without what is finer than a millisecond (rounded towards the past)."""
-    from pyspark.sql import functions as F
-
     return F.timestamp_millis(F.unix_millis(value))
 
 
 def has_microseconds(value: Column) -> Column:
     """True if a timestamp is finer than a millisecond."""
-    from pyspark.sql import functions as F
-
     return F.pmod(F.unix_micros(value), F.lit(1_000)) != 0
 
 
 def _time(text: Column, unit: TimeUnit) -> Column:
-    from pyspark.sql import functions as F
-
     shape = text.rlike(r"\A[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?\z")
     moment = F.concat(F.lit("1970-01-01T"), text).try_cast("timestamp")
     micros = F.unix_micros(moment)
@@ -242,8 +223,6 @@ def _time(text: Column, unit: TimeUnit) -> Column:
 
 def or_fail(text: Column, value: Column, name: str, *, required: bool) -> Column:
     """`value`, or a failed task where the text is not a value (or is missing in a required column)."""
-    from pyspark.sql import functions as F
-
     failure = F.raise_error(F.lit(marker("bad-value", column=name)))
     return F.coalesce(value, failure if required else F.when(text.isNotNull(), failure))
 
@@ -252,8 +231,6 @@ def value_or_fail(
     raw: Column, data_type: ds.DataType, name: str, rules: TextRules, *, required: bool
 ) -> Column:
     """The typed value of a column of texts, or of lists, maps or structs of texts; else a failed task."""
-    from pyspark.sql import functions as F
-
     if not _nested(data_type):
         return or_fail(raw, parse_text(raw, data_type, rules), name, required=required)
     failure = F.raise_error(F.lit(marker("bad-value", column=name)))
@@ -264,8 +241,6 @@ def value_or_fail(
 
 def is_bad(raw: Column, data_type: ds.DataType, rules: TextRules, *, required: bool = False) -> Column:
     """True if `value_or_fail` would fail; for finding the row afterwards."""
-    from pyspark.sql import functions as F
-
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return is_bad(raw, inner, rules, required=required)
@@ -289,8 +264,6 @@ def _nested(data_type: ds.DataType) -> bool:
 
 def _typed(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column:
     """The value where every text in it means one; null where it is null."""
-    from pyspark.sql import functions as F
-
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return _typed(raw, inner, rules)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, SchemaError
+from odfchain.lazy import F, Window, t
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.odf.enums import TAKES_BACK, TimeUnit
@@ -52,8 +53,6 @@ def physical_type(data_type: ds.DataType) -> SparkType:
     Raises:
         SchemaError: a type that Spark cannot carry (decimals of more than 38 digits).
     """
-    from pyspark.sql import types as t
-
     simple = _SIMPLE.get(type(data_type))
     if simple is not None:
         found: SparkType = getattr(t, simple)()
@@ -76,8 +75,6 @@ def physical_type(data_type: ds.DataType) -> SparkType:
 
 def physical_struct(fields: tuple[ds.DataField, ...]) -> StructType:
     """The Spark struct that carries these fields; everything is nullable."""
-    from pyspark.sql import types as t
-
     return t.StructType([t.StructField(f.name, physical_type(f.type), True) for f in fields])
 
 
@@ -87,8 +84,6 @@ def from_spark_type(data_type: SparkType, unit: TimeUnit = TimeUnit.MILLISECOND)
     Raises:
         SchemaError: a type without a logical counterpart.
     """
-    from pyspark.sql import types as t
-
     match data_type:
         case t.BooleanType():
             return ds.DataTypeBool()
@@ -159,8 +154,6 @@ def _has_microseconds(data_type: ds.DataType) -> bool:
 
 
 def _exact(data_type: SparkType, unit: TimeUnit) -> ds.DataType:
-    from pyspark.sql import types as t
-
     match data_type:
         case t.ByteType():
             return ds.DataTypeInt8()
@@ -183,32 +176,23 @@ def quoted(name: str) -> str:
 
 def col(name: str) -> Column:
     """A column by its exact name."""
-    from pyspark.sql import functions as F
-
     return F.col(quoted(name))
 
 
 def all_of(conditions: Iterable[Column]) -> Column:
     """True if every condition holds; true for none."""
-    from pyspark.sql import functions as F
-
     found = list(conditions)
     return functools.reduce(operator.and_, found) if found else F.lit(True)
 
 
 def any_of(conditions: Iterable[Column]) -> Column:
     """True if some condition holds; false for none."""
-    from pyspark.sql import functions as F
-
     found = list(conditions)
     return functools.reduce(operator.or_, found) if found else F.lit(False)
 
 
 def comparable(value: Column, kind: DataType) -> Column:
     """A value as Spark can compare it: maps, which have no order, are entries in order, at any depth."""
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as t
-
     if "map<" not in kind.simpleString():
         return value
     if isinstance(kind, t.ArrayType):
@@ -260,9 +244,6 @@ def latest_rows(
 
     Source: `odfchain.slices.state`.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     latest = Window.partitionBy(*[col(name) for name in key]).orderBy(col(vocabulary.offset_column).desc())
     rows = history.withColumn(_RANK, F.row_number().over(latest)).where(col(_RANK) == 1).drop(_RANK)
     return rows if retracted else rows.where(~col(vocabulary.operation_type_column).isin(*TAKES_BACK))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, EngineError, QueryError
+from odfchain.lazy import t
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import from_arrow, slice_schema
 from odfchain.odf.engine_messages import TransformRequest, TransformRequestInput
@@ -21,7 +22,6 @@ from odfchain.odf.sources import TemporalTable, Transform
 from odfchain.odf.transform_options import FORMER_NAME, is_own
 from odfchain.slices.reader import check_parquet, open_parquet
 from odfchain.spark.executor_files import copy_put
-from odfchain.spark.lazy import t
 from odfchain.spark.query import resolved_query
 from odfchain.spark.stage import WrittenFile, write_rows
 from odfchain.spark.types import col, physical_struct, physical_type, quoted

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.chain.rules import without_units
 from odfchain.errors import QueryError
+from odfchain.lazy import F, Window
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.enums import OperationType, TimeUnit
@@ -29,7 +30,6 @@ from odfchain.spark.executor_files import (
     worker_folder,
 )
 from odfchain.spark.input_frames import parquet_rows
-from odfchain.spark.lazy import F, Window
 from odfchain.spark.stage import write_frame
 from odfchain.spark.types import result_schema
 from odfchain.storage import fsio

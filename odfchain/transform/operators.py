@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from odfchain.lazy import F, t
 from odfchain.odf.events import DatasetVocabulary
-from odfchain.spark.lazy import F, t
 from odfchain.spark.plans import jvm_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from odfchain.lazy import F, Window
 from odfchain.odf.enums import OperationType
-from odfchain.spark.lazy import F, Window
 from odfchain.transform.operators import (
     ConstantRows,
     InputScan,

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError, QueryError
+from odfchain.lazy import pq
 from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.sources import Transform
@@ -521,8 +522,6 @@ INPUT_TABLE = "input"
 
 def _raw_query(session: SparkSession, request: RawQueryRequest, folder: Path, progress: Progress) -> int:
     """Write the result of the query as one Parquet file, if it has rows; returns their number."""
-    import pyarrow.parquet as pq  # of what was just written here
-
     inputs = {}
     if request.input_data_paths:
         paths = [spark_path(Path(path)) for path in request.input_data_paths]

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from odfchain.lazy import F, Window, t
 from odfchain.odf.enums import TAKES_BACK, OperationType
-from odfchain.spark.lazy import F, Window, t
 from odfchain.spark.types import comparable
 from odfchain.transform.engines import EngineRules
 from odfchain.transform.operators import (

@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
 from odfchain.chain.index import DATA_EVENTS, ReplayHistory
@@ -36,6 +35,7 @@ from odfchain.errors import (
     UnsavedBlocksError,
     UsageError,
 )
+from odfchain.lazy import pa
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DatasetKey, Multihash
@@ -57,10 +57,6 @@ from odfchain.workspace.merge_record import is_merge_state, understood_record
 from odfchain.workspace.points import keep_reachable
 from odfchain.workspace.read_slices import keep_footers
 from odfchain.workspace.workspace_files import WorkspaceFiles
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 # Batches of neighbouring transactions of a root dataset, as a pure function over its events.
 # AddData events are merged if nothing else is between them, as long as records and bytes stay below the
@@ -246,8 +242,6 @@ def _merged(
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    import pyarrow as pa  # noqa: PLC0415
-
     try:
         yield
     except (pa.ArrowException, KeyError, ValueError, BadInputError) as error:
@@ -270,7 +264,6 @@ def _rows(
     dataset: DatasetFiles, found: ev.DataSlice, vocabulary: ev.DatasetVocabulary
 ) -> Iterator[pa.RecordBatch]:
     import numpy as np  # noqa: PLC0415
-    import pyarrow as pa  # noqa: PLC0415
 
     from odfchain.slices.reader import open_parquet  # noqa: PLC0415
 

@@ -28,6 +28,7 @@ from odfchain.errors import (
     SliceNotFoundError,
     StoreError,
 )
+from odfchain.lazy import pa
 from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.events import OffsetInterval
 from odfchain.odf.identity import Multihash
@@ -38,8 +39,6 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from odfchain.slices.footers import FileStats
     from odfchain.slices.skipping import Condition
     from odfchain.spark.executor_files import ExecutorFiles
@@ -52,8 +51,6 @@ def read_all(
     slices: Sequence[SliceRef] | None = None,
 ) -> pa.Table:
     """All records (or those of some slices), with the declared schema (or the given columns of it)."""
-    import pyarrow as pa
-
     schema = columns_of(state, columns)
     tables = [_read_slice(dataset, ref, schema) for ref in (state.slices() if slices is None else slices)]
     return pa.concat_tables(tables) if tables else schema.empty_table()
@@ -78,8 +75,6 @@ def read_state(
         SchemaError: a column is not in the schema, or sources have different keys.
         ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
     """
-    import pyarrow as pa
-
     from odfchain.slices import state as rule
     from odfchain.slices.state import (
         newest_rows,
@@ -116,8 +111,6 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
 
     Reads only the row groups that hold them; all values can be held by Python.
     """
-    import pyarrow as pa
-
     schema = columns_of(state, None)
     last = state.last_offset
     if last is None or count <= 0:
@@ -145,8 +138,6 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
 
 def columns_of(state: DatasetState, columns: Sequence[str] | None) -> pa.Schema:
     """The declared columns, or those of them that are asked for, as an Arrow schema; else `SchemaError`."""
-    import pyarrow as pa
-
     declared = state.schema
     schema = slice_schema(declared) if declared is not None else pa.schema([])
     if columns is None:
@@ -163,8 +154,6 @@ def _read_slice(
     dataset: DatasetFiles, ref: SliceRef, schema: pa.Schema, first: int = 0, last: int | None = None
 ) -> pa.Table:
     """The rows `[first; last]` of a slice, counted from its beginning, in the declared types."""
-    import pyarrow as pa
-
     from odfchain.slices.reader import fitted, open_parquet
 
     path = verified_slice(dataset, ref)
