@@ -12,8 +12,6 @@ import gc
 import sys
 from collections.abc import Iterator
 
-from odfchain.lazy import pa
-
 
 class _PandasLater:
     """A finder that says pandas is not installed."""
@@ -35,6 +33,8 @@ def put_off_pandas() -> None:
 def allow_pandas() -> None:
     """Let pandas be imported; libraries that looked for it meanwhile go on without it."""
     if _LATER in sys.meta_path:
+        import pyarrow as pa  # noqa: PLC0415 - only where it is needed anyway
+
         pa.array([0])  # looks for it, once
         sys.meta_path.remove(_LATER)
 
