@@ -7,16 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
+from odfchain import errors
 from odfchain.api.known_errors import OwnErrors
-from odfchain.errors import (
-    AssetError,
-    FetchError,
-    LockNotFoundError,
-    OdfchainError,
-    SchemaError,
-    SourceNotFoundError,
-    UsageError,
-)
 from odfchain.lazy import pa, pc
 from odfchain.progress import SILENT, Progress
 from odfchain.text import one_line
@@ -119,7 +111,7 @@ class AssetLock(OwnErrors):
         chosen = stores or StoreOptions()
         method = None if checksum is None else Method(checksum)
         if not probe and method in (Method.CALCULATE_IF_NEEDED, Method.CALCULATE_ALWAYS):
-            raise UsageError(
+            raise errors.UsageError(
                 f"checksums by {checksum} are made of objects, and without probing none is asked for"
             )
         named = {parse_place(each).endpoint for each in sources if "://" in each}
@@ -176,7 +168,7 @@ class AssetLock(OwnErrors):
                 found = found.filter(pc.is_in(found.column(name), chosen))
         if missing:
             shown = ", ".join(map(one_line, missing))
-            raise AssetError(f"the lock has no item or asset called {shown}")
+            raise errors.AssetError(f"the lock has no item or asset called {shown}")
         return replace(self, table=found)
 
     def hrefs(self) -> Iterator[str]:
@@ -238,7 +230,7 @@ class AssetLock(OwnErrors):
         layouts = relocating.Layout
         named_as = layouts(layout) if layout is not None else relocating.usual_layout(self._each_row())
         if prefix is not None and named_as is not layouts.SOURCE_KEY:
-            raise UsageError(
+            raise errors.UsageError(
                 "a prefix is for copies that are called as their sources", hint="--layout source-key"
             )
         options = relocating.RelocateOptions(
@@ -380,9 +372,11 @@ def _copied(found: Relocated) -> str:
 
 def _existing(path: str | Path) -> Path:
     if Path(path).is_dir():
-        raise LockNotFoundError(f"{path}: a folder", hint="name the lock in it, like assets.lock.parquet")
+        raise errors.LockNotFoundError(
+            f"{path}: a folder", hint="name the lock in it, like assets.lock.parquet"
+        )
     if not Path(path).is_file():
-        raise LockNotFoundError(f"{path}: no such file")
+        raise errors.LockNotFoundError(f"{path}: no such file")
     return Path(path)
 
 
@@ -399,7 +393,7 @@ def _folder(text: str) -> Location:
     try:
         return Location.parse(path, folder=True)
     except InvalidIdError as error:
-        raise UsageError(f"{text}: {error.message}", hint=error.hint) from None
+        raise errors.UsageError(f"{text}: {error.message}", hint=error.hint) from None
 
 
 def _stores(folder: Path, options: StoreOptions, *, ours: bool) -> Stores:
@@ -430,7 +424,7 @@ def lock_schema(dataset: Readable) -> pa.Schema:
     schema = SCHEMA_WITH_CHECKSUM if "file_checksum" in names else SCHEMA
     missing = [name for name in schema.names if name not in names]
     if missing:
-        raise SchemaError(
+        raise errors.SchemaError(
             f"{dataset.alias}: not an asset lock: column `{missing[0]}` is missing",
             hint="`odfchain new NAME --assets` makes the manifest of one",
         )
@@ -453,7 +447,7 @@ def lock_of(dataset: Readable) -> AssetLock:
     table = found.cast(schema).replace_schema_metadata(schema.metadata)
     fault = schema_fault(table.schema)
     if fault is not None:
-        raise SchemaError(f"{dataset.alias}: no asset lock: {fault}")
+        raise errors.SchemaError(f"{dataset.alias}: no asset lock: {fault}")
     keys = [("item_id", "ascending"), ("asset_key", "ascending")]
     return AssetLock(table.sort_by(keys), folder, dataset._workspace._files.has_key(dataset.id))
 
@@ -489,8 +483,8 @@ def _unchanged(dataset: Dataset, lock: AssetLock) -> IngestOutcome:
 def _with_unreachable(new: AssetLock, known: AssetLock) -> AssetLock:
     from odfchain.assets.lock_table import table_of
 
-    def is_passing(error: OdfchainError) -> bool:
-        return isinstance(error, FetchError) and not isinstance(error, SourceNotFoundError)
+    def is_passing(error: errors.OdfchainError) -> bool:
+        return isinstance(error, errors.FetchError) and not isinstance(error, errors.SourceNotFoundError)
 
     # a store that is down says nothing about its assets: their rows stay
     kept = {(fault.item_id, fault.asset_key) for fault in new.faults if is_passing(fault.error)}

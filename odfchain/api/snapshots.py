@@ -9,17 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odfchain import errors
 from odfchain.api.known_errors import OwnErrors, with_own_errors
-from odfchain.errors import (
-    BadInputError,
-    ObjectCorruptedError,
-    ObjectNotFoundError,
-    OversizedInputError,
-    PartialCopyError,
-    PointNotFoundError,
-    SliceNotFoundError,
-    UsageError,
-)
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
 from odfchain.workspace.dataset_state import DatasetState
@@ -175,12 +166,12 @@ def _needing_slices() -> Iterator[None]:
     try:
         yield
     # a partial copy lacks slices on purpose: no damage
-    except SliceNotFoundError as error:
-        raise PartialCopyError(error.message, hint=error.hint) from None
-    except OversizedInputError:
+    except errors.SliceNotFoundError as error:
+        raise errors.PartialCopyError(error.message, hint=error.hint) from None
+    except errors.OversizedInputError:
         raise
-    except BadInputError as error:
-        raise ObjectCorruptedError(str(error), hint=error.hint) from None
+    except errors.BadInputError as error:
+        raise errors.ObjectCorruptedError(str(error), hint=error.hint) from None
 
 
 def _bytes_of(path: str | Path, most: int) -> bytes:
@@ -189,7 +180,7 @@ def _bytes_of(path: str | Path, most: int) -> bytes:
     # one byte more than allowed shows that the file is too large
     found = fsio.read_start(Path(path), most + 1)
     if found is None:
-        raise UsageError(f"{path}: no such file")
+        raise errors.UsageError(f"{path}: no such file")
     return found
 
 
@@ -286,7 +277,7 @@ class Snapshots(OwnErrors):
 
         try:
             return self._made_manifest()
-        except PartialCopyError:
+        except errors.PartialCopyError:
             state = DatasetState.read(self._files.chain)
             found = manifest_by_owner(self._files, state)
             if found is None:
@@ -372,7 +363,7 @@ class Snapshots(OwnErrors):
 
         state, block = DatasetState.read(self._files.chain), str(found.document["snapshot_id"])
         if block != str(state.head):
-            raise UsageError(
+            raise errors.UsageError(
                 f"{self._files.label}: the {kind} is of block {one_line(block, 80)}, not of {state.head}",
                 hint="the dataset at that block publishes it: `at`",
             )
@@ -414,7 +405,7 @@ class Snapshots(OwnErrors):
 
         try:
             return object_of(self._files, line)
-        except ObjectNotFoundError:
+        except errors.ObjectNotFoundError:
             sharing = self._workspace._sharing
             with closing(sharing.mirror(self._files, source, token=token)) as peer:
                 return object_from(self._files, peer, line)
@@ -479,7 +470,7 @@ def _last_two(workspace: Workspace, text: str) -> list[Dataset]:
     # blocks without data change no profile
     newest = [ref.block_hash for ref in islice(dataset.summary.slices_newest_first(), 2)]
     if len(newest) < 2:
-        raise PointNotFoundError(
+        raise errors.PointNotFoundError(
             f"{text} has no two blocks with data to compare",
             hint="name two: `odfchain diff --profile A B`, each DATASET@POINT or the file of a profile",
         )
@@ -499,7 +490,7 @@ def _profile_of(dataset: Dataset, notes: list[str], *, compute: bool, progress: 
         notes.append(f"{dataset.alias}, {block}: the profile is the one that its owner published")
         return Profile(published)
     if not compute:
-        raise PointNotFoundError(
+        raise errors.PointNotFoundError(
             f"{dataset.alias}: no profile of {block} is here",
             hint="leave --no-compute out, and it is computed",
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from odfchain import errors
 from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
 from odfchain.api.known_errors import OwnErrors
@@ -21,13 +22,6 @@ from odfchain.api.options import (
     refuse_unknown,
 )
 from odfchain.api.view import Readable, table_html
-from odfchain.errors import (
-    DatasetNotFoundError,
-    InvalidIdError,
-    NameCollisionError,
-    OdfchainError,
-    UsageError,
-)
 from odfchain.odf.events import DatasetSnapshot
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
@@ -207,7 +201,7 @@ class Workspace(OwnErrors):
             return False
         try:
             self._current().dataset(ref)
-        except (DatasetNotFoundError, InvalidIdError):
+        except (errors.DatasetNotFoundError, errors.InvalidIdError):
             return False
         return True
 
@@ -224,7 +218,7 @@ class Workspace(OwnErrors):
                 state = dataset.summary
                 kind, updated = state.seed.dataset_kind.value, str(state.head_block.system_time)
                 rows.append((str(dataset.alias), kind, f"{state.record_count:,}", updated))
-            except OdfchainError as error:
+            except errors.OdfchainError as error:
                 rows.append((str(dataset.alias), "damaged", "", str(error)))
         return table_html(("dataset", "kind", "records", "updated"), rows)
 
@@ -576,13 +570,13 @@ class Workspace(OwnErrors):
         path, keys = Path(path), (key,) if isinstance(key, str) else tuple(key)
         strategy, alias = merge_for(merge, keys), name_for(path, name)
         if self._files.resolve(alias) is not None:
-            raise NameCollisionError(
+            raise errors.NameCollisionError(
                 f"the dataset {alias} already exists",
                 hint=f"bring the file into it: odfchain ingest {alias} FILE; "
                 "or choose another name with --as",
             )
         manifest = path.absolute().parent / f"{alias.name}.yaml"
-        taken = UsageError(
+        taken = errors.UsageError(
             f"{manifest} already exists", hint="choose another name with --as, or replace it with --force"
         )
         if manifest.exists() and not force:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from odfchain import errors
 from odfchain.assets import objects, stac
 from odfchain.assets.hrefs import (
     REFS,
@@ -31,15 +32,6 @@ from odfchain.assets.hrefs import (
     relative_to_lock,
 )
 from odfchain.assets.lock_table import AssetRow, Facts, text_fault
-from odfchain.errors import (
-    AssetError,
-    EngineError,
-    FetchError,
-    NameCollisionError,
-    OdfchainError,
-    SourceNotFoundError,
-    UsageError,
-)
 from odfchain.limits import ASSETS
 from odfchain.progress import SILENT, Progress
 from odfchain.startup import no_search_for_circles
@@ -74,11 +66,11 @@ class Derived:
         """
         if not self.faults:
             return
-        kinds = [AssetError, FetchError, SourceNotFoundError]
+        kinds = [errors.AssetError, errors.FetchError, errors.SourceNotFoundError]
         kind = min(
             (type(fault.error) for fault in self.faults), key=lambda k: kinds.index(k) if k in kinds else 1
         )
-        kind = kind if kind in kinds else FetchError
+        kind = kind if kind in kinds else errors.FetchError
         said = "; ".join(map(str, self.faults))
         raise kind(
             f"{counted(len(self.faults), 'asset')} cannot be recorded: {said}",
@@ -110,7 +102,7 @@ def derive(
         every = (asset for source in sources for asset in reader.assets(source))
         named = list(islice(every, ASSETS.rows + 1))
     if len(named) > ASSETS.rows:
-        raise AssetError(
+        raise errors.AssetError(
             f"more than {ASSETS.rows:,} assets, and a lock has no more rows",
             hint="make a lock for each collection",
         )
@@ -150,21 +142,21 @@ def probed_rows(
     for row, probe in zip(rows, probes, strict=True):
         before = row.facts.size_bytes
         if probe.facts is None:
-            kind = SourceNotFoundError if probe.missing else FetchError
+            kind = errors.SourceNotFoundError if probe.missing else errors.FetchError
             faults.append(stac.AssetFault(row.item_id, row.asset_key, kind(probe.problem)))
             continue
         tag = text_fault("etag", probe.facts.etag or "")
         if tag is not None:
             faults.append(
                 stac.AssetFault(
-                    row.item_id, row.asset_key, AssetError(f"its store says what no lock holds: {tag}")
+                    row.item_id, row.asset_key, errors.AssetError(f"its store says what no lock holds: {tag}")
                 )
             )
             continue
         size = probe.facts.size_bytes
         if size is not None and before is not None and size != before:
             if not sizes_are_claims:
-                problem = FetchError(f"{size:,} bytes instead of {before:,}")
+                problem = errors.FetchError(f"{size:,} bytes instead of {before:,}")
                 faults.append(stac.AssetFault(row.item_id, row.asset_key, problem))
                 continue
             warnings.append(f"{one_line(row.label)}: file:size says {before:,}, the store {size:,} bytes")
@@ -194,7 +186,7 @@ def _with_checksums(
                     row.location, stores, "sha256", etag=row.facts.strong_etag
                 )
             found.append(replace(row, facts=replace(row.facts, file_checksum=checksum)))
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             faults.append(stac.AssetFault(row.item_id, row.asset_key, error))
         progress.advance()
     return found
@@ -205,7 +197,7 @@ def _check_asked_for(named: Iterable[stac.NamedAsset], selection: stac.Selection
     items, assets = {asset.item_id for asset in named}, {asset.asset_key for asset in named}
     missing = sorted(selection.items - items) + sorted(selection.assets - assets)
     if missing:
-        raise AssetError(f"no item or asset is called {', '.join(map(one_line, missing))}")
+        raise errors.AssetError(f"no item or asset is called {', '.join(map(one_line, missing))}")
 
 
 def _distinct(named: Iterable[stac.NamedAsset]) -> list[stac.NamedAsset]:
@@ -223,7 +215,7 @@ def _distinct(named: Iterable[stac.NamedAsset]) -> list[stac.NamedAsset]:
         faults.append(f"{label}: in two collections, {one} and {other}")
         hint = "ids are unique inside a collection only: make a lock for each collection"
     if faults:
-        raise AssetError("; ".join(faults), hint=hint)
+        raise errors.AssetError("; ".join(faults), hint=hint)
     return list(found.values())
 
 
@@ -271,9 +263,9 @@ def project(source: str, rows: Rows, out: Path, options: ProjectOptions) -> Proj
     """
     root, assets = Path(source).resolve(), 0
     if not root.exists():
-        raise UsageError(f"{source}: no such file")
+        raise errors.UsageError(f"{source}: no such file")
     if out.resolve().is_relative_to(root):
-        raise UsageError(f"{out}: in the folder that is read", hint="choose another folder with --out")
+        raise errors.UsageError(f"{out}: in the folder that is read", hint="choose another folder with --out")
     targets = {
         path: out / (path.relative_to(root) if root.is_dir() else path.name) for path in _documents(root)
     }
@@ -323,17 +315,17 @@ def _move(item: dict[str, Any]) -> None:
         for place in (asset, *asset.get("alternate", {}).values()):
             href = place.get("href")
             if isinstance(href, str) and "://" not in href:
-                with contextlib.suppress(AssetError):  # what no lock could name stays
+                with contextlib.suppress(errors.AssetError):  # what no lock could name stays
                     place["href"] = parse_href(href, base).href()
 
 
 def _checked(targets: Mapping[Path, Path], rows: Rows, options: ProjectOptions) -> list[Path]:
     # files that are no documents have to be those of assets
-    faults, files = dict[Path, AssetError](), set[str]()
+    faults, files = dict[Path, errors.AssetError](), set[str]()
     for path, target in targets.items():
         try:
             _projected(path, rows, target.parent, options, files)
-        except AssetError as error:
+        except errors.AssetError as error:
             faults[path] = error
     bad = [
         error
@@ -343,7 +335,7 @@ def _checked(targets: Mapping[Path, Path], rows: Rows, options: ProjectOptions) 
     if len(bad) == 1:
         raise bad[0]
     if bad:
-        raise AssetError(f"{len(bad):,} documents are not STAC: {'; '.join(map(str, bad))}")
+        raise errors.AssetError(f"{len(bad):,} documents are not STAC: {'; '.join(map(str, bad))}")
     documents = [path for path in targets if path not in faults]
     taken = [targets[path] for path in documents if targets[path].exists()]
     if taken:
@@ -351,9 +343,11 @@ def _checked(targets: Mapping[Path, Path], rows: Rows, options: ProjectOptions) 
     return documents
 
 
-def _taken(targets: Sequence[Path]) -> NameCollisionError:
+def _taken(targets: Sequence[Path]) -> errors.NameCollisionError:
     more = f" and {len(targets) - 1:,} more" if targets[1:] else ""
-    return NameCollisionError(f"{targets[0]}{more}: already exists", hint="choose an empty folder with --out")
+    return errors.NameCollisionError(
+        f"{targets[0]}{more}: already exists", hint="choose an empty folder with --out"
+    )
 
 
 def _documents(root: Path) -> Iterator[Path]:
@@ -398,11 +392,13 @@ def _projected(
             for each, _ in found
         ]
         return "".join(shown).encode(), sum(count for _, count in found)
-    except AssetError as error:
+    except errors.AssetError as error:
         message = error.message if str(path) in error.message else f"{path}: {error.message}"
         raise type(error)(message, hint=error.hint) from None
     except ValueError:
-        raise AssetError(f"{path}: a number that is not finite, or a text that is not Unicode") from None
+        raise errors.AssetError(
+            f"{path}: a number that is not finite, or a text that is not Unicode"
+        ) from None
 
 
 def _check_item(item: Mapping[str, Any]) -> None:
@@ -415,13 +411,13 @@ def _check_item(item: Mapping[str, Any]) -> None:
         raise stac.NoDocumentError("an Item without an id, without properties or without assets")
     label = one_line(item["id"])
     if not isinstance(properties.get(STORAGE_SCHEMES, {}), dict):
-        raise AssetError(f"{label}: its {STORAGE_SCHEMES} are not a map")
+        raise errors.AssetError(f"{label}: its {STORAGE_SCHEMES} are not a map")
     for key, asset in assets.items():
         if not isinstance(asset, dict) or not isinstance(asset.get("href"), str):
-            raise AssetError(f"{label} {one_line(key)}: no href")
+            raise errors.AssetError(f"{label} {one_line(key)}: no href")
         others = asset.get("alternate", {})
         if not isinstance(others, dict) or not all(isinstance(each, dict) for each in others.values()):
-            raise AssetError(f"{label} {one_line(key)}: its alternates are not a map")
+            raise errors.AssetError(f"{label} {one_line(key)}: its alternates are not a map")
 
 
 def _write(
@@ -461,7 +457,7 @@ def _is_there(item: Mapping[str, Any], place: Mapping[str, Any], row: AssetRow, 
         return (
             placed(parse_href(href), item["properties"].get(STORAGE_SCHEMES), place.get(REFS)) == row.location
         )
-    except AssetError:
+    except errors.AssetError:
         return False
 
 
@@ -513,11 +509,15 @@ def _brought_up(document: Mapping[str, Any], *, keep_version: bool) -> dict[str,
     # 1.0 and 1.1 may be kept; older versions are always migrated
     extensions = document.get("stac_extensions") or []
     if not isinstance(extensions, list) or not all(isinstance(each, str) for each in extensions):
-        raise AssetError(f"{one_line(str(document.get('id')))}: its stac_extensions are not a list of URLs")
+        raise errors.AssetError(
+            f"{one_line(str(document.get('id')))}: its stac_extensions are not a list of URLs"
+        )
     version = str(document.get("stac_version"))
     parts = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
     if parts is not None and (int(parts[1]), int(parts[2])) > (1, 1):
-        raise AssetError(f"{one_line(str(document.get('id')))}: STAC {one_line(version)} is newer than 1.1")
+        raise errors.AssetError(
+            f"{one_line(str(document.get('id')))}: STAC {one_line(version)} is newer than 1.1"
+        )
     if keep_version and _KEPT.fullmatch(version):
         return copy.deepcopy(dict(document))
     found = _migrated(document)
@@ -539,7 +539,7 @@ def _migrated(document: Mapping[str, Any]) -> dict[str, Any]:
         import pystac  # noqa: PLC0415 - an optional library
         from pystac.serialization import identify_stac_object, migrate_to_latest  # noqa: PLC0415
     except ImportError:
-        raise EngineError(
+        raise errors.EngineError(
             "projecting needs pystac, which is not installed", hint="pip install 'odfchain[assets]'"
         ) from None
     try:

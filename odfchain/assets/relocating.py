@@ -23,6 +23,7 @@ from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from odfchain import errors
 from odfchain.assets.checking import Status, compared
 from odfchain.assets.hrefs import checked_location, relative_to
 from odfchain.assets.lock_table import AssetRow, Facts
@@ -39,14 +40,6 @@ from odfchain.assets.objects import (
     write,
 )
 from odfchain.assets.stac import AssetFault
-from odfchain.errors import (
-    AssetError,
-    FetchError,
-    InvalidIdError,
-    NameCollisionError,
-    OdfchainError,
-    SourceNotFoundError,
-)
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.locations import Location
@@ -119,12 +112,12 @@ def plan(rows: Iterable[AssetRow], to: Location, options: RelocateOptions) -> li
         target = _target_of(row, to, options)
         other = taken.setdefault(target.key, row)
         if other is not row:
-            raise NameCollisionError(
+            raise errors.NameCollisionError(
                 f"{one_line(row.label)} and {one_line(other.label)} would both become {target.href()}",
                 hint="--layout item-asset names copies by item and asset",
             )
         if target in sources and target != place_of(row.location, options.sources_in):
-            raise NameCollisionError(
+            raise errors.NameCollisionError(
                 f"{one_line(row.label)} would replace the source of {one_line(sources[target].label)}",
                 hint="name another place with --to",
             )
@@ -182,8 +175,10 @@ def _target_of(row: AssetRow, to: Location, options: RelocateOptions) -> Locatio
     try:
         below = to.below(key)
         return checked_location(below.store, below.container, below.endpoint, below.key)
-    except (AssetError, InvalidIdError) as error:
-        raise AssetError(f"{one_line(row.label)}: what its copy would be called: {error.message}") from None
+    except (errors.AssetError, errors.InvalidIdError) as error:
+        raise errors.AssetError(
+            f"{one_line(row.label)}: what its copy would be called: {error.message}"
+        ) from None
 
 
 def _key_of(row: AssetRow, options: RelocateOptions) -> str:
@@ -196,7 +191,9 @@ def _key_of(row: AssetRow, options: RelocateOptions) -> str:
     same = (prefix.store, prefix.container) == (row.location.store, row.location.container)
     start = f"{prefix.key}/" if prefix.key and not prefix.key.endswith("/") else prefix.key
     if not same or not key.startswith(start):
-        raise AssetError(f"{one_line(row.label)}: {row.location.href()} does not begin with the prefix")
+        raise errors.AssetError(
+            f"{one_line(row.label)}: {row.location.href()} does not begin with the prefix"
+        )
     return key[len(start) :]
 
 
@@ -280,20 +277,20 @@ def relocate(
     rows, faults = list[AssetRow](), list[AssetFault]()
     progress.phase("Copying", sum(each.row.facts.size_bytes or 0 for each in planned))
 
-    def one(item: Planned) -> tuple[Facts, bool] | OdfchainError:
+    def one(item: Planned) -> tuple[Facts, bool] | errors.OdfchainError:
         try:
             known = _arrived(item, targets, arrivals, options)
             if known is not None:
                 return known, False
             facts = _copied(item, sources, targets, options)
             arrivals.add(item, facts)
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             return error
         return facts, True
 
     with ThreadPoolExecutor(JOBS) as pool:
         for item, found in zip(planned, pool.map(one, planned), strict=True):
-            if isinstance(found, OdfchainError):
+            if isinstance(found, errors.OdfchainError):
                 faults.append(AssetFault(item.row.item_id, item.row.asset_key, found))
                 continue
             facts, is_new = found
@@ -310,7 +307,7 @@ def _check_letters(planned: Sequence[Planned]) -> None:
     alike = alike_in_folders(planned)
     if alike is not None and _ignores_case(Path(alike[1].target.key).parent):
         one, other = (one_line(each.row.label) for each in alike)
-        raise NameCollisionError(
+        raise errors.NameCollisionError(
             f"{one} and {other} would be one file: the file system here does not tell their names apart",
             hint="name another place with --to",
         )
@@ -352,7 +349,7 @@ def _copied(item: Planned, sources: Stores, targets: Stores, options: RelocateOp
         size = found.size_bytes
         try:
             _unchanged(row, sources)  # a copy within a store has no condition
-        except OdfchainError:
+        except errors.OdfchainError:
             remove(target, targets)
             raise
     else:
@@ -362,7 +359,7 @@ def _copied(item: Planned, sources: Stores, targets: Stores, options: RelocateOp
     if now.facts is None or now.facts.size_bytes != size:
         remove(target, targets)
         said = now.problem if now.facts is None else f"{now.facts.size_bytes} bytes instead of {size}"
-        raise FetchError(f"the copy at {target.href()} is not what was written: {said}")
+        raise errors.FetchError(f"the copy at {target.href()} is not what was written: {said}")
     return replace(now.facts, file_checksum=passing.checksum)
 
 
@@ -371,9 +368,9 @@ def _unchanged(row: AssetRow, sources: Stores) -> Facts:
     now = probe(row.location, sources)
     found = compared(row, now)
     if found.status is Status.MISSING:
-        raise SourceNotFoundError("no such object")
+        raise errors.SourceNotFoundError("no such object")
     if now.facts is None:
-        raise FetchError(found.errors[0])
+        raise errors.FetchError(found.errors[0])
     if found.status is Status.CHANGED:
         raise ChangedError(f"changed since it was locked: {', '.join(found.errors)}")
     return now.facts
@@ -386,7 +383,7 @@ def _check_target(item: Planned, targets: Stores, options: RelocateOptions) -> N
     if there.missing:
         return
     if there.facts is None:
-        raise FetchError(f"{target.href()}: {there.problem}")
+        raise errors.FetchError(f"{target.href()}: {there.problem}")
     if options.overwrite:
         return
     size, checksum = there.facts.size_bytes, locked.file_checksum or ""
@@ -397,7 +394,7 @@ def _check_target(item: Planned, targets: Stores, options: RelocateOptions) -> N
         said = "with another checksum than the lock's"
     else:
         return
-    raise NameCollisionError(f"{target.href()} is there, {said}", hint="--overwrite replaces it")
+    raise errors.NameCollisionError(f"{target.href()} is there, {said}", hint="--overwrite replaces it")
 
 
 class _Passing:

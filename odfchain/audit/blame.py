@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from odfchain import errors
 from odfchain.audit.lineage import (
     SourceUse,
     TextTree,
@@ -27,15 +28,6 @@ from odfchain.audit.lineage import (
 )
 from odfchain.audit.origins import Contribution, InputReads, Interval, Locator, Origins, Span, data_event
 from odfchain.chain.chain import HashedBlock
-from odfchain.errors import (
-    BadInputError,
-    ObjectCorruptedError,
-    ObjectNotFoundError,
-    OdfchainError,
-    SchemaError,
-    StoreError,
-    UsageError,
-)
 from odfchain.lazy import pa, pc
 from odfchain.limits import LINEAGE, LineageLimits
 from odfchain.odf.enums import TAKES_BACK, DatasetKind, OperationType
@@ -88,13 +80,13 @@ def read_rows(
     file = dataset.data.locate(ref.slice.physical_hash)
     if len(rows) != last - first + 1:
         interval = f"{start} to {ref.slice.offset_interval.end}"
-        raise SchemaError(
+        raise errors.SchemaError(
             f"{file}: block {ref.sequence_number} promises the records {interval}, and {last} is not there"
         )
     for row in rows:
         found = row.values.get(vocabulary.offset_column)
         if found != row.offset:
-            raise SchemaError(
+            raise errors.SchemaError(
                 f"{file}: the record {row.offset} says that its offset is {one_line(str(found))}"
             )
     return rows
@@ -129,8 +121,8 @@ def _read(
     try:
         with open_parquet(path) as file:
             return file.rows_between(first, last, columns)
-    except BadInputError as error:
-        raise ObjectCorruptedError(
+    except errors.BadInputError as error:
+        raise errors.ObjectCorruptedError(
             f"{path}: the slice cannot be read: {error.message}", hint=error.hint
         ) from None
 
@@ -160,11 +152,11 @@ def find_corrected(
                 continue
             offset = ref.slice.offset_interval.start + position
             (record,) = read_rows(dataset, ref, vocabulary, offset, offset)
-        except ObjectNotFoundError:
+        except errors.ObjectNotFoundError:
             return CorrectedRecord(
                 None, problem=f"not known: the slice of block {ref.sequence_number} is not here"
             )
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             return CorrectedRecord(None, problem=f"not known: {error}")
         return CorrectedRecord(record, ref.sequence_number)
     return CorrectedRecord(None, problem="no earlier record has the same key")
@@ -180,10 +172,10 @@ def _newest_match(
         return None
     op = vocabulary.operation_type_column
     if missing := [name for name in key if name not in row.values]:
-        raise SchemaError(f"the record has no column {missing[0]!r}, which is part of the key")
+        raise errors.SchemaError(f"the record has no column {missing[0]!r}, which is part of the key")
     table = _read(dataset, ref, [op, *key], 0, last)
     if missing := [name for name in (op, *key) if name not in table.column_names]:
-        raise SchemaError(f"the slice of block {ref.sequence_number} has no column {missing[0]!r}")
+        raise errors.SchemaError(f"the slice of block {ref.sequence_number} has no column {missing[0]!r}")
     try:
         mask = pc.invert(pc.is_in(table[op], value_set=pa.array(TAKES_BACK, table[op].type)))
         for name in key:
@@ -193,7 +185,7 @@ def _newest_match(
             mask = pc.and_(mask, pc.fill_null(same, fill_value=False))
         matches = pc.indices_nonzero(mask)
     except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError):  # KeyError: a name twice
-        raise SchemaError(f"the keys of block {ref.sequence_number} cannot be compared") from None
+        raise errors.SchemaError(f"the keys of block {ref.sequence_number} cannot be compared") from None
     return int(matches[-1].as_py()) if len(matches) else None
 
 
@@ -218,7 +210,7 @@ class Transaction:
     rows: tuple[BlamedRow, ...] = ()
     rows_problem: str | None = None
     """The reason for having no rows."""
-    damaged: OdfchainError | None = None
+    damaged: errors.OdfchainError | None = None
     source: SourceUse | None = None
     """Of a root dataset."""
     transform: HashedBlock | None = None
@@ -245,7 +237,7 @@ class Blame:
         return f"<{what}: {len(self.transactions):,} transactions>"
 
     @property
-    def damage(self) -> OdfchainError | None:
+    def damage(self) -> errors.OdfchainError | None:
         """The first damaged slice, if one was met."""
         return next((t.damaged for t in self.transactions if t.damaged), None)
 
@@ -280,15 +272,15 @@ def blame_records(
     """The origin of the records `[first; last]` (default: one), with what is missing or damaged."""
     last = first if last is None else last
     if first < 0 or last < first:
-        raise UsageError(
+        raise errors.UsageError(
             f"records {first} to {last} are no interval", hint="--to is the last record, included"
         )
     if last - first >= limits.rows:
-        raise UsageError(f"at most {limits.rows:,} records can be asked about at a time")
+        raise errors.UsageError(f"at most {limits.rows:,} records can be asked about at a time")
     locator = Locator(dataset)
     if locator.last_offset is None or last > locator.last_offset:
         known = "no records" if locator.last_offset is None else f"the records 0 to {locator.last_offset}"
-        raise UsageError(f"{dataset.alias} has {known}, not {last}")
+        raise errors.UsageError(f"{dataset.alias} has {known}, not {last}")
     origins = Origins(workspace, limits)
     found: list[Transaction] = []
     offset = first
@@ -363,7 +355,7 @@ def _rows(
     last: int,
     source: SourceUse | None,
     limits: LineageLimits,
-) -> tuple[tuple[BlamedRow, ...], str | None, OdfchainError | None]:
+) -> tuple[tuple[BlamedRow, ...], str | None, errors.OdfchainError | None]:
     if not dataset.data.contains(ref.slice.physical_hash):
         how = (
             f"a partial copy: `odfchain fetch {dataset.alias}` brings it"
@@ -374,10 +366,10 @@ def _rows(
     vocabulary = DatasetVocabulary.from_event(dataset.chain.nearest_event(SetVocab, head=block.hash))
     try:
         rows = read_rows(dataset, ref, vocabulary, first, last)
-    except (ObjectCorruptedError, SchemaError) as error:
+    except (errors.ObjectCorruptedError, errors.SchemaError) as error:
         return (), f"the slice is damaged: {error}", error
     # an unreadable disk is no damage
-    except StoreError as error:
+    except errors.StoreError as error:
         return (), f"the slice cannot be read: {error}", None
     key = source.primary_key if source else None
     blamed = []
@@ -416,7 +408,7 @@ def _corrected(
 def _kind_of(blame: Blame) -> DatasetKind | None:
     try:
         return blame.dataset.kind
-    except OdfchainError:
+    except errors.OdfchainError:
         return None
 
 

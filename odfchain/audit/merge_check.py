@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from odfchain import errors
 from odfchain.audit.chain_checks import Run, StoredChain, check_rules, count_slices, read_chain
 from odfchain.audit.input_claims import Find, shown
 from odfchain.audit.report import CORRECTIONS, MERGES, Report
@@ -52,14 +53,6 @@ from odfchain.branches.row_diff import (
 from odfchain.branches.three_way import Conflicts, MergedTables, MergeInput, ThreeWay
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE, DataEvent
-from odfchain.errors import (
-    ChainError,
-    IngestError,
-    ObjectNotFoundError,
-    OdfchainError,
-    SchemaError,
-    UsageError,
-)
 from odfchain.limits import AUDIT
 from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.events import AddData
@@ -189,7 +182,7 @@ class MergeAgain:
         data = rows.select(range(1, rows.num_columns))
         try:
             net = net_of(rows.column(0).to_numpy(), data, self.sides.key)
-        except ChainError as error:
+        except errors.ChainError as error:
             found.faults.append(error.message)
             return None
         # a merge writes one change for each key, in a fixed order
@@ -483,7 +476,7 @@ def taken_back_in_vain_by_key(rows: pa.Table, key: Sequence[str]) -> Numbers:
 def check_merges(run: Run, outcomes: Outcomes, find: Find, *, jobs: int = 2) -> None:
     """The merges of the blocks `(after, upto]`, each where its record first appears."""
     carrying = (HashedBlock(item.name, item.block) for item in run.chain.blocks.newest_first(MERGE))
-    damaged: list[tuple[HashedBlock, OdfchainError]] = []
+    damaged: list[tuple[HashedBlock, errors.OdfchainError]] = []
     merges = first_records(carrying, damaged)
     for block, error in damaged:
         if run.after < block.block.sequence_number <= run.upto:
@@ -526,14 +519,14 @@ class _Checking:
             asked = self._input(merge) if self._is_from_there(merge) else None
             if asked is not None and self._sources_are_sound(merge, asked):
                 self._check_outcome(merge, asked)
-        except ObjectNotFoundError as error:
+        except errors.ObjectNotFoundError as error:
             self._skip(f"block {number} cannot be merged again: {error.message}")
-        except (SchemaError, IngestError, UsageError) as error:
+        except (errors.SchemaError, errors.IngestError, errors.UsageError) as error:
             self._fault(merge, f"the two sides cannot be merged: {error.message}")
         except MemoryError:
             self._skip("there is not enough memory to merge again")
         except UNREADABLE as error:
-            reason = error.message if isinstance(error, OdfchainError) else str(error)
+            reason = error.message if isinstance(error, errors.OdfchainError) else str(error)
             self._fault(merge, f"it cannot be merged again: {one_line(reason)}")
 
     def _skip(self, reason: str) -> None:

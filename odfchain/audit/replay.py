@@ -22,21 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain import errors
 from odfchain.audit.chain_checks import Run, hash_at
 from odfchain.audit.input_claims import Find, first_difference, missing_input
 from odfchain.audit.lineage import input_aliases
 from odfchain.audit.report import BLOCKS, CHECKPOINTS, HEAD, INPUTS, LINKS, OF_ENGINES, REPLAY, Replay, Report
 from odfchain.chain.chain import HashedBlock
-from odfchain.errors import (
-    DatasetNotFoundError,
-    DivergedInputError,
-    JavaNotFoundError,
-    OdfchainError,
-    QueryError,
-    RefusedQueryError,
-    StorageFullError,
-    TransformError,
-)
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import ExecuteTransform, OffsetInterval
 from odfchain.odf.identity import DatasetId, Multihash
@@ -164,14 +155,14 @@ def _plans(
         try:
             for step in plan_recorded(dataset, at_hand, tail=after, head=upto):
                 yield remaining.popleft(), step
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             # planning goes on behind the transaction that cannot be planned
             after = remaining[0].hash
             yield remaining.popleft(), _unplanned(error)
 
 
-def _unplanned(error: OdfchainError) -> _Outcome:
-    if isinstance(error, TransformError) and not isinstance(error, DivergedInputError):
+def _unplanned(error: errors.OdfchainError) -> _Outcome:
+    if isinstance(error, errors.TransformError) and not isinstance(error, errors.DivergedInputError):
         return _Outcome(fault=error.message, check=INPUTS)
     # an input that has changed since proves nothing about this block
     return _Outcome(unchecked=error.message)
@@ -210,7 +201,7 @@ def _started(
     transform = unmarked(plan.step.transform.transform)
     try:
         engine = engines.find(transform)
-    except (TransformError, DatasetNotFoundError) as error:
+    except (errors.TransformError, errors.DatasetNotFoundError) as error:
         return _Outcome(unchecked=error.message)
     return pool.submit(_replayed, dataset, plan, engine, engines.name(transform), progress)
 
@@ -225,14 +216,14 @@ def _replayed(
             notes = tuple(_checkpoint_notes(recorded, done, done.version or name))
             if done.version is not None:
                 name = f"{recorded.step.transform.transform.engine}_{done.version}"
-    except (JavaNotFoundError, StorageFullError):
+    except (errors.JavaNotFoundError, errors.StorageFullError):
         raise
-    except RefusedQueryError as error:
+    except errors.RefusedQueryError as error:
         # what is allowed changes with the engine, and says nothing about who recorded it (RFC-016)
         return _Outcome(unchecked=f"it cannot be replayed: {name} refuses the query: {error}")
-    except QueryError as error:
+    except errors.QueryError as error:
         return _Outcome(fault=f"DataNotReproducible: {name} refuses the query: {error}", engine=name)
-    except OdfchainError as error:
+    except errors.OdfchainError as error:
         return _Outcome(unchecked=f"it cannot be replayed: {error}")
     if not differences:
         old, new = recorded.event.new_checkpoint, done.checkpoint
@@ -271,7 +262,7 @@ def _first(
     path = dataset.data.path(data.physical_hash)
     try:
         difference = first_difference(path, replayed, offset_column=offset_column)
-    except OdfchainError as error:
+    except errors.OdfchainError as error:
         yield f"the records differ from the replayed ones (where, is not known: {error})"
         return
     if difference is not None:

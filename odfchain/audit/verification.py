@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odfchain import errors
 from odfchain.audit.chain_checks import Run
 from odfchain.audit.dataset_checks import VerifyOptions, examine, is_trusted
 from odfchain.audit.input_claims import missing_input
@@ -25,17 +26,6 @@ from odfchain.chain.statements import (
     parse_did,
     read_key_file,
     sign_attestation,
-)
-from odfchain.errors import (
-    BrokenChainError,
-    CodecError,
-    CorruptedPeerError,
-    DatasetNotFoundError,
-    OdfchainError,
-    StorageFullError,
-    StoreError,
-    TransferError,
-    UsageError,
 )
 from odfchain.limits import LIMITS, LINEAGE
 from odfchain.odf.block_codec import decode_block
@@ -90,7 +80,7 @@ def verify_datasets(
     options = options or VerifyOptions()
     named = {(item.folder, item.ref): item for item in datasets}
     if (options.after is not None or options.upto is not None) and len(named) != 1:
-        raise UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
+        raise errors.UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
     trusted = trusted_auditors(workspace, options)
     files = list(named.values())
     found, missing = _upstream_at_hand(workspace, files) if options.recursive else (files, {})
@@ -114,14 +104,14 @@ def verify_datasets(
 def trusted_auditors(workspace: WorkspaceFiles, options: VerifyOptions) -> tuple[str, ...]:
     """The auditors that the workspace's settings trust."""
     if options.trusted_by and not options.replay:
-        raise UsageError(
+        raise errors.UsageError(
             "the word of trusted auditors spares a replay, and none is asked for: everything else is checked "
             "anyway",
             hint="add --replay; or leave out --trusted-by, and `odfchain attestations` lists who said what",
         )
     trusted = tuple(dict.fromkeys(workspace.config.audit.trusted_auditors))
     if options.trusted_by > len(trusted):
-        raise UsageError(
+        raise errors.UsageError(
             f"{options.trusted_by} trusted auditors are asked for, and the settings name {len(trusted)}",
             hint=f"name their DIDs under audit.trustedAuditors in {workspace.root / 'config.yaml'}",
         )
@@ -134,7 +124,7 @@ def finder(workspace: WorkspaceFiles) -> Callable[[DatasetId], DatasetFiles | No
     def find(dataset_id: DatasetId) -> DatasetFiles | None:
         try:
             return workspace.dataset(dataset_id)
-        except (DatasetNotFoundError, StoreError):
+        except (errors.DatasetNotFoundError, errors.StoreError):
             return None
 
     return find
@@ -148,7 +138,7 @@ def _inputs_tree(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[
     def expand(parent: DatasetFiles, depth: int) -> list[dict[str, Any]]:
         try:
             transform = DatasetState.read(parent.chain).transform
-        except OdfchainError:
+        except errors.OdfchainError:
             return []
         return [one(item, depth) for item in (transform.inputs if transform is not None else ())]
 
@@ -159,7 +149,7 @@ def _inputs_tree(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[
         try:
             here = workspace.dataset(str(target))
             found |= {"alias": str(here.alias), "missing": False, "kind": here.kind.value.lower()}
-        except OdfchainError:
+        except errors.OdfchainError:
             return found | {"inputs": []}
         if here.folder in seen or depth >= LINEAGE.depth:
             return found | {"inputs": []}
@@ -250,14 +240,14 @@ def _upstream_at_hand(
         try:
             # a chain that cannot be read has no inputs here; its own verification reports the damage
             transform = DatasetState.read(dataset.chain).transform
-        except OdfchainError:
+        except errors.OdfchainError:
             continue
         for item in reversed(transform.inputs if transform is not None else ()):
             ref = item.dataset_ref
             target = ref.id if isinstance(ref, RemoteDatasetId) else ref
             try:
                 stack.append((like(workspace.dataset(str(target)), dataset), False))
-            except (DatasetNotFoundError, StoreError):
+            except (errors.DatasetNotFoundError, errors.StoreError):
                 missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
     return found, missing
 
@@ -347,7 +337,7 @@ def remote_copy(
 def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignaturePolicy) -> Multihash | None:
     try:
         offer = read_offer(peer, policy)
-    except CorruptedPeerError as error:
+    except errors.CorruptedPeerError as error:
         copy.wrong[HEAD_KEY] = error.message
         return None
     if offer is None:
@@ -361,7 +351,7 @@ def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignatureP
     for file, what in _STATEMENTS.items():
         try:
             content = peer.signed(file)
-        except TransferError as error:
+        except errors.TransferError as error:
             copy.notes.append(f"{what} cannot be read: {one_line(error.message, 800)}")
             continue
         if content is not None:
@@ -374,7 +364,7 @@ def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignatureP
 def _receive_profiles(peer: Peer, copy: RemoteCopy, progress: Progress) -> None:
     try:
         lines = published(copy.dataset, SnapshotKind.PROFILE)
-    except OdfchainError:
+    except errors.OdfchainError:
         return  # the chain, or the file of lines: verification says so
     sizes = {line.object: line.size for line in lines}
     folder = copy.dataset.folder
@@ -397,17 +387,17 @@ def _receive_chain(
         key = ObjectKey(ObjectKind.BLOCK, current)
         try:
             data = peer.block(current)
-        except CorruptedPeerError as error:
+        except errors.CorruptedPeerError as error:
             copy.wrong[str(key)] = error.message
             break
-        except TransferError as error:
+        except errors.TransferError as error:
             copy.unreached[str(key)] = error.message
             break
         fsio.create_file(folder / str(key), data)
         progress.advance()
         try:
             block = decode_block(data)
-        except CodecError:
+        except errors.CodecError:
             break  # verification says so
         for item in objects_of(block):
             objects.setdefault((item.key, item.size), item)
@@ -420,7 +410,7 @@ def _check_space(folder: Path, total: int, where: str) -> None:
         free = shutil.disk_usage(folder).free
     # the peer states these sizes: refused before the disk is full
     if total > free:
-        raise StorageFullError(
+        raise errors.StorageFullError(
             f"{folder}: {total:,} bytes of objects of {where} do not fit into the {free:,} that are free",
             hint="make room, or pull a part of it (--last, --metadata-only) and verify that",
         )
@@ -430,9 +420,9 @@ def _receive(peer: Peer, copy: RemoteCopy, key: ObjectKey, size: int, progress: 
     target = copy.dataset.folder / str(key)
     try:
         peer.fetch(key, size, target, progress)
-    except CorruptedPeerError as error:
+    except errors.CorruptedPeerError as error:
         copy.wrong[str(key)] = error.message
-    except TransferError as error:
+    except errors.TransferError as error:
         copy.unreached[str(key)] = error.message
 
 
@@ -484,7 +474,7 @@ def verify_remote(
     """
     options = options or VerifyOptions()
     if options.replay or options.recursive:
-        raise UsageError(
+        raise errors.UsageError(
             "what is elsewhere is verified without a replay and without its inputs",
             hint="pull the datasets, then verify them here",
         )
@@ -532,7 +522,7 @@ def attest(
     """
     options = options or VerifyOptions()
     if (options.after, options.upto, options.last) != (None, None, None):
-        raise UsageError("an attestation is about the whole chain up to the head, not about a range")
+        raise errors.UsageError("an attestation is about the whole chain up to the head, not about a range")
     key = read_key_file(key_file)
     (report,) = [
         found
@@ -541,12 +531,14 @@ def attest(
     ]
     # a signed accusation must not be made by accident
     if report.verdict == FAULTY and not faulty:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias}: {len(report.faults):,} faults were found; nothing was signed",
             hint="`odfchain verify` lists them; --faulty signs that the dataset is faulty",
         )
     if report.head is None or report.sequence_number is None or report.kind is None:
-        raise BrokenChainError(f"{dataset.alias}: the chain cannot be followed, so no head can be attested")
+        raise errors.BrokenChainError(
+            f"{dataset.alias}: the chain cannot be followed, so no head can be attested"
+        )
     document = report.to_document()
     done = tuple(n for n in CHECKS if report.state(n) in {"passed", "failed", "notApplicable"})
     attestation = Attestation(
@@ -589,7 +581,7 @@ def add_statement(workspace: WorkspaceFiles, dataset: DatasetFiles, text: str) -
     line = text.strip()
     item = read_attestation(line.encode())
     if item.dataset_id == dataset.id and not _in_chain(dataset, item):
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias}: block {item.sequence_number} ({item.head}) is not in its chain",
             hint="pull first: the attestation may be of a later block",
         )

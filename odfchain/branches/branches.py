@@ -10,19 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from odfchain import errors
 from odfchain.chain.index import MERGE
 from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.errors import (
-    BrokenChainError,
-    BusyError,
-    ChainError,
-    NameCollisionError,
-    ObjectNotFoundError,
-    PointNotFoundError,
-    RefConflictError,
-    StoreError,
-    UnsavedBlocksError,
-)
 from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import check_branch_name
@@ -115,7 +105,7 @@ class BlockGraph:
             else:
                 beyond = middle
         if found is None or self.number(found) != common:
-            raise ChainError(
+            raise errors.ChainError(
                 f"blocks {one} and {other} are of different chains: they have no block in common"
             )
         return found
@@ -180,7 +170,7 @@ class BlockGraph:
         # what was merged at or before a fork is an ancestor of it
         (mine, lacking), (theirs, lacking_too) = self._tips(ones, forks), self._tips(others, forks)
         if both := lacking & lacking_too:
-            raise ObjectNotFoundError(
+            raise errors.ObjectNotFoundError(
                 f"{self._dataset.alias}: both sides merged block {min(both, key=str)}, which is not here",
                 hint=f"`odfchain fetch {self._dataset.alias} --merged` brings what was merged",
             )
@@ -279,7 +269,7 @@ def create_branch(dataset: DatasetFiles, name: str, at: Point | None = None) -> 
     if isinstance(at, Multihash) and reference_of(dataset, block) is None:
         with fsio.try_locked(lock_path(dataset)) as free:
             if not free:
-                raise BusyError(
+                raise errors.BusyError(
                     f"{dataset.alias}: something is being pulled into it, or its garbage is being collected",
                     hint="run the command again when that is done",
                 )
@@ -294,14 +284,14 @@ def _point(dataset: DatasetFiles, name: str, block: Multihash) -> None:
     fsio.remove_quietly(dataset.on(name).index_path)  # of a branch that other tools have removed
     try:
         dataset.chain.set_ref(name, block, expected=None)
-    except RefConflictError:
+    except errors.RefConflictError:
         _check_free(dataset, name)
         raise
 
 
 def _check_free(dataset: DatasetFiles, name: str) -> None:
     if dataset.chain.head(name) is not None:
-        raise NameCollisionError(
+        raise errors.NameCollisionError(
             f"{dataset.alias} has a branch {name!r} already",
             hint=f"choose another name; `odfchain branch list {dataset.alias}` lists the branches",
         )
@@ -312,8 +302,8 @@ def _check_whole(dataset: DatasetFiles, block: Multihash) -> None:
     try:
         for _ in dataset.chain.walk(block):
             pass
-    except (ObjectNotFoundError, BrokenChainError) as error:
-        raise PointNotFoundError(
+    except (errors.ObjectNotFoundError, errors.BrokenChainError) as error:
+        raise errors.PointNotFoundError(
             f"{dataset.alias}: no reference leads to block {block}, and its chain is here no more: {error}"
         ) from None
 
@@ -346,7 +336,7 @@ def _described(dataset: DatasetFiles, graph: BlockGraph, name: str) -> Branch:
 def _signature(branch: DatasetFiles) -> str:
     try:
         return str(branch.head_signature().status)
-    except StoreError:  # something else is in its place
+    except errors.StoreError:  # something else is in its place
         return str(SignatureStatus.INVALID)
 
 
@@ -368,7 +358,7 @@ def delete_branch(
     block = DatasetState.read(there.chain).head
     merged = _is_merged(there, block)
     if not merged and not force:
-        raise UnsavedBlocksError(
+        raise errors.UnsavedBlocksError(
             f"{dataset.alias}: branch {name!r} has blocks that neither the head nor another branch has, "
             "or has merged",
             hint=f"`odfchain diff {dataset.alias} {name}` shows what they change; "

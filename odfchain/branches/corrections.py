@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 from pyarrow import types as t
 
+from odfchain import errors
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.conflict_file import UNDECIDED, Resolution, check_decided, read_resolution
 from odfchain.branches.foreign_keys import references_of
@@ -38,14 +39,6 @@ from odfchain.branches.row_diff import (
     tree_of,
 )
 from odfchain.branches.three_way import MergeInput
-from odfchain.errors import (
-    BadInputError,
-    GuardError,
-    NothingToCommitError,
-    OversizedInputError,
-    PointNotFoundError,
-    UsageError,
-)
 from odfchain.odf.arrow_schema import nullable, slice_schema
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddData
@@ -108,16 +101,16 @@ class Wanted:
         """
         for name in names:
             if names.count(name) > 1:
-                raise BadInputError(f"column {one_line(name)!r} comes twice", file=file, row=row)
+                raise errors.BadInputError(f"column {one_line(name)!r} comes twice", file=file, row=row)
             if name not in self.data.names:
-                raise BadInputError(
+                raise errors.BadInputError(
                     f"there is no column {one_line(name)!r} in the dataset (it has "
                     f"{', '.join(map(one_line, self.data.names))})",
                     file=file,
                     row=row,
                 )
         if missing := [name for name in self.key if name not in names]:
-            raise BadInputError(
+            raise errors.BadInputError(
                 f"column {one_line(missing[0])!r} of the primary key is missing", file=file, row=row
             )
 
@@ -131,9 +124,9 @@ def read_given(path: Path, wanted: Wanted, form: str | None = None) -> GivenRows
     """
     form = form or _SUFFIXES.get(path.suffix.lower())
     if form is None:
-        raise UsageError(f"{path}: corrections are read from .csv, .ndjson and .parquet")
+        raise errors.UsageError(f"{path}: corrections are read from .csv, .ndjson and .parquet")
     if not path.is_file():
-        raise UsageError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+        raise errors.UsageError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
     readers: dict[str, Callable[[Path, Wanted], GivenRows]] = {
         "csv": _csv, "ndjson": _ndjson, "parquet": _parquet,
     }  # fmt: skip
@@ -144,8 +137,8 @@ def read_given(path: Path, wanted: Wanted, form: str | None = None) -> GivenRows
     return found
 
 
-def _oversized(path: Path) -> OversizedInputError:
-    return OversizedInputError(
+def _oversized(path: Path) -> errors.OversizedInputError:
+    return errors.OversizedInputError(
         f"it has more than {MOST_BYTES:,} bytes; corrections are held in memory",
         file=str(path),
         hint="split it into several files, or ingest it as a source of its own",
@@ -181,10 +174,10 @@ def _csv(path: Path, wanted: Wanted) -> GivenRows:
             ),
         )
     except UnicodeDecodeError:
-        raise BadInputError("it is not UTF-8", file=str(path)) from None
+        raise errors.BadInputError("it is not UTF-8", file=str(path)) from None
     except (pa.ArrowException, csv.Error) as error:
         row = torn[0] if torn else None
-        raise BadInputError(f"it is not CSV: {first_line(error)}", file=str(path), row=row) from None
+        raise errors.BadInputError(f"it is not CSV: {first_line(error)}", file=str(path), row=row) from None
     columns = {}
     for name in names:
         field = wanted.data.field(name)
@@ -225,7 +218,7 @@ def _ndjson(path: Path, wanted: Wanted) -> GivenRows:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise BadInputError("it is not UTF-8", file=str(path)) from None
+        raise errors.BadInputError("it is not UTF-8", file=str(path)) from None
     for line in text.split("\n"):
         if not line.strip():
             continue
@@ -236,9 +229,9 @@ def _ndjson(path: Path, wanted: Wanted) -> GivenRows:
             )
         except (ValueError, RecursionError) as error:
             message = f"it is not JSON: {one_line(str(error))}"
-            raise BadInputError(message, file=str(path), row=number) from None
+            raise errors.BadInputError(message, file=str(path), row=number) from None
         if not isinstance(row, dict):
-            raise BadInputError("it is not an object", file=str(path), row=number)
+            raise errors.BadInputError("it is not an object", file=str(path), row=number)
         wanted.check(list(row), str(path), number)
         rows.append(row)
     names = [name for name in wanted.data.names if name in wanted.key or any(name in row for row in rows)]
@@ -320,15 +313,15 @@ def _or_name_the_row(make: Callable[[Any], pa.Array], values: Any, field: pa.Fie
         ) from None
 
 
-def _wrong(field: pa.Field, file: str, row: int, problem: str) -> BadInputError:
-    return BadInputError(f"column `{one_line(field.name)}`: {one_line(problem)}", file=file, row=row)
+def _wrong(field: pa.Field, file: str, row: int, problem: str) -> errors.BadInputError:
+    return errors.BadInputError(f"column `{one_line(field.name)}`: {one_line(problem)}", file=file, row=row)
 
 
 def _check_nulls(found: GivenRows, wanted: Wanted) -> None:
     # a key must not be all nulls, and a required column must not be set to null
     nameless = np.all([found.rows.column(name).is_null().to_numpy() for name in wanted.key], axis=0)
     if nameless.any():
-        raise BadInputError(
+        raise errors.BadInputError(
             f"the primary key ({', '.join(wanted.key)}) is null",
             file=found.file,
             row=int(nameless.argmax()) + 1,
@@ -359,7 +352,7 @@ def check_distinct(files: Sequence[GivenRows], wanted: Wanted) -> None:
     places = [place(files, int(number[at])) for number in (first, last)]
     (there, row), (here, again) = places
     where = f"row {row + 1:,}" if there is here else f"{there.file}, row {row + 1:,}"
-    raise BadInputError(
+    raise errors.BadInputError(
         f"{key_text(here.rows.select(wanted.key), again)} comes twice: also in {where}",
         file=here.file,
         row=again + 1,
@@ -417,7 +410,7 @@ def correct(
         for given in (read_given(path, wanted, corrections.form) for path in corrections.remove)
     ]
     if not files and not gone:
-        raise UsageError("name the files of corrections, or --remove a file of keys")
+        raise errors.UsageError("name the files of corrections, or --remove a file of keys")
     check_distinct([*files, *gone], wanted)
     system_time = state.next_system_time(corrections.system_time)
     _check_future(files, wanted.event_time, bound(system_time))
@@ -428,22 +421,22 @@ def correct(
                 dataset, state, rows_of_changes(diff, state.vocabulary), staging=staging,
                 system_time=system_time, bound=bound(system_time),
             )  # fmt: skip
-        except NothingToCommitError:
+        except errors.NothingToCommitError:
             return ChangeOutcome.nothing(state)
         return recorded.commit(dataset, state, system_time, check)
 
 
 def _wanted(dataset: DatasetFiles, state: DatasetState) -> Wanted:
     if state.seed.dataset_kind is not DatasetKind.ROOT:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias} is a derivative dataset: its data are computed",
             hint="correct the inputs that it is computed from",
         )
     schema = state.schema
     if schema is None:
-        raise UsageError(f"{dataset.alias} has no rows yet, so there is nothing to correct")
+        raise errors.UsageError(f"{dataset.alias} has no rows yet, so there is nothing to correct")
     if not state.primary_key:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias} has no primary key, so nothing says which row a correction is of",
             hint="a merge strategy with a key, or `primaryKey` in CONSTRAINTS.yaml, gives it one",
         )
@@ -497,7 +490,7 @@ def _check_future(files: Sequence[GivenRows], name: str, bound: Timestamp | None
         if late.any():
             row = int(late.argmax())
             time = tree_of(each.rows.column(name)[row])
-            raise GuardError(
+            raise errors.GuardError(
                 f"{each.file}: row {row + 1:,}: the event time {time} is later than {bound}, the latest that "
                 "is taken without asking",
                 flag=ALLOW_FUTURE,
@@ -525,8 +518,8 @@ def _check_known(
         problem = f"{keys} not recorded in {dataset.alias}: {'; '.join(named)}{more}"
         first = place(files, int(at[0]))[0].file
         if removing:
-            raise BadInputError(f"{problem}; only what is there can be removed", file=first)
-        raise GuardError(f"{first}: {problem}", flag=ALLOW_NEW)
+            raise errors.BadInputError(f"{problem}; only what is there can be removed", file=first)
+        raise errors.GuardError(f"{first}: {problem}", flag=ALLOW_NEW)
 
 
 def _check_whole(after: pa.Table, files: Sequence[GivenRows], new: Numbers, wanted: Wanted) -> None:
@@ -535,7 +528,7 @@ def _check_whole(after: pa.Table, files: Sequence[GivenRows], new: Numbers, want
         missing = new & after.column(column.name).is_null().to_numpy()
         if not column.nullable and column.name not in wanted.key and missing.any():
             given, row = place(files, int(missing.argmax()))
-            raise BadInputError(
+            raise errors.BadInputError(
                 f"column `{one_line(column.name)}`: a new row needs a value", file=given.file, row=row + 1
             )
 
@@ -595,23 +588,23 @@ def revert(dataset: DatasetFiles, request: RevertRequest, means: MergeMeans) -> 
 def _before(dataset: DatasetFiles, state: DatasetState, block: Multihash) -> Multihash:
     # the block before one that can be taken back
     if state.seed.dataset_kind is not DatasetKind.ROOT:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias} is a derivative dataset: its data are computed",
             hint="revert a block of the inputs that it is computed from",
         )
     if not is_referenced(dataset, block, head=state.head):
-        raise PointNotFoundError(
+        raise errors.PointNotFoundError(
             f"{dataset.label} does not have block {block}, so there is nothing to take back",
             hint=f"`odfchain log {dataset.label}` lists its blocks",
         )
     found = dataset.chain.get(block)
     if not isinstance(found.event, AddData) or found.event.new_data is None or found.prev_block_hash is None:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.label}: block {found.sequence_number:,} ({found.event.KIND}) has no data to take back",
             hint=f"`odfchain log {dataset.label}` lists the blocks that have",
         )
     if not state.primary_key:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias} has no primary key, so nothing says which rows came after those of the block"
         )
     return found.prev_block_hash

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from odfchain import errors
 from odfchain.branches.conflict_file import check_ending, write_rows
 from odfchain.branches.key_lookup import (
     TAKEN_BACK,
@@ -34,15 +35,6 @@ from odfchain.branches.key_lookup import (
     takes_any_back,
 )
 from odfchain.branches.row_history import are_changes
-from odfchain.errors import (
-    BadInputError,
-    DatasetNotFoundError,
-    ForeignKeyError,
-    ObjectCorruptedError,
-    OdfchainError,
-    SchemaError,
-    SliceNotFoundError,
-)
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import schema_of_event, slice_schema
 from odfchain.odf.enums import DatasetKind, OperationType
@@ -110,12 +102,12 @@ def _line(row: dict[str, Any]) -> str:
     return f"{shown}, in {key}{' (' + row['origin'] + ')' if row['origin'] else ''}"
 
 
-def refusal(found: Sequence[Broken]) -> ForeignKeyError:
+def refusal(found: Sequence[Broken]) -> errors.ForeignKeyError:
     """The error of rows that are refused."""
     lines = [line for item in found for line in item.lines][:SHOWN]
     left = sum(item.count for item in found) - len(lines)
     lines += [f"… and {left:,} more"] if left > 0 else []
-    return ForeignKeyError(
+    return errors.ForeignKeyError(
         f"{'; '.join(item.message for item in found)}; nothing was committed",
         list(found),
         excerpt=tuple(lines),
@@ -237,7 +229,7 @@ def _file(dataset: DatasetFiles, item: ev.DataSlice, names: ev.DatasetVocabulary
     # not hashed: slices were checked when they came, and to hash them costs a multiple of reading their keys
     path = dataset.data.path(item.physical_hash)
     if not path.is_file():
-        raise SliceNotFoundError.of(dataset.alias, path)
+        raise errors.SliceNotFoundError.of(dataset.alias, path)
     return SliceFile(path, names, item.offset_interval)
 
 
@@ -388,14 +380,14 @@ class ForeignKeys:
 
     def _holds(self, key: ForeignKey, rows: Rows, *, strict: bool) -> Broken | None:
         target = self._target(key, rows)
-        problem: OdfchainError | None = None
+        problem: errors.OdfchainError | None = None
         if target is None:
-            problem = DatasetNotFoundError(
+            problem = errors.DatasetNotFoundError(
                 f"{rows.name}: its foreign key {key} refers to {key.dataset}, which is not here",
                 hint="pull it, or add it again",
             )
         elif (why := cannot_refer(key, rows, target)) is not None:
-            problem = SchemaError(f"{rows.name}: its foreign key {key} does not hold: {why}")
+            problem = errors.SchemaError(f"{rows.name}: its foreign key {key} does not hold: {why}")
         if problem is not None and strict:
             raise problem
         if problem is not None:
@@ -504,7 +496,7 @@ class ForeignKeys:
                 if on.ref != ref or on.chain.head() is None or dataset.id == own:
                     continue
                 child = self.pending.get(dataset.id) or Rows.up_to(on, DatasetState.read(on.chain))
-            except OdfchainError:
+            except errors.OdfchainError:
                 continue  # it cannot be read, or what it declares is not understood: it refuses its own rows
             for key in child.constraints.foreign_keys:
                 if key.dataset == own and not key.changes:
@@ -515,13 +507,15 @@ class ForeignKeys:
 def _readable(rows: Rows) -> Iterator[None]:
     try:
         yield
-    except BadInputError as error:
-        raise ObjectCorruptedError(
+    except errors.BadInputError as error:
+        raise errors.ObjectCorruptedError(
             f"{error.file or rows.dataset.folder}: the slice cannot be read: {error.message}",
             hint="`odfchain verify` says what else is wrong with it",
         ) from None
     except (pa.ArrowException, ValueError) as error:
-        raise ObjectCorruptedError(f"{rows.name}: keys cannot be compared: {first_line(error)}") from None
+        raise errors.ObjectCorruptedError(
+            f"{rows.name}: keys cannot be compared: {first_line(error)}"
+        ) from None
 
 
 def finder(workspace: WorkspaceFiles) -> Find:
@@ -530,7 +524,7 @@ def finder(workspace: WorkspaceFiles) -> Find:
     def find(name: DatasetId) -> DatasetFiles | None:
         try:
             return workspace.dataset(name)
-        except DatasetNotFoundError:
+        except errors.DatasetNotFoundError:
             return None
 
     return find
@@ -589,7 +583,7 @@ def _where_it_is(wanted: WantedKeys, missing: Numbers, target: Rows) -> str:
             there = in_force_of(
                 wanted, Rows.up_to(on, DatasetState.read(on.chain)).files(), target.columns.key
             )
-        except (OdfchainError, pa.ArrowException, ValueError):
+        except (errors.OdfchainError, pa.ArrowException, ValueError):
             continue
         if (count := int((there & missing).sum())) > most:
             most, best = count, branch

@@ -18,18 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from odfchain import errors
 from odfchain.branches.diff import Change, table_of_changes
 from odfchain.branches.intervals import MergedColumns, slice_batches
 from odfchain.branches.key_lookup import WantedKeys, groups_with, key_schema, keys_of
 from odfchain.branches.row_diff import RowDiff, array_of, take
 from odfchain.chain.chain import MetadataChain
-from odfchain.errors import (
-    BadInputError,
-    ObjectNotFoundError,
-    PointNotFoundError,
-    SliceNotFoundError,
-    UsageError,
-)
 from odfchain.odf.enums import OperationType
 from odfchain.odf.events import AddData, DataSlice, ExecuteTransform
 from odfchain.odf.identity import Multihash
@@ -144,7 +138,7 @@ def primary_key_of(dataset: DatasetFiles, state: DatasetState) -> tuple[str, ...
     """
     if key := state.primary_key:
         return key
-    raise UsageError(
+    raise errors.UsageError(
         f"{dataset.alias}: no primary key is recorded that tells which rows were one",
         hint=f"`odfchain tail {dataset.alias}` shows the records as they came",
     )
@@ -210,7 +204,7 @@ class _Sought:
     def of(cls, dataset: DatasetFiles, state: DatasetState, given: Mapping[str, Any]) -> _Sought:
         key = primary_key_of(dataset, state)
         if set(given) != set(key):
-            raise UsageError(
+            raise errors.UsageError(
                 f"{dataset.alias}: the primary key is {one_line(', '.join(key))}, "
                 f"not {one_line(', '.join(given)) or 'nothing'}",
                 hint=f"write {' '.join(f'{one_line(name)}=VALUE' for name in key)}",
@@ -234,7 +228,7 @@ class _Sought:
         try:
             with open_parquet(path) as file:
                 groups = list(groups_with(file, values))
-        except BadInputError as error:
+        except errors.BadInputError as error:
             raise unreadable(path, error.message) from None
         for group, place in groups:
             first = ref.slice.offset_interval.start + place
@@ -248,7 +242,7 @@ def _cell(name: str, value: Any, kind: pa.DataType) -> pa.Array:
     try:
         return array_of([value], kind) if isinstance(value, str) else pa.array([value], kind)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise UsageError(f"{one_line(name)}: {one_line(str(error))}") from None
+        raise errors.UsageError(f"{one_line(name)}: {one_line(str(error))}") from None
 
 
 def _described(
@@ -300,7 +294,7 @@ def _origin(
                 return origin
             origin = ChangeOrigin(branch, *place)
             made = [m for m in merges(source.chain, tip) if m.block.hash == place[0]]
-        except (ObjectNotFoundError, PointNotFoundError):  # it was not fetched
+        except (errors.ObjectNotFoundError, errors.PointNotFoundError):  # it was not fetched
             return origin
         if not made or made[0].record.mode is MergeMode.REVERT:
             return origin
@@ -359,7 +353,7 @@ def are_changes(dataset: DatasetFiles, texts: Iterable[str]) -> Numbers:
 def _operations(dataset: DatasetFiles, block: Multihash, new: DataSlice) -> Numbers:
     path = dataset.data.path(new.physical_hash)
     if not path.is_file():
-        raise SliceNotFoundError.of(dataset.alias, path)
+        raise errors.SliceNotFoundError.of(dataset.alias, path)
     column = DatasetState.read(dataset.chain, block).vocabulary.operation_type_column
     with open_parquet(path) as file:
         parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in file.batches([column])]

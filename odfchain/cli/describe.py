@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain import errors
 from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET, DATASET_AT, argument, command, formats, key_values, option
 from odfchain.cli.progress_bar import TerminalProgress
@@ -25,14 +26,6 @@ from odfchain.cli.screen import (
     print_records,
     print_trees,
     standard_input,
-)
-from odfchain.errors import (
-    DatasetNotFoundError,
-    InvalidIdError,
-    ObjectCorruptedError,
-    OdfchainError,
-    PointNotFoundError,
-    UsageError,
 )
 from odfchain.text import counted, one_line, printable
 
@@ -59,7 +52,9 @@ def inspect_schema(
 
     schema = at_point(open_workspace(), dataset).schema
     if schema is None:
-        raise DatasetNotFoundError(f"{dataset} has no schema yet", hint="it gets one with its first data")
+        raise errors.DatasetNotFoundError(
+            f"{dataset} has no schema yet", hint="it gets one with its first data"
+        )
     match output:
         case "ddl":
             *lines, last = format_ddl(schema)
@@ -91,7 +86,7 @@ def inspect_profile(
         opened = at_point(workspace, dataset)
         found = opened.known_profile()
     if found is None:
-        raise PointNotFoundError(
+        raise errors.PointNotFoundError(
             f"no profile of the rows of {opened.label} is here",
             hint=f"`odfchain profile {dataset}` makes one",
         )
@@ -260,7 +255,7 @@ def profile_command(
 def _label(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign or not name:
-        raise UsageError(f"--tag {text}: not KEY=VALUE")
+        raise errors.UsageError(f"--tag {text}: not KEY=VALUE")
     return name, value
 
 
@@ -295,9 +290,9 @@ def manifest_command(
     from odfchain.api.branching import at_point
 
     if where is not None and output == "json":
-        raise UsageError("the JSON text is the whole manifest: --where is for the table")
+        raise errors.UsageError("the JSON text is the whole manifest: --where is for the table")
     if key_file is not None and not write:
-        raise UsageError("--key is the key that --write signs with")
+        raise errors.UsageError("--key is the key that --write signs with")
     with open_workspace() as workspace:
         opened = at_point(workspace, dataset)
         found = opened.manifest()
@@ -363,12 +358,12 @@ def blame_command(
     from odfchain.api.branching import at_point
 
     if bool(key) == (offset is not None) or (key and last is not None):
-        raise UsageError("name the record: --offset N [--to M], or its primary key like iata=ZRH")
+        raise errors.UsageError("name the record: --offset N [--to M], or its primary key like iata=ZRH")
     found = at_point(open_workspace(), dataset)
     if offset is None:
         newest = found.history(key_values(key), limit=1)
         if not newest:
-            raise UsageError("no row with this key was ever recorded there")
+            raise errors.UsageError("no row with this key was ever recorded there")
         offset = newest[0].offset
     blame = found.blame(offset, last, recursive=recursive)
     match output:
@@ -379,7 +374,7 @@ def blame_command(
         case _:
             print_trees([blame.to_tree()])
     if blame.damage is not None:
-        raise ObjectCorruptedError(
+        raise errors.ObjectCorruptedError(
             str(blame.damage), hint=f"`odfchain verify {dataset}` says what else is damaged"
         )
 
@@ -437,13 +432,13 @@ def _block_bytes(source: str) -> bytes:
 
     try:
         name = Multihash.parse(source)
-    except InvalidIdError:
-        raise UsageError(f"{source}: no such file, and not a block hash") from None
+    except errors.InvalidIdError:
+        raise errors.UsageError(f"{source}: no such file, and not a block hash") from None
     for dataset in open_workspace():
         data = dataset.block_bytes(name)
         if data is not None:
             return data
-    raise DatasetNotFoundError(f"no dataset of this workspace has the block {name}")
+    raise errors.DatasetNotFoundError(f"no dataset of this workspace has the block {name}")
 
 
 @command("encode", block_command)
@@ -467,11 +462,11 @@ def block_encode(
         try:
             text, name = Path(source).read_bytes(), source
         except OSError as error:
-            raise UsageError(f"{source}: {error.strerror}") from None
+            raise errors.UsageError(f"{source}: {error.strerror}") from None
     data = encode_block(read_block(text, source=name)[1], int(manifest_version))
     if target is not None and str(target) == "-":
         if sys.stdout.isatty():
-            raise UsageError(
+            raise errors.UsageError(
                 "a block is not text: it would upset the terminal", hint="pipe it on, or name a file"
             )
         sys.stdout.buffer.write(data)
@@ -480,7 +475,7 @@ def block_encode(
         try:
             target.write_bytes(data)
         except OSError as error:
-            raise UsageError(f"{target}: {error.strerror}") from None
+            raise errors.UsageError(f"{target}: {error.strerror}") from None
     echo(block_hash(data))
 
 
@@ -499,10 +494,10 @@ def digest_command(
         try:
             physical, size = hash_file(file)
         except OSError as error:
-            raise UsageError(f"{file}: {error.strerror}") from None
+            raise errors.UsageError(f"{file}: {error.strerror}") from None
         try:
             logical, records = hash_parquet(file)
-        except OdfchainError as error:  # another file than Parquet has a physical hash, too
+        except errors.OdfchainError as error:  # another file than Parquet has a physical hash, too
             report_error(error)
             code = error.exit_code
         rows.append(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain import errors
 from odfchain.api.known_errors import known_error
 from odfchain.api.options import QueryKeywords, maybe_time
 from odfchain.cli.context import open_workspace, report_error, say
@@ -31,15 +32,6 @@ from odfchain.cli.rows import (
     write_rows,
 )
 from odfchain.cli.screen import echo, echo_document, human_size, is_interactive, print_records, standard_input
-from odfchain.errors import (
-    InvalidIdError,
-    NameCollisionError,
-    OdfchainError,
-    QueryError,
-    SchemaError,
-    UsageError,
-    was_interrupted,
-)
 from odfchain.lazy import pa
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
@@ -89,7 +81,7 @@ def sql_command(
     query = _query(command, script, standard_input_mark)
     if query is None:
         if file is not None or explain or proof is not None:
-            raise UsageError("--output, --explain and --proof are for one query", hint=_WAY_OUT)
+            raise errors.UsageError("--output, --explain and --proof are for one query", hint=_WAY_OUT)
 
         with open_workspace() as workspace:
             Shell(workspace, chosen, output or RESULT_FORMATS[0]).run()
@@ -128,7 +120,7 @@ def _values(params: Iterable[str]) -> dict[str, Any]:
     for text in params:
         name, value = parameter(text)
         if name in found:
-            raise UsageError(f"parameter {name} is given twice")
+            raise errors.UsageError(f"parameter {name} is given twice")
         found[name] = value
     return found
 
@@ -150,7 +142,7 @@ def parameter(text: str) -> tuple[str, Any]:
     left, equals, value = text.partition("=")
     name, colon, kind = left.partition(":")
     if not equals or not _NAME.fullmatch(name):
-        raise UsageError(
+        raise errors.UsageError(
             f"parameter {one_line(text)!r} has no name and value",
             hint="write NAME=VALUE, or NAME:TYPE=VALUE like since:DATE=2024-02-29",
         )
@@ -159,11 +151,11 @@ def parameter(text: str) -> tuple[str, Any]:
 
     try:
         return name, _value(value, _type(name, kind))
-    except (SchemaError, InvalidIdError) as error:
-        raise UsageError(f"parameter {name}: {error.message}", hint=error.hint) from None
+    except (errors.SchemaError, errors.InvalidIdError) as error:
+        raise errors.UsageError(f"parameter {name}: {error.message}", hint=error.hint) from None
     except (pa.ArrowException, ValueError) as error:
         said = first_line(error)
-        raise UsageError(
+        raise errors.UsageError(
             f"parameter {name}: {one_line(value)!r} is not a valid {one_line(kind)}: {said}"
         ) from None
 
@@ -173,7 +165,7 @@ def _type(name: str, text: str) -> Any:
     inner = declared[0].type
     wanted = inner.inner if isinstance(inner, ds.DataTypeOption) else inner
     if len(declared) > 1 or isinstance(wanted, ds.DataTypeList | ds.DataTypeStruct | ds.DataTypeMap):
-        raise UsageError(f"parameter {name}: {one_line(text)!r} is not a type of one value")
+        raise errors.UsageError(f"parameter {name}: {one_line(text)!r} is not a type of one value")
     return to_arrow_type(wanted)
 
 
@@ -193,7 +185,7 @@ def _value(text: str, kind: Any) -> Any:
 
 def _query(command: str | None, script: Path | None, piped: str | None) -> str | None:
     if sum(way is not None for way in (command, script, piped)) > 1:
-        raise UsageError("the query is given in two ways", hint="use one of -c, --script and -")
+        raise errors.UsageError("the query is given in two ways", hint="use one of -c, --script and -")
     if command is not None:
         return command
     if script is not None:
@@ -201,15 +193,15 @@ def _query(command: str | None, script: Path | None, piped: str | None) -> str |
             with script.open("rb") as stream:
                 return _text(stream.read(_QUERY_BYTES + 1), str(script))
         except OSError as error:
-            raise UsageError(f"{script}: {error.strerror}") from None
+            raise errors.UsageError(f"{script}: {error.strerror}") from None
     # a person at a terminal gets the shell
     if piped is None and is_interactive():
         if sys.stdout.isatty():
             return None
-        raise UsageError("no query given", hint=_WAY_OUT)
+        raise errors.UsageError("no query given", hint=_WAY_OUT)
     found = _text(standard_input().read(_QUERY_BYTES + 1), "standard input")
     if not found.strip():
-        raise UsageError("no query given", hint=_WAY_OUT)
+        raise errors.UsageError("no query given", hint=_WAY_OUT)
     return found
 
 
@@ -217,7 +209,7 @@ def _text(data: bytes, source: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise QueryError(f"{source}: the query is not UTF-8 (byte {error.start:,})") from None
+        raise errors.QueryError(f"{source}: the query is not UTF-8 (byte {error.start:,})") from None
 
 
 # `odfchain export`: the records of a dataset, or those in force, for other programs: files, or a table.
@@ -258,17 +250,25 @@ def export_command(
     """
     if table is not None or target is not None:
         if table is None or target is None:
-            raise UsageError("--format and --to go together", hint="say both: --format delta --to FOLDER")
+            raise errors.UsageError(
+                "--format and --to go together", hint="say both: --format delta --to FOLDER"
+            )
         if output or state or file or folder or records_per_file:
-            raise UsageError("--format writes a table, not files", hint="for the state say --rows state")
+            raise errors.UsageError(
+                "--format writes a table, not files", hint="for the state say --rows state"
+            )
         _export_table(dataset, table, target, rows=which or _KINDS[0], catalog=catalog, force=force)
         return
     if which or catalog or force:
-        raise UsageError("--rows, --catalog and --force are for tables", hint="give --format and --to, too")
+        raise errors.UsageError(
+            "--rows, --catalog and --force are for tables", hint="give --format and --to, too"
+        )
     if file is not None and folder is not None:
-        raise UsageError("--output and --output-dir are two places", hint="use one of them")
+        raise errors.UsageError("--output and --output-dir are two places", hint="use one of them")
     if records_per_file is not None and folder is None:
-        raise UsageError("--records-per-file makes several files", hint="say where with --output-dir DIR")
+        raise errors.UsageError(
+            "--records-per-file makes several files", hint="say where with --output-dir DIR"
+        )
     if file is not None:
         check_writable(file)
     began = time.perf_counter()
@@ -313,9 +313,11 @@ def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) ->
     target = folder.resolve()
     with storage_errors(target):
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise NameCollisionError(f"{folder} already exists and is not empty", hint="name a new folder")
+            raise errors.NameCollisionError(
+                f"{folder} already exists and is not empty", hint="name a new folder"
+            )
         if not target.parent.is_dir():
-            raise UsageError(f"{target.parent}: no such folder")
+            raise errors.UsageError(f"{target.parent}: no such folder")
     # written next to the target and renamed: the folder appears complete
     made = temp_path(target.parent)
     make_folder(made)
@@ -508,7 +510,7 @@ class Shell:
             return False
         # an error ends the query, not the shell
         except Exception as error:
-            if was_interrupted(error):
+            if errors.was_interrupted(error):
                 echo("interrupted", err=True)
             elif (known := known_error(error)) is not None:
                 report_error(known)
@@ -520,7 +522,7 @@ class Shell:
     def _command(self, line: str) -> None:
         name, _, rest = line.partition(" ")
         if name not in self._commands:
-            raise UsageError(f"unknown command {name}", hint=f"there are {' '.join(self._commands)}")
+            raise errors.UsageError(f"unknown command {name}", hint=f"there are {' '.join(self._commands)}")
         self._commands[name](rest.strip())
 
     def _answer(self, query: str) -> None:
@@ -542,12 +544,14 @@ class Shell:
 
     def _mode(self, name: str) -> None:
         if name not in RESULT_FORMATS:
-            raise UsageError(f"unknown format {name!r}", hint=f"formats are {', '.join(RESULT_FORMATS)}")
+            raise errors.UsageError(
+                f"unknown format {name!r}", hint=f"formats are {', '.join(RESULT_FORMATS)}"
+            )
         self._output = name
 
     def _output_to(self, name: str) -> None:
         if not name:
-            raise UsageError(".output needs the name of a file")
+            raise errors.UsageError(".output needs the name of a file")
         path = Path(name).expanduser()
         check_writable(path)
         self._file = path
@@ -558,7 +562,7 @@ class Shell:
 
     def _timer(self, text: str) -> None:
         if text not in ("on", "off"):
-            raise UsageError(".timer is on or off")
+            raise errors.UsageError(".timer is on or off")
         self._timed = text == "on"
 
     def _explain(self, query: str) -> None:
@@ -572,9 +576,9 @@ class Shell:
             with path.open(encoding="utf-8") as stream:
                 whole, rest = statements(stream.read(_SCRIPT_BYTES))
         except UnicodeDecodeError:
-            raise UsageError(f"{path}: is not UTF-8") from None
+            raise errors.UsageError(f"{path}: is not UTF-8") from None
         except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}") from None
+            raise errors.UsageError(f"{path}: {error.strerror}") from None
         for query in [*whole, *([rest] if rest.strip() else [])]:
             self._answer(query)
 
@@ -594,7 +598,7 @@ class Shell:
         for dataset in self._workspace:
             aliases.append(str(dataset.alias))
             # a damaged dataset has no columns to offer
-            with contextlib.suppress(OdfchainError):
+            with contextlib.suppress(errors.OdfchainError):
                 columns |= {field.name for field in dataset.schema.fields} if dataset.schema else set()
         return names_for(word, line[:start], aliases, columns)
 
@@ -613,7 +617,7 @@ def _line_editing(completions: Callable[[str, int, str], list[str]]) -> Iterator
         if number == 0:
             try:
                 found[:] = completions(readline.get_line_buffer(), readline.get_begidx(), word)
-            except OdfchainError:
+            except errors.OdfchainError:
                 found.clear()
         return found[number] if number < len(found) else None
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain import errors
 from odfchain.api.options import PeerKeywords, ServeKeywords, signature_policy
 from odfchain.cli.context import open_workspace, options, report_error, say
 from odfchain.cli.parameters import (
@@ -32,14 +33,6 @@ from odfchain.cli.screen import (
     is_interactive,
     print_records,
     read_line,
-)
-from odfchain.errors import (
-    AccessError,
-    DatasetNotFoundError,
-    InvalidIdError,
-    OdfchainError,
-    UnsupportedPeerError,
-    UsageError,
 )
 from odfchain.limits import HOST, PORT
 
@@ -79,7 +72,7 @@ def serve_command(
     --allow-host.
     """
     if read_only and "write" in publishing:
-        raise UsageError("--read-only and --write contradict each other")
+        raise errors.UsageError("--read-only and --write contradict each other")
 
     def listening(address: str) -> None:
         if not quiet:
@@ -132,7 +125,7 @@ def push_command(
     with open_workspace() as workspace:
         names, target = _split_target(workspace, datasets, everything=everything)
         if target is not None and url is not None:
-            raise UsageError(f"the destination is given twice: {target} and --to")
+            raise errors.UsageError(f"the destination is given twice: {target} and --to")
         place = target or url
         token = _token(place) if place else None
         targets = workspace.push_targets(None if everything else names, place, recursive=recursive)
@@ -164,7 +157,7 @@ def _split_target(
     workspace: Workspace, texts: Sequence[str], *, everything: bool
 ) -> tuple[list[str], str | None]:
     if (everything and len(texts) > 1) or not (everything or texts):
-        raise UsageError("name the datasets to push (names, ids or % patterns), or use --all")
+        raise errors.UsageError("name the datasets to push (names, ids or % patterns), or use --all")
     if everything:
         return [], texts[0] if texts else None
     *names, last = texts
@@ -172,13 +165,13 @@ def _split_target(
         return [last], None
     known = "/" not in last and _is_repository(workspace, last)
     if known and last in workspace:
-        raise UsageError(
+        raise errors.UsageError(
             f"{last} is a dataset here and a repository, too", hint=f"for the repository write --to {last}"
         )
     if known or ((":" in last or "/" in last) and workspace.is_remote(last)):
         return names, last
     if not {"/", "%", "@"} & set(last) and last not in workspace:
-        raise DatasetNotFoundError(
+        raise errors.DatasetNotFoundError(
             f"no dataset and no repository is called {last!r}",
             hint="`odfchain list` and `odfchain repo list` show those that there are",
         )
@@ -190,7 +183,7 @@ def _is_repository(workspace: Workspace, text: str) -> bool:
 
     try:
         return workspace.repositories.find(RepoName(text)) is not None
-    except InvalidIdError:
+    except errors.InvalidIdError:
         return False
 
 
@@ -214,7 +207,7 @@ def _status(outcome: PushOutcome) -> str:
 def _token(place: str) -> str | None:
     try:
         url = _peer_url(place if "://" in place else place.partition("/")[0])
-    except OdfchainError:
+    except errors.OdfchainError:
         return None  # what is wrong with it is said when it is opened
     return token_for([url])
 
@@ -305,7 +298,7 @@ def search_command(
     workspace = open_workspace()
     places = [repository] if repository else [str(known.name) for known in workspace.repositories.list()]
     if not places:
-        raise UsageError(
+        raise errors.UsageError(
             "no repository is known", hint="name one: --repo URL, or `odfchain repo add NAME URL`"
         )
     token = token_for([workspace.repository_url(repository)] if repository else [])
@@ -313,7 +306,7 @@ def search_command(
     for place in places:
         try:
             found = workspace.datasets_of(place, text, token=token)
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             report_error(error)
             code = code or error.exit_code
             continue
@@ -430,7 +423,7 @@ def alias_delete(
 ) -> None:
     """Forget a place of a dataset."""
     if (alias is None) != everything:
-        raise UsageError("name the place to forget, or use --all")
+        raise errors.UsageError("name the place to forget, or use --all")
     workspace = open_workspace()
     found = workspace[dataset]
     gone = found.delete_alias(_kind(kind), alias)
@@ -440,7 +433,7 @@ def alias_delete(
 
 def _kind(kind: str | None) -> str:
     if kind is None:
-        raise UsageError("say which: --pull or --push")
+        raise errors.UsageError("say which: --pull or --push")
     return kind
 
 
@@ -451,7 +444,7 @@ def _without_password(alias: str) -> str:
         return alias
     try:
         return str(PeerUrl.parse(alias))
-    except UnsupportedPeerError:
+    except errors.UnsupportedPeerError:
         return "?"
 
 
@@ -494,7 +487,7 @@ def login_command(
     url = _peer_url(place)
     _check(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
     if is_readable_on_the_way(url) and not plain_http:
-        raise AccessError(
+        raise errors.AccessError(
             f"{url}: over plain http anyone on the network path can read the token",
             hint="use https, or accept it with --plain-http",
         )
@@ -507,11 +500,13 @@ def login_command(
 
 def _check(url: PeerUrl, *, from_stdin: bool, user: str | None, password_stdin: bool) -> None:
     if password_stdin and user is None:
-        raise UsageError("--password-stdin is the password of --user NAME")
+        raise errors.UsageError("--password-stdin is the password of --user NAME")
     if from_stdin and user is not None:
-        raise UsageError("--token-stdin and --user contradict each other: a token, or a user with a password")
+        raise errors.UsageError(
+            "--token-stdin and --user contradict each other: a token, or a user with a password"
+        )
     if user is not None and not url.is_smart:
-        raise UsageError(
+        raise errors.UsageError(
             f"{url}: passwords are taken by nodes, and this is a web server",
             hint=f"if it is a node, write odf+{url}",
         )
@@ -528,7 +523,7 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
         return password_login(url, user or "", password)
     if not is_interactive():
         what, option = ("token", "--token-stdin") if user is None else ("password", "--password-stdin")
-        raise UsageError(
+        raise errors.UsageError(
             f"standard input is not a terminal: no {what} can be asked for",
             hint=f"pipe it in and use {option}",
         )
@@ -556,11 +551,11 @@ def logout_command(
     from odfchain.transfer.credentials import Credentials
 
     if (place is None) != everything:
-        raise UsageError("name the server whose token to forget, or use --all")
+        raise errors.UsageError("name the server whose token to forget, or use --all")
     url = _peer_url(place) if place is not None else None
     gone = Credentials.of_user().remove(url)
     if url is not None and not gone:
-        raise UsageError(f"no token is kept for {url}", hint="`odfchain login` lists those that are")
+        raise errors.UsageError(f"no token is kept for {url}", hint="`odfchain login` lists those that are")
     for origin in gone:
         say(f"forgot the token for {origin}")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain import errors
 from odfchain.api.options import FILE_FORMATS, MergeKeywords
 from odfchain.cli.context import open_workspace, options, print_outcome, report_error, say, silence_libraries
 from odfchain.cli.parameters import argument, command, formats, one_of, option
@@ -24,16 +25,6 @@ from odfchain.cli.screen import (
     echo_manual,
     is_interactive,
     standard_input,
-)
-from odfchain.errors import (
-    AppendError,
-    ManifestError,
-    OdfchainError,
-    QueryError,
-    SchemaError,
-    TransformError,
-    UsageError,
-    was_interrupted,
 )
 from odfchain.limits import LIMITS
 from odfchain.text import printable
@@ -80,10 +71,10 @@ def add_command(
     """
     state = _state_change(rebuild=rebuild, from_now=from_now, update=update)
     if drop_constraints and not update:
-        raise UsageError("--drop-constraints says how a dataset is changed: add --update")
+        raise errors.UsageError("--drop-constraints says how a dataset is changed: add --update")
     found = _read_manifests(manifests, recursive=recursive, from_stdin=from_stdin)
     if name is not None and len(found) != 1:
-        raise UsageError(f"--name names one dataset, the manifests define {len(found)}")
+        raise errors.UsageError(f"--name names one dataset, the manifests define {len(found)}")
     from odfchain import DatasetAlias, SystemColumns
 
     alias = DatasetAlias.parse(name) if name is not None else None
@@ -100,9 +91,9 @@ def _state_change(*, rebuild: bool, from_now: bool, update: bool) -> StateChange
     if not rebuild and not from_now:
         return None
     if rebuild and from_now:
-        raise UsageError("--rebuild and --from-now exclude each other")
+        raise errors.UsageError("--rebuild and --from-now exclude each other")
     if not update:
-        raise UsageError(
+        raise errors.UsageError(
             f"--{'rebuild' if rebuild else 'from-now'} says how a query is changed: add --update"
         )
     from odfchain import StateChange
@@ -117,15 +108,15 @@ def _read_manifests(
 
     from_stdin, paths = from_stdin or _STDIN in paths, tuple(path for path in paths if path != _STDIN)
     if bool(paths) == from_stdin:
-        raise UsageError("name manifest files or use --stdin")
+        raise errors.UsageError("name manifest files or use --stdin")
     for path in paths:
         if path.is_dir() and not recursive:
-            raise UsageError(f"{path} is a folder", hint="use -r to take the manifests in it")
+            raise errors.UsageError(f"{path} is a folder", hint="use -r to take the manifests in it")
         if not path.exists():
             # other commands take URLs
             is_url = path.parts[0] in ("http:", "https:")
             hint = "`add` reads files: download it, and add the file" if is_url else None
-            raise UsageError(f"{path}: no such file", hint=hint)
+            raise errors.UsageError(f"{path}: no such file", hint=hint)
     if from_stdin:
         given = read_given(standard_input().read(LIMITS.manifest_bytes + 1), "<stdin>")
     else:
@@ -160,11 +151,11 @@ def _add(
             source = next(source for source, found in manifests if found is snapshot)
             try:
                 done = work(snapshot)
-            except OdfchainError as error:
-                if was_interrupted(error):
+            except errors.OdfchainError as error:
+                if errors.was_interrupted(error):
                     raise KeyboardInterrupt from error
                 progress.stop()
-                located = error.located(source=source) if isinstance(error, ManifestError) else error
+                located = error.located(source=source) if isinstance(error, errors.ManifestError) else error
                 report_error(located, about=source if isinstance(error, _WITHOUT_PLACE) else "")
                 code = error.exit_code
             else:
@@ -201,7 +192,7 @@ def _engine_note(dataset: Dataset, snapshot: DatasetSnapshot) -> str:
 
 
 # Faults of what a manifest says, which do not say themselves where that was read.
-_WITHOUT_PLACE = (AppendError, QueryError, SchemaError, TransformError)
+_WITHOUT_PLACE = (errors.AppendError, errors.QueryError, errors.SchemaError, errors.TransformError)
 
 _STDIN = Path("-")
 
@@ -249,7 +240,7 @@ def import_command(
     are read strictly as it says (`odfchain ingest`). A column whose type is in doubt stays text.
     """
     if not file.is_file():
-        raise UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
+        raise errors.UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
     silence_libraries()
     merging: MergeKeywords = {"allow_future": allow_future}
     if duplicate_keys is not None:
@@ -332,9 +323,9 @@ def new_command(
 ) -> None:
     """Write a commented manifest to start from; it is valid as it is."""
     if kind is None:
-        raise UsageError("say what kind of dataset: --root, --derivative or --assets")
+        raise errors.UsageError("say what kind of dataset: --root, --derivative or --assets")
     if ledger and kind != "assets":
-        raise UsageError("--ledger is for locks of assets: --assets --ledger")
+        raise errors.UsageError("--ledger is for locks of assets: --assets --ledger")
     from odfchain import DatasetAlias
 
     alias = DatasetAlias.parse(name)
@@ -350,9 +341,9 @@ def new_command(
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(f"{path} already exists", hint="choose another file with --output") from None
+        raise errors.UsageError(f"{path} already exists", hint="choose another file with --output") from None
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise errors.UsageError(f"{path}: {error.strerror}") from None
     say(f"wrote {path}; edit it, then: odfchain add {more}{path}")
 
 
@@ -368,7 +359,7 @@ def help_command(topic: str | None = argument()) -> None:
     page = pages.get((command and command.name) or topic)
     if page is None:
         near = difflib.get_close_matches(topic, pages, n=3)
-        raise UsageError(
+        raise errors.UsageError(
             f"no page about {topic!r}",
             hint=f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(pages))}",
         )
@@ -409,13 +400,13 @@ def ask_for_effects(
             echo(f"  {text}", err=True)
     flags = _flags(asked)
     if not is_interactive():
-        raise UsageError(
+        raise errors.UsageError(
             "the manifest does what has to be allowed (see above), but standard input is not a terminal; "
             "nothing was made",
             hint=f"if you trust it, add {flags}",
         )
     if not ask("Is this what you want?"):
-        raise UsageError("not confirmed; nothing was made", hint=f"to be asked no more, add {flags}")
+        raise errors.UsageError("not confirmed; nothing was made", hint=f"to be asked no more, add {flags}")
 
 
 def _flags(asked: Sequence[Question]) -> str:
@@ -461,7 +452,7 @@ def questions(
         for name in bound:
             if effect.kind is EffectKind.COMMAND or not is_admitted(bindings[name], effect.host, effect.port):
                 only = ", ".join(bindings[name]) or "no host"
-                raise UsageError(
+                raise errors.UsageError(
                     f"{source}: {effect.text}: the variable {name} may be sent to {only} only",
                     hint=f"ingest.variables.{name}.hosts in the workspace's configuration says so",
                 )

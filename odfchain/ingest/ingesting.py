@@ -21,14 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.errors import (
-    BadInputError,
-    EngineError,
-    IngestError,
-    NothingToCommitError,
-    OdfchainError,
-    UsageError,
-)
+from odfchain import errors
 from odfchain.ingest.history import WriterState
 from odfchain.ingest.read_formats import declared_schema, open_input, read_step_for
 from odfchain.ingest.schema_fit import fix_up
@@ -88,8 +81,8 @@ def stage_input(
             if source.preprocess is not None:
                 session = functools.cache(functools.partial(_session_for_queries, session, resources))
             return _stage(session, state, source, options, progress, resources)
-    except OdfchainError as error:
-        if source.preprocess is not None and isinstance(error, EngineError):
+    except errors.OdfchainError as error:
+        if source.preprocess is not None and isinstance(error, errors.EngineError):
             from odfchain.spark.query_refusals import failed_query
 
             cause = error.__cause__
@@ -98,7 +91,7 @@ def stage_input(
                 raise fault from error
         # messages name the source of the bytes, not the place of the file
         error.message = error.message.replace(str(source.path), source.name)
-        if isinstance(error, BadInputError) and error.file == str(source.path):
+        if isinstance(error, errors.BadInputError) and error.file == str(source.path):
             error.file = source.name
         raise
 
@@ -128,7 +121,7 @@ def _stage(
     for note in opened.notes:
         progress.note(f"{source.name}: {note}")
     frame = opened.frame
-    malformed: Callable[[], OdfchainError | None] | None = opened.malformed
+    malformed: Callable[[], errors.OdfchainError | None] | None = opened.malformed
     if frame is not None and source.preprocess is not None:
         # what is wrong in the input as it was before its queries
         read, found = frame, opened.malformed
@@ -144,7 +137,7 @@ def _stage(
         with watched(progress, _steps(source, state, size, opened.rows)):
             written = write_input(session, state, frame, options, malformed=malformed)
         notes = written.notes
-    except NothingToCommitError as nothing:
+    except errors.NothingToCommitError as nothing:
         notes = nothing.notes
         raise
     finally:
@@ -169,7 +162,7 @@ def _is_large(source: FileInput, slice_bytes: int) -> bool:
     # a Parquet file counts by its uncompressed size
     if not slice_bytes:
         return False
-    with contextlib.suppress(OSError, BadInputError):  # the reader reports the fault
+    with contextlib.suppress(OSError, errors.BadInputError):  # the reader reports the fault
         if not isinstance(source.read, src.ReadStepParquet):
             return source.path.stat().st_size > slice_bytes
         with open_parquet(source.path) as file:
@@ -184,7 +177,7 @@ def _are_few(source: FileInput, state: WriterState) -> bool:
         return False
     if source.preprocess is not None or isinstance(source.read, src.ReadStepEsriShapefile):
         return False
-    with contextlib.suppress(OSError, BadInputError):  # the reader reports the fault
+    with contextlib.suppress(OSError, errors.BadInputError):  # the reader reports the fault
         if source.path.stat().st_size > FEW_BYTES or not isinstance(source.read, src.ReadStepParquet):
             return source.path.stat().st_size <= FEW_BYTES
         with open_parquet(source.path) as file:
@@ -237,7 +230,7 @@ def write_frame_file(frame: Any, folder: Path) -> Path:
             return _computed(frame, folder, path)
         frame = frame.toArrow()
     if not hasattr(frame, "__arrow_c_stream__"):
-        raise UsageError(
+        raise errors.UsageError(
             f"expected a data frame, got {type(frame).__name__}",
             hint="give a Spark DataFrame, a pyarrow Table, or what streams Arrow, such as polars' frames",
         )
@@ -248,7 +241,7 @@ def write_frame_file(frame: Any, folder: Path) -> Path:
             for batch in rows:
                 sink.write_batch(batch)
     except (pa.ArrowException, ValueError) as error:
-        raise BadInputError(f"cannot be written as Parquet: {error}", file=FRAME) from error
+        raise errors.BadInputError(f"cannot be written as Parquet: {error}", file=FRAME) from error
     return path
 
 
@@ -270,7 +263,7 @@ def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
     parts = folder / f"parts-{uuid.uuid4().hex}"
     try:
         run_job(session, lambda: rows.write.parquet(parts.as_uri()))
-    except OdfchainError:
+    except errors.OdfchainError:
         raise
     except Exception as error:
         raise failed_query(error, FRAME) or explain(error, file=FRAME) from error
@@ -314,7 +307,9 @@ class Batch:
 
     def __post_init__(self) -> None:
         if not isinstance(self.query, str) or not isinstance(self.number, int) or self.number < 0:
-            raise UsageError("a batch is the name of its stream and a number, as in batch=('orders', 17)")
+            raise errors.UsageError(
+                "a batch is the name of its stream and a number, as in batch=('orders', 17)"
+            )
 
     def is_recorded(self, state: DatasetState, source: str) -> bool:
         """True if it, or a later one of its stream, was ingested."""
@@ -449,20 +444,20 @@ def already_ingested(
 def _push_source(dataset: DatasetFiles, state: DatasetState, name: str | None) -> AddPushSource | None:
     # None where there is none, and rows are appended
     if state.seed.dataset_kind is not DatasetKind.ROOT:
-        raise UsageError(f"{dataset.alias} is a derivative dataset: its data comes from its inputs")
+        raise errors.UsageError(f"{dataset.alias} is a derivative dataset: its data comes from its inputs")
     sources = state.push_sources
     if name is not None:
         if name not in sources:
             known = f"it has {', '.join(sources)}" if sources else "it has none"
-            raise UsageError(f"{dataset.alias} has no push source called {name!r} ({known})")
+            raise errors.UsageError(f"{dataset.alias} has no push source called {name!r} ({known})")
         return sources[name]
     if len(sources) > 1:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias} has several push sources: {', '.join(sources)}",
             hint="choose one with --source-name",
         )
     if not sources and state.polling_source is not None:
-        raise IngestError(
+        raise errors.IngestError(
             f"{dataset.alias} has a polling source: its data is pulled, not pushed",
             hint="define a push source in a dataset of its own",
         )
@@ -520,7 +515,7 @@ class Transaction:
         )
         try:
             written = stage_input(self._session, self.writer, given, write, progress)
-        except NothingToCommitError as nothing:
+        except errors.NothingToCommitError as nothing:
             self.inputs.append(InputOutcome(given.name, nothing.input_rows, {}, None))
             return False
         if self._batch is not None:

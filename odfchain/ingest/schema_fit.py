@@ -13,15 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from odfchain import errors
 from odfchain.chain.rules import canonical
-from odfchain.errors import (
-    BadInputError,
-    CodecError,
-    FetchError,
-    IncompatibleSchemaError,
-    ManifestError,
-    SchemaError,
-)
 from odfchain.ingest.fetch_files import match_pattern
 from odfchain.ingest.fetch_url import check_url
 from odfchain.ingest.merge_strategies import check_strategy
@@ -94,7 +87,7 @@ def check_declared(schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> None
         if problem is None and not isinstance(field.value_type, kind):
             problem = f"has {type_name(field.type)} for `{field.name}`"
     if problem is not None:
-        raise SchemaError(
+        raise errors.SchemaError(
             f"the declared schema {problem}: no rows can be recorded by it",
             hint=f"make another dataset whose schema begins with {', '.join(vocabulary.columns)}, or with no "
             "SetDataSchema: a schema is recorded with the first rows",
@@ -110,7 +103,7 @@ def check_reserved(
         reserved.append(vocabulary.operation_type_column)
     for name in reserved:
         if schema.field(name) is not None:
-            raise BadInputError(
+            raise errors.BadInputError(
                 f"column `{name}` conflicts with the system column name",
                 file=file,
                 hint="rename the column, or the system column with a SetVocab event",
@@ -119,7 +112,7 @@ def check_reserved(
     if event_time is not None and not isinstance(
         event_time.value_type, ds.DataTypeDate | ds.DataTypeTimestamp
     ):
-        raise BadInputError(
+        raise errors.BadInputError(
             f"event time column `{event_time.name}` is {type_name(event_time.type)}, "
             "it must be DATE or TIMESTAMP",
             file=file,
@@ -209,7 +202,7 @@ def fit(
         changed = {f.name for f, other in pairs if other is not None and _difference(f, other)}
         before = [f for f in [*expected, recorded_time] if f and (f in missing or f.name in changed)]
         after = [f for f in [*actual, given_time] if f and (f in extra or f.name in changed)]
-        raise IncompatibleSchemaError(
+        raise errors.IncompatibleSchemaError(
             f"{file}: the input does not fit the dataset's schema: {'; '.join(problems)} "
             f"(dataset - {_shown(before) or 'nothing'} | input + {_shown(after) or 'nothing'})",
             hint="cast, rename or leave out columns with a preprocess query, or use a new dataset",
@@ -368,7 +361,7 @@ def check_usable(
             case ev.SetInfo():
                 for number, word in enumerate(event.keywords or ()):
                     if not word.strip():
-                        raise ManifestError("a keyword is expected", path=f"{path}.keywords[{number}]")
+                        raise errors.ManifestError("a keyword is expected", path=f"{path}.keywords[{number}]")
 
 
 # --- columns ---------------------------------------------------------------------------------------
@@ -386,12 +379,14 @@ def _check_names(event: ev.SetVocab, path: str) -> None:
         if name is None:
             continue
         if not name.strip():
-            raise ManifestError("the name of a column is expected", path=f"{path}.{key}")
+            raise errors.ManifestError("the name of a column is expected", path=f"{path}.{key}")
         with _at(f"{path}.{key}"):
             check_columns([name], "")
         other = next((k for k, n in names.items() if n == name and k != key), None)
         if other is not None:
-            raise ManifestError(f"{one_line(name)!r} is the name that {other} has", path=f"{path}.{key}")
+            raise errors.ManifestError(
+                f"{one_line(name)!r} is the name that {other} has", path=f"{path}.{key}"
+            )
 
 
 def _declared(event: ev.SetDataSchema, vocabulary: ev.DatasetVocabulary, path: str) -> ds.DataSchema:
@@ -399,7 +394,7 @@ def _declared(event: ev.SetDataSchema, vocabulary: ev.DatasetVocabulary, path: s
         schema = schema_of_event(event.raw_arrow_schema, event.schema)
         check_declared(schema, vocabulary)
         if "" in schema.names:
-            raise SchemaError("a column has no name")
+            raise errors.SchemaError("a column has no name")
         check_columns(schema.names, "")
         check_recordable(schema.fields)
     return schema
@@ -426,7 +421,9 @@ def _check_source(
         _check_key(merge, vocabulary)
         field = columns.field(operation) if columns is not None and merge.TAKES_OPERATIONS else None
         if field is not None and isinstance(field.value_type, _NO_OPERATION):
-            raise SchemaError(f"column {operation!r} cannot say what a row does: a whole number is expected")
+            raise errors.SchemaError(
+                f"column {operation!r} cannot say what a row does: a whole number is expected"
+            )
 
 
 def _check_key(merge: src.MergeStrategy, vocabulary: ev.DatasetVocabulary) -> None:
@@ -434,7 +431,7 @@ def _check_key(merge: src.MergeStrategy, vocabulary: ev.DatasetVocabulary) -> No
     for what, names in (("primaryKey", merge.primary_key), ("compareColumns", compared or ())):
         for name in names:
             if name in vocabulary.columns[:3]:
-                raise SchemaError(
+                raise errors.SchemaError(
                     f"merge.{what} names {name!r}, which belongs to the change and not to the record"
                 )
 
@@ -458,14 +455,14 @@ def _check_fetching(event: ev.SetPollingSource, path: str) -> None:
             check_url(fetch.url)
     glob = fetch.path if isinstance(fetch, src.FetchStepFilesGlob) else "/"
     if not (glob.startswith("/") or names_in([glob])):
-        raise ManifestError("an absolute path like /data/*.csv is expected", path=f"{path}.fetch.path")
+        raise errors.ManifestError("an absolute path like /data/*.csv is expected", path=f"{path}.fetch.path")
     time = getattr(fetch, "event_time", None)
     if isinstance(time, src.EventTimeSourceFromPath):
         with _at(f"{path}.fetch.eventTime.pattern"):
             match_pattern(time.pattern, "")
     for index, step in enumerate(event.prepare or ()):
         if isinstance(step, src.PrepStepPipe) and not (step.command and step.command[0]):
-            raise ManifestError("a command is expected", path=f"{path}.prepare[{index}].command")
+            raise errors.ManifestError("a command is expected", path=f"{path}.prepare[{index}].command")
 
 
 # --- what is said of a dataset ---------------------------------------------------------------------
@@ -475,7 +472,7 @@ def _check_license(event: ev.SetLicense, path: str) -> None:
     try:
         read_target(event.website_url)
     except ValueError:
-        raise ManifestError(
+        raise errors.ManifestError(
             f"{one_line(event.website_url)!r} is not an http or https URL",
             path=f"{path}.websiteUrl",
             hint="write it like https://creativecommons.org/licenses/by/4.0/",
@@ -492,7 +489,7 @@ def _check_attachments(event: ev.SetAttachments, path: str) -> None:
         elif item.path in seen:
             problem = f"{one_line(item.path)!r} is attached twice"
         if problem is not None:
-            raise ManifestError(problem, path=f"{path}.attachments.items[{index}].path")
+            raise errors.ManifestError(problem, path=f"{path}.attachments.items[{index}].path")
         seen.add(item.path)
 
 
@@ -500,8 +497,14 @@ def _check_attachments(event: ev.SetAttachments, path: str) -> None:
 def _at(path: str) -> Iterator[None]:
     try:
         yield
-    except (BadInputError, CodecError, FetchError, IncompatibleSchemaError, SchemaError) as error:
+    except (
+        errors.BadInputError,
+        errors.CodecError,
+        errors.FetchError,
+        errors.IncompatibleSchemaError,
+        errors.SchemaError,
+    ) as error:
         inside = _INSIDE.search(error.message)
-        raise ManifestError(
+        raise errors.ManifestError(
             one_line(error.message, 500), path=f"{path}.{inside[1]}" if inside else path, hint=error.hint
         ) from None

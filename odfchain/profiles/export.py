@@ -19,15 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types as t
 
-from odfchain.errors import (
-    ChainsDifferError,
-    DatasetsDivergedError,
-    DestinationAheadError,
-    InvalidIdError,
-    NameCollisionError,
-    SchemaError,
-    UsageError,
-)
+from odfchain import errors
 from odfchain.odf.arrow_schema import with_extensions
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import Multihash
@@ -101,15 +93,17 @@ def export_dataset(
         UsageError, InvalidIdError: no such format or place, or options that do not go together.
     """
     if to not in FORMATS:
-        raise UsageError(f"unknown format {one_line(to)!r}", hint=f"there are {', '.join(FORMATS)}")
+        raise errors.UsageError(f"unknown format {one_line(to)!r}", hint=f"there are {', '.join(FORMATS)}")
     if options.rows not in (RECORDS, STATE):
-        raise UsageError(f"no rows {one_line(options.rows)!r}", hint=f"there are {RECORDS} and {STATE}")
+        raise errors.UsageError(
+            f"no rows {one_line(options.rows)!r}", hint=f"there are {RECORDS} and {STATE}"
+        )
     if to == LODE and options.rows == STATE:
-        raise UsageError(
+        raise errors.UsageError(
             "a Lode snapshot is made of the slices as they are", hint="--rows state is for tables"
         )
     if options.catalog is not None and to != TableFormat.ICEBERG:
-        raise UsageError("--catalog is for Iceberg")
+        raise errors.UsageError("--catalog is for Iceberg")
     did, folder = str(state.seed.dataset_id), local_folder(target, table=to != LODE)
     if to == LODE:
         folder = folder / FOLDER / did
@@ -121,7 +115,7 @@ def export_dataset(
         try:
             place.check(known)
             return _exported(dataset, state, place, progress)
-        except (NameCollisionError, ChainsDifferError):
+        except (errors.NameCollisionError, errors.ChainsDifferError):
             if known is None or not options.force:
                 raise
         if known.format == LODE:
@@ -171,7 +165,7 @@ def _table(mark: Mark, folder: Path) -> DeltaFolder | IcebergFolder:
 
 def _columns(state: DatasetState, to: TableFormat, rows: str) -> pa.Schema:
     if state.schema is None:
-        raise SchemaError("the dataset has no columns yet: there is nothing to export")
+        raise errors.SchemaError("the dataset has no columns yet: there is nothing to export")
     if rows == STATE:
         return table_columns(profiled_columns(state), to, rewritten=True)
     return table_columns(columns_of(state, None), to)
@@ -232,7 +226,7 @@ class _TableExport:
         try:
             (only,) = there
             block = Multihash.parse(only.removeprefix("state-").removesuffix(".parquet"))
-        except (ValueError, InvalidIdError):
+        except (ValueError, errors.InvalidIdError):
             others = f"the table has {counted(len(there), 'file')} that"
             raise parted(self._state, self._table.newest(), others, counts=(1, 1)) from None
         check_line(self._state, block)
@@ -330,7 +324,7 @@ def check_slice(path: Path, stats: FileStats, columns: pa.Schema, to: TableForma
             (found,) = table_columns(pa.schema([there]), to)
             if not _reads_as(found.type, column.type):
                 said = f"column {one_line(column.name)!r} is {there.type} in {path.name}, and {column.type}"
-                raise SchemaError(f"{said} in the table")
+                raise errors.SchemaError(f"{said} in the table")
             known = stats.column(quoted(column.name))
             high = known.high if known is not None else None
             if not _has_uint64(there.type) or (isinstance(high, int) and high <= _LARGEST):
@@ -338,7 +332,7 @@ def check_slice(path: Path, stats: FileStats, columns: pa.Schema, to: TableForma
             for batch in file.batches([column.name]):
                 if _largest(batch.column(0)) > _LARGEST:
                     what = f"column {one_line(column.name)!r}: a number above 2⁶³ - 1"
-                    raise SchemaError(
+                    raise errors.SchemaError(
                         f"{what}, which {to.title()} has no type for", hint=f"it is in {path.name}"
                     )
 
@@ -377,7 +371,7 @@ def cast_rows(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
             found.append(rows.column(column.name).cast(column.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             said = one_line(str(error).split("\n", maxsplit=1)[0])
-            raise SchemaError(f"column {one_line(column.name)!r}: {said}") from None
+            raise errors.SchemaError(f"column {one_line(column.name)!r}: {said}") from None
     return pa.RecordBatch.from_arrays(found, schema=columns)
 
 
@@ -409,14 +403,14 @@ def local_folder(text: str, *, table: bool) -> Path:
     """The folder that a path or a URL of `file` names, without links on the way."""
     scheme = _SCHEME.match(text)
     if scheme is not None and scheme[1].lower() != "file":
-        raise UsageError(
+        raise errors.UsageError(
             f"{one_line(text)}: exports are written to folders, as a path or as file:///…",
             hint="copy the folder to the store afterwards; Lode's and Delta's files name no absolute paths",
         )
     folder = Path(text if scheme is None else Location.parse(text, folder=True).key).resolve()
     if table and set("?#%") & set(str(folder)):
         said = f"{one_line(str(folder))}: no table in folders with ?, # or % in their names"
-        raise UsageError(said, hint="name another one with --to")
+        raise errors.UsageError(said, hint="name another one with --to")
     return folder
 
 
@@ -440,7 +434,7 @@ class ExportFolder:
             known = None if data is None else _read_mark(data, folder)
             with fsio.storage_errors(folder):
                 if known is None and any(folder.iterdir()):
-                    raise NameCollisionError(
+                    raise errors.NameCollisionError(
                         f"{folder}: not empty, and no export of odfchain", hint="name a new folder with --to"
                     )
             yield cls(folder, mark if known is None else replace(mark, name=known.name)), known
@@ -460,7 +454,9 @@ class ExportFolder:
         else:
             catalog = f", in catalog {known.catalog}" if known.catalog else ""
             said = one_line(f"an export of another kind ({known.format}, {known.rows}{catalog})")
-        raise NameCollisionError(f"{self.folder}: {said}", hint=f"name another folder with --to; {_ANEW}")
+        raise errors.NameCollisionError(
+            f"{self.folder}: {said}", hint=f"name another folder with --to; {_ANEW}"
+        )
 
     def has(self, name: str, source: Path) -> bool:
         """`data/NAME` is this file's content, durably; returns whether it is the file itself."""
@@ -492,7 +488,7 @@ def _read_mark(data: bytes, folder: Path) -> Mark:
         () if known is None else (known.dataset, known.name, known.format, known.rows, known.catalog or "")
     )
     if known is None or known.version != 1 or not all(isinstance(text, str) for text in texts):
-        raise NameCollisionError(
+        raise errors.NameCollisionError(
             f"{folder / _MARK}: not understood; a later version may have written it",
             hint="name a new folder with --to",
         )
@@ -504,7 +500,7 @@ def _check_outside(folder: Path, dataset: DatasetFiles) -> None:
     own = dataset.folder.resolve()
     within = [p for p in (folder, *folder.parents) if (p / "blocks").is_dir() and (p / "refs").is_dir()]
     if within or own.parent in (folder, *folder.parents) or folder in own.parents:
-        raise UsageError(
+        raise errors.UsageError(
             f"{folder}: inside a dataset, or contains one: a vacuum of the table would delete blocks",
             hint="name a folder outside the workspace with --to",
         )
@@ -536,10 +532,10 @@ def check_line(state: DatasetState, block: Multihash) -> None:
 
 def parted(
     state: DatasetState, newest: str | None, what: str, *, counts: tuple[int, int]
-) -> DestinationAheadError | DatasetsDivergedError:
+) -> errors.DestinationAheadError | errors.DatasetsDivergedError:
     """The error where an export has more than the blocks up to a state; `counts` are what each lacks."""
     number, ahead = state.head_block.sequence_number, counts[0] == 0
-    kind = DestinationAheadError if ahead else DatasetsDivergedError
+    kind = errors.DestinationAheadError if ahead else errors.DatasetsDivergedError
     why = "it is of a later one" if ahead else "the histories have parted, or others have changed it"
     return kind(
         f"{what} no block up to {number:,} has: {why}",
@@ -576,7 +572,7 @@ def newest_snapshot(state: DatasetState, names: list[str]) -> Multihash:
     """The newest block of these snapshots and of a state, which are all of one history."""
     try:
         blocks = [Multihash.parse(name) for name in names]
-    except InvalidIdError:
+    except errors.InvalidIdError:
         raise parted(state, names[-1], "the export has a snapshot that", counts=(1, 1)) from None
     known = {block: state.chain.get(block).sequence_number for block in blocks if state.chain.contains(block)}
     newest = max(known, key=known.__getitem__, default=None)

@@ -15,18 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odfchain import errors
 from odfchain.chain.statements import read_key_file
-from odfchain.errors import (
-    DatasetNotFoundError,
-    EngineError,
-    FetchError,
-    PointNotFoundError,
-    QueryError,
-    RefusedQueryError,
-    SignatureError,
-    SliceNotFoundError,
-    UsageError,
-)
 from odfchain.limits import ASKED, SHARING, FetchLimits
 from odfchain.odf.identity import DatasetKey
 from odfchain.query.answers import (
@@ -93,9 +83,9 @@ def prove(
         QueryError: it is wrong, or its rows have no form in JSON.
     """
     if (size := len(query.encode("utf-8", "surrogatepass"))) > QUERY_BYTES:
-        raise QueryError(f"the query has {size:,} bytes; at most {QUERY_BYTES:,} are signed")
+        raise errors.QueryError(f"the query has {size:,} bytes; at most {QUERY_BYTES:,} are signed")
     if skip < 0 or limit < 0 or max(skip, limit) >= 10**18:
-        raise UsageError("`skip` and `limit` are numbers of rows")
+        raise errors.UsageError("`skip` and `limit` are numbers of rows")
     with volatile_refused():
         result = Local(repeatable(memory)).run(query, pins, skip=skip, limit=limit, seconds=seconds)
         table = result.to_arrow()
@@ -123,11 +113,11 @@ def volatile_refused() -> Iterator[None]:
     """A function that is not there because it is volatile is refused as that."""
     try:
         yield
-    except QueryError as error:
+    except errors.QueryError as error:
         found = _UNKNOWN.search(error.message)
         if found is None or found.group(1).lower() not in VOLATILE:
             raise
-        raise RefusedQueryError(
+        raise errors.RefusedQueryError(
             f"{found.group(1)} gives another value each time, so an answer with it cannot be checked",
             hint="write the value into the query, or ask without a proof",
             excerpt=error.excerpt,
@@ -231,7 +221,7 @@ def verify(answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None =
             return verdict(f"{part} was changed: it does not hash to the {name} that was signed", kind=kind)
     try:
         answer.check_signature()
-    except SignatureError as error:
+    except errors.SignatureError as error:
         return verdict(error.message, kind=BAD_SIGNATURE)
     signed = answer.commitment["outputHash"]
     if answer.output is not None and (found := answer.hash_of("outputHash")) != signed:
@@ -246,7 +236,7 @@ def verify(answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None =
         if absent is not None:
             return verdict(**absent, incomplete=True)
         table, output = _computed_again(answer, pins, seconds)
-    except (QueryError, EngineError, SliceNotFoundError) as error:
+    except (errors.QueryError, errors.EngineError, errors.SliceNotFoundError) as error:
         return verdict(f"it cannot be computed again here: {error.message}", incomplete=True)
     found = hash_of(output)
     about = {"datasets": names, "rows": table}
@@ -284,13 +274,13 @@ def _pinned(
         shown, details = one_line(name, 80), {"dataset_id": str(dataset_id)}
         try:
             workspace.dataset(dataset_id)
-        except DatasetNotFoundError:
+        except errors.DatasetNotFoundError:
             message = f"the dataset {shown} ({dataset_id}) is not here"
             return (), {"message": message, "kind": DATASET_NOT_FOUND, "details": details}
         try:
             # the block must be part of the dataset's chain here
             pin = pins.pin(name)
-        except PointNotFoundError:
+        except errors.PointNotFoundError:
             message = f"block {block} is no part of {shown} ({dataset_id}) here"
             details["block_hash"] = str(block)
             return (), {"message": message, "kind": BLOCK_NOT_FOUND, "details": details}
@@ -375,4 +365,4 @@ def _read(response: Response, answer: Answer, name: str) -> ProofVerdict:
     said = found.get("message")
     why = f": {one_line(said)}" if type(said) is str else ""
     hint = "set ODFCHAIN_TOKEN to a token for it" if response.status in (401, 403) else None
-    raise FetchError(f"{name}: {response.what}{why}", hint=hint)
+    raise errors.FetchError(f"{name}: {response.what}{why}", hint=hint)

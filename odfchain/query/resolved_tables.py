@@ -17,19 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from odfchain import errors
 from odfchain.branches.state_cache import StateCache, read_cached_state
-from odfchain.errors import (
-    BranchNotFoundError,
-    DatasetNotFoundError,
-    InvalidIdError,
-    ObjectNotFoundError,
-    PointNotFoundError,
-    QueryError,
-    SchemaError,
-    SliceNotFoundError,
-    StoreError,
-    UsageError,
-)
 from odfchain.lazy import pa
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, parse_ref
@@ -138,22 +127,22 @@ class Pins:
         else:
             try:
                 point = parse_point(after)
-            except InvalidIdError as error:
-                raise QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
+            except errors.InvalidIdError as error:
+                raise errors.QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
             time = point.at if isinstance(point, OnBranch) else point
             if isinstance(time, Timestamp):
                 _check_past(time, text)
             try:
                 block = block_at(dataset, point, head=head)
-            except BranchNotFoundError as error:
-                raise QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
-            except ObjectNotFoundError as error:
-                raise PointNotFoundError(error.message, hint=error.hint) from None
+            except errors.BranchNotFoundError as error:
+                raise errors.QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
+            except errors.ObjectNotFoundError as error:
+                raise errors.PointNotFoundError(error.message, hint=error.hint) from None
             if isinstance(point, OnBranch):
                 dataset = on_branch(dataset, point.branch)
             elif isinstance(point, Multihash):
                 if not _is_on_a_chain(dataset, block, head):
-                    raise PointNotFoundError(
+                    raise errors.PointNotFoundError(
                         f"{dataset.alias}: block {block} is stored but no longer in the chain, "
                         "nor in one of a branch",
                         hint=f"`odfchain state {dataset.alias}@{block}` shows the rows in force there",
@@ -164,7 +153,7 @@ class Pins:
     def _pin_given(self, text: str) -> Pin:
         assert self.given is not None  # noqa: S101 - asked by the caller
         if text not in self.given:
-            raise QueryError(
+            raise errors.QueryError(
                 f"`{one_line(text)}` is not among the datasets that the query says it reads",
                 hint=f"it names {', '.join(map(one_line, self.given)) or 'none'}",
             )
@@ -172,7 +161,7 @@ class Pins:
         dataset = self.workspace.dataset(dataset_id)
         head = self._head(dataset)
         if not dataset.chain.contains(block) or not _is_on_a_chain(dataset, block, head):
-            raise PointNotFoundError(f"{dataset.alias}: block {block} is not in its chain here")
+            raise errors.PointNotFoundError(f"{dataset.alias}: block {block} is not in its chain here")
         if not is_referenced(dataset, block, head=head):
             dataset = opened_at(dataset, block)
         return Pin(text, dataset, DatasetState.read(dataset.chain, block))
@@ -181,14 +170,14 @@ class Pins:
         if name not in self._datasets:
             try:
                 reference = parse_ref(name)
-            except InvalidIdError as error:
-                raise QueryError(
+            except errors.InvalidIdError as error:
+                raise errors.QueryError(
                     f"`{one_line(name)}` is not the name of a dataset: {error.message}", hint=error.hint
                 ) from None
             dataset = self.workspace.dataset(reference)
             # in SQL, names are exact: what is not quoted becomes lower case
             if isinstance(reference, DatasetAlias) and str(dataset.alias) != name:
-                raise DatasetNotFoundError(
+                raise errors.DatasetNotFoundError(
                     f"no dataset is called {name!r}",
                     hint=f'`{dataset.alias}` is here; names are exact: write "{dataset.alias}"',
                 )
@@ -212,7 +201,7 @@ def _is_on_a_chain(dataset: DatasetFiles, block: Multihash, head: Multihash) -> 
 def _check_past(time: Timestamp, name: str = "") -> None:
     if time > Timestamp.now():
         where = f"`{one_line(name)}`: " if name else ""
-        raise QueryError(
+        raise errors.QueryError(
             f"{where}{time} lies in the future, so the answer could still change",
             hint="leave the time out to ask for the present",
         )
@@ -281,8 +270,8 @@ class CheckedSlices:
                 dataset.data.verified_path(name)
             else:
                 dataset.data.size(name)
-        except ObjectNotFoundError:
-            raise SliceNotFoundError.of(dataset.alias, path) from None
+        except errors.ObjectNotFoundError:
+            raise errors.SliceNotFoundError.of(dataset.alias, path) from None
         check_parquet(path)
         if not verify:
             return path
@@ -296,7 +285,7 @@ class CheckedSlices:
         """Remember for other processes; without effect where that cannot be written."""
         if self._file is None or not self._changed:
             return
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(errors.StoreError):
             fsio.replace_file(self._file, json.dumps(self._known).encode(), mode=0o600)
             self._changed = False
 
@@ -369,15 +358,15 @@ class Relation:
         if given is None:
             try:
                 return self.pin.state.primary_key
-            except SchemaError as error:
-                raise QueryError(
+            except errors.SchemaError as error:
+                raise errors.QueryError(
                     f"state of {self.pin.alias}: {error.message}",
                     hint=f"name it as the third argument: state('{self.pin.alias}', NULL, 'column, column')",
                 ) from None
         try:
             columns_of(self.pin.state, given)
-        except SchemaError as error:
-            raise QueryError(f"state of {self.pin.alias}: {error.message}") from None
+        except errors.SchemaError as error:
+            raise errors.QueryError(f"state of {self.pin.alias}: {error.message}") from None
         return given
 
     def slices(self, checked: CheckedSlices) -> list[SliceRef]:
@@ -472,7 +461,7 @@ class Changes:
             QueryError: the two points have different keys or columns, or a history has none; or two datasets.
         """
         if self.to is not None and self.pin.id != self.to.id:
-            raise QueryError(
+            raise errors.QueryError(
                 f"diff: {self.pin.alias} and {self.to.alias} are two datasets",
                 hint=f"write diff('{self.pin.alias}@A', '{self.pin.alias}@B')",
             )
@@ -483,8 +472,8 @@ class Changes:
             if self.to is None:
                 return primary_key_of(self.pin.dataset, self.pin.state)
             return schema_of_changes(self.pin.state, self.to.state)[0]
-        except (SchemaError, UsageError) as error:
-            raise QueryError(error.message, hint=error.hint) from None
+        except (errors.SchemaError, errors.UsageError) as error:
+            raise errors.QueryError(error.message, hint=error.hint) from None
 
     @property
     def schema(self) -> pa.Schema:

@@ -10,13 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from odfchain.errors import (
-    InvalidIdError,
-    ObjectCorruptedError,
-    ObjectNotFoundError,
-    RefConflictError,
-    StoreError,
-)
+from odfchain import errors
 from odfchain.limits import LIMITS
 from odfchain.odf.identity import Multicodec, Multihash
 from odfchain.odf.physical_hash import hash_bytes, hash_file
@@ -104,18 +98,18 @@ class RefStore(Protocol):
 def check_object_name(name: Multihash) -> None:
     """Objects are named by full SHA3-256 multihashes and nothing else."""
     if name.codec is not Multicodec.SHA3_256 or len(name.digest) != 32:
-        raise StoreError(f"{name} cannot name an object (a full sha3-256 multihash can)")
+        raise errors.StoreError(f"{name} cannot name an object (a full sha3-256 multihash can)")
 
 
 def parse_ref(data: bytes, where: str) -> Multihash:
     """The hash that a reference file holds; surrounding white space is ignored."""
     if len(data) > LIMITS.ref_bytes:
-        raise StoreError(f"{where}: a reference of {len(data)} bytes (at most {LIMITS.ref_bytes})")
+        raise errors.StoreError(f"{where}: a reference of {len(data)} bytes (at most {LIMITS.ref_bytes})")
     try:
         value = Multihash.parse(data.decode("ascii").strip())
         check_object_name(value)
-    except (UnicodeDecodeError, InvalidIdError, StoreError) as error:
-        raise StoreError(f"{where}: not a reference to a block: {error}") from None
+    except (UnicodeDecodeError, errors.InvalidIdError, errors.StoreError) as error:
+        raise errors.StoreError(f"{where}: not a reference to a block: {error}") from None
     return value
 
 
@@ -176,7 +170,9 @@ class LocalObjectStore:
         try:
             found = _ordinary(path)
             if found.st_size > most:
-                raise ObjectCorruptedError(f"{path}: {found.st_size:,} bytes; {what} has at most {most:,}")
+                raise errors.ObjectCorruptedError(
+                    f"{path}: {found.st_size:,} bytes; {what} has at most {most:,}"
+                )
             data = path.read_bytes()
         except OSError as error:
             raise _unreadable(path, error) from error
@@ -282,7 +278,7 @@ class LocalObjectStore:
         """True if the object's file is there and hashes to its name."""
         try:
             self.verified_path(name)
-        except (ObjectCorruptedError, ObjectNotFoundError):
+        except (errors.ObjectCorruptedError, errors.ObjectNotFoundError):
             return False
         return True
 
@@ -305,7 +301,7 @@ class LocalRefStore:
 
     def _path(self, name: str) -> Path:
         if not _REF_NAME.fullmatch(name):
-            raise InvalidIdError(f"{name!r} is not a valid reference name")
+            raise errors.InvalidIdError(f"{name!r} is not a valid reference name")
         return self._folder / name
 
     def get(self, name: str) -> Multihash | None:
@@ -336,9 +332,9 @@ class LocalRefStore:
             yield from sorted(p.name for p in self._folder.iterdir() if _REF_NAME.fullmatch(p.name))
 
 
-def conflict(name: str, expected: Multihash | None, actual: Multihash | None) -> RefConflictError:
+def conflict(name: str, expected: Multihash | None, actual: Multihash | None) -> errors.RefConflictError:
     """The error of a lost compare-and-swap."""
-    return RefConflictError(
+    return errors.RefConflictError(
         f"reference {name!r} moved: expected {expected or 'nothing'}, found {actual or 'nothing'}",
         expected=str(expected) if expected else None,
         actual=str(actual) if actual else None,
@@ -349,17 +345,19 @@ def _ordinary(path: Path) -> os.stat_result:
     found = path.stat()
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
         # a pipe or a device could be read for ever
-        raise ObjectCorruptedError(f"{path}: not an ordinary file")
+        raise errors.ObjectCorruptedError(f"{path}: not an ordinary file")
     return found
 
 
-def _unreadable(path: Path, error: OSError) -> StoreError:
+def _unreadable(path: Path, error: OSError) -> errors.StoreError:
     absent = isinstance(error, FileNotFoundError)
-    return ObjectNotFoundError(f"{path}: no such object") if absent else fsio.storage_error(error, path)
+    return (
+        errors.ObjectNotFoundError(f"{path}: no such object") if absent else fsio.storage_error(error, path)
+    )
 
 
-def _corrupted(path: Path, actual: Multihash) -> StoreError:
-    return ObjectCorruptedError(
+def _corrupted(path: Path, actual: Multihash) -> errors.StoreError:
+    return errors.ObjectCorruptedError(
         f"{path}: the content hashes to {actual}, not to its name",
         hint="restore the file from a backup or another copy of the dataset",
     )

@@ -21,14 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from odfchain.errors import (
-    AccessError,
-    InvalidIdError,
-    ManifestError,
-    NameCollisionError,
-    UsageError,
-    WorkspaceError,
-)
+from odfchain import errors
 from odfchain.limits import SHARING, SMART
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import AccountName, DatasetAlias, DatasetNamePattern
@@ -75,7 +68,7 @@ class Grant:
         right, colon, pattern = text.partition(":")
         known = {each.value: each for each in Right}
         if right not in known or not colon:
-            raise UsageError(
+            raise errors.UsageError(
                 f"{one_line(text, 100)!r} is not a right",
                 hint="rights are read:, push: and force:PATTERN, such as push:org.%, read:alice/%, read:%/%",
             )
@@ -83,8 +76,8 @@ class Grant:
         try:
             whose = account if account == _ANY else AccountName(account) if slash else None
             return cls(known[right], whose, DatasetNamePattern(name))
-        except InvalidIdError as error:
-            raise UsageError(f"{one_line(text, 100)!r} is not a right: {error}") from None
+        except errors.InvalidIdError as error:
+            raise errors.UsageError(f"{one_line(text, 100)!r} is not a right: {error}") from None
 
     def matches(self, alias: DatasetAlias) -> bool:
         """True if it is for a dataset: a pattern without an account matches no dataset of an account."""
@@ -133,7 +126,7 @@ class NewToken:
 def checked_name(text: str) -> str:
     """The text, which can name a token."""
     if not _NAME.fullmatch(text):
-        raise UsageError(
+        raise errors.UsageError(
             f"{one_line(text, 100)!r} cannot be the name of a token",
             hint="up to 64 letters, digits and ._- with a letter or digit first",
         )
@@ -144,7 +137,7 @@ def made_token(name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
     """A new token with these rights."""
     grants = tuple(dict.fromkeys(Grant.parse(text) for text in allow))
     if not grants:
-        raise UsageError("a token needs a right", hint="name it, such as --allow push:NAME")
+        raise errors.UsageError("a token needs a right", hint="name it, such as --allow push:NAME")
     text = "ka_" + base64.b32encode(secrets.token_bytes(_RANDOM_BYTES)).decode("ascii").lower()
     return NewToken(AccessToken(checked_name(name), digest_of(text), grants, now), text)
 
@@ -196,7 +189,7 @@ class TokenFile:
                 found = os.fstat(stream.fileno())
                 stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
                 if found.st_mode & 0o077:
-                    raise AccessError(
+                    raise errors.AccessError(
                         f"{self.path}: mode {found.st_mode & 0o777:04o} lets others read your tokens",
                         hint=f"chmod 600 {self.path}",
                     )
@@ -206,7 +199,7 @@ class TokenFile:
         except FileNotFoundError:
             return ()
         except OSError as error:
-            raise AccessError(f"{self.path}: {error.strerror}") from None
+            raise errors.AccessError(f"{self.path}: {error.strerror}") from None
         self._known, self._stamp = self._parsed(data), stamp
         return self._known
 
@@ -216,11 +209,11 @@ class TokenFile:
         with fsio.locked(self._lock):
             known = self.tokens()
             if any(token.name == name for token in known):
-                raise NameCollisionError(
+                raise errors.NameCollisionError(
                     f"a token {name!r} already exists", hint=f"`odfchain token revoke {name}` ends it"
                 )
             if len(known) >= _MOST:
-                raise UsageError(f"there are {_MOST:,} tokens already", hint="revoke some of them")
+                raise errors.UsageError(f"there are {_MOST:,} tokens already", hint="revoke some of them")
             self._write([*known, made.token])
         return made
 
@@ -231,7 +224,7 @@ class TokenFile:
             known = self.tokens()
             rest = [token for token in known if token.name != name]
             if len(rest) == len(known):
-                raise WorkspaceError(f"no token {name!r}", hint="`odfchain token list` shows them")
+                raise errors.WorkspaceError(f"no token {name!r}", hint="`odfchain token list` shows them")
             self._write(rest)
 
     @property
@@ -248,8 +241,8 @@ class TokenFile:
     def _parsed(self, data: bytes) -> tuple[AccessToken, ...]:
         try:
             return _tokens(data, str(self.path))
-        except ManifestError as error:
-            raise AccessError(
+        except errors.ManifestError as error:
+            raise errors.AccessError(
                 str(error), hint=f"mend {self.path}, or remove it, which ends all tokens"
             ) from None
 
@@ -270,20 +263,22 @@ class _File:
 
 def _tokens(data: bytes, source: str) -> tuple[AccessToken, ...]:
     if len(data) > _FILE_BYTES:
-        raise ManifestError(f"larger than {_FILE_BYTES:,} bytes", source=source)
+        raise errors.ManifestError(f"larger than {_FILE_BYTES:,} bytes", source=source)
     document = read_document(data, source=source)
     try:
         file = from_tree(_File, document.value)
         if file.version != 1:
-            raise ManifestError(f"must be 1, not {file.version}", path="version")  # noqa: TRY301 - is located
+            raise errors.ManifestError(f"must be 1, not {file.version}", path="version")  # noqa: TRY301 - is located
         return tuple(_token(kept, f"tokens[{n}]") for n, kept in enumerate(file.tokens))
-    except ManifestError as error:
+    except errors.ManifestError as error:
         raise error.located(source=source, line=document.line_of(error.path)) from None
 
 
 def _token(kept: _Kept, path: str) -> AccessToken:
     if not _SHA3.fullmatch(kept.sha3):
-        raise ManifestError("must be the sha3-256 of a token, 64 digits of base16", path=f"{path}.sha3")
+        raise errors.ManifestError(
+            "must be the sha3-256 of a token, 64 digits of base16", path=f"{path}.sha3"
+        )
     return AccessToken(
         _at(f"{path}.name", checked_name, kept.name),
         bytes.fromhex(kept.sha3),
@@ -295,8 +290,8 @@ def _token(kept: _Kept, path: str) -> AccessToken:
 def _at(path: str, parse: Callable[[str], _T], text: str) -> _T:
     try:
         return parse(text)
-    except UsageError as error:
-        raise ManifestError(
+    except errors.UsageError as error:
+        raise errors.ManifestError(
             f"{error.message} ({error.hint})" if error.hint else error.message, path=path
         ) from None
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from odfchain import errors
 from odfchain.chain.compare import Descent, Diverged
 from odfchain.chain.index import MERGE
 from odfchain.chain.signed_heads import (
@@ -20,13 +21,6 @@ from odfchain.chain.signed_heads import (
     SignedFile,
     check_branch,
     signature_key,
-)
-from odfchain.errors import (
-    BranchNotFoundError,
-    ChainsDifferError,
-    CorruptedPeerError,
-    DatasetsDivergedError,
-    DestinationAheadError,
 )
 from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
@@ -118,10 +112,10 @@ class BranchFetch:
         """The new blocks are stored; returns how many of them were not here."""
         return self.download.publish(self._dataset, self._spool, self.new)
 
-    def _other_dataset(self, head: Multihash, count: int) -> DatasetsDivergedError:
+    def _other_dataset(self, head: Multihash, count: int) -> errors.DatasetsDivergedError:
         here = self._own[0][1]
         return differ(
-            DatasetsDivergedError,
+            errors.DatasetsDivergedError,
             (head, here, Diverged(count, self._dataset.chain.get(here).sequence_number + 1, None)),
             f"{self.download.peer.where}: block {shortened(head)} is of another dataset than "
             f"{self._dataset.alias}: they have no block in common",
@@ -138,7 +132,7 @@ def fetching(dataset: DatasetFiles, peer: Peer, parallel: int, progress: Progres
     area = incoming_folder(dataset) / f"beside-{dataset.ref}"
     try:
         yield BranchFetch(dataset, Download(peer, area, parallel, progress))
-    except (CorruptedPeerError, ChainsDifferError):
+    except (errors.CorruptedPeerError, errors.ChainsDifferError):
         shutil.rmtree(area, ignore_errors=True)
         raise
     shutil.rmtree(area, ignore_errors=True)
@@ -295,7 +289,7 @@ def _trusted(
 
 def _refusal(
     dataset: DatasetFiles, peer: Peer, fetch: BranchFetch, old: Multihash, head: Multihash
-) -> ChainsDifferError:
+) -> errors.ChainsDifferError:
     number = dataset.chain.get(old).sequence_number
     fork = fetch.newest_of(old)
     ours = number - dataset.chain.get(fork).sequence_number
@@ -305,14 +299,14 @@ def _refusal(
     found = Diverged(0 if fork == head else len(fetch.new), ours, fork)
     if fork == head:
         return differ(
-            DestinationAheadError,
+            errors.DestinationAheadError,
             (head, old, found),
             f"{name} has {counted(ours, 'block')} that {peer.where} has not: its branch is at "
             f"{shortened(head)}",
             f"push them (`odfchain push {name}`), or {give_up}",
         )
     return differ(
-        DatasetsDivergedError,
+        errors.DatasetsDivergedError,
         (head, old, found),
         f"{name} and {peer.where} diverged after block {shortened(fork)}: {counted(ours, 'block')} only here",
         f"{rename}, then pull again and merge the two; or {give_up}",
@@ -330,9 +324,9 @@ def _keep_signature(dataset: DatasetFiles, head: Multihash, found: HeadSignature
             fsio.remove_quietly(path)
 
 
-def _no_branch(peer: Peer) -> BranchNotFoundError:
+def _no_branch(peer: Peer) -> errors.BranchNotFoundError:
     others = peer.branches()
-    return BranchNotFoundError(
+    return errors.BranchNotFoundError(
         f"{peer.where}: no branch {peer.ref!r}",
         hint=f"its branches: {', '.join(others[:20])}"
         if others
@@ -378,7 +372,7 @@ def bring_merged(
                 fork = fetch.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
                 remember_fetched(dataset, FetchedBranch(None, peer.where, wanted, fork))
                 blocks += fetch.store()
-            except CorruptedPeerError as error:
+            except errors.CorruptedPeerError as error:
                 if not isinstance(error.__cause__, AbsentError):
                     raise
                 lacking.append(wanted)

@@ -19,14 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from odfchain.errors import (
-    AccessError,
-    CorruptedPeerError,
-    FetchError,
-    InvalidIdError,
-    TransferError,
-    UnsupportedPeerError,
-)
+from odfchain import errors
 from odfchain.limits import SHARING
 from odfchain.odf.names import AccountName
 from odfchain.storage import fsio
@@ -68,7 +61,7 @@ def is_readable_on_the_way(url: PeerUrl) -> bool:
 def checked_token(text: str) -> str:
     """The text, which is a token that can be sent."""
     if len(text) > SHARING.token_bytes or not _TOKEN.fullmatch(text):
-        raise AccessError(
+        raise errors.AccessError(
             f"this is not a token: expected letters, digits and -._~+/= without blanks, at most "
             f"{SHARING.token_bytes:,} of them"
         )
@@ -107,7 +100,7 @@ class Credentials:
         """
         origin = origin_of(url)
         if origin is None:
-            raise UnsupportedPeerError(f"{url}: a token is for a server (http, https; ports to 65535)")
+            raise errors.UnsupportedPeerError(f"{url}: a token is for a server (http, https; ports to 65535)")
         token = checked_token(token)
         fsio.make_folder(self.path.parent, mode=0o700)
         with fsio.locked(self._lock):
@@ -141,15 +134,15 @@ class Credentials:
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
-            raise AccessError(f"{self.path}: {error.strerror}") from None
+            raise errors.AccessError(f"{self.path}: {error.strerror}") from None
         if mode & 0o077:
-            raise AccessError(
+            raise errors.AccessError(
                 f"{self.path}: mode {mode:04o} lets others read your tokens", hint=f"chmod 600 {self.path}"
             )
         tree = json_object(data) if len(data) <= SHARING.credentials_bytes else {}
         tokens = tree.get("tokens") if tree.get("version") == 1 else None
         if not isinstance(tokens, dict) or not all(isinstance(token, str) for token in tokens.values()):
-            raise AccessError(
+            raise errors.AccessError(
                 f"{self.path}: not a file of tokens",
                 hint="remove it, then `odfchain login URL` makes a new one",
             )
@@ -182,7 +175,7 @@ def password_login(url: PeerUrl, user: str, password: str) -> str:
         CorruptedPeerError: what it answers is no token.
     """
     if not 0 < len(user) <= _USER_CHARACTERS or not 0 < len(password) <= _PASSWORD_CHARACTERS:
-        raise AccessError(
+        raise errors.AccessError(
             f"a user has 1 to {_USER_CHARACTERS} characters, a password 1 to {_PASSWORD_CHARACTERS:,}"
         )
     credentials = _compact({"login": user, "password": password})
@@ -192,12 +185,12 @@ def password_login(url: PeerUrl, user: str, password: str) -> str:
     if answer.status == 200:
         token = answer.document.get("accessToken")
         if not isinstance(token, str):
-            raise CorruptedPeerError(f"{answer.where}: an answer without an access token")
+            raise errors.CorruptedPeerError(f"{answer.where}: an answer without an access token")
         return checked_token(token)
     if answer.status == 401:
-        raise AccessError(f"{answer.where}: {answer.said}", hint="check the user and the password")
+        raise errors.AccessError(f"{answer.where}: {answer.said}", hint="check the user and the password")
     if answer.status in (400, 404, 405, 501):
-        raise AccessError(f"{answer.where}: the node takes no passwords: {answer.said}", hint=_ISSUED)
+        raise errors.AccessError(f"{answer.where}: the node takes no passwords: {answer.said}", hint=_ISSUED)
     raise _failed(answer)
 
 
@@ -207,12 +200,12 @@ def check_token(url: PeerUrl, token: str) -> str | None:
     try:
         with _asking(url, token) as node:
             answer = node.ask(node.below(b"platform/token/validate"), (bearer,))
-    except (AccessError, UnsupportedPeerError):
+    except (errors.AccessError, errors.UnsupportedPeerError):
         raise
-    except TransferError as error:
+    except errors.TransferError as error:
         return str(error)
     if answer.status in (400, 401, 403):
-        raise AccessError(
+        raise errors.AccessError(
             f"{answer.where}: the node does not know this token: {answer.said}",
             hint="copy it whole; it may have been revoked, or be for another node",
         )
@@ -230,7 +223,7 @@ def account_at(url: PeerUrl, token: str | None) -> AccountName | None:
         try:
             root, found = node.found()
         # there is no node, or none that can be asked now: what it was asked for says more
-        except TransferError:
+        except errors.TransferError:
             return None
         if len(_folders(node.base)) - len(_folders(root)) != 1:
             return None
@@ -244,7 +237,7 @@ def account_at(url: PeerUrl, token: str | None) -> AccountName | None:
     if answer.status in (404, 405, 501):
         return None
     if answer.status in (401, 403):
-        raise AccessError(
+        raise errors.AccessError(
             f"{answer.where}: {answer.said}",
             hint="name an account in the URL, or keep a token of yours: `odfchain login URL`",
         )
@@ -252,8 +245,8 @@ def account_at(url: PeerUrl, token: str | None) -> AccountName | None:
         raise _failed(answer)
     try:
         return AccountName(str(answer.document.get("accountName", "")))
-    except InvalidIdError as error:
-        raise CorruptedPeerError(f"{answer.where}: {one_line(str(error), _SHOWN_ANSWER)}") from None
+    except errors.InvalidIdError as error:
+        raise errors.CorruptedPeerError(f"{answer.where}: {one_line(str(error), _SHOWN_ANSWER)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +261,13 @@ class _Answer:
     varies: bool
 
 
-def _failed(answer: _Answer) -> TransferError:
+def _failed(answer: _Answer) -> errors.TransferError:
     if answer.location is not None:
-        return TransferError(
+        return errors.TransferError(
             f"{answer.where}: sends elsewhere ({answer.location}), where no password or token is sent on to",
             hint="if you trust it, give the URL that it leads to",
         )
-    return TransferError(f"{answer.where}: {answer.said}")
+    return errors.TransferError(f"{answer.where}: {answer.said}")
 
 
 @dataclass(slots=True)
@@ -301,7 +294,7 @@ class _Node:
             if answer.location is not None or answer.status >= 500:
                 raise _failed(answer)
         said = f": {answer.said}" if answer is not None else ""
-        raise UnsupportedPeerError(
+        raise errors.UnsupportedPeerError(
             f"{self.where}: no node of Open Data Fabric answers here{said}",
             hint="a web server that hands out files is named without 'odf+'",
         )
@@ -330,7 +323,7 @@ class _Node:
                 varies = "authorization" in (response.headers.get("vary") or "").lower()
                 return _Answer(where, response.status, said, document, shown, varies)
         except TransientError as error:
-            raise FetchError(f"{where}: {error.reason}") from error
+            raise errors.FetchError(f"{where}: {error.reason}") from error
 
 
 def _folders(target: Target) -> list[bytes]:

@@ -16,17 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from odfchain import errors
 from odfchain.chain.chain import MetadataChain
 from odfchain.chain.signed_heads import SignedFile
-from odfchain.errors import (
-    AccessError,
-    CorruptedPeerError,
-    ObjectCorruptedError,
-    RefConflictError,
-    StoreError,
-    TransferError,
-    UnsupportedPeerError,
-)
 from odfchain.limits import SHARING
 from odfchain.odf.identity import Multihash
 from odfchain.progress import Progress
@@ -62,7 +54,7 @@ class FolderPeer(WritablePeer):
         super().__init__(one_line(str(url), 500), limits=replace(PEER_LIMITS, first_wait=0))
         path = url.path
         if url.scheme != "file" or "\0" in path or not path.startswith("/"):
-            raise UnsupportedPeerError(
+            raise errors.UnsupportedPeerError(
                 f"{self._where}: not the URL of a folder", hint="write it like file:///srv/datasets/name"
             )
         self._folder = Path(path)
@@ -82,7 +74,7 @@ class FolderPeer(WritablePeer):
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise CorruptedPeerError(f"{name}: not a regular file")
+                raise errors.CorruptedPeerError(f"{name}: not a regular file")
             os.lseek(fd, start, os.SEEK_SET)
             yield Opened(name, _FileBody(fd, found.st_size - start), found.st_size, start=start)
         except OSError as error:
@@ -97,7 +89,7 @@ class FolderPeer(WritablePeer):
 
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
         if self.contains(key):
-            with contextlib.suppress(StoreError):  # a damaged file in its place is repaired
+            with contextlib.suppress(errors.StoreError):  # a damaged file in its place is repaired
                 self._store(key).verified_path(key.name)
                 with contextlib.suppress(OSError):
                     progress.advance(source.stat().st_size)
@@ -148,19 +140,19 @@ class FolderPeer(WritablePeer):
     def _writing(self, key: object) -> Iterator[None]:
         # only datasets of a workspace have this folder: they change by their own commands
         if (self._folder / "staging").exists():
-            raise AccessError(
+            raise errors.AccessError(
                 f"{self._where}: this is a dataset of a workspace, which nothing may be pushed into",
                 hint="pull from the other side, or push to a folder of its own",
             )
         try:
             yield
-        except (RefConflictError, ObjectCorruptedError):
+        except (errors.RefConflictError, errors.ObjectCorruptedError):
             raise
-        except StoreError as error:
+        except errors.StoreError as error:
             cause = error.__cause__
             if isinstance(cause, OSError):
                 raise _peer_error(cause, self._name(key)) from error
-            raise TransferError(
+            raise errors.TransferError(
                 f"{self._name(key)}: {one_line(error.message, 300)}", hint=error.hint
             ) from error
 
@@ -208,19 +200,19 @@ def _copy(source: Path, staged: Path, key: ObjectKey, progress: Progress) -> Non
                 incoming.append(count)
             try:
                 intact = incoming.complete()
-            except CorruptedPeerError as error:
-                raise ObjectCorruptedError(error.message) from None
+            except errors.CorruptedPeerError as error:
+                raise errors.ObjectCorruptedError(error.message) from None
             if not intact:
-                raise ObjectCorruptedError(f"{source}: became shorter while it was read")
+                raise errors.ObjectCorruptedError(f"{source}: became shorter while it was read")
 
 
-def _linked(name: str) -> CorruptedPeerError:
-    return CorruptedPeerError(f"{name}: a symbolic link, which is not followed")
+def _linked(name: str) -> errors.CorruptedPeerError:
+    return errors.CorruptedPeerError(f"{name}: a symbolic link, which is not followed")
 
 
-def _peer_error(error: OSError, name: str) -> TransferError:
+def _peer_error(error: OSError, name: str) -> errors.TransferError:
     stored = fsio.storage_error(error, name)
-    kind = AccessError if error.errno in _REFUSED else TransferError
+    kind = errors.AccessError if error.errno in _REFUSED else errors.TransferError
     return kind(stored.message, hint=stored.hint)
 
 

@@ -16,14 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from odfchain import errors
 from odfchain.chain.signed_heads import SignedFile
-from odfchain.errors import (
-    AccessError,
-    CorruptedPeerError,
-    FetchError,
-    NameCollisionError,
-    TransferError,
-)
 from odfchain.limits import SHARING, SMART, FetchLimits
 from odfchain.odf.block_codec import decode_header
 from odfchain.odf.identity import Multihash
@@ -154,7 +148,7 @@ class SmartPeer(HttpPeer):
                 if _is_walked(refused.reason):
                     return
                 raise
-        with contextlib.suppress(CorruptedPeerError):  # what it lacks is asked for alone
+        with contextlib.suppress(errors.CorruptedPeerError):  # what it lacks is asked for alone
             yield from readable(blocks)
 
     def _pulling(self) -> PullFlow:
@@ -173,7 +167,7 @@ class SmartPeer(HttpPeer):
                 most = SMART.message_bytes if what == "pull" else SMART.answer_bytes
                 made = WebSocketChannel.open(self._pool, route, self._given, name, most)
             except TransientError as error:
-                raise FetchError(f"{name}: {error.reason}") from error
+                raise errors.FetchError(f"{name}: {error.reason}") from error
         self.clock = NodeClock(made.date, self._timing.clock())
         return made
 
@@ -226,7 +220,7 @@ class SmartPeer(HttpPeer):
         try:
             with super().open(key, start, _cap, deadline) as opened:
                 yield opened
-        except AccessError:
+        except errors.AccessError:
             if given is None or key in self._refused:
                 raise
             self._refused.add(key)
@@ -235,11 +229,11 @@ class SmartPeer(HttpPeer):
 
     def _problem(self, response: HttpResponse, key: str, where: str) -> Exception | None:
         problem = super()._problem(response, key, where)
-        if not isinstance(problem, AccessError) or key not in self._addresses:
+        if not isinstance(problem, errors.AccessError) or key not in self._addresses:
             return problem
         # a clock that differs explains why a signed URL is refused
         hint = self.clock.refusal_hint(response.headers.date("date"), self._timing.clock())
-        return AccessError(problem.message, hint=hint or problem.hint)
+        return errors.AccessError(problem.message, hint=hint or problem.hint)
 
     def _renew(self, key: str, old: _Address) -> None:
         with self._lock:
@@ -281,11 +275,11 @@ def _is_walked(reason: msg.Reason) -> bool:
 def given_headers(given: msg.TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
     """The headers that a node wants for an object, without those that steer a connection."""
     if len(given.headers) > _HEADERS:
-        raise CorruptedPeerError(f"{name}: the node names more than {_HEADERS} headers for it")
+        raise errors.CorruptedPeerError(f"{name}: the node names more than {_HEADERS} headers for it")
     found = tuple((each.name, each.value) for each in given.headers if not _OWN_HEADERS.fullmatch(each.name))
     for header, value in found:
         if not _HEADER_NAME.fullmatch(header) or not _HEADER_VALUE.fullmatch(value):
-            raise CorruptedPeerError(f"{name}: the node names an invalid header {one_line(header)!r}")
+            raise errors.CorruptedPeerError(f"{name}: the node names an invalid header {one_line(header)!r}")
     return found
 
 
@@ -344,7 +338,7 @@ class SmartDestination(SmartPeer, WritablePeer):
             loaded = _loaded(shipment, names)
             if loaded is None:
                 if len(names) == 1:
-                    raise TransferError(f"{self.where}: block {names[0]} does not fit into a message")
+                    raise errors.TransferError(f"{self.where}: block {names[0]} does not fit into a message")
                 most = (len(names) + 1) // 2
                 continue
             last = first + start + len(names) - 1
@@ -368,8 +362,8 @@ class SmartDestination(SmartPeer, WritablePeer):
                 if _may_be_done(refused) and self._has(shipment):
                     return  # committed, and the node, or the store behind it, could not say so
                 raise self._meant(refused, shipment) from None
-            except TransferError as error:
-                failure: TransferError | None = error
+            except errors.TransferError as error:
+                failure: errors.TransferError | None = error
             else:
                 failure = None
             head = self.head()
@@ -379,13 +373,13 @@ class SmartDestination(SmartPeer, WritablePeer):
                 raise conflict(self.ref, shipment.expected, head)
             if failure is not None and (attempt == 2 or _is_final(failure)):
                 raise failure
-        raise TransferError(
+        raise errors.TransferError(
             f"{self.where}: the node reported success, but its head did not move",
             hint="contact the node's operator",
         )
 
     def _has(self, shipment: Shipment) -> bool:
-        with contextlib.suppress(TransferError):  # then what the node said is all that is known
+        with contextlib.suppress(errors.TransferError):  # then what the node said is all that is known
             return self.head() == shipment.new
         return False
 
@@ -394,11 +388,13 @@ class SmartDestination(SmartPeer, WritablePeer):
             case msg.InvalidHead():
                 return conflict(self.ref, shipment.expected, self.head())
             case msg.RefCollision(dataset_id=other):
-                return NameCollisionError(
+                return errors.NameCollisionError(
                     f"{self.where}: the dataset is there under another name: {one_line(other)}"
                 )
             case msg.NameCollision(dataset_alias=other):
-                return NameCollisionError(f"{self.where}: another dataset has that name: {one_line(other)}")
+                return errors.NameCollisionError(
+                    f"{self.where}: another dataset has that name: {one_line(other)}"
+                )
         return refused
 
     def _converse(self, shipment: Shipment, batch: msg.BlocksBatch, size: int, progress: Progress) -> None:
@@ -441,7 +437,9 @@ class SmartDestination(SmartPeer, WritablePeer):
         for strategy in flow.strategies(tuple(asked), more=more):
             item = asked.get(strategy.object_file)
             if item is None:
-                raise CorruptedPeerError(f"{self.where}: the node asks for an object that was not named")
+                raise errors.CorruptedPeerError(
+                    f"{self.where}: the node asks for an object that was not named"
+                )
             if strategy.push_strategy is msg.PushMethod.HTTP_UPLOAD:
                 wanted.append((item, strategy))
         stop = threading.Event()
@@ -470,7 +468,7 @@ class SmartDestination(SmartPeer, WritablePeer):
         name = f"{self.where}{key}"
         given = strategy.upload_to
         if given is None:
-            raise CorruptedPeerError(f"{name}: the node wants it and does not say where")
+            raise errors.CorruptedPeerError(f"{name}: the node wants it and does not say where")
         headers = given_headers(given, name)
         with storage_errors(path):
             size = path.stat().st_size
@@ -479,7 +477,7 @@ class SmartDestination(SmartPeer, WritablePeer):
 
         def attempt() -> None:
             if stop.is_set():
-                raise TransferError(f"{name}: stopped, because another object could not be sent")
+                raise errors.TransferError(f"{name}: stopped, because another object could not be sent")
             route = self.way_to(given.url, name, address)
             own = [*headers, ("Content-Type", "application/octet-stream")]
             with path.open("rb") as file:
@@ -497,9 +495,11 @@ class SmartDestination(SmartPeer, WritablePeer):
                     what = f"{name}: {answer.what}, for {size:,} bytes"
                     if answer.status in (401, 403):
                         hint = self.clock.refusal_hint(answer.headers.date("date"), self._timing.clock())
-                        raise (AccessError if given.expires_at is None else _ExpiredError)(what, hint=hint)
+                        raise (errors.AccessError if given.expires_at is None else _ExpiredError)(
+                            what, hint=hint
+                        )
                     if not 200 <= answer.status <= 299:
-                        raise TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
+                        raise errors.TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
 
         with self._turns, as_transfer_errors():
             with_retries(attempt, name=name, limits=self._limits, timing=self._timing, deadline=deadline)
@@ -512,11 +512,11 @@ class SmartDestination(SmartPeer, WritablePeer):
 
     def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:  # noqa: ARG002 - as above
         """Refused."""
-        raise TransferError(f"{self.where}{key}: a node takes no single files")
+        raise errors.TransferError(f"{self.where}{key}: a node takes no single files")
 
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:  # noqa: ARG002 - as above
         """Refused."""
-        raise TransferError(f"{self.where}: the head of a node moves with what is pushed")
+        raise errors.TransferError(f"{self.where}: the head of a node moves with what is pushed")
 
     def put_hint(self, hashes: Sequence[Multihash]) -> None:
         """Nothing: nodes know their chains."""
@@ -530,7 +530,7 @@ class SmartDestination(SmartPeer, WritablePeer):
             return
         name = f"{self.where}{file.value}"
         deadline = Deadline(SHARING.request_seconds, self._timing, name=name)
-        with contextlib.suppress(TransferError), as_transfer_errors(), TemporaryFile() as stream:
+        with contextlib.suppress(errors.TransferError), as_transfer_errors(), TemporaryFile() as stream:
             stream.write(data)
             stream.flush()
             first = replace(self._base, path=self._base.path + file.value.encode("ascii"))
@@ -541,19 +541,19 @@ class SmartDestination(SmartPeer, WritablePeer):
                 pass
 
 
-class _FullError(TransferError):
+class _FullError(errors.TransferError):
     """The node's disk is full: another attempt finds it so."""
 
 
-class _ExpiredError(AccessError):
+class _ExpiredError(errors.AccessError):
     """An address that was for some time only is refused: the node gives another one."""
 
 
-def _is_final(error: TransferError) -> bool:
+def _is_final(error: errors.TransferError) -> bool:
     # new upload URLs can be requested
     if isinstance(error, _ExpiredError):
         return False
-    return isinstance(error, (AccessError, CorruptedPeerError, _FullError))
+    return isinstance(error, (errors.AccessError, errors.CorruptedPeerError, _FullError))
 
 
 def _may_be_done(refused: RefusedError) -> bool:

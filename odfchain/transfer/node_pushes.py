@@ -21,16 +21,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from odfchain import errors
 from odfchain.chain.signed_heads import SignatureStatus, SignedFile
-from odfchain.errors import (
-    CodecError,
-    CorruptedPeerError,
-    NameCollisionError,
-    OdfchainError,
-    RefConflictError,
-    SetBackError,
-    StorageFullError,
-)
 from odfchain.limits import SMART
 from odfchain.odf.block_codec import decode_block, decode_header
 from odfchain.odf.events import Seed
@@ -83,9 +75,9 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 _UPLOADS = "uploads"
 _STORE_FAILS = "The store of this node fails."
-_SAID: Mapping[type[OdfchainError], str] = {
+_SAID: Mapping[type[errors.OdfchainError], str] = {
     UnknownOutcomeError: "It is not known whether this was committed.",
-    SetBackError: "The history in this node's store was rewound.",
+    errors.SetBackError: "The history in this node's store was rewound.",
 }
 
 
@@ -146,7 +138,7 @@ class DatasetTarget:
         """Validate the blocks and keep them in private."""
         assert self._request is not None  # noqa: S101 - it began
         if batch.num_blocks != self._request.transfer_plan.num_blocks:
-            raise CorruptedPeerError(f"{self._where}other blocks than the plan says")
+            raise errors.CorruptedPeerError(f"{self._where}other blocks than the plan says")
         blocks = unpacked(batch)
         _refuse_disorder(self._where, blocks)
         with self._asking(msg.Phase.METADATA_REQUEST):
@@ -161,7 +153,7 @@ class DatasetTarget:
             peer = PushedPeer(self._where, self._head, blocks)
             try:
                 found = judge_pull(self.workspace, peer, self.session.alias, self._options)
-            except RefConflictError:
+            except errors.RefConflictError:
                 return self._moved()
             self._objects = {item.key: item for item in found}
             self._unnamed = Counter(item.key for item in found)
@@ -210,7 +202,7 @@ class DatasetTarget:
             raise _refused(msg.Phase.METADATA_REQUEST, "This dataset is written here.")
         try:
             self.workspace.check_new(event.dataset_id, self.session.alias)
-        except NameCollisionError:
+        except errors.NameCollisionError:
             self._collision = msg.RefCollision(dataset_id=str(event.dataset_id))
         return None
 
@@ -287,9 +279,9 @@ class DatasetTarget:
         peer = PushedPeer(self._where, self._head, has_hashed=self.sessions.has_hashed)
         try:
             outcome = pull_dataset(self.workspace, peer, self.session.alias, self._options)
-        except NameCollisionError:
+        except errors.NameCollisionError:
             raise FlowError(msg.Refusal(self._name_taken)) from None
-        except RefConflictError:
+        except errors.RefConflictError:
             raise FlowError(self._moved()) from None
         self.sessions.committed(self.session, outcome.new)
 
@@ -297,7 +289,7 @@ class DatasetTarget:
     def _asking(self, phase: msg.Phase) -> Iterator[None]:
         try:
             yield
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             where = self.workspace.shared.where
             # the client learns that the store fails, but not its address
             if where is None or where not in error.message:
@@ -351,7 +343,7 @@ class PushServing(Serving):
             case _Push.OBJECTS:
                 named: msg.PushObjects = msg.message_of(msg.PushObjects, text)
                 if named.is_truncated and not named.object_files:
-                    raise CorruptedPeerError("no object is named, and more are to come")
+                    raise errors.CorruptedPeerError("no object is named, and more are to come")
                 strategies = self._target.take_objects(named.object_files)
                 self._truncated, self._waits_for = named.is_truncated, _Push.UPLOADS
                 return Turn(strategies)
@@ -380,10 +372,10 @@ def _refuse_disorder(where: str, blocks: Sequence[RawBlock]) -> None:
     for block in blocks:
         try:
             previous = decode_header(block.data).prev_block_hash
-        except CodecError as error:
-            raise CorruptedPeerError(f"{where}: {block.hash}: {error}") from None
+        except errors.CodecError as error:
+            raise errors.CorruptedPeerError(f"{where}: {block.hash}: {error}") from None
         if before is not None and previous != before:
-            raise CorruptedPeerError(f"{where}: {block.hash} does not follow the block before it")
+            raise errors.CorruptedPeerError(f"{where}: {block.hash} does not follow the block before it")
         before = block.hash
 
 
@@ -471,7 +463,7 @@ class Writing:
     def _remove_left(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             remove_left(self.workspace, int((time.time() - LEFT_SECONDS) * 1e9))
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             loop.call_soon_threadsafe(self.problem, str(error))
 
     async def answer_push(
@@ -682,11 +674,11 @@ async def _receive(
                 return refused
             taken = writing.sessions.take_over(session, name, lambda: incoming.publish(target))
             return (201, "stored") if taken else _UNNAMED
-    except StorageFullError:
+    except errors.StorageFullError:
         return _FULL
-    except (CorruptedPeerError, TimeoutError):
+    except (errors.CorruptedPeerError, TimeoutError):
         return 400, "the content is not what the name says"
-    except OdfchainError:
+    except errors.OdfchainError:
         if name in session.wanted:
             raise
         return _UNNAMED  # its folder went with the push
@@ -753,6 +745,6 @@ async def _take_signature(
 
     try:
         valid = await asyncio.to_thread(judged)
-    except OdfchainError:
+    except errors.OdfchainError:
         valid = False
     return (201, "stored") if valid else (400, "this does not sign the head with the dataset's key")

@@ -17,17 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from odfchain import errors
 from odfchain.chain.signed_heads import SignedFile
-from odfchain.errors import (
-    AccessError,
-    CodecError,
-    CorruptedPeerError,
-    InvalidIdError,
-    ObjectNotFoundError,
-    StoreError,
-    TransferError,
-    UnsupportedPeerError,
-)
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.events import MetadataBlock
@@ -78,14 +69,14 @@ T = TypeVar("T")
 def place_of(url: PeerUrl) -> Location:
     """Address of an s3, s3+http, s3+https, gs or az URL."""
     if url.scheme not in ("s3", "gs", "az", "s3+http", "s3+https"):
-        raise UnsupportedPeerError(
+        raise errors.UnsupportedPeerError(
             f"{url}: not the URL of an object store",
             hint="write it like s3://bucket/prefix, gs://…, az://… or s3+http://host:9000/bucket/prefix",
         )
     try:
         return Location.parse(url.text, folder=True)
-    except InvalidIdError as error:
-        raise UnsupportedPeerError(f"{url}: {error.message}", hint=error.hint) from None
+    except errors.InvalidIdError as error:
+        raise errors.UnsupportedPeerError(f"{url}: {error.message}", hint=error.hint) from None
 
 
 Version: TypeAlias = "tuple[str | None, str | None]"
@@ -180,7 +171,7 @@ class ObjectSpace:
         found = self.open(key)
         data = found.read(limit)
         if data is None:
-            raise TransferError(f"{self.where}{key}: larger than the allowed {limit:,} bytes")
+            raise errors.TransferError(f"{self.where}{key}: larger than the allowed {limit:,} bytes")
         return data, found.version
 
     def open(self, key: str, start: int = 0, cap: int = 0) -> StoredObject:
@@ -228,7 +219,7 @@ class ObjectSpace:
         """True if there is such an object."""
         try:
             self.size(key)
-        except ObjectNotFoundError:
+        except errors.ObjectNotFoundError:
             return False
         return True
 
@@ -311,7 +302,7 @@ class ObjectSpace:
         return there
 
     def _has(self, key: str, size: int) -> bool:
-        with contextlib.suppress(ObjectNotFoundError):
+        with contextlib.suppress(errors.ObjectNotFoundError):
             return self.size(key) == size
         return False
 
@@ -326,7 +317,7 @@ class ObjectSpace:
         """Remove an object, if it is there."""
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with contextlib.suppress(ObjectNotFoundError), self.translate_errors(key):
+        with contextlib.suppress(errors.ObjectNotFoundError), self.translate_errors(key):
             obstore.delete(self._small, self._path(key))
 
     def delete_all(self, keys: Sequence[str]) -> None:
@@ -360,7 +351,7 @@ class ObjectSpace:
                     for one in batch
                 ]
                 if len(found) > most:
-                    raise TransferError(f"{self.where}{below}: more than {most:,} objects")
+                    raise errors.TransferError(f"{self.where}{below}: more than {most:,} objects")
             return found
 
         return self._listing(below, listing)
@@ -393,10 +384,10 @@ class ObjectSpace:
             yield
         except FileNotFoundError as error:
             if absent is not None:
-                raise TransferError(f"{at}: {absent}", hint="create the bucket first") from error
-            raise ObjectNotFoundError(f"{at}: no such object or bucket") from error
+                raise errors.TransferError(f"{at}: {absent}", hint="create the bucket first") from error
+            raise errors.ObjectNotFoundError(f"{at}: no such object or bucket") from error
         except (BaseError, OSError, ValueError, OverflowError, NotImplementedError) as error:
-            kind = AccessError if _refuses(error) else TransferError
+            kind = errors.AccessError if _refuses(error) else errors.TransferError
             raise kind(f"{at}: {store_message(error)}", hint=_hint(error)) from error
 
 
@@ -445,15 +436,15 @@ def _read_chunks(source: Path, progress: Progress) -> Iterator[bytes]:
             progress.advance(len(chunk))
 
 
-def retry(work: Callable[[], T], passes: Callable[[TransferError], bool] = lambda _: True) -> T:
+def retry(work: Callable[[], T], passes: Callable[[errors.TransferError], bool] = lambda _: True) -> T:
     """Retry `work`, which must be idempotent, when the connection breaks."""
     # obstore itself does not retry conditional requests, or bodies that have begun
     for _ in range(_ATTEMPTS - 1):
         try:
             return work()
-        except AccessError:
+        except errors.AccessError:
             raise
-        except TransferError as error:
+        except errors.TransferError as error:
             if not passes(error):
                 raise
     return work()
@@ -489,7 +480,7 @@ class ObjectPeer(WritablePeer):
     def open(self, key: str, start: int, cap: int, _deadline: Deadline, /) -> Iterator[Opened]:
         try:
             found = self._space.open(key, start, cap)
-        except ObjectNotFoundError as error:
+        except errors.ObjectNotFoundError as error:
             raise AbsentError(f"{self._where}{key}: not there") from error
         try:
             yield Opened(f"{self._where}{key}", found, found.total, start=found.start, framed=False)
@@ -499,14 +490,14 @@ class ObjectPeer(WritablePeer):
     def _read_head(self) -> tuple[Multihash | None, Version | None]:
         try:
             data, version = self._space.read(ref_key(self.ref), LIMITS.ref_bytes)
-        except ObjectNotFoundError:
+        except errors.ObjectNotFoundError:
             return None, None
         if not data and self.ref != HEAD:
             return None, version  # a branch that was deleted
         try:
             return parse_ref(data, f"{self._where}{ref_key(self.ref)}"), version
-        except StoreError as error:
-            raise CorruptedPeerError(str(error)) from error
+        except errors.StoreError as error:
+            raise errors.CorruptedPeerError(str(error)) from error
 
     def versioned_head(self) -> tuple[Multihash | None, Version | None]:
         """The head, or the branch, and the version for a conditional write; None where none is there."""
@@ -535,8 +526,8 @@ class ObjectPeer(WritablePeer):
         """A block, as it is read."""
         try:
             return decode_block(self.block(name))
-        except CodecError as error:
-            raise CorruptedPeerError(f"{self._where}blocks/{name}: {error}") from None
+        except errors.CodecError as error:
+            raise errors.CorruptedPeerError(f"{self._where}blocks/{name}: {error}") from None
 
     def contains(self, key: ObjectKey) -> bool:
         return self._space.contains(str(key))
@@ -595,7 +586,7 @@ class ObjectPeer(WritablePeer):
             self._space.write(self._lock_key, owner, "create")
         except WriteRefusedError as error:
             if self._space.read(self._lock_key, LIMITS.ref_bytes)[0] != owner:
-                raise TransferError(
+                raise errors.TransferError(
                     f"{self._where}{self._lock_key}: another writer is replacing the head",
                     hint="run the command again; if no other is running, remove this object from the store",
                 ) from error

@@ -20,21 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from odfchain import errors
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.signed_heads import SignedFile, read_head_signature, warn
 from odfchain.chain.statements import read_branch, read_head
-from odfchain.errors import (
-    CorruptedPeerError,
-    InvalidIdError,
-    NameCollisionError,
-    ObjectNotFoundError,
-    OdfchainError,
-    StorageFullError,
-    StoreError,
-    TransferError,
-    UnsupportedPeerError,
-    UsageError,
-)
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.odf.identity import DatasetId, Multihash, encode_base16
 from odfchain.odf.names import DatasetAlias
@@ -89,7 +78,7 @@ class Name:
         words = data.decode("utf-8", "replace").split(" ")
         try:
             found = cls(DatasetId.parse(words[0]), DatasetAlias.parse(words[-1]))
-        except InvalidIdError:
+        except errors.InvalidIdError:
             return None
         return found if len(words) == 2 and found.alias.key == key else None
 
@@ -136,7 +125,7 @@ class SharedNames:
                     return
             else:
                 return
-        raise NameCollisionError(
+        raise errors.NameCollisionError(
             f"a dataset called {str(name.alias)!r} already exists in {self.space.where}",
             hint="choose another name, or delete or rename the existing dataset",
         )
@@ -156,7 +145,7 @@ class SharedNames:
         except WriteRefusedError:
             held = self.get(name.alias)
             if held is not None and held.dataset_id == name.dataset_id:
-                raise TransferError(
+                raise errors.TransferError(
                     f"{self.space.where}{_FOLDER}/{name.alias.key}: another writer changes it",
                     hint="run the command again",
                 ) from None
@@ -164,7 +153,7 @@ class SharedNames:
     def _read(self, key: str) -> tuple[bytes, Version | None]:
         try:
             return self.space.read(f"{_FOLDER}/{key}", _BYTES)
-        except ObjectNotFoundError:
+        except errors.ObjectNotFoundError:
             return b"", None
 
     def _write(self, key: str, data: bytes, version: Version | None) -> None:
@@ -172,7 +161,7 @@ class SharedNames:
 
     def _cached(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(errors.StoreError):
             found = json_object(fsio.read_start(self.cache, _CACHE_BYTES) or b"")
         return found if all(isinstance(text, str) for text in found.values()) else {}
 
@@ -208,7 +197,7 @@ def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
     made = False
     try:
         data = check_workspace_at(space)
-    except ObjectNotFoundError:
+    except errors.ObjectNotFoundError:
         data = json.dumps({"version": _VERSION, "id": secrets.token_hex(16)}).encode()
         try:
             space.write(_KEY, data, "create")
@@ -230,17 +219,19 @@ def check_workspace_at(space: ObjectSpace) -> bytes:
     found = json_object(data)
     version = found.get("version") if isinstance(found.get("id"), str) else None
     if not isinstance(version, int) or isinstance(version, bool):
-        raise StoreError(f"{space.where}{_KEY}: not what a workspace has there", hint="choose another prefix")
+        raise errors.StoreError(
+            f"{space.where}{_KEY}: not what a workspace has there", hint="choose another prefix"
+        )
     if version != _VERSION:
-        raise StoreError(
+        raise errors.StoreError(
             f"{space.where}: a workspace of version {version}, and {_VERSION} is understood here",
             hint="update odfchain",
         )
     return data
 
 
-def _without_conditions(space: ObjectSpace) -> UnsupportedPeerError:
-    return UnsupportedPeerError(
+def _without_conditions(space: ObjectSpace) -> errors.UnsupportedPeerError:
+    return errors.UnsupportedPeerError(
         f"{space.where}: the store does not keep the conditions of conditional writes, so two writers would "
         "lose each other's commits",
         hint="use another store; `odfchain push` and `pull` work with this one",
@@ -301,7 +292,7 @@ class SharedWorkspace(SharedStore):
             try:
                 if head is not None and head != stored.local_head:
                     stored.bring(name.alias)
-            except (CorruptedPeerError, StoreError) as error:
+            except (errors.CorruptedPeerError, errors.StoreError) as error:
                 if ref is not None:
                     raise
                 warn(f"{name.alias}: {error.message}")  # one that is damaged must not hide the others
@@ -338,7 +329,7 @@ class SharedWorkspace(SharedStore):
                 for folder in sorted((self._root / "datasets").iterdir()):
                     try:
                         here = DatasetFiles.open(folder).alias
-                    except OdfchainError:
+                    except errors.OdfchainError:
                         continue
                     dataset_id = DatasetId.from_multibase(folder.name)
                     name = names.get(dataset_id)
@@ -389,10 +380,15 @@ class SharedWorkspace(SharedStore):
 
         def bring(store: LocalObjectStore, name: Multihash) -> None:
             key, peer = ObjectKey(kind, name), self._of(folder.parent).peer()
-            with contextlib.suppress(ObjectNotFoundError), DatasetFiles.open(folder.parent).staging() as area:
+            with (
+                contextlib.suppress(errors.ObjectNotFoundError),
+                DatasetFiles.open(folder.parent).staging() as area,
+            ):
                 size = peer.size(key)
                 if size > shutil.disk_usage(area).free:
-                    raise StorageFullError(f"{area}: no room for {key} of {peer.where}, {size:,} bytes")
+                    raise errors.StorageFullError(
+                        f"{area}: no room for {key} of {peer.where}, {size:,} bytes"
+                    )
                 peer.fetch(key, size, area / str(name), SILENT)
                 store.put_file(area / str(name), name)
 
@@ -425,7 +421,7 @@ class SharedWorkspace(SharedStore):
         push_statements(dataset, peer, head)
         try:
             self._shared_names.claim(name)
-        except NameCollisionError:
+        except errors.NameCollisionError:
             if there is None:
                 peer.remove()  # no name leads to it
             raise
@@ -439,7 +435,7 @@ class SharedWorkspace(SharedStore):
         # an attempt may have ended after writing the head and before writing the name
         is_left = held is None and any(there == hashed.hash for hashed in blocks)
         if not is_left and (held is None or held.alias != name.alias or there != blocks[-1].hash):
-            raise NameCollisionError(
+            raise errors.NameCollisionError(
                 f"{peer.where}: the dataset already exists in the store",
                 hint="`odfchain list` shows under which name",
             )
@@ -451,7 +447,7 @@ class SharedWorkspace(SharedStore):
             stored.known[HEAD] = head, peer.replace_head(version, head)
         except WriteRefusedError:  # perhaps by our own request, repeated
             if stored.look() != head:
-                raise NameCollisionError(f"{peer.where}: the dataset was made meanwhile") from None
+                raise errors.NameCollisionError(f"{peer.where}: the dataset was made meanwhile") from None
 
     def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
         self._shared_names.claim(Name(dataset_id, new))
@@ -486,7 +482,7 @@ class SharedWorkspace(SharedStore):
                 return  # the key is on another machine
             if peer.head() == head:
                 peer.put_signed(SignedFile.HEAD, content)
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             warn(f"{peer.where}: the signature of the head was not written: {error.message}")
 
     def publish_statements(self, folder: Path) -> None:
@@ -496,7 +492,7 @@ class SharedWorkspace(SharedStore):
         problems = list(send_objects(dataset, peer, parallel=SHARING.parallel).problems)
         try:
             problems.append(push_statements(dataset, peer, head).problem or "")
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             problems.append(error.message)
         for problem in filter(None, problems):
             warn(f"{peer.where}: {problem}")
@@ -523,7 +519,7 @@ class SharedWorkspace(SharedStore):
 
     def _removal(self, grace: float, *, dry_run: bool) -> Removal:
         if grace < LIFE:
-            raise UsageError(
+            raise errors.UsageError(
                 f"a grace period of {grace:g} seconds is too short for what other machines are writing",
                 hint=f"the shortest one of datasets in a store is {LIFE:g} seconds",
             )

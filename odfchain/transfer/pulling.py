@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from odfchain import errors
 from odfchain.chain.compare import (
     Ahead,
     Behind,
@@ -33,19 +34,6 @@ from odfchain.chain.compare import (
 )
 from odfchain.chain.index import ChainIndex, Link
 from odfchain.chain.signed_heads import BlockAt, HeadSignature, read_head_signature
-from odfchain.errors import (
-    ChainsDifferError,
-    CodecError,
-    CorruptedPeerError,
-    DatasetNotFoundError,
-    DatasetsDivergedError,
-    DestinationAheadError,
-    NameCollisionError,
-    RollbackError,
-    SignatureError,
-    StoreError,
-    UsageError,
-)
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.events import Seed
 from odfchain.odf.identity import DatasetId, Multihash
@@ -111,7 +99,7 @@ class SyncOptions:
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         if self.parallel < 1:
-            raise UsageError(f"the number of parallel transfers is at least 1, not {self.parallel}")
+            raise errors.UsageError(f"the number of parallel transfers is at least 1, not {self.parallel}")
         _ = self.selection
 
     @property
@@ -191,7 +179,7 @@ def _begun(
 ) -> Iterator[tuple[_Pull, DatasetFiles | None]]:
     offer = read_offer(peer, options.signature or NO_POLICY)
     if offer is None:
-        raise DatasetNotFoundError(
+        raise errors.DatasetNotFoundError(
             f"{peer.where}: there is no dataset (no refs/head)",
             hint="check the URL: it ends in the dataset's name; "
             "`odfchain search --repo URL` lists what a repository has; a server may show it only with a "
@@ -210,7 +198,7 @@ def _begun(
             yield _Pull(workspace, peer, offer, options, progress, incoming / key), None
             return
         if options.dataset_id not in (None, here.id):
-            raise NameCollisionError(
+            raise errors.NameCollisionError(
                 f"{here.alias} is {here.id}, and {options.dataset_id} was asked for",
                 hint="choose another name: --as NAME",
             )
@@ -224,7 +212,7 @@ def present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> Dataset
     """The dataset of a workspace that a reference names, if it is there."""
     try:
         return workspace.dataset(ref)
-    except DatasetNotFoundError:
+    except errors.DatasetNotFoundError:
         return None
 
 
@@ -279,7 +267,7 @@ class _Pull:
             assert received.seed is not None  # noqa: S101 - the rules want it first
             dataset_id, wanted = received.seed.dataset_id, self.options.dataset_id
             if wanted not in (None, dataset_id):
-                raise CorruptedPeerError(
+                raise errors.CorruptedPeerError(
                     f"{self.peer.where}: the dataset there is {dataset_id}, and {wanted} was asked for"
                 )
             with self.statements.proving():
@@ -289,8 +277,8 @@ class _Pull:
                 )
                 try:
                     self.workspace.check_new(dataset_id, alias)
-                except NameCollisionError as error:
-                    raise NameCollisionError(f"{self.peer.where}: {error}", hint=error.hint) from None
+                except errors.NameCollisionError as error:
+                    raise errors.NameCollisionError(f"{self.peer.where}: {error}", hint=error.hint) from None
                 if seen is not None:
                     self._refuse_rollback(links, seen, None)
         return received
@@ -369,7 +357,7 @@ class _Pull:
 
     def _keep_statements(self, dataset: DatasetFiles) -> None:
         before = None
-        with contextlib.suppress(StoreError):  # something else has its place; it is replaced
+        with contextlib.suppress(errors.StoreError):  # something else has its place; it is replaced
             before = read_head_signature(dataset.folder)
         self.statements.keep(dataset, dataset.id)
         if read_head_signature(dataset.folder) != before:
@@ -417,7 +405,7 @@ class _Pull:
             return
         # a dataset is never overwritten by another one
         raise differ(
-            DatasetsDivergedError,
+            errors.DatasetsDivergedError,
             (self.head, old, found),
             f"{'OverwriteSeedBlock: ' if self.options.force else ''}{where} is another dataset than "
             f"{str(dataset.alias)!r} here: {theirs.dataset_kind.value} {theirs.dataset_id}, "
@@ -430,10 +418,10 @@ class _Pull:
         name = whole_chain(links, self.head)[-1]
         try:
             event = decode_block(links.bytes_of(name)).event
-        except CodecError as error:
+        except errors.CodecError as error:
             raise bad_block(self.peer, name, error) from error
         if not isinstance(event, Seed):
-            raise CorruptedPeerError(
+            raise errors.CorruptedPeerError(
                 f"the chain of {self.peer.where} is broken: its first block {name} is {event.KIND}, not Seed"
             )
         return event
@@ -443,7 +431,7 @@ class _Pull:
         heads = f"the peer's head is {shortened(self.head)}, the local one {shortened(old)}"
         if isinstance(found, Behind):
             raise differ(
-                DestinationAheadError,
+                errors.DestinationAheadError,
                 (self.head, old, found),
                 f"{name!r} has all blocks of {where} and {len(found.blocks):,} more: {heads}",
                 _WAYS_OUT,
@@ -451,7 +439,7 @@ class _Pull:
         if isinstance(found, Diverged):
             common = f"is {shortened(found.common)}" if found.common else "does not exist"
             raise differ(
-                DatasetsDivergedError,
+                errors.DatasetsDivergedError,
                 (self.head, old, found),
                 f"{name!r} and {where} have diverged: their newest common block {common}, after which the "
                 f"peer has {found.source_blocks:,} blocks and {name!r} {found.destination_blocks:,}; {heads}",
@@ -469,7 +457,7 @@ class _Pull:
             found = compare(self.head, links, seen.head, ChainLinks(dataset.chain))
             counted = found if isinstance(found, Behind | Diverged) else counted
         raise differ(
-            RollbackError,
+            errors.RollbackError,
             (self.head, seen.head, counted),
             f"{self.peer.where} offers {'an older' if lower else 'another'} chain than was seen before: its "
             f"head is block {self.number:,} {shortened(self.head)}, the newest block seen is "
@@ -484,7 +472,12 @@ class _Pull:
     def _refusing(self) -> Iterator[None]:
         try:
             yield
-        except (CorruptedPeerError, ChainsDifferError, NameCollisionError, SignatureError):
+        except (
+            errors.CorruptedPeerError,
+            errors.ChainsDifferError,
+            errors.NameCollisionError,
+            errors.SignatureError,
+        ):
             # what a refused peer has sent is useless to the next attempt
             shutil.rmtree(self.area, ignore_errors=True)
             raise

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from odfchain import errors
 from odfchain.chain.compare import (
     Ahead,
     Behind,
@@ -29,17 +30,6 @@ from odfchain.chain.compare import (
 )
 from odfchain.chain.signed_heads import SignatureStatus, SignedFile
 from odfchain.chain.statements import Did
-from odfchain.errors import (
-    BrokenChainError,
-    CodecError,
-    CorruptedPeerError,
-    DatasetNotFoundError,
-    DatasetsDivergedError,
-    DestinationAheadError,
-    ObjectNotFoundError,
-    OdfchainError,
-    TransferError,
-)
 from odfchain.limits import SHARING
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.events import MetadataBlock, Seed
@@ -149,10 +139,10 @@ def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = 
     """Plan `push_dataset`; the destination is only read, and no further than needed."""
     head = dataset.chain.head()
     if head is None:
-        raise BrokenChainError(f"{dataset.alias}: the dataset has no head")
+        raise errors.BrokenChainError(f"{dataset.alias}: the dataset has no head")
     old = peer.head()
     if old is None and not options.create:
-        raise DatasetNotFoundError(f"{peer.where}: no such dataset", hint="allow to create it")
+        raise errors.DatasetNotFoundError(f"{peer.where}: no such dataset", hint="allow to create it")
     local = ChainLinks(dataset.chain)
     destination = RemoteLinks(dataset, peer)
     if old is None and dataset.ref != HEAD:
@@ -280,14 +270,14 @@ class RemoteLinks:
         data = self._chain.get_bytes(name) if here else self._peer.block(name)
         try:
             block = decode_block(data)
-        except CodecError as error:
-            raise CorruptedPeerError(f"{self._peer.where}blocks/{name}: {error}") from error
+        except errors.CodecError as error:
+            raise errors.CorruptedPeerError(f"{self._peer.where}blocks/{name}: {error}") from error
         if isinstance(block.event, Seed):
             self.seed = block.event
         return block
 
-    def broken(self, problem: str) -> OdfchainError:
-        return CorruptedPeerError(f"{self._peer.where}: the chain is broken: {problem}")
+    def broken(self, problem: str) -> errors.OdfchainError:
+        return errors.CorruptedPeerError(f"{self._peer.where}: the chain is broken: {problem}")
 
 
 def _ahead_of_head(dataset: DatasetFiles, peer: WritablePeer, head: Multihash, there: RemoteLinks) -> Ahead:
@@ -324,18 +314,18 @@ def _merged_blocks(
 
 def _differ(
     dataset: DatasetFiles, peer: WritablePeer, head: Multihash, old: Multihash, found: Behind | Diverged
-) -> OdfchainError:
+) -> errors.OdfchainError:
     there = f"the head is {shortened(old)} there, {shortened(head)} here"
     if isinstance(found, Behind):
         return differ(
-            DestinationAheadError,
+            errors.DestinationAheadError,
             (head, old, found),
             f"{peer.where} has {counted(len(found.blocks), 'block')} that {dataset.alias} has not: {there}",
             "pull them first, or give them up with --force",
         )
     common = f"after block {shortened(found.common)}" if found.common else "and have no block in common"
     return differ(
-        DatasetsDivergedError,
+        errors.DatasetsDivergedError,
         (head, old, found),
         f"{dataset.alias} and {peer.where} diverged {common}: {counted(found.source_blocks, 'block')} only "
         f"here, {counted(found.destination_blocks, 'block')} only there; {there}",
@@ -361,7 +351,7 @@ def _check_same_dataset(
     name = f"the dataset {theirs.dataset_id}" if theirs else "a chain that begins without Seed"
     # --force overwrites the blocks of a dataset, never another dataset
     raise differ(
-        DatasetsDivergedError,
+        errors.DatasetsDivergedError,
         (head, old, found),
         f"{peer.where} holds {name}, not {dataset.alias} ({ours.dataset_id}); nothing was overwritten",
         "push to another place, or remove what is there first",
@@ -388,7 +378,7 @@ def _missing_there(
         store = store_of(dataset, item.key.kind)
         if not store.contains(item.key.name):
             what = "slice" if item.key.kind is ObjectKind.DATA else "checkpoint"
-            raise ObjectNotFoundError(
+            raise errors.ObjectNotFoundError(
                 f"{store.locate(item.key.name)}: the {what} of block {item.sequence_number} is missing; "
                 "nothing was sent",
                 hint=f"bring it from another copy first: odfchain fetch {dataset.alias} --from URL",
@@ -402,14 +392,14 @@ def _put_hint(dataset: DatasetFiles, peer: WritablePeer, head: Multihash, progre
         if dataset.ref not in known:
             try:
                 peer.put_names([*known, dataset.ref])
-            except TransferError as error:
+            except errors.TransferError as error:
                 progress.note(f"the list of branches was not written: {error}")
         return
     if dataset.chain.get(head).sequence_number >= SHARING.hinted_blocks:
         return
     try:
         peer.put_hint(dataset.chain.hashes(head))
-    except TransferError as error:
+    except errors.TransferError as error:
         progress.note(f"the hint for faster clones was not written: {error}")
 
 

@@ -14,21 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from odfchain import errors
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.compare import Behind, Diverged
 from odfchain.chain.index import History, ReplayHistory, link_kind
 from odfchain.chain.rules import check_append
-from odfchain.errors import (
-    AppendError,
-    ChainsDifferError,
-    CodecError,
-    CorruptedPeerError,
-    ObjectCorruptedError,
-    ObjectNotFoundError,
-    OdfchainError,
-    StoreError,
-    UnsupportedVersionError,
-)
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.block_codec import decode_block, decode_header
 from odfchain.odf.events import BlockHeader, Seed
@@ -162,7 +152,9 @@ class PeerLinks:
                 self._spool.add(block.hash, block.data)
                 self._unread.add(block.hash)
         if not self._unread and known + _HINT_FROM < number < LIMITS.chain_blocks:
-            with contextlib.suppress(OdfchainError):  # it only saves time; what is wrong shows without it
+            with contextlib.suppress(
+                errors.OdfchainError
+            ):  # it only saves time; what is wrong shows without it
                 hint = self._peer.hint(number + 1)
                 if hint:
                     here = self._spool.names()
@@ -188,13 +180,13 @@ class PeerLinks:
             header = decode_header(data)
             if header.prev_block_hash is not None:
                 check_object_name(header.prev_block_hash)
-        except (CodecError, StoreError) as error:
+        except (errors.CodecError, errors.StoreError) as error:
             raise bad_block(self._peer, name, error) from error
         return header
 
-    def broken(self, problem: str) -> OdfchainError:
+    def broken(self, problem: str) -> errors.OdfchainError:
         """The error for a peer's broken chain."""
-        return CorruptedPeerError(f"the chain of {self._peer.where} is broken: {problem}")
+        return errors.CorruptedPeerError(f"the chain of {self._peer.where} is broken: {problem}")
 
     def bytes_of(self, name: Multihash) -> bytes:
         """A block's bytes, hashed."""
@@ -217,7 +209,7 @@ class PeerLinks:
         data = self._spool.get(name)
         if data is None and self._local is not None:
             # a damaged local block is requested like a missing one
-            with contextlib.suppress(ObjectNotFoundError, ObjectCorruptedError):
+            with contextlib.suppress(errors.ObjectNotFoundError, errors.ObjectCorruptedError):
                 data = self._local.get(name)
         return data
 
@@ -235,10 +227,10 @@ def _below(hint: Sequence[Multihash], limit: int, head: Multihash) -> Iterator[M
     return (hint[i] for i in range(end - 1, -1, -1))
 
 
-def bad_block(peer: Peer, name: Multihash, error: Exception) -> CorruptedPeerError:
+def bad_block(peer: Peer, name: Multihash, error: Exception) -> errors.CorruptedPeerError:
     """The error for a block that cannot be read as one."""
-    newer = isinstance(error, UnsupportedVersionError)
-    return CorruptedPeerError(
+    newer = isinstance(error, errors.UnsupportedVersionError)
+    return errors.CorruptedPeerError(
         f"{ObjectKey(ObjectKind.BLOCK, name)} of {peer.where}: {error}",
         hint="a newer version of odfchain may be able to read it" if newer else None,
     )
@@ -259,12 +251,12 @@ def checked_blocks(
     for name in reversed(newest_first):
         try:
             block = decode_block(links.bytes_of(name))
-        except CodecError as error:
+        except errors.CodecError as error:
             raise bad_block(peer, name, error) from error
         try:
             check_append(block, None if first else history)
-        except AppendError as error:
-            raise CorruptedPeerError(
+        except errors.AppendError as error:
+            raise errors.CorruptedPeerError(
                 f"block {block.sequence_number} ({str(name)[:17]}…) of {peer.where} breaks the rule "
                 f"{error.rule}: {one_line(str(error))}"
             ) from error
@@ -275,7 +267,7 @@ def checked_blocks(
 
 # Chains that are not one line (RFC-021).
 
-_Differ = TypeVar("_Differ", bound=ChainsDifferError)
+_Differ = TypeVar("_Differ", bound=errors.ChainsDifferError)
 
 
 def shortened(name: Multihash) -> str:

@@ -18,19 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from odfchain.errors import (
-    CorruptedPeerError,
-    DatasetNotFoundError,
-    InvalidIdError,
-    ManifestError,
-    NameCollisionError,
-    ObjectNotFoundError,
-    OdfchainError,
-    StoreError,
-    TransferError,
-    UnsupportedPeerError,
-    WorkspaceError,
-)
+from odfchain import errors
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.block_codec import decode_block, decode_header
 from odfchain.odf.enums import DatasetKind
@@ -82,7 +70,7 @@ class KnownRepository:
 def parse_peer_url(text: str) -> PeerUrl:
     """The URL of a repository or dataset, as a user writes it."""
     if "://" not in text and not text.startswith("file:"):
-        raise UnsupportedPeerError(
+        raise errors.UnsupportedPeerError(
             f"{text!r} is not a URL",
             hint="write a folder like file:///srv/datasets/, a server like https://host/",
         )
@@ -106,7 +94,7 @@ class Repositories:
         with fsio.locked(self.root / "lock"):
             path = self._find(name)
             if path is not None:
-                raise NameCollisionError(
+                raise errors.NameCollisionError(
                     f"a repository called {path.name!r} already exists: {self._read(path).url}",
                     hint=f"choose another name, or `odfchain repo delete {path.name}` first",
                 )
@@ -153,9 +141,9 @@ class Repositories:
                 found = found.and_also(known.policy)
         return found
 
-    def _unknown(self, name: RepoName) -> WorkspaceError:
+    def _unknown(self, name: RepoName) -> errors.WorkspaceError:
         known = ", ".join(str(found) for found in sorted(self._paths()))
-        return WorkspaceError(
+        return errors.WorkspaceError(
             f"no repository is called {str(name)!r}",
             hint=f"known are: {known}" if known else f"make it known: odfchain repo add {name} URL",
         )
@@ -177,7 +165,7 @@ class Repositories:
         with fsio.storage_errors(path), path.open("rb") as stream:
             data = stream.read(_READ_BYTES + 1)
         if len(data) > _READ_BYTES:
-            raise ManifestError(f"larger than {_READ_BYTES:,} bytes", source=str(path))
+            raise errors.ManifestError(f"larger than {_READ_BYTES:,} bytes", source=str(path))
         repository: Repository = read_manifest(read_document(data, source=str(path)), REPOSITORY, str(path))
         policy = from_fields(
             repository.require_signature, repository.max_signature_age_seconds, source=str(path)
@@ -188,7 +176,7 @@ class Repositories:
 def _name_of(path: Path) -> RepoName | None:
     try:
         return RepoName(path.name)
-    except InvalidIdError:
+    except errors.InvalidIdError:
         return None
 
 
@@ -235,25 +223,25 @@ class RepositoryEntry:
 def parse_index(data: bytes, where: str) -> list[RepositoryEntry]:
     """Parse the index of a peer at `where`; every value is of its declared type."""
     if len(data) > SHARING.index_bytes:
-        raise CorruptedPeerError(
+        raise errors.CorruptedPeerError(
             f"{where}: an index of {len(data):,} bytes (at most {SHARING.index_bytes:,})"
         )
     if sum(map(data.count, (b",", b"[", b"{"))) > SHARING.index_values:  # `[],[]` is twenty times its size
-        raise CorruptedPeerError(f"{where}: an index of more than {SHARING.index_values:,} values")
+        raise errors.CorruptedPeerError(f"{where}: an index of more than {SHARING.index_values:,} values")
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError):
-        raise CorruptedPeerError(f"{where}: not JSON, expected the index of a repository") from None
+        raise errors.CorruptedPeerError(f"{where}: not JSON, expected the index of a repository") from None
     if not isinstance(tree, dict) or not isinstance(tree.get("datasets"), list):
-        raise CorruptedPeerError(f"{where}: not the index of a repository (no list `datasets`)")
+        raise errors.CorruptedPeerError(f"{where}: not the index of a repository (no list `datasets`)")
     if tree.get("version") != INDEX_VERSION:
-        raise CorruptedPeerError(f"{where}: an index of another version (expected {INDEX_VERSION})")
+        raise errors.CorruptedPeerError(f"{where}: an index of another version (expected {INDEX_VERSION})")
     return [_entry(item, f"{where}: dataset {number}") for number, item in enumerate(tree["datasets"], 1)]
 
 
 def _entry(item: Any, where: str) -> RepositoryEntry:
     if not isinstance(item, dict):
-        raise CorruptedPeerError(f"{where}: expected an object")
+        raise errors.CorruptedPeerError(f"{where}: expected an object")
     try:
         return RepositoryEntry(
             alias=DatasetAlias.parse(_text(item, "alias", where)),
@@ -262,21 +250,21 @@ def _entry(item: Any, where: str) -> RepositoryEntry:
             head=Multihash.parse(_text(item, "head", where)),
             **{name: _count(item, name, where) for name in ("blocks", "records", "size")},
         )
-    except (InvalidIdError, ValueError) as error:
-        raise CorruptedPeerError(f"{where}: {one_line(str(error))}") from None
+    except (errors.InvalidIdError, ValueError) as error:
+        raise errors.CorruptedPeerError(f"{where}: {one_line(str(error))}") from None
 
 
 def _text(item: dict[str, Any], name: str, where: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
-        raise CorruptedPeerError(f"{where}: {name} is not a text")
+        raise errors.CorruptedPeerError(f"{where}: {name} is not a text")
     return value
 
 
 def _count(item: dict[str, Any], name: str, where: str) -> int:
     value = item.get(name)
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise CorruptedPeerError(f"{where}: {name} is not a count")
+        raise errors.CorruptedPeerError(f"{where}: {name} is not a count")
     return value
 
 
@@ -303,7 +291,7 @@ class RepositoryIndex:
                 made[dataset.folder] = (
                     before if before is not None and fits else (stamp, _entry_of(dataset, head))
                 )
-            except (OdfchainError, OSError):
+            except (errors.OdfchainError, OSError):
                 continue
         self._made = made
         return [entry for _, entry in made.values()]
@@ -338,7 +326,7 @@ def list_repository(url: PeerUrl, options: PeerOptions = DEFAULTS) -> list[Repos
     elif url.scheme == "file":
         found = list(_folder_entries(Path(url.path), url))
     elif url.scheme in ("ipfs", "ipns"):
-        raise UnsupportedPeerError(f"{url}: a repository behind an IPFS gateway cannot be listed")
+        raise errors.UnsupportedPeerError(f"{url}: a repository behind an IPFS gateway cannot be listed")
     else:
         found = _store_entries(url)
     return sorted(found, key=lambda entry: entry.alias)
@@ -353,15 +341,15 @@ def search(entries: Iterable[RepositoryEntry], text: str) -> list[RepositoryEntr
 def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
     try:
         return _index_entries(url.plain, options)
-    except UnsupportedPeerError as error:
-        missing = UnsupportedPeerError(error.message, hint=_NO_INDEX)
+    except errors.UnsupportedPeerError as error:
+        missing = errors.UnsupportedPeerError(error.message, hint=_NO_INDEX)
     node, _, account = url.plain.text.rstrip("/").rpartition("/")
     if node.endswith("/"):  # the URL is that of a host
         raise missing
     try:
         # a node lists all of its accounts at its root only
         listed = _index_entries(PeerUrl.parse(node), options)
-    except UnsupportedPeerError:
+    except errors.UnsupportedPeerError:
         raise missing from None
     found = [
         replace(entry, alias=DatasetAlias(None, entry.alias.name))
@@ -378,13 +366,13 @@ def _index_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
     with contextlib.closing(open_peer(url, options)) as peer:
         data = peer.index(SHARING.index_bytes)
     if data is None:
-        raise UnsupportedPeerError(
+        raise errors.UnsupportedPeerError(
             f"{where}: the server has no index of its datasets",
             hint="write the URL of a dataset; a plain web server needs this file for `list`",
         )
     listed = parse_index(data, where)
     if len(listed) > SHARING.listed_datasets:
-        raise TransferError(f"{where}: lists more than {SHARING.listed_datasets:,} datasets")
+        raise errors.TransferError(f"{where}: lists more than {SHARING.listed_datasets:,} datasets")
     return listed
 
 
@@ -393,14 +381,14 @@ def _index_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
 
 def _folder_entries(folder: Path, url: PeerUrl) -> Iterator[RepositoryEntry]:
     if not folder.is_dir():
-        raise TransferError(f"{url}: no such folder")
+        raise errors.TransferError(f"{url}: no such folder")
 
     def below(path: str) -> Sequence[str]:
         try:
             with os.scandir(folder / path) as found:
                 return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
-            raise TransferError(f"{one_line(f'{url}{path}')}: {error.strerror}") from error
+            raise errors.TransferError(f"{one_line(f'{url}{path}')}: {error.strerror}") from error
 
     def head(path: str) -> Multihash | None:
         peer = FolderPeer(url.dataset(path.rstrip("/")) if path else url)
@@ -418,12 +406,12 @@ def _store_entries(url: PeerUrl) -> list[RepositoryEntry]:
     def head(path: str) -> Multihash | None:
         try:
             data = space.read(f"{path}{HEAD_KEY}", LIMITS.ref_bytes)[0]
-        except ObjectNotFoundError:
+        except errors.ObjectNotFoundError:
             return None
         try:
             return parse_ref(data, f"{url}{path}{HEAD_KEY}")
-        except StoreError as error:
-            raise CorruptedPeerError(one_line(str(error))) from error
+        except errors.StoreError as error:
+            raise errors.CorruptedPeerError(one_line(str(error))) from error
 
     return list(_entries(url, space.folders, head))
 
@@ -433,12 +421,12 @@ def _entries(
 ) -> Iterator[RepositoryEntry]:
     # otherwise the parts of a dataset would be listed as datasets
     if head("") is not None:
-        raise UnsupportedPeerError(f"{url}: this is a dataset, not a repository of datasets")
+        raise errors.UnsupportedPeerError(f"{url}: this is a dataset, not a repository of datasets")
     accounts = [""]
     for _ in range(2):  # datasets, and those of accounts
         paths = [path for account in accounts for path in _aliases(account, below(account))]
         if len(paths) > SHARING.listed_datasets:
-            raise TransferError(f"{url}: has more than {SHARING.listed_datasets:,} folders")
+            raise errors.TransferError(f"{url}: has more than {SHARING.listed_datasets:,} folders")
         with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
             heads = dict(zip(paths, pool.map(head, paths), strict=True))
         for path, found in heads.items():
@@ -453,7 +441,7 @@ def _aliases(parent: str, names: Iterable[str]) -> list[str]:
         try:
             DatasetAlias.parse(f"{parent}{name}")
         # foreign folders may be there as well
-        except InvalidIdError:
+        except errors.InvalidIdError:
             continue
         found.append(f"{parent}{name}/")
     return found
@@ -469,13 +457,13 @@ def find_by_id(repository: PeerUrl, dataset_id: DatasetId, options: PeerOptions 
     """The URL of the dataset of this id in a repository."""
     try:
         entries = list_repository(repository, options)
-    except UnsupportedPeerError:
+    except errors.UnsupportedPeerError:
         return repository.dataset(str(dataset_id))
     for entry in entries:
         url = repository.dataset(str(entry.alias))
         if (entry.id or _id_at(url, entry.head, options)) == dataset_id:
             return url
-    raise DatasetNotFoundError(
+    raise errors.DatasetNotFoundError(
         f"{repository}: has no dataset with the id {dataset_id}",
         hint=f"`odfchain search --repo {repository}` lists what it has",
     )
@@ -486,7 +474,7 @@ def _id_at(url: PeerUrl, head: Multihash, options: PeerOptions) -> DatasetId | N
         with closing(open_peer(url, options)) as peer:
             return _seed_id(peer, head)
     # a damaged dataset is listed without its id
-    except OdfchainError:
+    except errors.OdfchainError:
         return None
 
 

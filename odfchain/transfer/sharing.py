@@ -15,19 +15,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from odfchain import errors
 from odfchain.chain.equivocation import EvidenceStore
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.statements import parse_did
-from odfchain.errors import (
-    DatasetNotFoundError,
-    InvalidIdError,
-    OdfchainError,
-    StoreError,
-    TransferError,
-    UnsupportedPeerError,
-    UsageError,
-    WorkspaceError,
-)
 from odfchain.odf.identity import DID_ODF_PREFIX, DatasetId, Multihash
 from odfchain.odf.names import (
     AmbiguousAlias,
@@ -130,8 +121,8 @@ def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias
         return repositories.get(RepoName(text)).dataset(str(local.name))
     try:
         found = parse_ref_remote(text)
-    except InvalidIdError as error:
-        raise InvalidIdError(str(error), hint=_intended_url(text) or error.hint) from None
+    except errors.InvalidIdError as error:
+        raise errors.InvalidIdError(str(error), hint=_intended_url(text) or error.hint) from None
     if isinstance(found, DatasetUrl):
         return parse_peer_url(found.url)
     if isinstance(found, RemoteDatasetId):
@@ -181,7 +172,7 @@ def delete_alias(dataset: DatasetFiles, kind: AliasKind, text: str | None = None
         known = kind.of(config)
         gone = known if text is None else tuple(a for a in known if a.lower() in _spellings(text))
         if text is not None and not gone:
-            raise WorkspaceError(
+            raise errors.WorkspaceError(
                 f"{dataset.alias} is not {'pulled from' if kind is AliasKind.PULL else 'pushed to'} {text!r}",
                 hint=f"its {kind.value} aliases are: {', '.join(known)}" if known else None,
             )
@@ -210,8 +201,8 @@ def _normal(text: str) -> str:
     return parse_peer_url(found.url).text if isinstance(found, DatasetUrl) else str(found)
 
 
-def _id_alone(found: RemoteDatasetId) -> UnsupportedPeerError:
-    return UnsupportedPeerError(
+def _id_alone(found: RemoteDatasetId) -> errors.UnsupportedPeerError:
+    return errors.UnsupportedPeerError(
         f"{found}: an id alone does not say where the dataset is",
         hint="write its URL, or repository/name; to read one also repository/did:odf:…",
     )
@@ -220,7 +211,7 @@ def _id_alone(found: RemoteDatasetId) -> UnsupportedPeerError:
 def _spellings(text: str) -> set[str]:
     try:
         return {text.lower(), _normal(text).lower()}
-    except (InvalidIdError, UnsupportedPeerError):
+    except (errors.InvalidIdError, errors.UnsupportedPeerError):
         return {text.lower()}
 
 
@@ -269,9 +260,9 @@ class Sharing:
             return True
         try:
             found = read_reference(text, self.repositories)
-        except InvalidIdError as error:
+        except errors.InvalidIdError as error:
             if (hint := _intended_url(text)) is not None:
-                raise InvalidIdError(str(error), hint=hint) from None
+                raise errors.InvalidIdError(str(error), hint=hint) from None
             return False
         return not (
             isinstance(found, DatasetAlias) or (isinstance(found, RemoteDatasetId) and not found.repo)
@@ -300,7 +291,12 @@ class Sharing:
             if isinstance(ref, RemoteDatasetId):
                 return self.workspace.dataset(ref.id)
             url = self.url_of(str(ref))
-        except (DatasetNotFoundError, InvalidIdError, UnsupportedPeerError, WorkspaceError):
+        except (
+            errors.DatasetNotFoundError,
+            errors.InvalidIdError,
+            errors.UnsupportedPeerError,
+            errors.WorkspaceError,
+        ):
             return None
         return self._from(url, *AliasKind)
 
@@ -308,11 +304,11 @@ class Sharing:
         """The dataset of this workspace that a reference names; `a/b` may also have meant a repository."""
         try:
             return self.workspace.dataset(ref)
-        except DatasetNotFoundError as error:
+        except errors.DatasetNotFoundError as error:
             prefix, slash, _ = ref.partition("/")
             if not slash:
                 raise
-            raise DatasetNotFoundError(
+            raise errors.DatasetNotFoundError(
                 f"{error.message}, and no repository {prefix!r}",
                 hint=f"`odfchain repo add {prefix} URL` makes one known",
             ) from None
@@ -349,7 +345,7 @@ class Sharing:
                 target = remembered.alias if remembered else DatasetAlias(None, url.name())
             try:
                 return self._pull(url, ref, target, options, token, progress)
-            except DatasetNotFoundError:
+            except errors.DatasetNotFoundError:
                 ref, found = self._at_account(ref, url, self._options(options.parallel, token))
                 if wanted is not None or found == url:
                     raise
@@ -359,7 +355,7 @@ class Sharing:
             return self._pull(found, ref, target, options, token, progress)
         dataset = self.named(ref)
         if alias is not None:
-            raise UsageError(f"{dataset.alias} already exists; `rename` gives it another name")
+            raise errors.UsageError(f"{dataset.alias} already exists; `rename` gives it another name")
         known = _known(dataset, AliasKind.PULL, f"name it: odfchain pull URL --as {dataset.alias}")
         return self._pull(self.place_of(known), known, dataset.alias, options, None, progress)
 
@@ -382,7 +378,7 @@ class Sharing:
         known = fetched_branch(dataset, dataset.ref)
         place = source or (known.where if known is not None else None)
         if place is None or place == dataset.shared.place(dataset.folder):
-            raise UsageError(
+            raise errors.UsageError(
                 f"it is not known where {dataset.alias}@{dataset.ref} comes from",
                 hint=f"name it: odfchain pull {dataset.alias}@{dataset.ref} --from URL",
             )
@@ -488,7 +484,7 @@ class Sharing:
         with closing(self.mirror(dataset, source, parallel, token)) as peer:
             found, lacking = bring_merged(dataset, peer, parallel=parallel, progress=progress)
         if lacking:
-            raise TransferError(
+            raise errors.TransferError(
                 f"{peer.where}: {len(lacking):,} of the branches that were merged into {dataset.alias} are "
                 f"not there: {', '.join(map(shortened, lacking[:3]))}; what is there was brought",
                 hint="try another copy of the dataset: --from URL",
@@ -509,7 +505,7 @@ class Sharing:
     def _dataset(self, ref: Ref | DatasetFiles) -> DatasetFiles:
         dataset = ref if isinstance(ref, DatasetFiles) else self.workspace.dataset(ref)
         if dataset.ref != HEAD and not is_branch_name(dataset.ref):
-            raise UsageError(
+            raise errors.UsageError(
                 f"{dataset.alias}: what is shared is the head or a branch, not a point of the past",
                 hint=f"`odfchain branch create {dataset.alias} NAME --at {dataset.ref}` makes one there",
             )
@@ -552,7 +548,7 @@ class Sharing:
             return given
         try:
             own = policy_of(self.workspace.dataset(alias))
-        except DatasetNotFoundError:
+        except errors.DatasetNotFoundError:
             own = NO_POLICY
         return (given or NO_POLICY).and_also(own).and_also(self.repositories.policy(url))
 
@@ -578,7 +574,9 @@ class Sharing:
             try:
                 texts = [text for kind in kinds or (AliasKind.PULL,) for text in aliases(dataset, kind)]
                 known = {self.url_of(text).text for text in texts}
-            except OdfchainError:  # a repository that was forgotten; damage that is that dataset's business
+            except (
+                errors.OdfchainError
+            ):  # a repository that was forgotten; damage that is that dataset's business
                 continue
             if url.text in known:
                 return dataset
@@ -588,7 +586,9 @@ class Sharing:
         """Remember the pushed head: no later pull may go behind it, also once the dataset was deleted."""
         number = dataset.chain.get(head).sequence_number
         text = None
-        with suppress(StoreError):  # something else in the signature's place: the push is done all the same
+        with suppress(
+            errors.StoreError
+        ):  # something else in the signature's place: the push is done all the same
             found = dataset.head_signature()
             if found.status is SignatureStatus.SIGNED and found.signed and found.signed.head == head:
                 text = found.text
@@ -626,7 +626,7 @@ class Sharing:
         if url.is_smart and options.create and dataset.ref == HEAD:
             try:
                 return at(url, replace(options, create=False)), remember
-            except DatasetNotFoundError:
+            except errors.DatasetNotFoundError:
                 remember, url = self._at_account(remember, url, chosen)
         return at(url, options), remember
 
@@ -635,7 +635,7 @@ def _known(dataset: DatasetFiles, kind: AliasKind, hint: str) -> str:
     known = aliases(dataset, kind)
     if not known:
         what = "comes from" if kind is AliasKind.PULL else "is to be pushed to"
-        raise UsageError(f"it is not known where {dataset.alias} {what}", hint=hint)
+        raise errors.UsageError(f"it is not known where {dataset.alias} {what}", hint=hint)
     return known[0]
 
 

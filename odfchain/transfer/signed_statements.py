@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from odfchain import errors
 from odfchain.chain.compare import ChainLinks, Descent
 from odfchain.chain.equivocation import Claim, EvidenceStore, prove
 from odfchain.chain.signed_heads import (
@@ -28,16 +29,6 @@ from odfchain.chain.signed_heads import (
 )
 from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, LineFile, Merged, T, content_of
 from odfchain.chain.statements import Did, Problem, SignedHead, parse_did, read_head
-from odfchain.errors import (
-    ChainsDifferError,
-    ManifestError,
-    NameCollisionError,
-    OdfchainError,
-    SignatureError,
-    StoreError,
-    TransferError,
-    UsageError,
-)
 from odfchain.limits import ATTEST
 from odfchain.odf.identity import DatasetId, Multihash, encode_base16
 from odfchain.odf.times import Timestamp
@@ -66,7 +57,7 @@ class SignaturePolicy:
 
     def __post_init__(self) -> None:
         if self.max_age is not None and self.max_age < 1:
-            raise UsageError(f"a signature cannot be younger than {self.max_age} seconds")
+            raise errors.UsageError(f"a signature cannot be younger than {self.max_age} seconds")
 
     @property
     def required(self) -> bool:
@@ -109,8 +100,8 @@ def from_fields(require: bool | None, max_age: int | None, *, source: str) -> Si
     """The policy that a manifest's fields hold."""
     try:
         return SignaturePolicy(require=bool(require), max_age=max_age)
-    except UsageError as error:
-        raise ManifestError(str(error), path="maxSignatureAgeSeconds", source=source) from None
+    except errors.UsageError as error:
+        raise errors.ManifestError(str(error), path="maxSignatureAgeSeconds", source=source) from None
 
 
 _NS = 1_000_000_000
@@ -131,7 +122,7 @@ class Offer:
         """The head under a valid signature by any signer, this one or another."""
         try:
             return None if self.content is None else read_head(self.content[:-1])[1].head
-        except SignatureError:
+        except errors.SignatureError:
             return None
 
     @property
@@ -166,7 +157,7 @@ def _read(peer: Peer) -> Offer | None:
         return None
     try:
         return Offer(head, peer.signed(SignedFile.HEAD))
-    except TransferError as error:
+    except errors.TransferError as error:
         return Offer(head, None, one_line(error.message, 800))
 
 
@@ -186,8 +177,8 @@ def refuse_unsigned(found: HeadSignature, policy: SignaturePolicy, *, name: str,
     about = f"{name} at {where}"
     try:
         signed = found.require(about)
-    except SignatureError as error:
-        raise SignatureError(
+    except errors.SignatureError as error:
+        raise errors.SignatureError(
             error.problem,
             f"{error.message}; a signature is required",
             hint="ask its owner for a signature (`odfchain sign`), or try another peer; "
@@ -195,14 +186,14 @@ def refuse_unsigned(found: HeadSignature, policy: SignaturePolicy, *, name: str,
         ) from None
     now = policy.now()
     if (late := _of_the_future(signed, now)) is not None:
-        raise SignatureError(
+        raise errors.SignatureError(
             Problem.IN_FUTURE,
             f"{about}: {late}",
             hint="compare the clocks of both machines; the owner can sign anew: `odfchain sign`",
         )
     age = (now.epoch_ns - signed.time.epoch_ns) // _NS
     if policy.max_age is not None and age > policy.max_age:
-        raise SignatureError(
+        raise errors.SignatureError(
             Problem.TOO_OLD,
             f"{about}: the head's signature is of {signed.time}, {length(age)} ago (at most "
             f"{length(policy.max_age)} are accepted): the peer is frozen, newer blocks may be withheld",
@@ -247,7 +238,7 @@ def _keep_signature(
             return
         try:
             content = read_head_signature(dataset.folder)
-        except StoreError:  # something else has its place; it is replaced
+        except errors.StoreError:  # something else has its place; it is replaced
             content = b""
         here = check_head(
             content, dataset_id, head, number, block_at=lambda n: dataset.chain.hash_at(n, head)
@@ -264,14 +255,14 @@ def signed_last(dataset: DatasetFiles, dataset_id: DatasetId) -> SignedHead | No
     """The head of a local dataset that its owner has signed last, as far as that is known here."""
     try:
         return _owners_head((read_head_signature(dataset.folder) or b"")[:-1], dataset_id)
-    except StoreError:
+    except errors.StoreError:
         return None
 
 
 def _owners_head(text: bytes, dataset_id: DatasetId) -> SignedHead | None:
     try:
         signer, signed = read_head(text)
-    except SignatureError:
+    except errors.SignatureError:
         return None
     return signed if signer == signed.dataset_id == dataset_id else None
 
@@ -343,9 +334,9 @@ class SeenHeads:
             raise self._damaged(dataset_id)
         return signed
 
-    def _damaged(self, dataset_id: DatasetId) -> StoreError:
+    def _damaged(self, dataset_id: DatasetId) -> errors.StoreError:
         path = self._path(dataset_id)
-        return StoreError(
+        return errors.StoreError(
             f"{path}: the memory of the newest block seen is damaged",
             hint=f"if you trust the peer to have the newest block, remove {path} and pull again",
         )
@@ -417,7 +408,7 @@ class EquivocationDetector:
             owner = f"{where}: the owner of {self.dataset_id}"
             try:
                 evidence = prove(known, offered)
-            except OdfchainError as error:
+            except errors.OdfchainError as error:
                 why = one_line(error.message, 300)
                 said.append(f"{owner} may have signed two histories, but the proof is not kept: {why}")
                 continue
@@ -435,7 +426,10 @@ class EquivocationDetector:
         if self.dataset is not None:
             try:
                 texts.append((read_head_signature(self.dataset.folder) or b"").decode("ascii").rstrip("\n"))
-            except (OdfchainError, UnicodeError):  # a fault of the file itself is reported where it is read
+            except (
+                errors.OdfchainError,
+                UnicodeError,
+            ):  # a fault of the file itself is reported where it is read
                 texts.append(None)
         claims = [self._claim(text, lambda _: None, _absent) for text in dict.fromkeys(texts)]
         return [self._at_hand(claim) for claim in claims if claim is not None]
@@ -458,7 +452,7 @@ class EquivocationDetector:
 
 
 def _absent(name: Multihash) -> bytes:
-    raise OdfchainError(f"block {name} is not here")
+    raise errors.OdfchainError(f"block {name} is not here")
 
 
 @dataclass(slots=True)
@@ -513,7 +507,7 @@ class Examination:
         try:
             seen = memory.get(dataset_id)
             known = memory.signed(dataset_id, seen)
-        except StoreError:
+        except errors.StoreError:
             if not self.force:
                 raise
             seen = known = None
@@ -532,7 +526,7 @@ class Examination:
         for key, many in ((AUDITS.key, AUDITS.many), (SNAPSHOTS.key, SNAPSHOTS.many)):
             try:
                 received = self.peer.signed(SignedFile(key))
-            except TransferError as error:
+            except errors.TransferError as error:
                 self._not_taken(many, [one_line(error.message, 800)])
                 continue
             if received is not None:
@@ -566,7 +560,7 @@ class Examination:
         """Errors within name the proof, where a second history was found."""
         try:
             yield
-        except (ChainsDifferError, NameCollisionError, SignatureError) as error:
+        except (errors.ChainsDifferError, errors.NameCollisionError, errors.SignatureError) as error:
             if self._proofs:
                 error.hint = f"{error.hint}; {EVIDENCE_HINT}" if error.hint else EVIDENCE_HINT
             raise
@@ -594,7 +588,7 @@ class Examination:
         try:
             accept = file.of_chain(dataset.chain.by_number(self.offer.head))
             return file.merge(dataset.folder, dataset_id, received, accept=accept, trusted=believed)
-        except StoreError as error:  # the head has moved: that must not seem to have failed
+        except errors.StoreError as error:  # the head has moved: that must not seem to have failed
             return Merged(0, (error.message,))
 
 
@@ -629,7 +623,7 @@ def push_statements(
         _push_lines(AUDITS, dataset, dataset_id, peer, block_at, trusted)
         # the owner is the first to be believed about his own dataset
         _push_lines(SNAPSHOTS, dataset, dataset_id, peer, block_at, (dataset_id, *trusted))
-    except (TransferError, StoreError) as error:
+    except (errors.TransferError, errors.StoreError) as error:
         # the push itself is done by now: what fails here must not fail it
         return Statements(status, f"not all signed statements were written: {one_line(error.message, 800)}")
     return Statements(status)
@@ -695,6 +689,6 @@ def _push_lines(
 def _there(peer: WritablePeer, file: SignedFile) -> bytes | None:
     try:
         return peer.signed(file)
-    except TransferError:
+    except errors.TransferError:
         # what cannot be read there is worse than any signature of ours, so it is replaced
         return b""

@@ -19,15 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odfchain import errors
 from odfchain.chain.chain import HashedBlock
-from odfchain.errors import (
-    CorruptedPeerError,
-    OdfchainError,
-    StorageFullError,
-    StoreError,
-    TransferError,
-    UsageError,
-)
 from odfchain.odf.events import AddData, ExecuteTransform, MetadataBlock, OffsetInterval
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.times import Timestamp
@@ -89,9 +82,9 @@ class Selection:
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         if self.metadata_only and not (self.since is None and self.last is None):
-            raise UsageError("a copy of the metadata alone has no slices to choose from")
+            raise errors.UsageError("a copy of the metadata alone has no slices to choose from")
         if self.last is not None and self.last < 1:
-            raise UsageError(
+            raise errors.UsageError(
                 f"the number of newest slices is at least 1, not {self.last}",
                 hint="for none: --metadata-only",
             )
@@ -217,7 +210,7 @@ def _check_sizes(peer: Peer, objects: Sequence[DataObject]) -> None:
     for item in objects:
         other = sizes.setdefault(item.key, item)
         if other.size != item.size:
-            raise CorruptedPeerError(
+            raise errors.CorruptedPeerError(
                 f"{item.key} of {peer.where}: block {item.sequence_number} says that it has {item.size:,} "
                 f"bytes, block {other.sequence_number} {other.size:,}"
             )
@@ -230,7 +223,7 @@ def _check_space(peer: Peer, folder: Path, objects: Sequence[DataObject]) -> Non
     lacking = sum(item.size for item in objects) - present
     if lacking > free:
         largest = max(objects, key=lambda item: item.size)
-        raise StorageFullError(
+        raise errors.StorageFullError(
             f"{folder}: {lacking:,} bytes of objects of {peer.where} do not fit into the {free:,} that are "
             f"free; the largest is {largest.key} of block {largest.sequence_number} with {largest.size:,}",
             hint="if the dataset is that large: make room, or pull a part of it (--last, --metadata-only)",
@@ -267,7 +260,7 @@ class _Together:
 
     def advance(self, steps: int = 1) -> None:
         if self.failure is not None:
-            raise TransferError("stopped, because another object could not be received")
+            raise errors.TransferError("stopped, because another object could not be received")
         self._inner.advance(steps)
 
     def note(self, text: str) -> None:
@@ -318,8 +311,8 @@ def selection_of(dataset: DatasetFiles) -> Selection:
         return EVERYTHING
     try:
         return _parse(json.loads(data))
-    except (ValueError, RecursionError, OdfchainError):
-        raise StoreError(
+    except (ValueError, RecursionError, errors.OdfchainError):
+        raise errors.StoreError(
             f"{path}: the mark of a partial copy is damaged",
             hint=f"remove {path}, then run `odfchain fetch {dataset.alias}` or pull with the options again",
         ) from None
@@ -495,7 +488,7 @@ def _path(dataset: DatasetFiles) -> Path:
 
 
 def _read(dataset: DatasetFiles) -> _Counted | None:
-    with contextlib.suppress(StoreError, ValueError, TypeError):
+    with contextlib.suppress(errors.StoreError, ValueError, TypeError):
         data = fsio.read_start(_path(dataset), _READ_BYTES) or b""
         if int(data[:8], 16) == zlib.crc32(data[9:]):
             return _Counted(**json.loads(data[9:]))
@@ -504,5 +497,5 @@ def _read(dataset: DatasetFiles) -> _Counted | None:
 
 def _write(dataset: DatasetFiles, counted: _Counted) -> None:
     body = json.dumps(asdict(counted)).encode()
-    with contextlib.suppress(StoreError):  # on media that cannot be written it is counted again
+    with contextlib.suppress(errors.StoreError):  # on media that cannot be written it is counted again
         fsio.replace_file(_path(dataset), b"%08x %b" % (zlib.crc32(body), body), mode=0o600)

@@ -18,21 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from odfchain import errors
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import DATA_EVENTS, MERGE
 from odfchain.chain.signed_heads import SignedFile, warn
-from odfchain.errors import (
-    ChainsDifferError,
-    CorruptedPeerError,
-    InvalidIdError,
-    NameCollisionError,
-    ObjectNotFoundError,
-    OdfchainError,
-    RefConflictError,
-    SetBackError,
-    StoreError,
-    TransferError,
-)
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, is_branch_name
@@ -135,7 +124,7 @@ class StoredDataset:
         options = SyncOptions(on_demand=True, dataset_id=self.dataset_id)
         try:
             self.pull(alias, options)
-        except ChainsDifferError as error:
+        except errors.ChainsDifferError as error:
             there = Multihash.parse(error.source_head)
             # a replacement that this machine began itself is completed
             if not self._is_own_replacement(there):
@@ -147,7 +136,7 @@ class StoredDataset:
         try:
             here = WorkspaceFiles(self.folder.parent.parent)
             outcome = pull_dataset(here, self.peer(), alias, options, SILENT)
-        except NameCollisionError:
+        except errors.NameCollisionError:
             if self.local_head is None:  # else another process has just brought it
                 raise
             return
@@ -196,11 +185,11 @@ class StoredDataset:
         note = fsio.read_start(self.folder / _NOTE, _NOTE_BYTES) or b""
         try:
             expected, new = map(Multihash.parse, note.decode("ascii", "replace").split(" "))
-        except (InvalidIdError, ValueError):
+        except (errors.InvalidIdError, ValueError):
             return False
         return self.local_head == expected and self.is_committed(HEAD, expected, new, there)
 
-    def _rewound(self, alias: DatasetAlias, error: ChainsDifferError) -> SetBackError:
+    def _rewound(self, alias: DatasetAlias, error: errors.ChainsDifferError) -> errors.SetBackError:
         folder = self.folder
         if folder.is_dir():
             hint = (
@@ -211,7 +200,7 @@ class StoredDataset:
         else:
             memory = folder.parent.parent / "seen" / folder.name
             hint = f"it was rewound: if that is known to be right, remove {memory} and run the command again"
-        return SetBackError(
+        return errors.SetBackError(
             f"{self.peer().where}: the history there does not continue what was seen here: {error.message}",
             head=error.source_head,
             hint=hint,
@@ -224,14 +213,14 @@ class StoredDataset:
         listed = self._space.listed(f"datasets/{self.folder.name}/refs", SHARING.shared_names)
         return sorted({each.key for each in listed if is_branch_name(each.key)} | {*branch_names(self.on())})
 
-    def follow_branches(self, names: Sequence[str]) -> dict[str, OdfchainError]:
+    def follow_branches(self, names: Sequence[str]) -> dict[str, errors.OdfchainError]:
         """Branches are here as the store has them; returns those that are damaged."""
-        problems: dict[str, OdfchainError] = {}
+        problems: dict[str, errors.OdfchainError] = {}
 
         def head_of(name: str) -> tuple[str, Multihash | None]:
             try:
                 return name, self.look(name)
-            except CorruptedPeerError as error:
+            except errors.CorruptedPeerError as error:
                 problems[name] = error
                 return name, None
 
@@ -242,7 +231,7 @@ class StoredDataset:
             if name not in problems:
                 try:
                     self._follow_branch(name, head)
-                except (CorruptedPeerError, ChainsDifferError, StoreError) as error:
+                except (errors.CorruptedPeerError, errors.ChainsDifferError, errors.StoreError) as error:
                     problems[name] = error
         self.followed |= {*names} - problems.keys()
         return problems
@@ -355,7 +344,7 @@ def _replacing(folder: Path, expected: Multihash, new: Multihash) -> Iterator[No
     fsio.replace_file(note, f"{expected} {new}".encode())
     try:
         yield
-    except RefConflictError:
+    except errors.RefConflictError:
         fsio.remove_quietly(note)
         raise
     fsio.remove_quietly(note)
@@ -396,7 +385,7 @@ def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
     if (key.kind is ObjectKind.CHECKPOINT or not here) and peer.contains(key):
         return True
     if not here:
-        raise ObjectNotFoundError(
+        raise errors.ObjectNotFoundError(
             f"{store.locate(key.name)}: missing, and not in {peer.where} either; nothing was committed",
             hint="a dataset in a store is whole: bring its slices first",
         )
@@ -418,7 +407,7 @@ def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
 # after a crash.
 
 
-class UnknownOutcomeError(TransferError):
+class UnknownOutcomeError(errors.TransferError):
     """Whether a commit was made is not known."""
 
 
@@ -454,7 +443,9 @@ class SharedRefStore:
         folder = self.stored.folder
         with _replacing(folder, expected, new) if name == HEAD else contextlib.nullcontext():
             self._commit(peer, expected, version, new, reused)
-        with contextlib.suppress(TransferError):  # it is of a block that the chain does not have any more
+        with contextlib.suppress(
+            errors.TransferError
+        ):  # it is of a block that the chain does not have any more
             peer.put_signed(SignedFile.HEAD, None)
 
     def remove(self, name: str, expected: Multihash) -> None:
@@ -471,7 +462,7 @@ class SharedRefStore:
             head = self.stored.look(name)
             if head is not None:
                 self._conflict(name, expected, head)
-        with contextlib.suppress(TransferError):
+        with contextlib.suppress(errors.TransferError):
             peer.put_signed(SignedFile.HEAD, None)
 
     def _check_head(self) -> None:
@@ -500,20 +491,24 @@ class SharedRefStore:
     ) -> None:
         with self.stored.kept(self.stored.on(HEAD), peer, reused):
             self._move(peer, expected, version, new)
-        with contextlib.suppress(RefConflictError):  # an opening of the dataset has moved it at least as far
+        with contextlib.suppress(
+            errors.RefConflictError
+        ):  # an opening of the dataset has moved it at least as far
             self.local.compare_and_swap(peer.ref, expected, new)
 
     def _move(
         self, peer: ObjectPeer, expected: Multihash | None, version: Version | None, new: Multihash
     ) -> None:
-        problem: TransferError | None = None
+        problem: errors.TransferError | None = None
         try:
             self.stored.known[peer.ref] = new, peer.replace_head(version, new)
         except ConditionsUnknownError:
-            raise TransferError(f"{peer.where}: the store has no conditional writes any more") from None
+            raise errors.TransferError(
+                f"{peer.where}: the store has no conditional writes any more"
+            ) from None
         except WriteRefusedError:
             pass
-        except TransferError as error:  # whether it was written is not known
+        except errors.TransferError as error:  # whether it was written is not known
             problem = error
         else:
             return
@@ -525,12 +520,16 @@ class SharedRefStore:
         raise problem
 
     def _look(
-        self, peer: ObjectPeer, expected: Multihash | None, new: Multihash, problem: TransferError | None
+        self,
+        peer: ObjectPeer,
+        expected: Multihash | None,
+        new: Multihash,
+        problem: errors.TransferError | None,
     ) -> tuple[Multihash | None, bool]:
         try:
             head = self.stored.look(peer.ref)
             return head, head is not None and self.stored.is_committed(peer.ref, expected, new, head)
-        except TransferError as error:
+        except errors.TransferError as error:
             self.stored.known.pop(peer.ref, None)
             raise UnknownOutcomeError(
                 f"{(problem or error).message}: whether block {new} was committed is not known",

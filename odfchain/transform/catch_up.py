@@ -18,18 +18,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from odfchain import errors
 from odfchain.chain.chain import link_blocks
 from odfchain.chain.index import DATA_EVENTS
-from odfchain.errors import (
-    BadInputError,
-    DivergedInputError,
-    EngineError,
-    ObjectNotFoundError,
-    OdfchainError,
-    QueryError,
-    RefConflictError,
-    TransformError,
-)
 from odfchain.limits import AUDIT
 from odfchain.odf.arrow_schema import schema_event
 from odfchain.odf.enums import TAKES_BACK, DatasetKind, OperationType
@@ -69,7 +60,7 @@ def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = 
     """
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is not DatasetKind.DERIVATIVE:
-        raise TransformError(
+        raise errors.TransformError(
             f"{dataset.alias}: a root dataset cannot be reset to its metadata: nothing brings its data back"
         )
     kept: list[MetadataEvent] = []
@@ -120,29 +111,31 @@ def _check_taken_back(dataset: DatasetFiles, state: DatasetState, done: Done, pr
     for ref in state.slices():
         try:
             recorded = dataset.data.verified_path(ref.slice.physical_hash)
-        except ObjectNotFoundError as error:
+        except errors.ObjectNotFoundError as error:
             error.hint = f"what the step takes back must have been there: `odfchain fetch {dataset.alias}`"
             raise
         slices.append(SliceFile(recorded, state.vocabulary, ref.slice.offset_interval))
     asked = [item for item, _ in new]
     try:
         wrong = taken_back_in_vain([*slices, *asked], asked)
-    except (pa.ArrowException, OSError, ValueError, KeyError, BadInputError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, errors.BadInputError) as error:
         line = first_line(error)
-        raise EngineError(f"what the step takes back cannot be compared with the slices: {line}") from error
+        raise errors.EngineError(
+            f"what the step takes back cannot be compared with the slices: {line}"
+        ) from error
     if len(wrong):
         raise _refusal(int(wrong[0]), len(wrong), ours=all(each.made_here for _, each in done))
 
 
-def _refusal(offset: int, count: int, *, ours: bool) -> OdfchainError:
+def _refusal(offset: int, count: int, *, ours: bool) -> errors.OdfchainError:
     more = f" ({count:,} such rows)" if count > 1 else ""
     if ours:
-        return QueryError(
+        return errors.QueryError(
             f"the result takes back at offset {offset:,} values that no row in force has{more}",
             hint="a row and what takes it back must come out equal: let the query keep both, and "
             "select nothing that differs between them (offset, system time); or leave `op` out",
         )
-    return EngineError(
+    return errors.EngineError(
         f"the engine broke its contract: the row at offset {offset:,} takes back values that no row in force "
         f"has{more}; nothing was recorded",
         hint="an engine that reads its input in another order does that: end the query with ORDER BY offset, "
@@ -211,7 +204,7 @@ def run_transform(
     while True:
         try:
             found = _next(dataset, inputs, engines, options, progress, check)
-        except RefConflictError:
+        except errors.RefConflictError:
             attempts += 1
             if attempts > options.retries:
                 raise
@@ -242,7 +235,7 @@ def _next(
     state = DatasetState.read(dataset.chain)
     try:
         step = plan_next(dataset, state, inputs)
-    except DivergedInputError as error:
+    except errors.DivergedInputError as error:
         if not options.reset_on_diverged_input:
             raise
         progress.note(f"{error.message}; what was computed is dropped and computed anew")

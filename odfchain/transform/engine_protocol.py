@@ -33,15 +33,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from odfchain.errors import (
-    CodecError,
-    EngineError,
-    OdfchainError,
-    QueryError,
-    RefusedQueryError,
-    TransformError,
-    UsageError,
-)
+from odfchain import errors
 from odfchain.odf import engine_messages as messages
 from odfchain.odf.block_codec import Decoder, Encoder
 from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
@@ -88,7 +80,7 @@ def load_grpc() -> Any:
         import_module("google.protobuf.wrappers_pb2")
         return import_module("grpc")
     except ImportError as error:
-        raise EngineError(
+        raise errors.EngineError(
             f"engines are called by gRPC, and its library does not load: {error}",
             hint="pip install 'odfchain[engine]' brings it",
         ) from error
@@ -117,7 +109,7 @@ def unwrap(message: bytes) -> bytes:
     try:
         return bytes(BytesValue.FromString(message).value)
     except MalformedError as error:
-        raise CodecError(f"not a protobuf message: {error}") from None
+        raise errors.CodecError(f"not a protobuf message: {error}") from None
 
 
 # --- calls ---------------------------------------------------------------------------------------
@@ -172,7 +164,7 @@ def _decoder() -> Decoder:
 def _pack(table: str, value: Any) -> bytes:
     message = wrap(_encoder().encode(table, value))
     if len(message) > MESSAGE_BYTES:
-        raise CodecError(
+        raise errors.CodecError(
             f"{table}: {len(message):,} bytes are more than a message may have, {MESSAGE_BYTES:,}"
         )
     return message
@@ -222,7 +214,7 @@ class RemoteEngine:
         accept: Callable[[str], None] | None = None,
     ) -> None:
         if not _ADDRESS.fullmatch(address):
-            raise UsageError(
+            raise errors.UsageError(
                 f"{address!r} is not the address of an engine",
                 hint="it looks like 127.0.0.1:2884 or unix:/run/engine.sock",
             )
@@ -294,7 +286,7 @@ class RemoteEngine:
             try:
                 ready.result(timeout=self._connect_timeout)
             except grpc.FutureTimeoutError:
-                raise EngineError(
+                raise errors.EngineError(
                     f"no engine answers at {self.address} (waited {self._connect_timeout:g} s)",
                     hint="start it there with `odfchain engine serve`, or check the address",
                 ) from None
@@ -316,7 +308,7 @@ class RemoteEngine:
     def _read(self, call: Call, received: bytes) -> Any:
         try:
             return call.unpack_response(received)
-        except CodecError as error:
+        except errors.CodecError as error:
             raise self._broken(f"its response cannot be read: {error}") from error
 
     def _result(self, response: Any) -> Any:
@@ -325,33 +317,33 @@ class RemoteEngine:
         said = one_line(response.message, _TEXT_CHARACTERS)
         if response.KIND == "InvalidQuery":
             if said.startswith(REFUSED):
-                raise RefusedQueryError(said.removeprefix(REFUSED))
-            raise QueryError(said)
-        failure = EngineError(f"the engine at {self.address} failed: {said}")
+                raise errors.RefusedQueryError(said.removeprefix(REFUSED))
+            raise errors.QueryError(said)
+        failure = errors.EngineError(f"the engine at {self.address} failed: {said}")
         if response.backtrace:
             failure.add_note(response.backtrace)
         raise failure
 
-    def _failed(self, grpc: Any, error: Any) -> EngineError:
+    def _failed(self, grpc: Any, error: Any) -> errors.EngineError:
         code, details = error.code(), one_line(error.details() or "", _TEXT_CHARACTERS)
         where = f"the engine at {self.address}"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return EngineError(
+            return errors.EngineError(
                 f"{where} did not finish within {self._deadline:g} s", hint="allow more time and try again"
             )
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            return EngineError(
+            return errors.EngineError(
                 f"{where} went away in the middle of a call: {details}",
                 hint="start it again and repeat the command; nothing was committed",
             )
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return EngineError(f"what listens at {self.address} is not an engine: {details}")
-        return EngineError(f"{where} broke off the call: {code.name}: {details}")
+            return errors.EngineError(f"what listens at {self.address} is not an engine: {details}")
+        return errors.EngineError(f"{where} broke off the call: {code.name}: {details}")
 
     # --- the contract ----------------------------------------------------------------------------
 
-    def _broken(self, what: str) -> EngineError:
-        return EngineError(f"the engine at {self.address} breaks the engine contract: {what}")
+    def _broken(self, what: str) -> errors.EngineError:
+        return errors.EngineError(f"the engine at {self.address} breaks the engine contract: {what}")
 
     def _check_file(self, path: str, name: str, *, optional: bool = False) -> None:
         # a symbolic link, a folder or a device could change its content later
@@ -382,7 +374,7 @@ def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine
         return RemoteEngine(address, deadline=config.timeout_seconds or None, accept=accept)
     if not is_own_name(transform.engine):
         name = transform.engine.lower()
-        raise TransformError(
+        raise errors.TransformError(
             f"the transform is for the engine `{transform.engine}`, which is not this one",
             hint=f"give its address in the settings: transform.engines.{name}, "
             f"or write the query for {OWN_ENGINE}",
@@ -437,7 +429,7 @@ class _Run:
             if path is None:
                 continue
             if not Path(path).is_absolute() or "\0" in path:
-                raise EngineError(f"{name} is {path!r}: the paths in a request must be absolute")
+                raise errors.EngineError(f"{name} is {path!r}: the paths in a request must be absolute")
             changes[name] = f"{path}.{uuid.uuid4().hex}"
             self._outputs.append((Path(changes[name]), Path(path)))
         self.request: Any = replace(request, **changes)
@@ -474,9 +466,9 @@ class _Run:
         except BaseException as error:  # noqa: BLE001 - every error is sent to the caller
             with self._lock:
                 self._settled = True  # too late to cancel
-            if not isinstance(error, QueryError):
+            if not isinstance(error, errors.QueryError):
                 return _internal_error(self.call, error)
-            refused = REFUSED if isinstance(error, RefusedQueryError) else ""
+            refused = REFUSED if isinstance(error, errors.RefusedQueryError) else ""
             return self.call.pack_response("InvalidQuery", message=_text(refused + _with_hint(error)))
         finally:
             for written, _ in self._outputs:
@@ -489,7 +481,7 @@ class _Run:
             for written, wanted in self._outputs:
                 fsio.remove_quietly(wanted)  # of an earlier try
                 if written.exists() and not fsio.adopt_file(written, wanted):
-                    raise EngineError(f"{wanted} already exists and cannot be replaced")  # noqa: TRY301
+                    raise errors.EngineError(f"{wanted} already exists and cannot be replaced")  # noqa: TRY301
         except BaseException:
             for _, wanted in self._outputs:
                 fsio.remove_quietly(wanted)
@@ -497,7 +489,7 @@ class _Run:
 
     def _check(self) -> None:
         if self._given_up:
-            raise EngineError("the call was cancelled")
+            raise errors.EngineError("the call was cancelled")
 
     # what the engine reports is not passed on: the protocol's `Progress` is empty
 
@@ -515,7 +507,7 @@ class _Run:
 
 
 def _internal_error(call: Call, error: BaseException) -> bytes:
-    if isinstance(error, OdfchainError):
+    if isinstance(error, errors.OdfchainError):
         message = _with_hint(error)
     else:
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -525,7 +517,7 @@ def _internal_error(call: Call, error: BaseException) -> bytes:
     )
 
 
-def _with_hint(error: OdfchainError) -> str:
+def _with_hint(error: errors.OdfchainError) -> str:
     return f"{error} ({error.hint})" if error.hint else str(error)
 
 
@@ -625,7 +617,7 @@ class EngineServer:
         context.send_initial_metadata(self._metadata)  # before the work: the version may not be wanted
         try:
             run = _Run(call, call.unpack_request(message))
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             yield _internal_error(call, error)
             return
         if not context.add_callback(run.give_up):
@@ -664,7 +656,7 @@ def _bind_port(server: Any, host: str, port: int) -> str:
     try:
         bound = server.add_insecure_port(f"{name}:{port}")
     except RuntimeError as error:
-        raise EngineError(
+        raise errors.EngineError(
             f"cannot listen on {name}:{port}: the port is taken or the address is not this machine's",
             hint="port 0 takes any free one",
         ) from error
@@ -674,13 +666,15 @@ def _bind_port(server: Any, host: str, port: int) -> str:
 def _bind_socket(server: Any, path: Path) -> str:
     path = path.absolute()
     if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
-        raise EngineError(f"{path}: the path of a socket may have {_SOCKET_PATH_BYTES} bytes")
+        raise errors.EngineError(f"{path}: the path of a socket may have {_SOCKET_PATH_BYTES} bytes")
     _remove_dead_socket(path)
     mask = os.umask(0o177)  # the protocol has no authentication: only the owner may connect
     try:
         server.add_insecure_port(f"unix:{path}")
     except RuntimeError as error:
-        raise EngineError(f"cannot listen on {path}", hint="is its folder there and writable?") from error
+        raise errors.EngineError(
+            f"cannot listen on {path}", hint="is its folder there and writable?"
+        ) from error
     finally:
         os.umask(mask)
     return f"unix:{path}"
@@ -693,9 +687,9 @@ def _remove_dead_socket(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise EngineError(f"cannot listen on {path}: {error.strerror}") from error
+        raise errors.EngineError(f"cannot listen on {path}: {error.strerror}") from error
     if not stat.S_ISSOCK(mode):
-        raise EngineError(f"{path} already exists and is not a socket")
+        raise errors.EngineError(f"{path} already exists and is not a socket")
     with sockets.socket(sockets.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
@@ -703,5 +697,5 @@ def _remove_dead_socket(path: Path) -> None:
             fsio.remove_quietly(path)
             return
         except OSError as error:
-            raise EngineError(f"cannot listen on {path}: {error.strerror}") from error
-    raise EngineError(f"an engine listens on {path} already", hint="stop it, or use another path")
+            raise errors.EngineError(f"cannot listen on {path}: {error.strerror}") from error
+    raise errors.EngineError(f"an engine listens on {path} already", hint="stop it, or use another path")

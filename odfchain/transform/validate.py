@@ -15,18 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from odfchain import errors
 from odfchain.chain.chain import check_following, link_blocks
-from odfchain.errors import (
-    AppendError,
-    CodecError,
-    DatasetNotFoundError,
-    EngineError,
-    OdfchainError,
-    QueryError,
-    StoreError,
-    TransformError,
-    WorkspaceError,
-)
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.events import DatasetSnapshot, MetadataEvent, Seed, SetAttachments, SetTransform
@@ -125,7 +115,7 @@ class _Inputs:
                 return form
         try:
             files = self.workspace.dataset(dataset_id)
-        except DatasetNotFoundError:
+        except errors.DatasetNotFoundError:
             return None
         state = DatasetState.read(files.chain)
         return _Input(id=files.id, name=files.alias, schema=state.schema, vocabulary=state.vocabulary)
@@ -155,7 +145,7 @@ def _check_transform(
     if not checker.is_ours(event.transform):
         try:
             load_grpc()
-        except EngineError as error:
+        except errors.EngineError as error:
             progress.note(f"the first pull will fail: {error.message}; {error.hint}")
         return
     inputs: list[StepInput] = []
@@ -193,11 +183,11 @@ def _check_transform(
 def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: _Present) -> None:
     for alias in aliases:
         if aliases.count(alias) > 1:
-            raise TransformError(
+            raise errors.TransformError(
                 f"two inputs are called `{alias}`", hint="give each an alias: {datasetRef: …, alias: …}"
             )
     if present.executed_inputs is not None and present.executed_inputs != tuple(ids):
-        raise TransformError(
+        raise errors.TransformError(
             f"the inputs would be {', '.join(aliases)}, which are not those that the dataset was computed "
             "from so far (or not in their order)",
             hint="make another dataset",
@@ -208,21 +198,21 @@ def _check_temporal(transform: Transform, aliases: Sequence[str]) -> None:
     # a temporal table is an input with a key; whether the key's columns exist is not known yet
     for table in transform.temporal_tables or ():
         if table.name not in aliases:
-            raise QueryError(f"temporalTables names `{table.name}`, which is not an input")
+            raise errors.QueryError(f"temporalTables names `{table.name}`, which is not an input")
         if not table.primary_key:
-            raise QueryError(f"the temporal table `{table.name}` has no primary key")
+            raise errors.QueryError(f"the temporal table `{table.name}` has no primary key")
 
 
 def _check_system_columns(declared: DataSchema, found: DataSchema, vocabulary: ev.DatasetVocabulary) -> None:
     # the declared schema begins with the system columns, and its event time is the query's
     if declared.names[:4] != found.names[:4]:
-        raise QueryError(
+        raise errors.QueryError(
             f"the declared schema begins with {', '.join(declared.names[:4])}",
             hint=f"the first columns are {', '.join(found.names[:4])}",
         )
     was, now = (schema.field(vocabulary.event_time_column) for schema in (declared, found))
     if was is not None and now is not None and was.value_type != now.value_type:
-        raise QueryError(
+        raise errors.QueryError(
             f"the event time `{was.name}` is {now.value_type.KIND} and is declared as {was.value_type.KIND}",
             hint="cast it to what is declared",
         )
@@ -264,7 +254,7 @@ def _versioned(event: SetTransform, config: TransformConfig) -> SetTransform:
     elsewhere = address_of(transform, config) is not None
     if elsewhere or not is_own_name(transform.engine):
         if lateness:
-            raise TransformError(
+            raise errors.TransformError(
                 f"{ALLOWED_LATENESS} is an option of the engine {OWN_ENGINE}, and the transform is for "
                 f"`{transform.engine}`",
                 hint=f"leave it out, or write the query for {OWN_ENGINE}",
@@ -323,7 +313,7 @@ def update_dataset(
         WorkspaceError: the definition is one of another kind of dataset.
     """
     if snapshot.kind is not dataset.kind:
-        raise WorkspaceError(
+        raise errors.WorkspaceError(
             f"{dataset.alias} is a {dataset.kind.value} dataset, "
             f"and the manifest defines a {snapshot.kind.value} one",
             hint="make another dataset",
@@ -354,7 +344,7 @@ def update_dataset(
     if found:
         try:
             blocks = commit(dataset, before, found, [], system_time=before.next_system_time())
-        except AppendError as error:
+        except errors.AppendError as error:
             error.message = f"{dataset.alias}: {error.message}"
             raise
         if transform is not None and before.last_data is not None:
@@ -386,7 +376,7 @@ def _check(
 
                 # in any dialect: preprocessing is always done here
                 checker.spark().check_form(event.preprocess, [INPUT_TABLE])
-    except OdfchainError as error:
+    except errors.OdfchainError as error:
         error.message = f"{name}: {error.message}"
         raise
 
@@ -416,7 +406,7 @@ def _settle_state(
     """
     if change is StateChange.REBUILD:
         if not is_own(new.transform):
-            raise TransformError(
+            raise errors.TransformError(
                 f"{dataset.alias}: --rebuild needs the engine of this project, and the transform is for "
                 f"`{new.transform.engine}`",
                 hint="--from-now goes on with its engine; another dataset computes everything",
@@ -449,7 +439,7 @@ def _settle_state(
     if kept == 0:
         return new
     rows = "something (its checkpoint cannot be read here)" if kept is None else counted(kept, "row")
-    raise TransformError(
+    raise errors.TransformError(
         f"the query changes, and the one in force remembers {rows}: open windows or running totals would be "
         "lost without a word",
         hint="--rebuild computes the new query over everything and records what changes by that; --from-now "
@@ -472,7 +462,7 @@ def _remembered(dataset: DatasetFiles, state: DatasetState) -> int | None:
     try:
         path = dataset.checkpoints.verified_path(last.new_checkpoint.physical_hash)
         manifest = read_manifest(path)
-    except (CodecError, EngineError, StoreError):
+    except (errors.CodecError, errors.EngineError, errors.StoreError):
         return None
     return sum(part.rows for part in manifest.parts)
 

@@ -23,18 +23,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from odfchain import errors
 from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
 from odfchain.chain.index import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
 from odfchain.chain.signed_heads import HeadSigner
-from odfchain.errors import (
-    BadInputError,
-    ObjectCorruptedError,
-    OdfchainError,
-    StoreError,
-    UnsavedBlocksError,
-    UsageError,
-)
 from odfchain.lazy import pa
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
@@ -230,7 +223,9 @@ def _merged(
                 for batch in _rows(dataset, found, vocabulary):
                     file.write(batch)
         if hash_parquet(path) != (logical.hash, interval.count):
-            raise StoreError(f"{path}: what was written is not what was to be written; nothing was changed")
+            raise errors.StoreError(
+                f"{path}: what was written is not what was to be written; nothing was changed"
+            )
     merged = ev.DataSlice(
         logical_hash=logical.hash,
         physical_hash=physical.hash,
@@ -244,9 +239,9 @@ def _merged(
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, KeyError, ValueError, BadInputError) as error:
-        reason = error.message if isinstance(error, BadInputError) else one_line(str(error))
-        raise ObjectCorruptedError(
+    except (pa.ArrowException, KeyError, ValueError, errors.BadInputError) as error:
+        reason = error.message if isinstance(error, errors.BadInputError) else one_line(str(error))
+        raise errors.ObjectCorruptedError(
             f"{path}: not a slice that can be read: {reason}",
             hint="`odfchain verify` says more",
         ) from None
@@ -281,9 +276,9 @@ def _rows(
         raise _other_offsets(path, found)
 
 
-def _other_offsets(path: Path, found: ev.DataSlice) -> OdfchainError:
+def _other_offsets(path: Path, found: ev.DataSlice) -> errors.OdfchainError:
     interval = found.offset_interval
-    return ObjectCorruptedError(
+    return errors.ObjectCorruptedError(
         f"{path}: the records do not have the offsets {interval.start} to {interval.end} that its block says",
         hint="`odfchain verify` says more",
     )
@@ -342,7 +337,7 @@ def plan_compact(
     garbage.bring_branches(workspace)
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is DatasetKind.DERIVATIVE and not metadata_only:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias}: the slices of a derivative dataset cannot be merged, because each is "
             "the result of one execution and is verified as such",
             hint="--keep-metadata-only gives up its data, and the next run computes it anew in one step",
@@ -387,7 +382,7 @@ def plan_compact(
 def _check_forks(dataset: DatasetFiles, chain: Sequence[HashedBlock], plan: CompactPlan) -> None:
     needing = garbage.branches_on(dataset, chain, frozenset(plan.replaced), merges=not plan.metadata_only)
     if needing:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias}: blocks that would be replaced are those that {', '.join(needing[:8])}"
             f"{' and others' if len(needing) > 8 else ''} forked from, or merged",
             hint="`odfchain branch delete` gives up branches; `compact --soft` makes a new dataset and "
@@ -521,7 +516,7 @@ def _check_saved(dataset: DatasetFiles, plan: CompactPlan) -> None:
     saved = frozenset[Multihash]().union(*(place.has for place in plan.places))
     lacking = [name for name in plan.replaced if name not in saved]
     if lacking:
-        raise UnsavedBlocksError(
+        raise errors.UnsavedBlocksError(
             f"{plan.dataset}: the data of {len(lacking):,} blocks would be given up and may be nowhere else",
             hint="push the dataset first (`odfchain push`), or give them up with --force",
         )
@@ -574,7 +569,7 @@ def plan_soft(
     """Plan the new dataset."""
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is DatasetKind.DERIVATIVE:
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias}: records of a derivative dataset in a root dataset could not be verified by "
             "its query any more"
         )
@@ -692,6 +687,6 @@ def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: P
     made.data.put_file(target, name)
     try:
         made.data.verified_path(name)
-    except StoreError:
+    except errors.StoreError:
         fsio.remove_quietly(made.folder / "data" / str(name))
         raise

@@ -21,21 +21,11 @@ from enum import Enum
 from itertools import count
 from pathlib import Path
 
+from odfchain import errors
 from odfchain.chain.index import ROW_BYTES, ChainIndex, Link
 from odfchain.chain.signed_heads import read_head_signature
 from odfchain.chain.signed_lines import SNAPSHOTS
 from odfchain.chain.statements import read_branch
-from odfchain.errors import (
-    BusyError,
-    CodecError,
-    CorruptedPeerError,
-    InvalidIdError,
-    OdfchainError,
-    SignatureError,
-    StoreError,
-    TransferError,
-    UsageError,
-)
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.events import MetadataBlock, Seed
 from odfchain.odf.identity import DatasetId, Multihash
@@ -97,13 +87,13 @@ def stored_blocks(dataset: DatasetFiles) -> _StoredBlocks | None:
     """The good blocks of a dataset; None when its folder is not named by an id."""
     try:
         dataset_id = DatasetId.from_multibase(dataset.folder.name)
-    except InvalidIdError:
+    except errors.InvalidIdError:
         return None
     store, found = store_of(dataset, ObjectKind.BLOCK), {}
     for name in store.names():
         try:
             found[name] = decode_block(store.get(name))
-        except (StoreError, CodecError):
+        except (errors.StoreError, errors.CodecError):
             continue
     return _StoredBlocks(found, dataset_id)
 
@@ -117,7 +107,7 @@ def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | No
     tips = [name for name in stored.blocks if name not in named and stored.is_complete(name)]
     elsewhere = _on_branches(dataset, stored)
     signed, seen = signed_last(dataset, stored.dataset_id), None
-    with contextlib.suppress(StoreError):
+    with contextlib.suppress(errors.StoreError):
         seen = SeenHeads(workspace.root / "seen").get(stored.dataset_id)
     spoken_for = [said for said in (signed, seen) if said is not None]
     tips += {said.head for said in spoken_for if said.head in elsewhere} - {*tips}
@@ -157,7 +147,7 @@ def signed_tip(dataset: DatasetFiles, branch: str) -> Multihash | None:
     stored = stored_blocks(dataset)
     try:
         signer, signed = read_branch((read_head_signature(dataset.folder, branch) or b"")[:-1])
-    except (SignatureError, StoreError):
+    except (errors.SignatureError, errors.StoreError):
         return None
     if stored is None or signed.ref != branch or not signer == signed.dataset_id == stored.dataset_id:
         return None
@@ -182,7 +172,7 @@ def _on_branches(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]
 def _heads(dataset: DatasetFiles, names: list[str]) -> set[Multihash | None]:
     heads: set[Multihash | None] = set()
     for name in names:
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(errors.StoreError):
             heads.add(refs_of(dataset).get(name))
     return heads
 
@@ -198,7 +188,7 @@ def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -
             if block.sequence_number <= number or (at is not None and block.sequence_number != at - 1):
                 return False
             at, current = block.sequence_number, block.prev_block_hash
-    except OdfchainError:
+    except errors.OdfchainError:
         return False
     return current == name
 
@@ -269,7 +259,7 @@ def fsck(
     """
     with fsio.try_locked(lock_path(dataset)) as free:
         if not free:
-            raise BusyError(
+            raise errors.BusyError(
                 f"{dataset.alias}: something is being pulled into it", hint="run fsck again when that is done"
             )
         with ExitStack() as resources:
@@ -336,7 +326,7 @@ class _Fsck:
         try:
             head = refs_of(self._dataset).get(HEAD)
             problem = "the dataset has no head"
-        except StoreError as error:
+        except errors.StoreError as error:
             head, problem = None, str(error)
         if head is not None:
             return head
@@ -362,7 +352,7 @@ class _Fsck:
         if wanted is None:
             return known[0] if len(known) == 1 and known[0].proof is not None else None
         if not is_candidate(self._dataset, wanted):
-            raise UsageError(
+            raise errors.UsageError(
                 f"{self._dataset.alias}: the head cannot be block {wanted}: its chain down to the Seed of "
                 "this dataset is not here, or is damaged"
             )
@@ -372,7 +362,7 @@ class _Fsck:
         path = self._dataset.folder / "refs" / name
         try:
             return refs_of(self._dataset).get(name)
-        except StoreError as error:
+        except errors.StoreError as error:
             kept = name.startswith(OVERWRITTEN)
             found = by_name(self._dataset, name, OVERWRITTEN) if kept else signed_tip(self._dataset, name)
             if found is None:
@@ -392,7 +382,7 @@ class _Fsck:
                 # another process may have repaired it meanwhile
                 if refs_of(self._dataset).get(path.name) is not None:
                     return
-            except StoreError:
+            except errors.StoreError:
                 self._quarantine(path, f"refs-{path.name}")
             fsio.replace_file(path, str(target).encode())
 
@@ -410,7 +400,7 @@ class _Fsck:
                 return False
             try:
                 block = decode_block(self._store(ObjectKind.BLOCK).get(current))
-            except (StoreError, CodecError) as error:
+            except (errors.StoreError, errors.CodecError) as error:
                 self._find("chain", path, f"its name is right, but it is no block: {error}")
                 return False
             number = block.sequence_number
@@ -457,7 +447,7 @@ class _Fsck:
             return
         try:
             lines = lines_about(self._dataset, seeds[0].dataset_id, self._blocks)
-        except StoreError as error:
+        except errors.StoreError as error:
             self._find("lines", self._dataset.folder / SNAPSHOTS.key, str(error))
             return
         sizes = {key_of(line): line.size for line in sorted(lines, key=lambda line: line.by_owner)}
@@ -553,9 +543,9 @@ class _Fsck:
             else:
                 peer.fetch(key, size, target, SILENT)
             return hash_file(target)[0] == key.name
-        except CorruptedPeerError as error:  # of this object; others may be good
+        except errors.CorruptedPeerError as error:  # of this object; others may be good
             self._report.notes.append(str(error))
-        except TransferError as error:
+        except errors.TransferError as error:
             self._report.notes.append(str(error))
             self._peer = None  # it is gone: not asked a thousand times more
         return False
@@ -629,7 +619,7 @@ def unopenable(workspace: WorkspaceFiles) -> list[FsckReport]:
             continue
         try:
             DatasetFiles.open(folder)
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             path = folder / "info" / "alias"
             finding = Finding(
                 "dataset", str(path), str(error), State.BROKEN, hint=f"write the dataset's name into {path}"

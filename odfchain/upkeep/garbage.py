@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from odfchain import errors
 from odfchain.branches.foreign_keys import ForeignKeys, Rows, Search, cannot_refer, finder, said_by
 from odfchain.branches.row_history import block_named
 from odfchain.branches.state_cache import states_folder
@@ -30,15 +31,6 @@ from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import ROW_BYTES
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotLine
 from odfchain.chain.statements import read_regular
-from odfchain.errors import (
-    BrokenChainError,
-    BusyError,
-    CodecError,
-    GuardError,
-    OdfchainError,
-    StoreError,
-    UsageError,
-)
 from odfchain.limits import LIMITS
 from odfchain.odf.events import ExecuteTransform, MetadataEvent, Seed
 from odfchain.odf.identity import DatasetId, Multihash
@@ -107,7 +99,7 @@ def reachable(
         with fsio.locked(dataset.folder / "info" / "lock"):
             heads = {name: refs.get(name) for name in ref_names(dataset) if name not in without}
             heads |= _foreign_refs(dataset)
-    except StoreError as error:
+    except errors.StoreError as error:
         raise _incomplete(dataset, str(error)) from error
     if heads[HEAD] is None:
         raise _incomplete(dataset, f"{dataset.folder / 'refs' / HEAD}: the dataset has no head")
@@ -116,7 +108,7 @@ def reachable(
         for dataset_id in needed.dataset_ids:
             for line in lines_about(dataset, dataset_id, needed.blocks):
                 needed.of(ObjectKind(line.kind.folder)).add(line.object)
-    except StoreError as error:
+    except errors.StoreError as error:
         raise _incomplete(dataset, str(error)) from error
     return needed
 
@@ -165,7 +157,7 @@ def _led_to(dataset: DatasetFiles, heads: Iterable[Multihash | None]) -> Reachab
         while current is not None and current not in needed.blocks:
             try:
                 block = dataset.chain.get(current)
-            except (StoreError, CodecError) as error:
+            except (errors.StoreError, errors.CodecError) as error:
                 where = dataset.folder / "blocks" / str(current)
                 text = str(error) if str(where) in str(error) else f"{where}: {error}"
                 raise _incomplete(dataset, text) from error
@@ -179,8 +171,8 @@ def _led_to(dataset: DatasetFiles, heads: Iterable[Multihash | None]) -> Reachab
     return needed
 
 
-def _incomplete(dataset: DatasetFiles, reason: str) -> OdfchainError:
-    return BrokenChainError(
+def _incomplete(dataset: DatasetFiles, reason: str) -> errors.OdfchainError:
+    return errors.BrokenChainError(
         f"{dataset.alias}: it cannot be said what is still needed: {one_line(reason, 1000)}",
         hint=f"`odfchain fsck {dataset.alias}` says what is damaged, and repairs it from a copy (--from URL)",
     )
@@ -241,7 +233,7 @@ def refuse(what: str, referrers: Sequence[str], flag: str = FLAG) -> None:
     if referrers:
         more = f", and {len(referrers) - _SHOWN:,} more" if len(referrers) > _SHOWN else ""
         listed = ", ".join(referrers[:_SHOWN])
-        raise GuardError(f"{what} is referred to by {listed}{more}; nothing was given up", flag=flag)
+        raise errors.GuardError(f"{what} is referred to by {listed}{more}; nothing was given up", flag=flag)
 
 
 def of_changes(
@@ -327,7 +319,7 @@ def _versions(
             try:
                 state = DatasetState.read(on.chain)
                 _ = state.seed, state.constraints
-            except OdfchainError:
+            except errors.OdfchainError:
                 continue  # it refuses its own rows
             if ref in (None, name):
                 yield on, state
@@ -382,7 +374,7 @@ class GcOptions:
     def __post_init__(self) -> None:
         """Refuse what would endanger running transactions."""
         if not self.grace >= SHORTEST_GRACE:
-            raise UsageError(
+            raise errors.UsageError(
                 f"a grace period of {self.grace:g} seconds is too short for what other processes are writing",
                 hint=f"the shortest one is {SHORTEST_GRACE:g} seconds",
             )
@@ -434,7 +426,7 @@ def collect(
     needing = None if options.break_references else workspace
     with fsio.try_locked(lock_path(dataset)) as free:
         if not free:
-            raise BusyError(
+            raise errors.BusyError(
                 f"{dataset.alias}: something is being pulled into it", hint="run gc again when that is done"
             )
         found = _Collection(dataset, options, int((now() - options.grace) * 1e9), needing).run()

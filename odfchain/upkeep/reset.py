@@ -13,16 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 
+from odfchain import errors
 from odfchain.chain.compare import Ahead, ChainLinks, Diverged, compare
-from odfchain.errors import (
-    BusyError,
-    CorruptedPeerError,
-    InvalidIdError,
-    ObjectNotFoundError,
-    OdfchainError,
-    UnsavedBlocksError,
-    UsageError,
-)
 from odfchain.odf.events import ExecuteTransform
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
@@ -101,7 +93,7 @@ def places_with(
                 if theirs is None:
                     return Remote(shown, kinds, RemoteState.NOTHING)
                 return Remote(shown, kinds, RemoteState.REACHED, _held(dataset, peer, theirs, head, blocks))
-        except OdfchainError as error:
+        except errors.OdfchainError as error:
             return Remote(shown, kinds, RemoteState.UNKNOWN, problem=str(error))
 
     # a place has a block if its chain contains it and the block can be read there
@@ -123,7 +115,7 @@ def _held(
     def is_given(name: Multihash) -> bool:
         try:
             peer.block(name)
-        except CorruptedPeerError:
+        except errors.CorruptedPeerError:
             return False
         return True
 
@@ -153,7 +145,7 @@ def dependents(
                 if not wanted.intersection(name for name in read if name is not None):
                     break  # what it read before is older
                 count += 1
-        except OdfchainError:
+        except errors.OdfchainError:
             continue
         if count:
             readers.append(Dependent(other.label, count))
@@ -203,8 +195,8 @@ def find_block(dataset: DatasetFiles, text: str) -> Multihash:
         return points.block_at(dataset, int(text[:20]))
     try:
         name = Multihash.parse(text)
-    except InvalidIdError as error:
-        raise InvalidIdError(
+    except errors.InvalidIdError as error:
+        raise errors.InvalidIdError(
             f"{error} (a block is given by its hash or its sequence number)",
             hint=f"`odfchain log {dataset.alias}` lists the blocks",
         ) from None
@@ -231,7 +223,7 @@ def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | M
     upper, lower = (new, old) if forward else (old, new)
     between = _between(dataset, upper, lower)
     if between is None or (forward and new.head not in _given_up(dataset)):
-        raise UsageError(
+        raise errors.UsageError(
             f"{dataset.alias}: block {name} is not an ancestor of the head {old.head}",
             hint=f"`odfchain log {dataset.alias}` lists the blocks that the head can go back to",
         )
@@ -356,13 +348,15 @@ def reset(
         return points.overwritten_name(plan.old_head) if plan.dropped else None
     with fsio.try_locked(points.lock_path(dataset)) as free:
         if not free:
-            raise BusyError(
+            raise errors.BusyError(
                 f"{dataset.alias}: something is being pulled into it, or its garbage is being collected",
                 hint="run the command again when that is done",
             )
         # Garbage collection, which takes the same lock, gives up a reference before its blocks.
         if plan.returns and plan.new_head not in _given_up(dataset):
-            raise ObjectNotFoundError(f"{dataset.alias}: the head {plan.new_head} is not kept any more")
+            raise errors.ObjectNotFoundError(
+                f"{dataset.alias}: the head {plan.new_head} is not kept any more"
+            )
         kept = None if plan.returns else points.keep_reachable(dataset, plan.old_head)
         dataset.set_head(plan.new_head, expected=plan.old_head)
     rewrite_memory(workspace, dataset, plan.dropped, Seen(plan.new_number, plan.new_head))
@@ -385,7 +379,7 @@ def rewrite_memory(
         memory.remember(dataset_id, now, lower=True)
 
 
-def _unsaved(plan: ResetPlan) -> UnsavedBlocksError:
+def _unsaved(plan: ResetPlan) -> errors.UnsavedBlocksError:
     unknown = [place for place in plan.places if place.answer is RemoteState.UNKNOWN]
     count, total = len(plan.unsaved), len(plan.dropped)
     blocks = f"{total:,} blocks that would be dropped" if total > 1 else "block that would be dropped"
@@ -397,7 +391,7 @@ def _unsaved(plan: ResetPlan) -> UnsavedBlocksError:
         why = f"not in {' or '.join(place.alias for place in plan.places)}"
     else:
         why = "the dataset was never pushed or pulled"
-    return UnsavedBlocksError(
+    return errors.UnsavedBlocksError(
         f"{plan.dataset}: {what} may be nowhere else: {why}",
         hint="push the dataset first (`odfchain push`), or give them up with --force",
     )

@@ -16,17 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from odfchain import errors
 from odfchain.chain.chain import MetadataChain
 from odfchain.chain.signed_heads import signature_key
-from odfchain.errors import (
-    BranchNotFoundError,
-    DatasetNotFoundError,
-    FuturePointError,
-    InvalidIdError,
-    ObjectNotFoundError,
-    PointNotFoundError,
-    UsageError,
-)
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.odf.times import Timestamp
@@ -118,8 +110,8 @@ def parse_point(text: str) -> Point:
         return at
     try:
         return Multihash.parse(text)
-    except InvalidIdError as error:
-        raise InvalidIdError(
+    except errors.InvalidIdError as error:
+        raise errors.InvalidIdError(
             error.message,
             hint="a point is a branch, a block's number or hash, or a time, like fix-names, 9, f1620…, "
             "2026-01-10T10:30:00Z or fix-names:9",
@@ -144,7 +136,7 @@ def parse_time(text: str) -> Timestamp:
         day = dt.date.fromisoformat(text + "-01-01"[len(text) - 4 :] if _DAY.fullmatch(text) else "")
         return Timestamp.from_datetime(dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC))
     except ValueError:
-        raise InvalidIdError(
+        raise errors.InvalidIdError(
             f"{one_line(text)!r} is not a time",
             hint="write it like 2024-02-29T12:00:00Z, or as a day, a month or a year, like 2024-02",
         ) from None
@@ -165,7 +157,7 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
         return newest if point.at is None else block_at(branch, point.at, head=newest)
     if isinstance(point, Multihash):
         if not dataset.chain.contains(point):
-            raise ObjectNotFoundError(
+            raise errors.ObjectNotFoundError(
                 f"{dataset.alias}: no block {point}",
                 hint=f"`odfchain log {dataset.alias}` lists them",
             )
@@ -174,7 +166,7 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
     names = dataset.chain.names(state.head)
     if isinstance(point, int):
         if point >= len(names):
-            raise ObjectNotFoundError(
+            raise errors.ObjectNotFoundError(
                 f"{dataset.alias}: no block {point:,}; its newest is block {len(names) - 1:,}",
                 hint=f"`odfchain log {dataset.alias}` lists the blocks",
             )
@@ -186,7 +178,7 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
     # system times never go back (append rules)
     count = bisect.bisect_right(names, point, key=recorded)
     if count == 0:
-        raise DatasetNotFoundError(f"{dataset.alias} begins at {recorded(names[0])}, after {point}")
+        raise errors.DatasetNotFoundError(f"{dataset.alias} begins at {recorded(names[0])}, after {point}")
     return names[count - 1]
 
 
@@ -196,7 +188,7 @@ def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
         dataset.shared.branch(dataset.folder, branch)
     found = dataset.on(branch) if _is_reference(branch) else None
     if found is None or found.chain.head() is None:
-        raise BranchNotFoundError(
+        raise errors.BranchNotFoundError(
             f"{dataset.alias} has no branch {one_line(branch)!r}",
             hint="a point is a branch, a block's number or hash, or a time; "
             f"`odfchain branch list {dataset.alias}` lists the branches",
@@ -231,16 +223,16 @@ def named_block(dataset: DatasetFiles, point: Point) -> Multihash:
     """
     time = point.at if isinstance(point, OnBranch) else point
     if isinstance(time, Timestamp) and time > Timestamp.now():
-        raise FuturePointError(
+        raise errors.FuturePointError(
             f"{dataset.alias}: {time} lies in the future, so what is asked for could still change",
             hint="leave the time out to ask for the present",
         )
     try:
         return block_at(dataset, point)
-    except ObjectNotFoundError as error:
+    except errors.ObjectNotFoundError as error:
         if isinstance(time, Timestamp):
             raise
-        raise PointNotFoundError(error.message, hint=error.hint) from None
+        raise errors.PointNotFoundError(error.message, hint=error.hint) from None
 
 
 def opened_at(dataset: DatasetFiles, point: Point) -> DatasetFiles:
@@ -276,7 +268,7 @@ class _PinnedRefs:
 
     def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
         del expected, new
-        raise UsageError(
+        raise errors.UsageError(
             f"{one_line(name)}: a dataset as of one block is only read",
             hint="write to a branch: `odfchain branch create DATASET NAME --at POINT` makes one",
         )

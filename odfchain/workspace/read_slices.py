@@ -18,16 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.errors import (
-    BadInputError,
-    CodecError,
-    InvalidIdError,
-    ObjectCorruptedError,
-    ObjectNotFoundError,
-    SchemaError,
-    SliceNotFoundError,
-    StoreError,
-)
+from odfchain import errors
 from odfchain.lazy import pa
 from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.events import OffsetInterval
@@ -98,7 +89,7 @@ def read_state(
         with_time = dict.fromkeys([*schema.names, names.event_time_column])
         wanted = columns_of(state, list(with_time))
         return state_at(files, key, wanted, event_time).select(schema.names)
-    except BadInputError as error:
+    except errors.BadInputError as error:
         raise unreadable(Path(error.file or dataset.folder), error.message) from None
     except (pa.ArrowException, ValueError) as error:
         raise unreadable(
@@ -146,7 +137,7 @@ def columns_of(state: DatasetState, columns: Sequence[str] | None) -> pa.Schema:
         if name not in schema.names:
             present = f"the dataset has {', '.join(schema.names)}"
             reason = present if schema.names else "no data is recorded yet"
-            raise SchemaError(f"no column {name!r} ({reason})")
+            raise errors.SchemaError(f"no column {name!r} ({reason})")
     return pa.schema([schema.field(name) for name in columns])
 
 
@@ -169,7 +160,7 @@ def _read_slice(
         if table.num_rows != end - first + 1:
             raise unreadable(path, f"it has no row {first + table.num_rows + 1:,}, which its block promises")
         return fitted(table, schema)
-    except BadInputError as error:
+    except errors.BadInputError as error:
         raise unreadable(path, error.message) from None
     except (pa.ArrowException, ValueError) as error:
         raise unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
@@ -179,14 +170,14 @@ def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:
     """The file of a slice, which hashes to its name, or `SliceNotFoundError`, `ObjectCorruptedError`."""
     try:
         return dataset.data.verified_path(ref.slice.physical_hash)
-    except ObjectNotFoundError:
+    except errors.ObjectNotFoundError:
         path = dataset.data.locate(ref.slice.physical_hash)
-        raise SliceNotFoundError.of(dataset.alias, path) from None
+        raise errors.SliceNotFoundError.of(dataset.alias, path) from None
 
 
-def unreadable(path: Path, reason: str) -> ObjectCorruptedError:
+def unreadable(path: Path, reason: str) -> errors.ObjectCorruptedError:
     """The error for a slice that differs from what its block says."""
-    return ObjectCorruptedError(
+    return errors.ObjectCorruptedError(
         f"{path}: the slice cannot be read: {reason}",
         hint="`odfchain verify` says what else is wrong with it",
     )
@@ -240,7 +231,7 @@ class KeptFooters:
             path = locate(ref) if locate is not None else verified_slice(self._dataset, ref)
             try:
                 found = file_stats(path)
-            except BadInputError as error:
+            except errors.BadInputError as error:
                 raise unreadable(path, error.message) from None
             # a failure to write the cache costs time only
             keep_footers(self._dataset, [(name, stats_text(found))])
@@ -271,7 +262,7 @@ def drop_footers(dataset: DatasetFiles, keep: Callable[[Multihash], bool]) -> No
     names = lines.names()
     wanted = [name for name in names if keep(name)]
     data = b"".join(lines.raw(name) + b"\n" for name in wanted)
-    with contextlib.suppress(StoreError, OSError):
+    with contextlib.suppress(errors.StoreError, OSError):
         if path.exists() and path.stat().st_size != len(data):
             fsio.replace_file(path, data, mode=0o600)
 
@@ -334,7 +325,7 @@ class _Lines:
     def names(self) -> list[Multihash]:
         found = []
         for key in self._known:
-            with contextlib.suppress(InvalidIdError):
+            with contextlib.suppress(errors.InvalidIdError):
                 found.append(Multihash.parse(key))
         return found
 
@@ -443,7 +434,7 @@ def read_description(path: Path, stored: str = "") -> StateCheckpoint | None:
     try:
         with open_parquet(path) as file:
             footer = file.metadata
-    except BadInputError:
+    except errors.BadInputError:
         return None
     text = (footer.metadata or {}).get(METADATA_KEY)
     if text is None:
@@ -455,7 +446,9 @@ def read_description(path: Path, stored: str = "") -> StateCheckpoint | None:
         key = tuple(str(name) for name in tree["primaryKey"])
         return StateCheckpoint(path, key, int(tree["lastOffset"]), footer.num_rows, stored)
     except (ValueError, KeyError, TypeError) as error:
-        raise CodecError(f"{path}: the description of the state checkpoint is damaged: {error}") from None
+        raise errors.CodecError(
+            f"{path}: the description of the state checkpoint is damaged: {error}"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,7 +477,7 @@ class RecordedRows:
         if state.checkpoint is not None:
             name = state.checkpoint.physical_hash
             stored = dataset.key("checkpoints", name)
-            with contextlib.suppress(ObjectNotFoundError):  # it only saves time
+            with contextlib.suppress(errors.ObjectNotFoundError):  # it only saves time
                 if describe is not None and not Path(dataset.checkpoints.locate(name)).is_file():
                     checkpoint = describe(stored)
                 else:

@@ -26,20 +26,10 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from odfchain import errors
 from odfchain.chain.chain import link_blocks
 from odfchain.chain.signed_heads import HeadSigner
 from odfchain.chain.statements import SignedHead, read_key_file
-from odfchain.errors import (
-    BrokenChainError,
-    CorruptedPeerError,
-    DatasetNotFoundError,
-    NameCollisionError,
-    NotAWorkspaceError,
-    OdfchainError,
-    RefConflictError,
-    StoreError,
-    WorkspaceError,
-)
 from odfchain.odf import names
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddPushSource, DatasetSnapshot, MetadataEvent, Seed, SetPollingSource
@@ -82,7 +72,7 @@ def check_owner(root: Path) -> None:
             return
         trust = f"if you trust it: odfchain config --global safe.workspace {shlex.quote(str(root.parent))}"
         mend = "" if why.startswith("belongs") else f"chmod go-w {shlex.quote(str(path))}, or "
-        raise WorkspaceError(
+        raise errors.WorkspaceError(
             f"{path} {why}, and a workspace runs programs as you, {_name(os.geteuid())}", hint=mend + trust
         )
 
@@ -180,12 +170,14 @@ class WorkspaceFiles:
         if root.is_dir():
             if exists_ok:
                 if store is not None and (kept := _store_of(root)) != store:
-                    raise NameCollisionError(
+                    raise errors.NameCollisionError(
                         f"{root} is already a workspace, {f'of {kept}' if kept else 'without a store'}",
                         hint="make another one in an empty folder; `odfchain push` brings datasets there",
                     )
                 return cls._of(root, connect)
-            raise NameCollisionError(f"{root} is already a workspace", hint="use --exists-ok to accept that")
+            raise errors.NameCollisionError(
+                f"{root} is already a workspace", hint="use --exists-ok to accept that"
+            )
         if store is not None:  # first: without it the rest would be a workspace of its own
             fsio.make_folder(root)
             fsio.create_file(root / STORE_FILE, store.encode())
@@ -204,7 +196,7 @@ class WorkspaceFiles:
         if url is None:
             return cls(root)
         if connect is None:
-            raise WorkspaceError(
+            raise errors.WorkspaceError(
                 f"the datasets of {root} are in a store, {url}, and this works on folders only",
                 hint="`odfchain pull` brings them into a workspace without a store",
             )
@@ -217,7 +209,9 @@ class WorkspaceFiles:
         for folder in (here, *here.parents):
             if _is_workspace(folder):
                 return cls._of(folder / FOLDER, connect)
-        raise NotAWorkspaceError(f"{here} is not inside a workspace", hint="make one with `odfchain init`")
+        raise errors.NotAWorkspaceError(
+            f"{here} is not inside a workspace", hint="make one with `odfchain init`"
+        )
 
     @property
     def config(self) -> WorkspaceConfig:
@@ -252,7 +246,7 @@ class WorkspaceFiles:
         for folder in (self.root / "datasets").iterdir():
             try:
                 datasets.append(self._open(folder))
-            except OdfchainError:
+            except errors.OdfchainError:
                 continue
         yield from sorted(datasets, key=lambda d: d.alias)
 
@@ -278,13 +272,13 @@ class WorkspaceFiles:
             folder = self._folder(parsed)
             if folder.is_dir():
                 return self._open(folder)
-            raise DatasetNotFoundError(f"no dataset has the id {parsed}")
+            raise errors.DatasetNotFoundError(f"no dataset has the id {parsed}")
         aliases = []
         for dataset in self.local_datasets():
             if dataset.alias == parsed:
                 return dataset
             aliases.append(str(dataset.alias))
-        raise DatasetNotFoundError(
+        raise errors.DatasetNotFoundError(
             f"no dataset is called {str(parsed)!r}", hint=_similar(str(parsed), aliases)
         )
 
@@ -292,7 +286,7 @@ class WorkspaceFiles:
         """Open a dataset, also where the store has something else that cannot be taken over."""
         try:
             return self.dataset(ref)
-        except (StoreError, CorruptedPeerError):
+        except (errors.StoreError, errors.CorruptedPeerError):
             found = dataclasses.replace(self, shared=ONLY_HERE).dataset(ref)
             return self._open(found.folder)
 
@@ -303,7 +297,7 @@ class WorkspaceFiles:
             return [self.dataset(ref)]
         datasets = [d for d in self.datasets() if ref.matches(d.alias)]
         if not datasets:
-            raise DatasetNotFoundError(f"no dataset matches {text!r}")
+            raise errors.DatasetNotFoundError(f"no dataset matches {text!r}")
         return datasets
 
     def resolve(self, ref: names.DatasetRefAny) -> DatasetId | None:
@@ -415,7 +409,7 @@ class WorkspaceFiles:
     def _check_free(self, alias: names.DatasetAlias) -> None:
         for dataset in self.local_datasets():
             if dataset.alias == alias:
-                raise NameCollisionError(
+                raise errors.NameCollisionError(
                     f"a dataset called {str(dataset.alias)!r} already exists",
                     hint="choose another name, or delete or rename the existing dataset",
                 )
@@ -425,7 +419,7 @@ class WorkspaceFiles:
         folder = self._folder(dataset_id)
         if folder.is_dir():
             present = DatasetFiles.open(folder).alias
-            raise NameCollisionError(
+            raise errors.NameCollisionError(
                 f"the dataset {dataset_id} is here already, as {str(present)!r}",
                 hint=f"update that one, or rename it to {str(alias)!r} first",
             )
@@ -482,7 +476,7 @@ class WorkspaceFiles:
         fsio.make_folder(path.parent, mode=0o700)
         # never replaced: a lost private key cannot be had again
         if not fsio.create_file(path, key.to_pem(), mode=0o600):
-            raise StoreError(f"{path}: a key of this name already exists")
+            raise errors.StoreError(f"{path}: a key of this name already exists")
 
     def _key_beside(self, folder: Path) -> DatasetKey | None:
         """The key of the dataset in a folder of its id's name, None when it is not here."""
@@ -498,10 +492,10 @@ class WorkspaceFiles:
         """The private key of a dataset that was created here; `WorkspaceError` where others may read it."""
         path = self._key_path(dataset_id)
         if not path.exists():
-            raise WorkspaceError(f"the private key of {dataset_id} is not in this workspace")
+            raise errors.WorkspaceError(f"the private key of {dataset_id} is not in this workspace")
         key = read_key_file(path)  # a key that others may have read is no proof of anything
         if key.dataset_id != dataset_id:
-            raise WorkspaceError(f"{path}: the key belongs to {key.dataset_id}")
+            raise errors.WorkspaceError(f"{path}: the key belongs to {key.dataset_id}")
         return key
 
     def sign_head(self, dataset: DatasetFiles) -> SignedHead:
@@ -509,11 +503,11 @@ class WorkspaceFiles:
         key = self.key(dataset.id)
         head, ref = dataset.chain.head(), dataset.ref
         if head is None:
-            raise BrokenChainError(f"{dataset.folder / 'refs' / ref}: the dataset has no head")
+            raise errors.BrokenChainError(f"{dataset.folder / 'refs' / ref}: the dataset has no head")
         signer = HeadSigner(dataset.folder, lambda: key)
         signed = signer.sign(key, head, dataset.chain.get(head).sequence_number, ref)
         if signed is None:
-            raise RefConflictError(
+            raise errors.RefConflictError(
                 f"{dataset.alias}: the head moved while it was signed", expected=str(head), actual=None
             )
         return signed
@@ -555,9 +549,9 @@ def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetF
         target = ref.id if isinstance(ref, names.RemoteDatasetId) else ref
         try:
             inputs.append(like(workspace.dataset(str(target)), dataset))
-        except DatasetNotFoundError:
+        except errors.DatasetNotFoundError:
             # the transform may name an input that was deleted or never pulled
-            raise DatasetNotFoundError(
+            raise errors.DatasetNotFoundError(
                 f"{dataset.alias}: its input {item.alias or target} ({target}) is not in this workspace"
             ) from None
     return inputs
@@ -594,7 +588,7 @@ def with_upstream(
         return [known[name] for name in graph.static_order()]
     except CycleError as error:
         cycle = " ← ".join(str(known[name].alias) for name in error.args[1])
-        raise WorkspaceError(f"datasets come from each other in a circle: {cycle}") from None
+        raise errors.WorkspaceError(f"datasets come from each other in a circle: {cycle}") from None
 
 
 def _name_of(dataset: DatasetFiles) -> str:
