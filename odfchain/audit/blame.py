@@ -30,15 +30,8 @@ from odfchain.audit.origins import Contribution, InputReads, Interval, Locator, 
 from odfchain.chain.chain import HashedBlock
 from odfchain.lazy import pa, pc
 from odfchain.limits import LINEAGE, LineageLimits
+from odfchain.odf import events as ev
 from odfchain.odf.enums import TAKES_BACK, DatasetKind, OperationType
-from odfchain.odf.events import (
-    AddData,
-    DatasetVocabulary,
-    DataSlice,
-    ExecuteTransform,
-    SetTransform,
-    SetVocab,
-)
 from odfchain.odf.identity import Multihash
 from odfchain.text import one_line
 from odfchain.transfer.slice_files import is_partial
@@ -71,7 +64,7 @@ class CorrectedRecord:
 
 
 def read_rows(
-    dataset: DatasetFiles, ref: SliceRef, vocabulary: DatasetVocabulary, first: int, last: int
+    dataset: DatasetFiles, ref: SliceRef, vocabulary: ev.DatasetVocabulary, first: int, last: int
 ) -> list[StoredRecord]:
     """The records `[first; last]` of a slice."""
     start = ref.slice.offset_interval.start
@@ -92,7 +85,7 @@ def read_rows(
     return rows
 
 
-def _row_at(values: dict[str, Any], vocabulary: DatasetVocabulary, offset: int) -> StoredRecord:
+def _row_at(values: dict[str, Any], vocabulary: ev.DatasetVocabulary, offset: int) -> StoredRecord:
     code = values.get(vocabulary.operation_type_column)
     try:
         op = None if code is None else OperationType.from_code(code).value
@@ -132,7 +125,7 @@ def find_corrected(
     slices: Iterable[SliceRef],
     row: StoredRecord,
     key: Sequence[str],
-    vocabulary: DatasetVocabulary,
+    vocabulary: ev.DatasetVocabulary,
     limits: LineageLimits = LINEAGE,
 ) -> CorrectedRecord:
     """The newest record before `row` with the same key that was true until then.
@@ -163,7 +156,11 @@ def find_corrected(
 
 
 def _newest_match(
-    dataset: DatasetFiles, ref: SliceRef, row: StoredRecord, key: Sequence[str], vocabulary: DatasetVocabulary
+    dataset: DatasetFiles,
+    ref: SliceRef,
+    row: StoredRecord,
+    key: Sequence[str],
+    vocabulary: ev.DatasetVocabulary,
 ) -> int | None:
     interval = ref.slice.offset_interval
     # a correction refers to an earlier record
@@ -313,11 +310,11 @@ def _transaction(
     ref = SliceRef(block.hash, block.block.sequence_number, event.new_data)
     last = min(last, event.new_data.offset_interval.end)
     chain = dataset.chain
-    source = source_of(chain, block) if isinstance(event, AddData) else None
+    source = source_of(chain, block) if isinstance(event, ev.AddData) else None
     rows, problem, damaged = _rows(dataset, block, ref, first, last, source, limits)
     transform: HashedBlock | None = None
     reads: tuple[InputReads, ...] = ()
-    if isinstance(event, ExecuteTransform):
+    if isinstance(event, ev.ExecuteTransform):
         transform = chain.nearest("SetTransform", head=block.hash)
         reads = origins.reads_of(locator, block, transform)
     return Transaction(
@@ -330,15 +327,15 @@ def _transaction(
         rows_problem=problem,
         damaged=damaged,
         source=source,
-        transform=transform if transform and isinstance(transform.block.event, SetTransform) else None,
+        transform=transform if transform and isinstance(transform.block.event, ev.SetTransform) else None,
         reads=reads,
         earlier=_earlier(event),
-        checkpoint=event.prev_checkpoint if isinstance(event, ExecuteTransform) else None,
+        checkpoint=event.prev_checkpoint if isinstance(event, ev.ExecuteTransform) else None,
     )
 
 
-def _earlier(event: AddData | ExecuteTransform) -> str | None:
-    if not isinstance(event, ExecuteTransform):
+def _earlier(event: ev.AddData | ev.ExecuteTransform) -> str | None:
+    if not isinstance(event, ev.ExecuteTransform):
         return None
     if event.prev_checkpoint is not None:
         return "may also depend on records that earlier transactions read: the query keeps state between them"
@@ -363,7 +360,7 @@ def _rows(
             else "missing"
         )
         return (), f"the slice is not here ({how})", None
-    vocabulary = DatasetVocabulary.from_event(dataset.chain.nearest_event(SetVocab, head=block.hash))
+    vocabulary = ev.DatasetVocabulary.from_event(dataset.chain.nearest_event(ev.SetVocab, head=block.hash))
     try:
         rows = read_rows(dataset, ref, vocabulary, first, last)
     except (errors.ObjectCorruptedError, errors.SchemaError) as error:
@@ -386,7 +383,7 @@ def _corrected(
     block: HashedBlock,
     row: StoredRecord,
     key: tuple[str, ...] | None,
-    vocabulary: DatasetVocabulary,
+    vocabulary: ev.DatasetVocabulary,
     limits: LineageLimits,
 ) -> CorrectedRecord:
     if not key:
@@ -437,7 +434,7 @@ def _transaction_document(item: Transaction) -> dict[str, Any]:
     }
 
 
-def _slice(data: DataSlice) -> dict[str, Any]:
+def _slice(data: ev.DataSlice) -> dict[str, Any]:
     return {
         "physicalHash": str(data.physical_hash),
         "logicalHash": str(data.logical_hash),
@@ -499,7 +496,7 @@ def _merged(record: MergeRecord) -> dict[str, Any]:
 
 def _transform(item: Transaction) -> dict[str, Any] | None:
     block = item.transform
-    if block is None or not isinstance(block.block.event, SetTransform):
+    if block is None or not isinstance(block.block.event, ev.SetTransform):
         return None
     transform = block.block.event.transform
     return {
@@ -570,7 +567,7 @@ def _transaction_tree(item: Transaction) -> TextTree:
     ]
     if item.source is not None:
         tree.below.append(TextTree(_source_text(item.source)))
-    if item.transform is not None and isinstance(item.transform.block.event, SetTransform):
+    if item.transform is not None and isinstance(item.transform.block.event, ev.SetTransform):
         transform = item.transform.block.event.transform
         engine = f"{transform.engine} {transform.version or ''}".strip()
         below = [

@@ -17,18 +17,9 @@ from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.chain.index import sources_in_force
 from odfchain.errors import CodecError, DatasetNotFoundError, OdfchainError
 from odfchain.limits import LINEAGE
+from odfchain.odf import events as ev
 from odfchain.odf import sources as src
 from odfchain.odf.enums import DatasetKind
-from odfchain.odf.events import (
-    AddData,
-    AddPushSource,
-    DisablePollingSource,
-    DisablePushSource,
-    SetPollingSource,
-    SetTransform,
-    SourceState,
-    TransformInput,
-)
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetRefAny, RemoteDatasetId
 from odfchain.odf.sources import Transform
@@ -53,8 +44,8 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 class SourceUse:
     """The source of a transaction's data; `definition` is None where that is not known."""
 
-    definition: SetPollingSource | AddPushSource | None
-    state: SourceState | None
+    definition: ev.SetPollingSource | ev.AddPushSource | None
+    state: ev.SourceState | None
     problem: str | None = None
     merged: MergeRecord | None = None
     """Of a merge, or a revert; `definition` is then of the rows that were there before."""
@@ -65,9 +56,9 @@ class SourceUse:
         if self.merged is not None:
             return self.merged.mode.value
         match self.definition:
-            case SetPollingSource():
+            case ev.SetPollingSource():
                 return "polling"
-            case AddPushSource():
+            case ev.AddPushSource():
                 return "push"
         return None
 
@@ -76,7 +67,7 @@ class SourceUse:
         """The source's name, where one is recorded; that of the branch that was merged."""
         if self.merged is not None:
             return one_line(self.merged.source_ref)
-        if isinstance(self.definition, AddPushSource):
+        if isinstance(self.definition, ev.AddPushSource):
             return one_line(self.definition.source_name)
         return one_line(self.state.source_name) if self.state else None
 
@@ -84,7 +75,9 @@ class SourceUse:
     def fetch(self) -> str | None:
         """The origin of a polling source, without user names, passwords and values of variables."""
         return (
-            describe_fetch(self.definition.fetch) if isinstance(self.definition, SetPollingSource) else None
+            describe_fetch(self.definition.fetch)
+            if isinstance(self.definition, ev.SetPollingSource)
+            else None
         )
 
     @property
@@ -128,11 +121,11 @@ def describe_merged(record: MergeRecord, *, drawn: bool = False) -> str:
 def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
     """The source of an AddData block's data."""
     event = block.block.event
-    state = event.new_source_state if isinstance(event, AddData) else None
-    polling = chain.nearest_event(SetPollingSource, DisablePollingSource, head=block.hash)
+    state = event.new_source_state if isinstance(event, ev.AddData) else None
+    polling = chain.nearest_event(ev.SetPollingSource, ev.DisablePollingSource, head=block.hash)
     defined = chain.nearest_all("AddPushSource", "DisablePushSource", head=block.hash)
     push = sources_in_force(item.block.event for item in defined)
-    candidates = [polling] if isinstance(polling, SetPollingSource) else list(push.values())
+    candidates = [polling] if isinstance(polling, ev.SetPollingSource) else list(push.values())
     if is_merge_state(state):
         try:
             record = first_record(chain, block)
@@ -142,7 +135,7 @@ def source_of(chain: MetadataChain, block: HashedBlock) -> SourceUse:
             return SourceUse(candidates[0] if len(candidates) == 1 else None, None, merged=record)
         state = None  # carried on by a tool that knows no merges: it says nothing of this block
     if state is not None:
-        if state.source_name == POLLING_SOURCE and isinstance(polling, SetPollingSource):
+        if state.source_name == POLLING_SOURCE and isinstance(polling, ev.SetPollingSource):
             return SourceUse(polling, state)
         if state.source_name in push:
             return SourceUse(push[state.source_name], state)
@@ -165,7 +158,7 @@ _KINDS = (
     "SetTransform", "SetPollingSource", "DisablePollingSource", "AddPushSource", "DisablePushSource",
 )  # fmt: skip
 
-Defining = SetTransform | SetPollingSource | AddPushSource
+Defining = ev.SetTransform | ev.SetPollingSource | ev.AddPushSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +190,7 @@ class Definition:
     @property
     def transform(self) -> Transform | None:
         """The transform, or how a source is preprocessed."""
-        return self.event.transform if isinstance(self.event, SetTransform) else self.event.preprocess
+        return self.event.transform if isinstance(self.event, ev.SetTransform) else self.event.preprocess
 
     @property
     def records(self) -> int:
@@ -227,11 +220,11 @@ class Definition:
             ],
         }
         match self.event:
-            case SetPollingSource() as event:
+            case ev.SetPollingSource() as event:
                 source = {"kind": "polling", "name": None, "fetch": describe_fetch(event.fetch)}
-            case AddPushSource() as event:
+            case ev.AddPushSource() as event:
                 source = {"kind": "push", "name": event.source_name, "fetch": None}
-            case SetTransform():
+            case ev.SetTransform():
                 return found | {"source": None}
         return found | {
             "source": source | {"read": self.event.read.KIND, "merge": describe_merge(self.event.merge)}
@@ -248,11 +241,11 @@ def definitions_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Def
         end = following.get(_slot(block))
         following[_slot(block)] = block
         event = block.block.event
-        if not isinstance(event, SetTransform | SetPollingSource | AddPushSource):
+        if not isinstance(event, ev.SetTransform | ev.SetPollingSource | ev.AddPushSource):
             continue
         number = block.block.sequence_number
         ends[number] = end or HashedBlock(state.head, state.head_block)
-        inputs = event.inputs if isinstance(event, SetTransform) else ()
+        inputs = event.inputs if isinstance(event, ev.SetTransform) else ()
         definitions.append(
             Definition(
                 block=block.hash,
@@ -278,14 +271,14 @@ def definitions_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Def
 def _slot(block: HashedBlock) -> str:
     # two definitions of the same slot replace each other
     match block.block.event:
-        case AddPushSource() | DisablePushSource() as event:
+        case ev.AddPushSource() | ev.DisablePushSource() as event:
             return f"push {event.source_name}"
-        case SetTransform():
+        case ev.SetTransform():
             return "transform"
     return "polling"
 
 
-def _input(workspace: WorkspaceFiles, item: TransformInput) -> QueryInput:
+def _input(workspace: WorkspaceFiles, item: ev.TransformInput) -> QueryInput:
     ref = item.dataset_ref
     target = str(ref.id if isinstance(ref, RemoteDatasetId) else ref)
     try:
@@ -631,7 +624,7 @@ def _pulled_from(dataset: DatasetFiles) -> tuple[str, ...]:
         return ()  # a damaged note of the owner's says nothing about the dataset
 
 
-def input_aliases(transform: SetTransform | None) -> dict[DatasetId, str]:
+def input_aliases(transform: ev.SetTransform | None) -> dict[DatasetId, str]:
     """How the queries of a transform call its inputs, where they have other names there."""
     return {
         ref.id: item.alias
@@ -640,7 +633,7 @@ def input_aliases(transform: SetTransform | None) -> dict[DatasetId, str]:
     }
 
 
-def transforms_of(dataset: DatasetFiles) -> Iterator[tuple[int, int | None, SetTransform]]:
+def transforms_of(dataset: DatasetFiles) -> Iterator[tuple[int, int | None, ev.SetTransform]]:
     """The transforms of a dataset with the first and last block in which each is in force, newest first.
 
     The last block of the newest one is None: it is in force still.
@@ -650,7 +643,7 @@ def transforms_of(dataset: DatasetFiles) -> Iterator[tuple[int, int | None, SetT
     last: int | None = None
     for found in dataset.chain.nearest_all("SetTransform"):
         event = found.block.event
-        assert isinstance(event, SetTransform)  # noqa: S101 - asked for this kind
+        assert isinstance(event, ev.SetTransform)  # noqa: S101 - asked for this kind
         yield found.block.sequence_number, last, event
         last = found.block.sequence_number - 1
 

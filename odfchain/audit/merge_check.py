@@ -35,21 +35,12 @@ from odfchain.audit.state_checks import (
     has_several_keys,
     readable_slices,
 )
+from odfchain.branches import row_diff
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.conflict_file import Resolution, resolve
 from odfchain.branches.foreign_keys import ForeignKeys, Rows
 from odfchain.branches.intervals import Interval, MergedColumns, parquet_bytes, read_rows
 from odfchain.branches.merging import Sides, appended_rows
-from odfchain.branches.row_diff import (
-    RowDiff,
-    aligned,
-    key_columns,
-    key_text,
-    net_of,
-    rows_of_changes,
-    same_cells,
-    same_rows,
-)
 from odfchain.branches.three_way import Conflicts, MergedTables, MergeInput, ThreeWay
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE, DataEvent
@@ -133,8 +124,8 @@ class MergeAgain:
 
     # --- what has one outcome ----------------------------------------------------------------------------
 
-    def _compare_changes(self, changes: RowDiff, found: MergedRows) -> None:
-        if not self._is_written(rows_of_changes(changes, self.sides.columns.names)):
+    def _compare_changes(self, changes: row_diff.RowDiff, found: MergedRows) -> None:
+        if not self._is_written(row_diff.rows_of_changes(changes, self.sides.columns.names)):
             found.faults += self._differences(changes, found)
 
     def _compare_with(self, rows: pa.Table, found: MergedRows) -> None:
@@ -177,23 +168,23 @@ class MergeAgain:
         )
         return rows.select(range(1, rows.num_columns))
 
-    def _net(self, found: MergedRows) -> RowDiff | None:
+    def _net(self, found: MergedRows) -> row_diff.RowDiff | None:
         rows = self._written()
         data = rows.select(range(1, rows.num_columns))
         try:
-            net = net_of(rows.column(0).to_numpy(), data, self.sides.key)
+            net = row_diff.net_of(rows.column(0).to_numpy(), data, self.sides.key)
         except errors.ChainError as error:
             found.faults.append(error.message)
             return None
         # a merge writes one change for each key, in a fixed order
-        if not _equal(rows, rows_of_changes(net, self.sides.columns.names)):
+        if not _equal(rows, row_diff.rows_of_changes(net, self.sides.columns.names)):
             found.faults.append(
                 "its rows are not one change of each key, in the order of keys and then of operations"
             )
         return net
 
     def _differences(
-        self, expected: RowDiff, found: MergedRows, but: Conflicts | None = None
+        self, expected: row_diff.RowDiff, found: MergedRows, but: Conflicts | None = None
     ) -> Iterator[str]:
         net = self._net(found)
         if net is None:
@@ -201,13 +192,13 @@ class MergeAgain:
         if but is not None:
             # conflicts are judged by what was decided, not by the automatic merge
             net = net.only(~_is_in(net, _unchanged(but)))
-        _, at, at_expected = aligned(net, expected)
+        _, at, at_expected = row_diff.aligned(net, expected)
         extra, lacking = at[at_expected < 0], at_expected[at < 0]
         both = (at >= 0) & (at_expected >= 0)
         mine, other = net.only(at[both]), expected.only(at_expected[both])
         wrong = (mine.has != other.has) | (mine.had != other.had)
         for one, two in ((mine.before, other.before), (mine.after, other.after)):
-            wrong |= ~same_rows(one, two, one.column_names)
+            wrong |= ~row_diff.same_rows(one, two, one.column_names)
         more_rows, fewer_rows = net.only(extra), expected.only(lacking)
         for recorded, computed, message in (
             (more_rows, _unmoved(more_rows), "is changed, which the merge does not change"),
@@ -218,7 +209,7 @@ class MergeAgain:
                 more = f" ({count:,} such keys)" if count > 1 else ""
                 named = recorded if recorded.has[0] or recorded.had[0] else computed
                 found_at = _first_cell(recorded, computed)
-                yield f"{key_text(named.rows_of_keys())} {message}{more}: {found_at}"
+                yield f"{row_diff.key_text(named.rows_of_keys())} {message}{more}: {found_at}"
 
     # --- what was decided one by one ---------------------------------------------------------------------
 
@@ -232,7 +223,7 @@ class MergeAgain:
         keys = conflicts.rows_of_keys()
         taken: list[str] = []
         for row in range(len(conflicts)):
-            name = key_text(keys, row)
+            name = row_diff.key_text(keys, row)
             for column, what in self._taken(conflicts, result, row):
                 if column is None:
                     found.faults.append(f"{name} {what}")
@@ -243,7 +234,9 @@ class MergeAgain:
         if len(taken) > _SHOWN:
             found.notes.append(f"{where}and {len(taken) - _SHOWN:,} more")
 
-    def _taken(self, conflicts: Conflicts, result: RowDiff, row: int) -> Iterator[tuple[str | None, str]]:
+    def _taken(
+        self, conflicts: Conflicts, result: row_diff.RowDiff, row: int
+    ) -> Iterator[tuple[str | None, str]]:
         sides = (("ours", conflicts.ours), ("theirs", conflicts.theirs), ("base", conflicts.base))
         cells = [name for name, mask in conflicts.cells.items() if mask[row]]
         one = slice(row, row + 1)
@@ -257,7 +250,7 @@ class MergeAgain:
             names = [
                 name
                 for name, side in sides
-                if side.there[row] and same_cells(value, side.rows.column(column)[one])[0]
+                if side.there[row] and row_diff.same_cells(value, side.rows.column(column)[one])[0]
             ]
             yield column, names[0] if names else f"edited by hand: {one_line(str(value[0]), 60)}"
         data = [name for name in result.schema.names if name not in self.sides.key]
@@ -266,7 +259,7 @@ class MergeAgain:
             names = [
                 name
                 for name, side in sides
-                if side.there[row] and same_rows(after, side.rows.slice(row, 1), data)[0]
+                if side.there[row] and row_diff.same_rows(after, side.rows.slice(row, 1), data)[0]
             ]
             yield "", names[0] if names else "edited by hand"
             return
@@ -278,12 +271,12 @@ class MergeAgain:
                     yield None, f"is not as it merges in {name}, which is in no conflict: {found}"
 
 
-def _unmoved(diff: RowDiff) -> RowDiff:
+def _unmoved(diff: row_diff.RowDiff) -> row_diff.RowDiff:
     # before and after are the same
-    return RowDiff(diff.key, diff.before, diff.had, diff.before, diff.had, diff.keys)
+    return row_diff.RowDiff(diff.key, diff.before, diff.had, diff.before, diff.had, diff.keys)
 
 
-def _first_cell(recorded: RowDiff, computed: RowDiff) -> str:
+def _first_cell(recorded: row_diff.RowDiff, computed: row_diff.RowDiff) -> str:
     for when, one, two, is_there in (
         ("after", recorded.after, computed.after, (recorded.has[0], computed.has[0])),
         ("before", recorded.before, computed.before, (recorded.had[0], computed.had[0])),
@@ -297,7 +290,7 @@ def _first_cell(recorded: RowDiff, computed: RowDiff) -> str:
 
 
 def _cell(column: str, recorded: pa.ChunkedArray, computed: pa.ChunkedArray) -> str | None:
-    if same_cells(recorded, computed)[0]:
+    if row_diff.same_cells(recorded, computed)[0]:
         return None
     return f"column `{one_line(column, 60)}`, {_both(shown(recorded[0]), shown(computed[0]))}"
 
@@ -311,13 +304,13 @@ def _equal(rows: pa.Table, others: pa.Table) -> bool:
         return False
     data = rows.column_names[1:]
     same = rows.column(0).to_numpy() == others.column(0).to_numpy()
-    return bool((same & same_rows(rows, others, data)).all())
+    return bool((same & row_diff.same_rows(rows, others, data)).all())
 
 
 def _first_row(written: pa.Table, rows: pa.Table) -> str:
     both = min(written.num_rows, rows.num_rows)
     one, two = written.slice(0, both), rows.slice(0, both)
-    differs = ~same_rows(one, two, one.column_names)
+    differs = ~row_diff.same_rows(one, two, one.column_names)
     row = int(differs.argmax()) if differs.any() else both
     where = f"row {row + 1:,} of the block"
     if row == both:
@@ -327,25 +320,25 @@ def _first_row(written: pa.Table, rows: pa.Table) -> str:
     return f"{where}, {next(filter(None, cells))}"
 
 
-def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:
-    _, at, at_other = aligned(diff, other)
+def _is_in(diff: row_diff.RowDiff, other: row_diff.RowDiff) -> Numbers:
+    _, at, at_other = row_diff.aligned(diff, other)
     found = np.zeros(len(diff), dtype=bool)
     found[at[(at >= 0) & (at_other >= 0)]] = True
     return found
 
 
-def _unchanged(conflicts: Conflicts) -> RowDiff:
+def _unchanged(conflicts: Conflicts) -> row_diff.RowDiff:
     rows, there = conflicts.ours.rows, conflicts.ours.there
-    return RowDiff(conflicts.key, rows, there, rows, there, conflicts.keys)
+    return row_diff.RowDiff(conflicts.key, rows, there, rows, there, conflicts.keys)
 
 
-def _decided(net: RowDiff, conflicts: Conflicts) -> RowDiff:
+def _decided(net: row_diff.RowDiff, conflicts: Conflicts) -> row_diff.RowDiff:
     ours = _unchanged(conflicts)
-    _, at_net, at_ours = aligned(net, ours)
+    _, at_net, at_ours = row_diff.aligned(net, ours)
     both = (at_net >= 0) & (at_ours >= 0)
     place = np.full(len(ours), -1)
     place[at_ours[both]] = at_net[both]
-    whole = RowDiff.joined([ours, net])
+    whole = row_diff.RowDiff.joined([ours, net])
     return whole.only(np.where(place < 0, np.arange(len(ours)), len(ours) + place))
 
 
@@ -456,18 +449,18 @@ def taken_back_in_vain_by_key(rows: pa.Table, key: Sequence[str]) -> Numbers:
 
     `rows` (`odfchain.branches.intervals.read_rows`) have a row in front for each key, which says what it had.
     """
-    keys = key_columns(rows, key)
+    keys = row_diff.key_columns(rows, key)
     place = pa.array(np.arange(rows.num_rows))
     by = [(name, "ascending") for name in [*keys.column_names, "place"]]
     order = pc.sort_indices(keys.append_column("place", place), by)
     rows, keys = rows.take(order), keys.take(order)
     operations = rows.column(1).to_numpy()
-    follows = same_rows(keys.slice(1), keys.slice(0, len(operations) - 1), keys.column_names)
+    follows = row_diff.same_rows(keys.slice(1), keys.slice(0, len(operations) - 1), keys.column_names)
     first = np.concatenate([[True], ~follows])[: len(operations)]
     # the row in front takes back what is there, so that later rows find it; else it adds nothing
     present = np.where(first, takes_back(operations), ~takes_back(operations))
     data = rows.column_names[2:]
-    same = same_rows(rows.slice(1), rows.slice(0, len(operations) - 1), data)
+    same = row_diff.same_rows(rows.slice(1), rows.slice(0, len(operations) - 1), data)
     sound = np.concatenate([[True], present[:-1] & same])[: len(operations)]
     wrong: Numbers = rows.column(0).to_numpy()[takes_back(operations) & ~first & ~sound]
     return np.sort(wrong)

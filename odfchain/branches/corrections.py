@@ -22,22 +22,13 @@ import pyarrow.csv as pacsv
 from pyarrow import types as t
 
 from odfchain import errors
+from odfchain.branches import row_diff
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.conflict_file import UNDECIDED, Resolution, check_decided, read_resolution
 from odfchain.branches.foreign_keys import references_of
 from odfchain.branches.key_lookup import rows_of_keys
 from odfchain.branches.merging import MergeMeans, Sides, compute_merge
 from odfchain.branches.recording import ChangeOutcome, stage_changes, write_batches
-from odfchain.branches.row_diff import (
-    RowDiff,
-    array_of,
-    changed,
-    either,
-    key_columns,
-    key_text,
-    rows_of_changes,
-    tree_of,
-)
 from odfchain.branches.three_way import MergeInput
 from odfchain.odf.arrow_schema import nullable, slice_schema
 from odfchain.odf.enums import DatasetKind
@@ -283,7 +274,7 @@ def _understood(trees: list[Any], field: pa.Field, file: str, *, json_types: boo
                 raise _wrong(field, file, number, f"{cut(json.dumps(tree), _SHOWN)} is not a text")
     if not json_types and t.is_nested(field.type):
         trees = [_nested(text, field, file, number) for number, text in enumerate(trees, 1)]
-    return _or_name_the_row(lambda part: array_of(part, field.type), trees, field, file)
+    return _or_name_the_row(lambda part: row_diff.array_of(part, field.type), trees, field, file)
 
 
 def _nested(text: str | None, field: pa.Field, file: str, number: int) -> Any:
@@ -340,7 +331,7 @@ def check_distinct(files: Sequence[GivenRows], wanted: Wanted) -> None:
     Raises:
         BadInputError: one does; names both rows.
     """
-    keys = pa.concat_tables([key_columns(each.rows, wanted.key) for each in files])
+    keys = pa.concat_tables([row_diff.key_columns(each.rows, wanted.key) for each in files])
     numbered = keys.append_column("row", pa.array(np.arange(keys.num_rows)))
     grouped = numbered.group_by(keys.column_names, use_threads=False).aggregate(
         [("row", "min"), ("row", "max")]
@@ -353,7 +344,7 @@ def check_distinct(files: Sequence[GivenRows], wanted: Wanted) -> None:
     (there, row), (here, again) = places
     where = f"row {row + 1:,}" if there is here else f"{there.file}, row {row + 1:,}"
     raise errors.BadInputError(
-        f"{key_text(here.rows.select(wanted.key), again)} comes twice: also in {where}",
+        f"{row_diff.key_text(here.rows.select(wanted.key), again)} comes twice: also in {where}",
         file=here.file,
         row=again + 1,
     )
@@ -418,7 +409,7 @@ def correct(
     with dataset.staging() as staging:
         try:
             recorded = stage_changes(
-                dataset, state, rows_of_changes(diff, state.vocabulary), staging=staging,
+                dataset, state, row_diff.rows_of_changes(diff, state.vocabulary), staging=staging,
                 system_time=system_time, bound=bound(system_time),
             )  # fmt: skip
         except errors.NothingToCommitError:
@@ -454,7 +445,7 @@ def _diff(
     system_time: Timestamp,
     *,
     allow_new: bool,
-) -> RowDiff:
+) -> row_diff.RowDiff:
     every = [*files, *gone]
     columns = nullable(wanted.data)
     values = pa.concat_tables([fitted(each.rows, columns) for each in every])
@@ -472,11 +463,11 @@ def _diff(
             said = said.fill_null(now.cast(column.type))
         if column.name in wanted.key:
             given = np.zeros(len(had), bool)  # 0.0 and -0.0 are one key: what is recorded stays
-        chosen = either(given | new, pa.table([said], [column.name]), before.select([column.name]))
+        chosen = row_diff.either(given | new, pa.table([said], [column.name]), before.select([column.name]))
         after = after.set_column(index, column, chosen.column(0))
     _check_whole(after, every, new, wanted)
-    diff = RowDiff(wanted.key, before, had, after, stays, key_columns(values, wanted.key))
-    return diff.only(changed(diff))
+    diff = row_diff.RowDiff(wanted.key, before, had, after, stays, row_diff.key_columns(values, wanted.key))
+    return diff.only(row_diff.changed(diff))
 
 
 def _check_future(files: Sequence[GivenRows], name: str, bound: Timestamp | None) -> None:
@@ -489,7 +480,7 @@ def _check_future(files: Sequence[GivenRows], name: str, bound: Timestamp | None
         late = pc.fill_null(pc.greater(times.cast(pa.int64()), bound.epoch_ms), False).to_numpy()
         if late.any():
             row = int(late.argmax())
-            time = tree_of(each.rows.column(name)[row])
+            time = row_diff.tree_of(each.rows.column(name)[row])
             raise errors.GuardError(
                 f"{each.file}: row {row + 1:,}: the event time {time} is later than {bound}, the latest that "
                 "is taken without asking",
@@ -512,7 +503,7 @@ def _check_known(
             continue
         at = np.flatnonzero(unknown)
         places = [place(files, number) for number in at[:_SHOWN_CORRECTIONS]]
-        named = [key_text(each.rows.select(wanted.key), row) for each, row in places]
+        named = [row_diff.key_text(each.rows.select(wanted.key), row) for each, row in places]
         keys = "1 key is" if len(at) == 1 else f"{len(at):,} keys are"
         more = ", …" if len(at) > _SHOWN_CORRECTIONS else ""
         problem = f"{keys} not recorded in {dataset.alias}: {'; '.join(named)}{more}"

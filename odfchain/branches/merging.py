@@ -48,21 +48,8 @@ from odfchain.branches.three_way import MergedState, MergedTables, MergeInput
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE
 from odfchain.errors import IngestError, UsageError
+from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind, OperationType
-from odfchain.odf.events import (
-    AddData,
-    AddPushSource,
-    DatasetVocabulary,
-    DisablePollingSource,
-    DisablePushSource,
-    MetadataEvent,
-    SetAttachments,
-    SetInfo,
-    SetLicense,
-    SetPollingSource,
-    SetTransform,
-    SetVocab,
-)
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.row_hash import PAIR, Numbers, hash_rows
 from odfchain.odf.sources import MergeStrategySnapshot
@@ -190,7 +177,7 @@ class MergePlan:
     """Changes of our rows, as `Diff.changes`, without those in conflict."""
     conflicts: pa.Table
     """A line for each conflict (`odfchain.branches.conflict_file.lines_schema`)."""
-    events: tuple[MetadataEvent, ...]
+    events: tuple[ev.MetadataEvent, ...]
     """Metadata events of the source, which are merged only on request."""
     notes: tuple[str, ...]
     is_merged: bool
@@ -260,7 +247,7 @@ def _merge_part(
     *,
     asked: MergeInput,
     key: tuple[str, ...],
-    names: DatasetVocabulary,
+    names: ev.DatasetVocabulary,
     resolution: Resolution,
     by_row: bool,
 ) -> KeyResult:
@@ -313,7 +300,7 @@ def _polls_itself(target: DatasetState) -> bool:
     first: HashedBlock | None = None
     for block in target.chain.nearest_all("AddData", head=target.head):
         event = block.block.event
-        given = event.new_source_state if isinstance(event, AddData) else None
+        given = event.new_source_state if isinstance(event, ev.AddData) else None
         if is_merge_state(given):
             continue
         if given != state:
@@ -326,9 +313,9 @@ def _polls_itself(target: DatasetState) -> bool:
 # Metadata events of the source are listed, and merged only on request and where the target has not changed
 # the same thing: an untrusted branch could carry a command that runs (RFC-036).
 
-_SINGLE = (SetInfo, SetLicense, SetAttachments, SetVocab, SetTransform)
-_POLLING = (SetPollingSource, DisablePollingSource)
-_PUSH = (AddPushSource, DisablePushSource)
+_SINGLE = (ev.SetInfo, ev.SetLicense, ev.SetAttachments, ev.SetVocab, ev.SetTransform)
+_POLLING = (ev.SetPollingSource, ev.DisablePollingSource)
+_PUSH = (ev.AddPushSource, ev.DisablePushSource)
 _KINDS = tuple(kind.KIND for kind in (*_SINGLE, *_POLLING, *_PUSH))
 
 _Subject = tuple[str, str]
@@ -337,10 +324,10 @@ _Subject = tuple[str, str]
 
 def other_events(
     target: DatasetState, source: DatasetState, after: Multihash, bases: Sequence[DatasetState]
-) -> list[MetadataEvent]:
+) -> list[ev.MetadataEvent]:
     """Metadata events of the source after a block that neither a base nor the target has, oldest first."""
     # of several events about one subject the last one counts
-    found: dict[_Subject, MetadataEvent] = {}
+    found: dict[_Subject, ev.MetadataEvent] = {}
     oldest = source.chain.get(after).sequence_number
     for block in source.chain.nearest_all(*_KINDS, head=source.head):
         if block.block.sequence_number <= oldest:
@@ -354,7 +341,7 @@ def other_events(
 
 
 def refuse_changed(
-    events: Sequence[MetadataEvent], target: DatasetState, bases: Sequence[DatasetState]
+    events: Sequence[ev.MetadataEvent], target: DatasetState, bases: Sequence[DatasetState]
 ) -> None:
     """Refuse events about subjects that the target has changed.
 
@@ -374,26 +361,26 @@ def refuse_changed(
         )
 
 
-def listed(events: Sequence[MetadataEvent]) -> str:
+def listed(events: Sequence[ev.MetadataEvent]) -> str:
     """Events for people, each by its kind and what it is about."""
     return ", ".join(
         f"{event.KIND} {one_line(event.source_name)!r}"
-        if isinstance(event, AddPushSource | DisablePushSource)
+        if isinstance(event, ev.AddPushSource | ev.DisablePushSource)
         else event.KIND
         for event in events
     )
 
 
-def _subject(event: MetadataEvent) -> _Subject:
+def _subject(event: ev.MetadataEvent) -> _Subject:
     match event:
-        case AddPushSource() | DisablePushSource():
+        case ev.AddPushSource() | ev.DisablePushSource():
             return "push source", event.source_name
-        case SetPollingSource() | DisablePollingSource():
+        case ev.SetPollingSource() | ev.DisablePollingSource():
             return "polling source", ""
     return event.KIND, ""
 
 
-def _in_force(state: DatasetState, subject: _Subject) -> MetadataEvent | None:
+def _in_force(state: DatasetState, subject: _Subject) -> ev.MetadataEvent | None:
     kind, name = subject
     if kind == "push source":
         return state.push_sources.get(name)
@@ -465,7 +452,7 @@ def _sources(interval: Interval) -> set[str]:
     found = set()
     for _, block in interval.blocks():
         event = block.event
-        if isinstance(event, AddData) and not is_merge_state(event.new_source_state):
+        if isinstance(event, ev.AddData) and not is_merge_state(event.new_source_state):
             state = event.new_source_state
             if event.new_data is not None and state is not None and state != before:
                 found.add(state.source_name)
@@ -610,7 +597,7 @@ class _Merge:
         self._facts: SliceFacts | None = None
         self._decided: Decided | None = None
         """None where nothing has to be recorded."""
-        self._events: tuple[MetadataEvent, ...] = ()
+        self._events: tuple[ev.MetadataEvent, ...] = ()
         self._time: Timestamp | None = None
         """System time of the rows that are written."""
 
@@ -622,14 +609,14 @@ class _Merge:
     def _bases(self) -> list[DatasetState]:
         return [_state_at(self._graph, base) for base in self._sides.asked.bases]
 
-    def _others(self) -> list[MetadataEvent]:
+    def _others(self) -> list[ev.MetadataEvent]:
         after = self._graph.fork(self._bases[0].head, self._source)
         return other_events(self._target, self._sides.source, after, self._bases)
 
     # --- planned -------------------------------------------------------------------------------------
 
     def plan(self, means: MergeMeans) -> MergePlan:
-        request, sides, others = self.request, self._sides, list[MetadataEvent]()
+        request, sides, others = self.request, self._sides, list[ev.MetadataEvent]()
         nothing, lines = sides.columns.data.empty_table(), lines_schema(sides.key).empty_table()
         if self._is_merged:
             changes = (

@@ -30,17 +30,10 @@ from odfchain.odf.events import AddData, Checkpoint, MetadataEvent, OffsetInterv
 from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
+from odfchain.slices import writer
 from odfchain.slices.bounds import BATCH_ROWS
 from odfchain.slices.runs import order_of
 from odfchain.slices.state import SliceFile, newest_rows
-from odfchain.slices.writer import (
-    ObservedParquet,
-    PhysicalHash,
-    SliceFacts,
-    SliceInputError,
-    SliceSpec,
-    write_slice,
-)
 from odfchain.spark.jobs import explain
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -102,9 +95,9 @@ def _write_state(
     ]
     rows = newest_rows(files, key, columns)
     rows = rows.take(pa.array(order_of(rows, key))).combine_chunks()
-    physical, path = PhysicalHash(), staging / f"state-{uuid.uuid4().hex}.parquet"
+    physical, path = writer.PhysicalHash(), staging / f"state-{uuid.uuid4().hex}.parquet"
     metadata = {METADATA_KEY: describe(key, intervals[-1].end)}
-    with ObservedParquet(path, columns, names, [physical], metadata=metadata) as file:
+    with writer.ObservedParquet(path, columns, names, [physical], metadata=metadata) as file:
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
             file.write(batch)
     return Checkpoint(physical_hash=physical.hash, size=physical.size), StagedFile(path, physical.hash)
@@ -154,7 +147,7 @@ class Recorded:
     events: tuple[MetadataEvent, ...]
     slices: tuple[StagedFile, ...] = ()
     checkpoints: tuple[StagedFile, ...] = ()
-    facts: SliceFacts | None = None
+    facts: writer.SliceFacts | None = None
 
     @property
     def operations(self) -> dict[str, int]:
@@ -188,7 +181,7 @@ class Recorded:
 def stage_changes(
     dataset: DatasetFiles,
     state: DatasetState,
-    rows: pa.Table | SliceFacts | None,
+    rows: pa.Table | writer.SliceFacts | None,
     *,
     staging: Path,
     system_time: Timestamp,
@@ -260,7 +253,7 @@ def write_batches(
     schema: DataSchema | None,
     system_time: Timestamp,
     staging: Path,
-) -> SliceFacts | None:
+) -> writer.SliceFacts | None:
     """Rows as the slice that comes next after `state`, in `staging`; None where there are none.
 
     Raises:
@@ -269,8 +262,8 @@ def write_batches(
     """
     if schema is None:
         return None
-    spec = SliceSpec.of(schema, state.vocabulary, state.record_count, system_time.epoch_ms, staging)
+    spec = writer.SliceSpec.of(schema, state.vocabulary, state.record_count, system_time.epoch_ms, staging)
     try:
-        return write_slice(batches, spec)
-    except (SliceInputError, OSError) as error:
+        return writer.write_slice(batches, spec)
+    except (writer.SliceInputError, OSError) as error:
         raise explain(error) from error

@@ -15,6 +15,7 @@ import click
 from odfchain.api.branching import merge_branches, on_branch
 from odfchain.api.options import CommitKeywords, MergeKeywords
 from odfchain.api.snapshots import drift_between
+from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, report_error, say, silence_libraries
 from odfchain.cli.parameters import (
     BRANCH,
@@ -31,18 +32,6 @@ from odfchain.cli.parameters import (
 )
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.rows import TABLE_ROWS, numeric_columns, python_values, reader_stays, write_rows
-from odfchain.cli.screen import (
-    aligned,
-    cell_text,
-    echo,
-    echo_csv,
-    echo_json,
-    echo_page,
-    echo_table,
-    human_age,
-    print_records,
-    standard_output,
-)
 from odfchain.errors import MergeConflictError, OdfchainError, UsageError
 from odfchain.text import counted, printable
 
@@ -103,10 +92,10 @@ def branch_list(dataset: str = argument(DATASET), output: str = formats()) -> No
     if people:
         now = time.time_ns()
         for row, branch in zip(rows, branches, strict=True):
-            row["lastChange"] = human_age(branch.last_change.epoch_ns, now)
+            row["lastChange"] = screen.human_age(branch.last_change.epoch_ns, now)
     else:
         columns += ["blockHash", "baseHash"]
-    print_records(rows, columns, output, titles={"lastChange": "last change"}, right=columns[1:5])
+    screen.print_records(rows, columns, output, titles={"lastChange": "last change"}, right=columns[1:5])
 
 
 @command("delete", branch_command)
@@ -260,10 +249,10 @@ def merge_command(
             say(f"note: {note}")
         if output != "table":
             records = [_merge_row(outcome) for outcome in done]
-            print_records(records, list(records[0]), output)
+            screen.print_records(records, list(records[0]), output)
             return
         for outcome in done:
-            echo(outcome.described(dry_run=dry_run, named=len(done) > 1))
+            screen.echo(outcome.described(dry_run=dry_run, named=len(done) > 1))
 
 
 def _merge_row(outcome: MergeOutcome) -> dict[str, Any]:
@@ -330,7 +319,7 @@ def print_row_diff(dataset: str, a: str, b: str | None, output: str, *, stat: bo
     elif output in ("json", "ndjson"):
         shown = found.changes.select(range(len(found.key) + 1)) if keys_only else found.changes
         with reader_stays():
-            stream = standard_output()
+            stream = screen.standard_output()
             write_rows(shown.schema, shown.to_batches(), output, stream, shown=sys.stdout.isatty())
             stream.flush()
     else:
@@ -353,7 +342,7 @@ def _print_stat(found: Diff, output: str) -> None:
         {"change": "changed", "column": name, "records": count}
         for name, count in found.changed_columns.items()
     ]
-    print_records(rows, ["change", "column", "records"], output, right=["records"])
+    screen.print_records(rows, ["change", "column", "records"], output, right=["records"])
 
 
 def _print_lines(found: Diff, output: str, *, keys_only: bool) -> None:
@@ -365,11 +354,11 @@ def _print_lines(found: Diff, output: str, *, keys_only: bool) -> None:
     with reader_stays():
         lines = _lines(found, data, people=people, keys_only=keys_only)
         if not people:
-            echo_csv(names, lines)
+            screen.echo_csv(names, lines)
             return
         shown = list(itertools.islice(lines, TABLE_ROWS))
         right = {names.index(name) for name in numeric_columns(found.changes.schema) if name in found.key}
-        echo_table(names, shown, right=right)
+        screen.echo_table(names, shown, right=right)
         left = sum(1 for _ in lines)
     if left:
         say(f"{counted(left, 'line')} more; -o csv shows all, --stat how many there are")
@@ -381,10 +370,10 @@ def _lines(found: Diff, data: list[str], *, people: bool, keys_only: bool) -> It
             yield [*key, change]
         elif not found.key:
             row = before or after or {}
-            yield [change, *(cell_text(row[name]) for name in data)]
+            yield [change, *(screen.cell_text(row[name]) for name in data)]
         elif columns:
             for name in columns:
-                yield [*key, change, name, *(cell_text(row[name]) for row in (before, after) if row)]
+                yield [*key, change, name, *(screen.cell_text(row[name]) for row in (before, after) if row)]
         else:
             yield from _of_one_side([*key, change], before, after, data, people=people)
 
@@ -399,14 +388,14 @@ def _of_one_side(
         yield [*start, "", "", ""]
         return
     for name in given:
-        text = cell_text(row[name])
+        text = screen.cell_text(row[name])
         yield [*start, name, *((text, "") if before is not None else ("", text))]
 
 
 def _rows(found: Diff) -> Iterator[tuple[list[str], str, _Row, _Row, list[str]]]:
     for batch in found.changes.to_batches():
         *keys, changes, before, after, columns = (python_values(column) for column in batch.columns)
-        texts = [[cell_text(value) for value in values] for values in keys]
+        texts = [[screen.cell_text(value) for value in values] for values in keys]
         rows = zip(*texts, strict=True) if texts else itertools.repeat((), batch.num_rows)
         for key, *rest in zip(rows, changes, before, after, columns, strict=True):
             yield list(key), *rest
@@ -439,9 +428,9 @@ def print_drift(a: str, b: str | None, policy: Path | None, output: str, *, comp
     with TerminalProgress() as progress:
         found = drift_between(a, b, open_workspace, policy=policy, compute=compute, progress=progress)
     if output == "json":
-        echo_json(found.to_document())
+        screen.echo_json(found.to_document())
     elif output == "html":
-        echo_page(found.to_html())
+        screen.echo_page(found.to_html())
     else:
         _print_table(found)
     if not found.breaches:
@@ -467,11 +456,11 @@ def _print_table(found: Drift) -> None:
         f"{before.rows:,} → {after.rows:,} rows",
         *likeness,
     ]
-    echo("   ".join(heading))
+    screen.echo("   ".join(heading))
     shown = list(_shown(found.lines))
     cells = ([printable(cell, 80) for cell in _cells(line)] for line in shown[:_LINES])
-    for text in aligned(cells, gap="   "):
-        echo(text)
+    for text in screen.aligned(cells, gap="   "):
+        screen.echo(text)
     if len(shown) > _LINES:
         say(f"{counted(len(shown) - _LINES, 'more line')}; -o json has all")
     for note in [*found.notes, *(f"not compared: {each}" for each in found.not_compared)][:_SAID]:
@@ -547,7 +536,7 @@ def print_conflicts(conflicts: pa.Table, output: str) -> None:
 
     columns = conflicts.column_names[: conflicts.column_names.index("theirs") + 1]
     lines = open_lines(conflicts).drop_columns([*DECISION_COLUMNS, "problem"])
-    print_records(map(values_of, lines.to_pylist()), columns, output)
+    screen.print_records(map(values_of, lines.to_pylist()), columns, output)
 
 
 # Changes of a block, for people and programs.
@@ -558,8 +547,8 @@ def print_changes(dataset: str, outcome: ChangeOutcome, output: str) -> None:
     operations = {op: outcome.operations.get(op, 0) for op in ("+A", "-R", "-C", "+C")}
     if output != "table":
         row = {"dataset": dataset, **operations, "block": outcome.number, "head": str(outcome.head)}
-        print_records([row], list(row), output)
+        screen.print_records([row], list(row), output)
     elif outcome.up_to_date:
         say("nothing to commit: the values are already recorded", fg="yellow")
     else:
-        echo(f"{dataset}: {outcome.summary}; it is block {outcome.number:,}")
+        screen.echo(f"{dataset}: {outcome.summary}; it is block {outcome.number:,}")

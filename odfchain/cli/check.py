@@ -13,6 +13,7 @@ import click
 
 from odfchain.api.branching import at_point, on_branch
 from odfchain.api.options import VerifyKeywords
+from odfchain.cli import screen
 from odfchain.cli.context import INTEGRITY_FAULT, UNCHECKED, confirm, open_workspace, say, silence_libraries
 from odfchain.cli.parameters import (
     DATASET,
@@ -27,16 +28,6 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import (
-    cell_text,
-    echo,
-    echo_json,
-    echo_json_text,
-    echo_page,
-    echo_table,
-    human_size,
-    print_records,
-)
 from odfchain.errors import SignatureError, StoreError, UsageError
 from odfchain.odf.identity import encode_base16
 from odfchain.storage import fsio
@@ -127,13 +118,13 @@ def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None
     if output == "html":
         from odfchain.audit.page import render_page
 
-        echo_page(render_page(documents))
+        screen.echo_page(render_page(documents))
         return
     if output == "json":
-        echo_json_text(dump_json(documents))
+        screen.echo_json_text(dump_json(documents))
     else:
         for document in documents:
-            echo_json_text(dump_json(document, indent=None))
+            screen.echo_json_text(dump_json(document, indent=None))
 
 
 @command("attest")
@@ -167,15 +158,15 @@ def attest_command(
         # the attestation has the digest of these bytes
         fsio.replace_file(report_file, canonical_json(done.document) + b"\n")
     if output == "jws":
-        echo(done.text)
+        screen.echo(done.text)
     elif output == "json":
         from odfchain.odf.yaml import dump_json
 
         found = {"auditor": str(done.attestation.auditor), **done.attestation.to_json()}
-        echo_json_text(dump_json(found))
+        screen.echo_json_text(dump_json(found))
     else:
         print_report(done.report)
-        echo(f"attested as {done.report.verdict} by {done.attestation.auditor}")
+        screen.echo(f"attested as {done.report.verdict} by {done.attestation.auditor}")
     return _exit_code([done.report])
 
 
@@ -203,7 +194,7 @@ def attestations_command(
             row | {name: " ".join(map(str, row[name] or ())) for name in ("checks", "notChecked")}
             for row in rows
         ]
-    print_records(rows, columns, output, right=["block"])
+    screen.print_records(rows, columns, output, right=["block"])
     return INTEGRITY_FAULT if any(item.line.statement is None for item in found) else 0
 
 
@@ -271,21 +262,21 @@ def show_command(file: Path = _FILE, output: str = formats("table", "json")) -> 
             "engine": answer.engine,
             "problem": problem,
         }
-        echo_json_text(written(parts))  # numbers keep their text
+        screen.echo_json_text(written(parts))  # numbers keep their text
         return
     for line in answer.query.strip().split("\n"):
-        echo(f"query    {line}")
+        screen.echo(f"query    {line}")
     for item in answer.input["datasets"]:
-        echo(f"reads    {item['alias']} at {item['blockHash']} ({item['id']})")
+        screen.echo(f"reads    {item['alias']} at {item['blockHash']} ({item['id']})")
     rows = _rows(answer)
     for row in (rows or [])[:_MOST_ROWS]:
-        echo(f"row      {row}")
+        screen.echo(f"row      {row}")
     if rows is None:
-        echo("rows     not in the file")
+        screen.echo("rows     not in the file")
     elif len(rows) > _MOST_ROWS:
-        echo(f"         {len(rows) - _MOST_ROWS:,} more")
-    echo(f"signed   {answer.signer}{f'; but {problem}' if problem else ''}")
-    echo(f"engine   {answer.engine or 'not named'}")
+        screen.echo(f"         {len(rows) - _MOST_ROWS:,} more")
+    screen.echo(f"signed   {answer.signer}{f'; but {problem}' if problem else ''}")
+    screen.echo(f"engine   {answer.engine or 'not named'}")
 
 
 @command("verify", proof_command)
@@ -315,9 +306,9 @@ def proof_verify_command(
         with open_workspace() as workspace:
             verdict = verify_proof(answer, workspace)
     if output == "json":
-        echo_json({"file": str(file), "signer": verdict.signer, **verdict.to_json(), **_more(verdict)})
+        screen.echo_json({"file": str(file), "signer": verdict.signer, **verdict.to_json(), **_more(verdict)})
     else:
-        echo(f"{file}: {_sentence(verdict)}", err=not verdict.ok)
+        screen.echo(f"{file}: {_sentence(verdict)}", err=not verdict.ok)
     return verdict.exit_code
 
 
@@ -378,7 +369,7 @@ def sign_command(
             except (ObjectNotFoundError, ObjectCorruptedError):
                 raise
             except StoreError as error:  # a link or a pipe: signing puts a file in its place
-                echo(f"warning: {error.message}; a new signature takes its place", err=True)
+                screen.echo(f"warning: {error.message}; a new signature takes its place", err=True)
             else:
                 if before.problem in (Problem.OTHER_HEAD, Problem.NEWER_HEAD):
                     confirm(f"{alias}: {before.message}. Both signatures will show that; sign this head too?")
@@ -391,7 +382,7 @@ def sign_command(
         "signer": str(signed.dataset_id),
     }
     columns = ["dataset", "sequenceNumber", "head", "time"]
-    print_records([row], columns, output, titles={"sequenceNumber": "block"}, right=columns[1:2])
+    screen.print_records([row], columns, output, titles={"sequenceNumber": "block"}, right=columns[1:2])
 
 
 @click.group("key")
@@ -411,7 +402,7 @@ def create_command(file: Path = argument()) -> None:
     """
     from odfchain.chain.statements import create_key_file
 
-    echo(create_key_file(file).dataset_id.as_did_key())
+    screen.echo(create_key_file(file).dataset_id.as_did_key())
 
 
 @command("show", key_command)
@@ -434,7 +425,7 @@ def key_show_command(
             found, private = dataset.id, dataset.has_key
     row = {"didKey": str(found.as_did_key()), "didOdf": str(found), "privateKeyHere": private}
     titles = {"didKey": "did:key", "didOdf": "did:odf", "privateKeyHere": "private key here"}
-    print_records([row], list(row), output, titles=titles)
+    screen.print_records([row], list(row), output, titles=titles)
 
 
 # `odfchain evidence`: proof that an owner signed two histories.
@@ -462,7 +453,7 @@ def evidence_command(
             raise UsageError("--check is about a file, not about what is kept here")
         from odfchain.chain.equivocation import read_evidence_file
 
-        print_records([_row(read_evidence_file(file), None)], _COLUMNS[:4], output, titles=_TITLES)
+        screen.print_records([_row(read_evidence_file(file), None)], _COLUMNS[:4], output, titles=_TITLES)
         return
     with open_workspace() as workspace:
         kept = workspace.evidence.list(_id_of(workspace, dataset) if dataset else None)
@@ -470,12 +461,12 @@ def evidence_command(
     sound = [item for item in kept if item.evidence is not None]
     for item in kept:
         if item.evidence is None:
-            echo(f"warning: {item.problem}", err=True)
+            screen.echo(f"warning: {item.problem}", err=True)
     if target is not None:
         _export([item.evidence for item in sound if item.evidence], target)
     rows = [_row(item.evidence, item, names) for item in sound if item.evidence is not None]
     if rows or output != "table":
-        print_records(rows, _COLUMNS, output, titles=_TITLES, right=["sequenceNumber"])
+        screen.print_records(rows, _COLUMNS, output, titles=_TITLES, right=["sequenceNumber"])
     elif not kept:
         say("no owner is known to have signed two histories")
     if len(sound) < len(kept):
@@ -562,10 +553,10 @@ def _print_verdict(report: Report) -> None:
     word, colour = {"faulty": ("FAULT ", "red"), "clean": ("ok    ", "green")}.get(
         report.verdict, ("PART  ", "yellow")
     )
-    echo(word, fg=colour, bold=True, nl=False)
-    echo(
+    screen.echo(word, fg=colour, bold=True, nl=False)
+    screen.echo(
         f"{report.alias}: {report.blocks:,} blocks, {report.slices:,} slices, {report.records:,} records, "
-        f"{human_size(report.data_bytes)}{_replayed(report)}"
+        f"{screen.human_size(report.data_bytes)}{_replayed(report)}"
     )
 
 
@@ -580,15 +571,15 @@ def _replayed(report: Report) -> str:
 def _print_lines(report: Report) -> None:
     for fault in report.faults:
         block = f", block {fault.sequence_number}" if fault.sequence_number is not None else ""
-        echo(f"  {_named([fault.check])}{block}")
-        echo(f"    {fault.file}")
-        echo(f"    {fault.message}")
+        screen.echo(f"  {_named([fault.check])}{block}")
+        screen.echo(f"    {fault.file}")
+        screen.echo(f"    {fault.message}")
     for item in report.unchecked:
-        echo(f"  not checked{', ' + item.where if item.where else ''}: {item.message}")
+        screen.echo(f"  not checked{', ' + item.where if item.where else ''}: {item.message}")
     for numbers, reason in report.not_run():
-        echo(f"  not run, or not everywhere: {_named(numbers)}: {reason}")
+        screen.echo(f"  not run, or not everywhere: {_named(numbers)}: {reason}")
     for note in report.remarks:
-        echo(f"  note: {note}")
+        screen.echo(f"  note: {note}")
 
 
 def _named(numbers: list[int]) -> str:
@@ -602,7 +593,7 @@ def _named(numbers: list[int]) -> str:
 def _print_tables(report: Report, *, verbose: bool) -> None:
     long = verbose or report.verdict != "clean"
     if report.faults:
-        echo()
+        screen.echo()
         rows = [
             {
                 "check": _numbered(fault.check),
@@ -613,12 +604,12 @@ def _print_tables(report: Report, *, verbose: bool) -> None:
         ]
         _print_rows(rows, right=["block"])
     if long:
-        echo()
+        screen.echo()
         _print_checks(report)
     # the signature has a line of its own
     left = [(n, reason) for n, reason in report.not_run() if reason != report.signature.message]
     if long and (report.unchecked or left):
-        echo()
+        screen.echo()
         asked = [(item.where or "the dataset", item.message) for item in report.unchecked]
         others = [
             (f"check{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}", reason)
@@ -626,7 +617,7 @@ def _print_tables(report: Report, *, verbose: bool) -> None:
         ]
         _print_rows([{"not checked": what, "because": why} for what, why in asked + others], keep=[])
     if long:
-        echo()
+        screen.echo()
     _say(report.signature_text)
     if not long:
         for numbers, reason in left:
@@ -635,7 +626,7 @@ def _print_tables(report: Report, *, verbose: bool) -> None:
         if note != report.signature.message:
             _say(f"note: {note}")
     if long:
-        echo()
+        screen.echo()
 
 
 def _print_checks(report: Report) -> None:
@@ -658,9 +649,12 @@ def _print_rows(
     rows: list[dict[str, Any]], *, right: Sequence[str] = (), keep: Sequence[str] = ("check",)
 ) -> None:
     names = list(rows[0])
-    echo_table(
+    screen.echo_table(
         names,
-        [[cell if isinstance(cell, tuple) else cell_text(cell) for cell in row.values()] for row in rows],
+        [
+            [cell if isinstance(cell, tuple) else screen.cell_text(cell) for cell in row.values()]
+            for row in rows
+        ],
         right={names.index(name) for name in right},
         no_wrap={names.index(name) for name in (*keep, *right)},
     )
@@ -675,7 +669,7 @@ def _say(text: str) -> None:
         break_long_words=False,
         break_on_hyphens=False,
     ):
-        echo(line)
+        screen.echo(line)
 
 
 def _numbered(number: int) -> str:

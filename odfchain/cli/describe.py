@@ -10,23 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain import errors
+from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET, DATASET_AT, argument, command, formats, key_values, option
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import (
-    echo,
-    echo_canonical,
-    echo_document,
-    echo_json,
-    echo_json_text,
-    echo_lines,
-    echo_page,
-    echo_table,
-    human_size,
-    print_records,
-    print_trees,
-    standard_input,
-)
 from odfchain.text import counted, one_line, printable
 
 if TYPE_CHECKING:
@@ -58,17 +45,17 @@ def inspect_schema(
     match output:
         case "ddl":
             *lines, last = format_ddl(schema)
-            echo_lines([*(f"{line}," for line in lines), last])
+            screen.echo_lines([*(f"{line}," for line in lines), last])
         case "json":
-            echo_json_text(dump_json(to_tree(schema)))
+            screen.echo_json_text(dump_json(to_tree(schema)))
         case "yaml":
-            echo_document(dump_yaml(to_tree(schema)))
+            screen.echo_document(dump_yaml(to_tree(schema)))
         case _:
             rows = [
                 {"name": f.name, "type": type_name(f.type, f.extra), "required": not f.optional}
                 for f in schema.fields
             ]
-            print_records(rows, ["name", "type", "required"], output)
+            screen.print_records(rows, ["name", "type", "required"], output)
 
 
 @command("profile", inspect_command)
@@ -92,9 +79,9 @@ def inspect_profile(
         )
     match output:
         case "json":
-            echo_canonical(found.content)
+            screen.echo_canonical(found.content)
         case "html":
-            echo_page(found.to_html())
+            screen.echo_page(found.to_html())
         case _:
             print_profile(found, opened.label)
 
@@ -123,13 +110,13 @@ def inspect_lineage(
     graph = workspace.lineage(datasets, downstream=downstream)
     match output:
         case "dot":
-            echo_document(to_dot(graph))
+            screen.echo_document(to_dot(graph))
         case "html":
-            echo_page(to_html(graph, _known_profiles(workspace, graph)))
+            screen.echo_page(to_html(graph, _known_profiles(workspace, graph)))
         case "json":
-            echo_json(graph.to_document())
+            screen.echo_json(graph.to_document())
         case _:
-            print_trees(graph.to_trees())
+            screen.print_trees(graph.to_trees())
 
 
 def _known_profiles(workspace: Workspace, graph: Graph) -> dict[str, Mapping[str, Any]]:
@@ -145,15 +132,15 @@ def inspect_query(dataset: str = argument(DATASET), output: str = formats("table
     """Show every transform or source that a dataset has had, oldest first, and the records it brought."""
     found = open_workspace()[dataset].definitions()
     if output == "json":
-        echo_json([item.to_document() for item in found])
+        screen.echo_json([item.to_document() for item in found])
         return
     for index, item in enumerate(found):
         if index:
-            echo()
+            screen.echo()
         rows = [{"field": name, "value": value} for name, value in _definition_lines(item)]
         for row in rows:
-            echo(f"{row['field']:<10}", fg="cyan", nl=False)
-            echo(f"  {row['value']}".rstrip())
+            screen.echo(f"{row['field']:<10}", fg="cyan", nl=False)
+            screen.echo(f"  {row['value']}".rstrip())
 
 
 def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
@@ -197,13 +184,13 @@ def inspect_slices(
 
     found = slice_documents(open_workspace(), dataset)
     if output in ("json", "ndjson"):
-        print_records(found, [], output)
+        screen.print_records(found, [], output)
         return
     for row in found:
         row["start"], row["end"] = row.pop("offsetInterval").values()
     hashes = [] if output == "table" else ["logicalHash", "physicalHash"]
     names = ["block", "start", "end", "records", "size", "here", *hashes, "path"]
-    print_records(found, names, output, right=names[:5])
+    screen.print_records(found, names, output, right=names[:5])
 
 
 @command("profile")
@@ -244,10 +231,10 @@ def profile_command(
         signed = " and signed" if written.published else ", not signed: its key is not here"
         say(f"profile {written.object} is stored{signed}")
     if output == "json":
-        echo_canonical(found.content)
+        screen.echo_canonical(found.content)
         return
     if output == "html":
-        echo_page(found.to_html())
+        screen.echo_page(found.to_html())
         return
     print_profile(found, opened.label)
 
@@ -298,7 +285,7 @@ def manifest_command(
         found = opened.manifest()
         written = opened.write_manifest(key_file) if write else None
     if output == "json":
-        echo_canonical(found.content)
+        screen.echo_canonical(found.content)
     else:
         _print(found, where)
     if found.signed:
@@ -315,7 +302,7 @@ def _print(found: Manifest, where: str | None) -> None:
     document = found.document
     name, block = document["snapshot_id"], document["odf"]["sequence_number"]
     kept = None if where is None else {file["path"] for file in found.prune(where)}
-    echo(
+    screen.echo(
         f"snapshot {name[:_SHOWN]}…{name[-4:]}  block {block}  {counted(len(found.files), 'slice')}  "
         f"{counted(found.row_count, 'record')}"
     )
@@ -326,7 +313,7 @@ def _print(found: Manifest, where: str | None) -> None:
             [*row, "yes" if file["path"] in kept else "no"]
             for row, file in zip(rows, found.files, strict=True)
         ]
-    echo_table(names + ["may match"] * (kept is not None), rows, right={1, 2})
+    screen.echo_table(names + ["may match"] * (kept is not None), rows, right={1, 2})
 
 
 def _line(found: Manifest, file: Mapping[str, Any]) -> list[str]:
@@ -335,7 +322,7 @@ def _line(found: Manifest, file: Mapping[str, Any]) -> list[str]:
     return [
         f"{folder}/{name[:_SHOWN]}…",
         f"{file['stats']['row_count']:,}",
-        human_size(file["size_bytes"]),
+        screen.human_size(file["size_bytes"]),
         "" if times is None else f"{times[0][:_DAY]} … {times[1][:_DAY]}",
     ]
 
@@ -368,11 +355,11 @@ def blame_command(
     blame = found.blame(offset, last, recursive=recursive)
     match output:
         case "json":
-            echo_json(blame.to_document())
+            screen.echo_json(blame.to_document())
         case "table":
-            print_records(_flat([blame.to_tree()]), ["level", "what"], "table", right=["level"])
+            screen.print_records(_flat([blame.to_tree()]), ["level", "what"], "table", right=["level"])
         case _:
-            print_trees([blame.to_tree()])
+            screen.print_trees([blame.to_tree()])
     if blame.damage is not None:
         raise errors.ObjectCorruptedError(
             str(blame.damage), hint=f"`odfchain verify {dataset}` says what else is damaged"
@@ -409,9 +396,9 @@ def block_decode(
     document = block_document(block, version)
     found, canonical = block_hash(data), block_hash(encode_block(block, version))
     if output == "json":
-        echo_json_text(dump_json(document))
+        screen.echo_json_text(dump_json(document))
     else:
-        echo_document(dump_yaml(document))
+        screen.echo_document(dump_yaml(document))
     if canonical != found:
         say(
             f"note: not in canonical form: the bytes hash to {found}, "
@@ -423,7 +410,7 @@ def _block_bytes(source: str) -> bytes:
     from odfchain.limits import LIMITS
 
     if source == "-":
-        return standard_input().read(LIMITS.block_bytes + 1)
+        return screen.standard_input().read(LIMITS.block_bytes + 1)
     path = Path(source)
     if path.is_file():
         with path.open("rb") as stream:
@@ -457,7 +444,7 @@ def block_encode(
     from odfchain.odf.manifests import read_block
 
     if source == "-":
-        text, name = standard_input().read(), "<stdin>"
+        text, name = screen.standard_input().read(), "<stdin>"
     else:
         try:
             text, name = Path(source).read_bytes(), source
@@ -476,7 +463,7 @@ def block_encode(
             target.write_bytes(data)
         except OSError as error:
             raise errors.UsageError(f"{target}: {error.strerror}") from None
-    echo(block_hash(data))
+    screen.echo(block_hash(data))
 
 
 @command("digest")
@@ -512,11 +499,11 @@ def digest_command(
     if output == "table":
         for row in rows:
             if len(rows) > 1:
-                echo(row["file"])
-            echo(f"physical  {row['physicalHash']}")
-            echo(f"logical   {row['logicalHash'] or '-'}")
+                screen.echo(row["file"])
+            screen.echo(f"physical  {row['physicalHash']}")
+            screen.echo(f"logical   {row['logicalHash'] or '-'}")
     else:
-        print_records(rows, ["file", "physicalHash", "logicalHash", "size", "records"], output)
+        screen.print_records(rows, ["file", "physicalHash", "logicalHash", "size", "records"], output)
     return code
 
 
@@ -529,7 +516,7 @@ def print_profile(found: Profile, label: str) -> None:
 
     document = found.document
     rows = [line_of(column, document["column_stats"][column["name"]]) for column in document["columns"]]
-    echo_table(["column", "type", "nulls", "distinct", "values", ""], rows, right={2, 3})
+    screen.echo_table(["column", "type", "nulls", "distinct", "values", ""], rows, right={2, 3})
     number = document["odf"]["sequence_number"]
     say(
         f"{label}, block {number}: {counted(found.num_rows, 'row')}, "

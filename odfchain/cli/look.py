@@ -7,18 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.branching import at_point
+from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET_AT, argument, command, formats, key_values, option
 from odfchain.cli.rows import TABLE_ROWS, numeric_columns
-from odfchain.cli.screen import (
-    cell_text,
-    echo,
-    echo_document,
-    echo_json_text,
-    human_age,
-    human_size,
-    print_records,
-)
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.text import counted
 
@@ -66,33 +58,33 @@ def log_command(
             from odfchain.odf.yaml import dump_json
 
             for entry in entries:
-                echo_json_text(dump_json(entry.to_document(), indent=None))
+                screen.echo_json_text(dump_json(entry.to_document(), indent=None))
         case "json":
             from odfchain.odf.yaml import dump_json
 
-            echo_json_text(dump_json([entry.to_document() for entry in entries]))
+            screen.echo_json_text(dump_json([entry.to_document() for entry in entries]))
         case "csv":
-            print_records(map(_entry_record, entries), list(_LOG_COLUMNS), output)
+            screen.print_records(map(_entry_record, entries), list(_LOG_COLUMNS), output)
         case "yaml":
             from odfchain.odf.yaml import dump_yaml
 
-            echo_document(dump_yaml([entry.to_document() for entry in entries]))
+            screen.echo_document(dump_yaml([entry.to_document() for entry in entries]))
 
 
 def _draw(dataset: Dataset, limit: int | None) -> None:
     for drawn in dataset.log_graph(limit):
         block = drawn.block.block
         for line in drawn.before:
-            echo(line)
-        echo(f"{drawn.line} ", nl=False)
-        echo(f"#{block.sequence_number} ", fg="cyan", nl=False)
-        echo(f"{str(drawn.block.hash)[:12]}  {block.system_time}  ", nl=False)
-        echo(block.event.KIND, fg=_COLOURS.get(block.event.KIND), nl=False)
+            screen.echo(line)
+        screen.echo(f"{drawn.line} ", nl=False)
+        screen.echo(f"#{block.sequence_number} ", fg="cyan", nl=False)
+        screen.echo(f"{str(drawn.block.hash)[:12]}  {block.system_time}  ", nl=False)
+        screen.echo(block.event.KIND, fg=_COLOURS.get(block.event.KIND), nl=False)
         if drawn.references:
-            echo(f"  ({', '.join(drawn.references)})", fg="yellow", nl=False)
-        echo(f"  {drawn.note}" if drawn.note else "")
+            screen.echo(f"  ({', '.join(drawn.references)})", fg="yellow", nl=False)
+        screen.echo(f"  {drawn.note}" if drawn.note else "")
         for line in drawn.after:
-            echo(line)
+            screen.echo(line)
 
 
 _LOG_COLUMNS = (
@@ -115,13 +107,13 @@ def _entry_record(entry: HashedBlock) -> dict[str, Any]:
 def _print_entry(entry: HashedBlock) -> None:
     block = entry.block
     kind = block.event.KIND
-    echo(f"block {entry.hash}", fg="cyan", nl=False)
-    echo(f"  #{block.sequence_number}")
-    echo(f"  {block.system_time}  ", nl=False)
-    echo(kind, fg=_COLOURS.get(kind), bold=True)
+    screen.echo(f"block {entry.hash}", fg="cyan", nl=False)
+    screen.echo(f"  #{block.sequence_number}")
+    screen.echo(f"  {block.system_time}  ", nl=False)
+    screen.echo(kind, fg=_COLOURS.get(kind), bold=True)
     for line in describe_event(block.event):
-        echo(f"    {line}")
-    echo()
+        screen.echo(f"    {line}")
+    screen.echo()
 
 
 def describe_event(event: MetadataEvent) -> list[str]:
@@ -150,7 +142,8 @@ def describe_event(event: MetadataEvent) -> list[str]:
             return [f"{event.name} ({event.spdx_id or event.short_name}) {event.website_url}"]
         case odf.events.SetAttachments():
             return [
-                f"{item.path} ({human_size(len(item.content.encode()))})" for item in event.attachments.items
+                f"{item.path} ({screen.human_size(len(item.content.encode()))})"
+                for item in event.attachments.items
             ]
         case odf.events.SetTransform():
             inputs = [f"input {i.alias} = {i.dataset_ref}" for i in event.inputs]
@@ -177,7 +170,8 @@ def _describe_data(event: Any) -> list[str]:
         data = event.new_data
         interval = data.offset_interval
         lines.append(
-            f"records {interval.start:,} to {interval.end:,} ({interval.count:,}), {human_size(data.size)}"
+            f"records {interval.start:,} to {interval.end:,} ({interval.count:,}), "
+            f"{screen.human_size(data.size)}"
         )
         lines.append(f"logical  {data.logical_hash}")
         lines.append(f"physical {data.physical_hash}")
@@ -214,10 +208,10 @@ def list_command(output: str = formats(), wide: bool = option("Show ids, heads a
     if not rows and people:
         say("no datasets yet; make one with `odfchain add MANIFEST`")
         return code
-    shown = {"records": "{:,}".format, "size": human_size}
+    shown = {"records": "{:,}".format, "size": screen.human_size}
     titles = {c: c.capitalize() for c in columns}
     right = [c for c in ("records", "size", "slices", "blocks") if c in columns]
-    print_records(rows, columns, output, shown=shown, titles=titles, right=right)
+    screen.print_records(rows, columns, output, shown=shown, titles=titles, right=right)
     return code
 
 
@@ -230,7 +224,7 @@ def _list_row(dataset: Dataset, *, people: bool) -> dict[str, Any]:
         "records": state.record_count,
         "size": dataset.data_size,
         "blocks": state.head_block.sequence_number + 1,
-        "updated": human_age(updated.epoch_ns, time.time_ns()) if people else str(updated),
+        "updated": screen.human_age(updated.epoch_ns, time.time_ns()) if people else str(updated),
         "watermark": str(watermark) if watermark else None,
         "id": str(state.seed.dataset_id),
         "head": str(state.head),
@@ -266,7 +260,7 @@ def tail_command(
                 row[op] = OperationType.from_code(row[op]).value
             except ValueError:
                 continue
-    print_records(rows, names, output, right=numeric_columns(table.schema))
+    screen.print_records(rows, names, output, right=numeric_columns(table.schema))
 
 
 @command("state")
@@ -290,7 +284,7 @@ def state_command(
     rows = found if most is None else found.slice(max(0, found.num_rows - most))
     op = scan.summary.vocabulary.operation_type_column if output == "table" else None
     right = [name for name in numeric_columns(rows.schema) if name != op]
-    print_records(_rows(rows, op), rows.schema.names, output, right=right)
+    screen.print_records(_rows(rows, op), rows.schema.names, output, right=right)
     if newest is None and rows.num_rows < found.num_rows:
         say(f"the newest {rows.num_rows:,} of {counted(found.num_rows, 'row')}")
 
@@ -323,7 +317,7 @@ def history_command(
     if not changes:
         say("no row with this key was ever recorded there")
     if output == "table":
-        print_records(
+        screen.print_records(
             map(_for_people, changes),
             ["block", "systemTime", "change", "via"],
             output,
@@ -332,7 +326,7 @@ def history_command(
         )
         return
     columns = ["block", "blockHash", "offset", "systemTime", "change", "columns", "from", "to", "via"]
-    print_records(map(_document, changes), columns, output)
+    screen.print_records(map(_document, changes), columns, output)
 
 
 def _for_people(change: RowChange) -> dict[str, Any]:
@@ -353,7 +347,7 @@ def _words(change: RowChange) -> str:
 
 
 def _cell(value: Any) -> str:
-    return "∅" if value is None else cell_text(value) or '""'
+    return "∅" if value is None else screen.cell_text(value) or '""'
 
 
 def _via(change: RowChange) -> str:

@@ -9,6 +9,7 @@ import click
 
 from odfchain import errors
 from odfchain.api.options import PeerKeywords, ServeKeywords, signature_policy
+from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, options, report_error, say
 from odfchain.cli.parameters import (
     DATASET,
@@ -25,15 +26,6 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
-from odfchain.cli.screen import (
-    ask_secret,
-    ask_text,
-    echo,
-    human_size,
-    is_interactive,
-    print_records,
-    read_line,
-)
 from odfchain.limits import HOST, PORT
 
 if TYPE_CHECKING:
@@ -76,9 +68,9 @@ def serve_command(
 
     def listening(address: str) -> None:
         if not quiet:
-            echo(f"the datasets of {workspace.path.parent} are at {address}; Ctrl-C ends it", err=True)
+            screen.echo(f"the datasets of {workspace.path.parent} are at {address}; Ctrl-C ends it", err=True)
         if print_address:
-            echo(address)
+            screen.echo(address)
 
     quiet = options().quiet
     with open_workspace() as workspace:
@@ -88,7 +80,7 @@ def serve_command(
 
 
 def _say(line: str) -> None:
-    echo(line, err=True)
+    screen.echo(line, err=True)
 
 
 # `odfchain push`: datasets are sent to folders, object stores and nodes.
@@ -149,7 +141,9 @@ def push_command(
 
             rows, code = one_by_one(targets, send, progress)
         if rows:
-            print_records(rows, _PUSHED, output, shown={"bytes": human_size}, right=_PUSHED[2:5])
+            screen.print_records(
+                rows, _PUSHED, output, shown={"bytes": screen.human_size}, right=_PUSHED[2:5]
+            )
         return code
 
 
@@ -193,7 +187,7 @@ def _remark(outcome: PushOutcome, progress: TerminalProgress, about: str) -> Non
         say(f"note: {about}{outcome.caveat}")
     if outcome.problem:
         progress.stop()
-        echo(f"warning: {outcome.plan.where}: {outcome.problem}; push again", err=True)
+        screen.echo(f"warning: {outcome.plan.where}: {outcome.problem}; push again", err=True)
 
 
 def _status(outcome: PushOutcome) -> str:
@@ -251,7 +245,7 @@ def token_create(
     """
     made = open_workspace().create_token(name, allow)
     say(f"the token {made.token.name}; it is shown this once:")
-    echo(made.text)
+    screen.echo(made.text)
 
 
 @command("list", token_command)
@@ -268,7 +262,7 @@ def token_list(output: str = formats()) -> None:
     if not rows and output == "table":
         say("no tokens; `odfchain token create NAME --allow push:DATASET` makes one")
         return
-    print_records(rows, ["name", "allow", "created"], output, shown={"allow": " ".join})
+    screen.print_records(rows, ["name", "allow", "created"], output, shown={"allow": " ".join})
 
 
 @command("revoke", token_command)
@@ -314,7 +308,7 @@ def search_command(
         rows += [_search_row(f"{prefix}{entry.alias}", entry) for entry in found]
     if rows or not code:
         columns = _FOUND if output == "table" else [*_FOUND, "id", "head"]
-        print_records(rows, columns, output, shown={"size": human_size}, right=_FOUND[2:])
+        screen.print_records(rows, columns, output, shown={"size": screen.human_size}, right=_FOUND[2:])
     return code
 
 
@@ -364,7 +358,7 @@ def repo_list(output: str = formats()) -> None:
     if not rows and output == "table":
         say("no repositories yet; make one known with `odfchain repo add NAME URL`")
         return
-    print_records(rows, list(rows[0]) if rows else ["name", "url"], output)
+    screen.print_records(rows, list(rows[0]) if rows else ["name", "url"], output)
 
 
 def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
@@ -398,7 +392,7 @@ def alias_list(datasets: tuple[str, ...] = argument(DATASET), output: str = form
         for kind in ("pull", "push")
         for alias in dataset.aliases(kind)
     ]
-    print_records(rows, ["dataset", "kind", "alias"], output)
+    screen.print_records(rows, ["dataset", "kind", "alias"], output)
 
 
 @command("add", repo_alias)
@@ -482,7 +476,7 @@ def login_command(
         if not origins and output == "table":
             say("no tokens are kept; `odfchain login URL` keeps one")
             return
-        print_records([{"origin": origin} for origin in origins], ["origin"], output)
+        screen.print_records([{"origin": origin} for origin in origins], ["origin"], output)
         return
     url = _peer_url(place)
     _check(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
@@ -517,21 +511,21 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
     from odfchain.transfer.credentials import password_login
 
     if from_stdin:
-        return _known(url, read_line(SHARING.token_bytes + 2).strip())
+        return _known(url, screen.read_line(SHARING.token_bytes + 2).strip())
     if password_stdin:
-        password = read_line(_PASSWORD_CHARACTERS).removesuffix("\n").removesuffix("\r")
+        password = screen.read_line(_PASSWORD_CHARACTERS).removesuffix("\n").removesuffix("\r")
         return password_login(url, user or "", password)
-    if not is_interactive():
+    if not screen.is_interactive():
         what, option = ("token", "--token-stdin") if user is None else ("password", "--password-stdin")
         raise errors.UsageError(
             f"standard input is not a terminal: no {what} can be asked for",
             hint=f"pipe it in and use {option}",
         )
     if url.is_smart and user is None:
-        user = ask_text(f"User at {url} (empty, if you have a token)") or None
+        user = screen.ask_text(f"User at {url} (empty, if you have a token)") or None
     if user is not None:
-        return password_login(url, user, ask_secret(f"Password of {user}"))
-    return _known(url, ask_secret(f"Token for {url}").strip())
+        return password_login(url, user, screen.ask_secret(f"Password of {user}"))
+    return _known(url, screen.ask_secret(f"Token for {url}").strip())
 
 
 def _known(url: PeerUrl, token: str) -> str:

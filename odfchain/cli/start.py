@@ -13,19 +13,10 @@ import click
 
 from odfchain import errors
 from odfchain.api.options import FILE_FORMATS, MergeKeywords
+from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, options, print_outcome, report_error, say, silence_libraries
 from odfchain.cli.parameters import argument, command, formats, one_of, option
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import (
-    aligned,
-    ask,
-    echo,
-    echo_document,
-    echo_json,
-    echo_manual,
-    is_interactive,
-    standard_input,
-)
 from odfchain.limits import LIMITS
 from odfchain.text import printable
 
@@ -118,7 +109,7 @@ def _read_manifests(
             hint = "`add` reads files: download it, and add the file" if is_url else None
             raise errors.UsageError(f"{path}: no such file", hint=hint)
     if from_stdin:
-        given = read_given(standard_input().read(LIMITS.manifest_bytes + 1), "<stdin>")
+        given = read_given(screen.standard_input().read(LIMITS.manifest_bytes + 1), "<stdin>")
     else:
         given = read_given(paths)
     given.say(TerminalProgress().note)
@@ -257,7 +248,7 @@ def import_command(
         )  # fmt: skip
         progress.stop()
     if output == "json":
-        echo_json(_document(made))
+        screen.echo_json(_document(made))
     else:
         print_outcome(made.outcome, output)
     say(f"wrote {made.manifest}; later files: odfchain ingest {made.dataset.alias} FILE")
@@ -266,7 +257,7 @@ def import_command(
 def _say_inferred(file: Path, plan: ImportPlan) -> None:
     found = plan.file
     say(f"{file}: {found.rows:,} rows, {found.read.KIND}, as dataset {plan.name}")
-    for line in aligned((printable(c.name), c.type, c.note or "") for c in found.columns):
+    for line in screen.aligned((printable(c.name), c.type, c.note or "") for c in found.columns):
         say(f"  {line}")
     by = f" by {', '.join(plan.key)}" if plan.key else ""
     when = plan.event_time or "the time of ingestion"
@@ -334,7 +325,7 @@ def new_command(
     first = f"For {node}: make it with `odfchain add {more.strip()}`." if more else ""
     text = manifest_template(alias, kind, first=first, merge="Ledger" if ledger else "Snapshot")
     if output is not None and str(output) == "-":
-        echo_document(text)
+        screen.echo_document(text)
         return
     path = output or Path(f"{str(alias).rpartition('/')[2]}.yaml")
     try:
@@ -352,7 +343,7 @@ def help_command(topic: str | None = argument()) -> None:
     """Open the page about a command, or about a topic such as start, bring, look, share, check and keep."""
     root = click.get_current_context().find_root()
     if topic is None:
-        echo_manual(root.get_help())
+        screen.echo_manual(root.get_help())
         return
     pages = _pages()
     command = root.command.get_command(root, topic) if isinstance(root.command, click.Group) else None
@@ -363,7 +354,7 @@ def help_command(topic: str | None = argument()) -> None:
             f"no page about {topic!r}",
             hint=f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(pages))}",
         )
-    echo_manual(page.read_text(encoding="utf-8"))
+    screen.echo_manual(page.read_text(encoding="utf-8"))
 
 
 def _pages() -> dict[str, Path]:
@@ -395,17 +386,17 @@ def ask_for_effects(
     if not asked or options().yes:
         return
     for question in asked:
-        echo(f"{question.source}: ingesting into {question.name}", err=True)
+        screen.echo(f"{question.source}: ingesting into {question.name}", err=True)
         for text in question.effects:
-            echo(f"  {text}", err=True)
+            screen.echo(f"  {text}", err=True)
     flags = _flags(asked)
-    if not is_interactive():
+    if not screen.is_interactive():
         raise errors.UsageError(
             "the manifest does what has to be allowed (see above), but standard input is not a terminal; "
             "nothing was made",
             hint=f"if you trust it, add {flags}",
         )
-    if not ask("Is this what you want?"):
+    if not screen.ask("Is this what you want?"):
         raise errors.UsageError("not confirmed; nothing was made", hint=f"to be asked no more, add {flags}")
 
 

@@ -13,16 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from odfchain.errors import ManifestError
+from odfchain.odf import events as ev
 from odfchain.odf import sources as src
 from odfchain.odf.block_codec import MANIFEST_VERSION, TIMESTAMP_ALIGNMENT
-from odfchain.odf.events import (
-    AddPushSource,
-    DatasetSnapshot,
-    MetadataBlock,
-    MetadataEvent,
-    Origin,
-    SetPollingSource,
-)
 from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.tree import POLLING_SOURCE, describe, from_tree, spellings, suggest, to_tree
 from odfchain.odf.yaml import Document, read_document, read_documents
@@ -182,10 +175,10 @@ def _account(value: Any) -> tuple[str, list[str]]:
     return value, more
 
 
-def notes_of(left_out: list[str], events: tuple[MetadataEvent, ...]) -> tuple[str, ...]:
+def notes_of(left_out: list[str], events: tuple[ev.MetadataEvent, ...]) -> tuple[str, ...]:
     """Notes on a definition whose dataset does not keep all of it, or is not polled as it says."""
     notes = [f"not kept, because ODF 0.34.1 has no place for it: {', '.join(left_out)}"] if left_out else []
-    for fetch in (event.fetch for event in events if isinstance(event, SetPollingSource)):
+    for fetch in (event.fetch for event in events if isinstance(event, ev.SetPollingSource)):
         if type(fetch) in _NEWER:
             notes.append(
                 f"{fetch.KIND} came with ODF {_NEWER[type(fetch)]}: it is recorded and not polled here, and "
@@ -204,7 +197,7 @@ def notes_of(left_out: list[str], events: tuple[MetadataEvent, ...]) -> tuple[st
 
 PROPERTY = "watermark"
 FROM_SYSTEM_TIME = "FromSystemTime"
-_SOURCES = {text: cls for cls in (SetPollingSource, AddPushSource) for text in spellings(cls.KIND)}
+_SOURCES = {text: cls for cls in (ev.SetPollingSource, ev.AddPushSource) for text in spellings(cls.KIND)}
 
 
 def _split_settings(tree: Any) -> tuple[Any, dict[str, WatermarkRule]]:
@@ -224,7 +217,7 @@ def _split_settings(tree: Any) -> tuple[Any, dict[str, WatermarkRule]]:
         if cls is None or PROPERTY not in event:
             rest.append(event)
             continue
-        name = POLLING_SOURCE if cls is SetPollingSource else event.get("sourceName", POLLING_SOURCE)
+        name = POLLING_SOURCE if cls is ev.SetPollingSource else event.get("sourceName", POLLING_SOURCE)
         rule = _rule(event[PROPERTY], f"metadata[{index}].{PROPERTY}")
         if rule is not None and isinstance(name, str):
             rules[name] = rule
@@ -255,13 +248,13 @@ class ManifestKind:
     versions: range
 
 
-DATASET_SNAPSHOT = ManifestKind("DatasetSnapshot", DatasetSnapshot, range(1, 2))
+DATASET_SNAPSHOT = ManifestKind("DatasetSnapshot", ev.DatasetSnapshot, range(1, 2))
 METADATA_BLOCK = ManifestKind(
-    "MetadataBlock", MetadataBlock, range(min(TIMESTAMP_ALIGNMENT), max(TIMESTAMP_ALIGNMENT) + 1)
+    "MetadataBlock", ev.MetadataBlock, range(min(TIMESTAMP_ALIGNMENT), max(TIMESTAMP_ALIGNMENT) + 1)
 )
 
 
-def read_snapshots(text: str | bytes, *, source: str | None = None) -> list[DatasetSnapshot]:
+def read_snapshots(text: str | bytes, *, source: str | None = None) -> list[ev.DatasetSnapshot]:
     """Every dataset that a YAML stream or JSON text defines, as a snapshot or as a resource of ODF 0.39."""
     found, others = read_definitions(text, source=source)
     if others:
@@ -271,7 +264,7 @@ def read_snapshots(text: str | bytes, *, source: str | None = None) -> list[Data
 
 def read_definitions(
     text: str | bytes, *, source: str | None = None
-) -> tuple[list[DatasetSnapshot], list[ManifestError]]:
+) -> tuple[list[ev.DatasetSnapshot], list[ManifestError]]:
     """(every dataset that a text defines, why each of its other documents defines none).
 
     Documents without content are passed over.
@@ -298,7 +291,7 @@ def _is_snapshot(tree: Any) -> bool:
     return isinstance(tree, dict) and tree.get("kind") == DATASET_SNAPSHOT.name
 
 
-def _read_snapshot(document: Document, source: str | None) -> DatasetSnapshot:
+def _read_snapshot(document: Document, source: str | None) -> ev.DatasetSnapshot:
     places: dict[str, str] = {}
     left_out: list[str] = []
     if is_resource(document.value):
@@ -307,17 +300,17 @@ def _read_snapshot(document: Document, source: str | None) -> DatasetSnapshot:
         except ManifestError as error:
             raise error.located(source=source, line=document.line_of(error.path)) from None
         places = PLACES
-    origin = Origin(source, document.lines, places)
+    origin = ev.Origin(source, document.lines, places)
     try:
         rest, rules = _split_settings(document.value)
-        snapshot: DatasetSnapshot = _content_of(rest, DATASET_SNAPSHOT)
+        snapshot: ev.DatasetSnapshot = _content_of(rest, DATASET_SNAPSHOT)
     except ManifestError as error:
         raise origin.located(error) from None
     notes = notes_of(left_out, snapshot.metadata)
     return dataclasses.replace(snapshot, watermarks=rules, origin=dataclasses.replace(origin, notes=notes))
 
 
-def read_block(text: str | bytes, *, source: str | None = None) -> tuple[int, MetadataBlock]:
+def read_block(text: str | bytes, *, source: str | None = None) -> tuple[int, ev.MetadataBlock]:
     """(manifest version, block) of a document; a block without its manifest counts as the version written."""
     document = read_document(text, source=source)
     value = document.value
@@ -326,7 +319,7 @@ def read_block(text: str | bytes, *, source: str | None = None) -> tuple[int, Me
             {"kind": "MetadataBlock", "version": MANIFEST_VERSION, "content": value},
             {f"content.{path}" if path else "": line for path, line in document.lines.items()},
         )
-    block: MetadataBlock = read_manifest(document, METADATA_BLOCK, source)
+    block: ev.MetadataBlock = read_manifest(document, METADATA_BLOCK, source)
     return document.value["version"], block
 
 
@@ -335,7 +328,7 @@ def read_manifest(document: Document, kind: ManifestKind, source: str | None) ->
     try:
         return _content_of(document.value, kind)
     except ManifestError as error:
-        raise Origin(source, document.lines).located(error) from None
+        raise ev.Origin(source, document.lines).located(error) from None
 
 
 def _content_of(tree: Any, kind: ManifestKind) -> Any:
@@ -364,7 +357,7 @@ def _example(kind: ManifestKind) -> str:
     return f"a manifest starts with 'kind: {kind.name}', 'version: {kind.versions[-1]}' and 'content:'"
 
 
-def block_document(block: MetadataBlock, version: int = MANIFEST_VERSION) -> dict[str, Any]:
+def block_document(block: ev.MetadataBlock, version: int = MANIFEST_VERSION) -> dict[str, Any]:
     """The tree of a block's manifest, in the spelling of that version's era (RFC-005)."""
     return {
         "kind": "MetadataBlock",
@@ -373,6 +366,6 @@ def block_document(block: MetadataBlock, version: int = MANIFEST_VERSION) -> dic
     }
 
 
-def snapshot_document(snapshot: DatasetSnapshot) -> dict[str, Any]:
+def snapshot_document(snapshot: ev.DatasetSnapshot) -> dict[str, Any]:
     """The tree of a snapshot's manifest, in the spelling of 0.34.1."""
     return {"kind": "DatasetSnapshot", "version": 1, "content": to_tree(snapshot)}

@@ -33,20 +33,10 @@ from odfchain.query.sql_text import (
     usage,
     wrong_count,
 )
+from odfchain.slices import skipping
 from odfchain.slices.condition_visitor import UNKNOWN, ConditionVisitor, Parts
 from odfchain.slices.footers import Value, file_stats, stats_text
 from odfchain.slices.footers import quoted as quoted_column
-from odfchain.slices.skipping import (
-    MAYBE,
-    AnyOf,
-    Condition,
-    Every,
-    Group,
-    Test,
-    group_of,
-    understood,
-    value_for,
-)
 from odfchain.spark import query_rules as functions
 from odfchain.spark.executor_files import files_of, give_files
 from odfchain.spark.jobs import explain, run_job, task_results
@@ -326,7 +316,7 @@ def asked_struct(relation: Relation | Changes) -> StructType:
 def know_footers(session: SparkSession, relation: Relation, checked: CheckedSlices) -> None:
     """Footers are known of all slices that a condition may skip, as far as executors bring slices."""
     files = files_of(session)
-    if files is None or relation.condition is None or not understood(relation.condition):
+    if files is None or relation.condition is None or not skipping.understood(relation.condition):
         return
     dataset = relation.pin.dataset
     kept = KeptFooters(dataset)
@@ -490,7 +480,7 @@ class _Planning:
                 pin.name for name in used for pin in relations[name].pins
             )
 
-    def _asked(self, relation: Relation | Changes, condition: Condition) -> Relation | Changes:
+    def _asked(self, relation: Relation | Changes, condition: skipping.Condition) -> Relation | Changes:
         if isinstance(relation, Changes) or not self._checked.remembers:
             return relation
         # slices whose footers rule the condition out are not read
@@ -532,7 +522,7 @@ class _Planning:
 
     def _used(
         self, plan: Any, relations: Mapping[str, Relation | Changes]
-    ) -> tuple[list[str], dict[str, Condition]]:
+    ) -> tuple[list[str], dict[str, skipping.Condition]]:
         for name, relation in relations.items():
             schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(asked_struct(relation).json())
             # analysis over empty tables: nothing is read to find out which tables and conditions there are
@@ -545,7 +535,7 @@ class _Planning:
                 raise no_dataset from None
             raise
 
-        used: dict[str, list[Condition]] = {}
+        used: dict[str, list[skipping.Condition]] = {}
         regions = [analyzed]
         while regions:
             region = regions.pop()
@@ -557,7 +547,7 @@ class _Planning:
             self._check_leaves(plans)
             self._small = self._small and not plans.of("Generate", "Range")
             regions += subqueries(self._walker.expressions(region))
-        return sorted(used), {name: AnyOf(tuple(asked)) for name, asked in used.items()}
+        return sorted(used), {name: skipping.AnyOf(tuple(asked)) for name, asked in used.items()}
 
     def _check_leaves(self, plans: PlanNodes) -> None:
         for i, children in enumerate(self._walker.children(plans)):
@@ -629,9 +619,12 @@ def _computed(frame: DataFrame) -> Any:
 # Filters above a join or a projection are not used.
 
 _TESTS = {
-    "EqualTo": Test.EQ, "LessThan": Test.LT, "LessThanOrEqual": Test.LE, "GreaterThan": Test.GT,
-    "GreaterThanOrEqual": Test.GE,
-}  # fmt: skip
+    "EqualTo": skipping.Test.EQ,
+    "LessThan": skipping.Test.LT,
+    "LessThanOrEqual": skipping.Test.LE,
+    "GreaterThan": skipping.Test.GT,
+    "GreaterThanOrEqual": skipping.Test.GE,
+}
 # Of a larger condition the rest skips nothing: each node takes several calls to the JVM [count].
 _MOST_NODES = 500
 # Digits of whole numbers, by the name of their type.
@@ -640,15 +633,15 @@ _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _ESCAPE = "\\"
 
 
-def condition_over(plans: PlanNodes, view: int, schema: pa.Schema) -> Condition:
+def condition_over(plans: PlanNodes, view: int, schema: pa.Schema) -> skipping.Condition:
     """The condition on all rows of the table at an index, from the filters directly over it."""
-    found: list[Condition] = []
+    found: list[skipping.Condition] = []
     above = view - 1  # a node's first child comes right behind it
     while above >= 0 and (kind := plans.classes[above].rpartition(".")[2]) in ("SubqueryAlias", "Filter"):
         if kind == "Filter":
             found.append(_Reading(schema).condition(plans[above].condition()))
         above -= 1
-    return Every(tuple(found)) if found else MAYBE
+    return skipping.Every(tuple(found)) if found else skipping.MAYBE
 
 
 class _Reading(ConditionVisitor):
@@ -675,13 +668,13 @@ class _Reading(ConditionVisitor):
                 self._common |= {str(each.id()): each.child() for each in items(node.defs())}
                 return self.parts(node.child())
             case "IsNull" | "IsNotNull":
-                return Test.NULL if kind == "IsNull" else Test.VALUE, node.child()
+                return skipping.Test.NULL if kind == "IsNull" else skipping.Test.VALUE, node.child()
             case "In":
                 return "in", node.value(), *items(node.list())
             case "Like":
                 pattern = _value(node.right())
                 if isinstance(pattern, str) and str(node.escapeChar()) == _ESCAPE:
-                    return Test.BEGINS, node.left(), pattern
+                    return skipping.Test.BEGINS, node.left(), pattern
         return (_TESTS[kind], node.left(), node.right()) if kind in _TESTS else UNKNOWN
 
     def path(self, node: Any) -> str | None:
@@ -732,9 +725,9 @@ def _value(node: Any) -> Any:
 
 
 def _bound(value: Any, typed: str, kind: pa.DataType) -> Value | None:
-    match group_of(kind):
-        case Group.DATE:
+    match skipping.group_of(kind):
+        case skipping.Group.DATE:
             return int(value) if typed == "date" and value is not None else None
-        case Group.MOMENT:
+        case skipping.Group.MOMENT:
             return int(value) * 1_000 if typed == "timestamp" and value is not None else None
-    return None if typed in ("date", "timestamp") else value_for(value, kind)
+    return None if typed in ("date", "timestamp") else skipping.value_for(value, kind)

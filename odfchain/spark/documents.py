@@ -22,6 +22,7 @@ from odfchain.lazy import F, pa, t
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.slices.marker import find_marker, marker
+from odfchain.spark import json_values
 from odfchain.spark.executor_files import (
     InputFile,
     numbers_in,
@@ -33,17 +34,6 @@ from odfchain.spark.executor_files import (
 from odfchain.spark.input_frames import ROW_ID, InputFrame, parsed, spark_path, text_struct
 from odfchain.spark.jobs import explain, run_job
 from odfchain.spark.json_pieces import Piece, SplitDocument, TypedColumn, TypedReader, UnsureError
-from odfchain.spark.json_values import (
-    Record,
-    RecordError,
-    Spellings,
-    check_named,
-    json_text,
-    picked,
-    shown,
-    text_type,
-    without_empty,
-)
 from odfchain.spark.parse import TextRules
 from odfchain.spark.types import RESERVED, check_columns, from_spark_type, physical_type
 
@@ -77,7 +67,7 @@ class DocumentInputError(Exception):
 
 
 def _batch_schema(fields: Fields) -> pa.Schema:
-    types = [pa.string()] if fields is None else [text_type(f.type) for f in fields]
+    types = [pa.string()] if fields is None else [json_values.text_type(f.type) for f in fields]
     names = [f"c{index}" for index in range(len(types))]
     return pa.schema([("row_id", pa.int64()), *zip(names, types, strict=True)])
 
@@ -95,18 +85,20 @@ class _Batches:
         self._columns: list[list[Any]] = [[] for _ in range(len(self.schema) - 1)]
         self._size = 0
 
-    def add(self, row_id: int, record: Record, size: int) -> Iterator[pa.RecordBatch]:
+    def add(self, row_id: int, record: json_values.Record, size: int) -> Iterator[pa.RecordBatch]:
         """Take one more record of about so many characters; gives a batch when one is full."""
         if self._fields is None:
             if len(record) > INPUT.columns:
-                raise RecordError(f"{len(record):,} keys, at most {INPUT.columns:,} are read")
+                raise json_values.RecordError(f"{len(record):,} keys, at most {INPUT.columns:,} are read")
             _check_depth(record)
-            check_named(record)
-            text = json_text(record)
+            json_values.check_named(record)
+            text = json_values.json_text(record)
             # a type without fields would drop its column
-            values: Iterable[Any] = [json_text(without_empty(record)) if "{}" in text else text]
+            values: Iterable[Any] = [
+                json_values.json_text(json_values.without_empty(record)) if "{}" in text else text
+            ]
         else:
-            values = picked(record, self._fields).values()
+            values = json_values.picked(record, self._fields).values()
         self._ids.append(row_id)
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
@@ -122,22 +114,22 @@ class _Batches:
             self._clear()
 
 
-def _check_depth(record: Record) -> None:
+def _check_depth(record: json_values.Record) -> None:
     most = INPUT.type_depth
     for name, value in record.items():
         level, depth = [value], 0
         while level := [v for v in level if isinstance(v, list | dict)]:
             depth += 1
             if depth > most:
-                raise RecordError(
-                    f"column {shown(name)}: nested more than {most} levels deep, too deep for a type; "
-                    "declare the column as STRING to take its values as text"
+                raise json_values.RecordError(
+                    f"column {json_values.shown(name)}: nested more than {most} levels deep, too deep for a "
+                    "type; declare the column as STRING to take its values as text"
                 )
             level = [item for v in level for item in (v.values() if isinstance(v, dict) else v)]
 
 
 def record_batches(
-    records: Iterable[Record], fields: Fields = None, first: int = 0
+    records: Iterable[json_values.Record], fields: Fields = None, first: int = 0
 ) -> Iterator[pa.RecordBatch]:
     """The records with their numbers, whole or these columns of them, in batches of bounded size.
 
@@ -151,10 +143,10 @@ def record_batches(
             row += 1
             try:
                 yield from batches.add(row - 1, record, _size(record))
-            except RecordError as error:
+            except json_values.RecordError as error:
                 error.row = row
                 raise
-    except RecordError as error:
+    except json_values.RecordError as error:
         raise DocumentInputError(marker(_KIND, message=error.message, row=error.row or 0)) from None
     except OSError as error:
         if error.errno in _FULL:
@@ -202,7 +194,7 @@ def piece_batches(
             piece = document.pieces[number]
             try:
                 members = document.members(read(piece.start, piece.end), piece)
-            except RecordError as error:
+            except json_values.RecordError as error:
                 raise DocumentInputError(marker(_KIND, message=error.message, row=0)) from None
             if reader and reader.tries:
                 try:
@@ -223,7 +215,7 @@ def piece_batches(
                     yield pa.RecordBatch.from_arrays([*made.columns, *empty], schema=schema)
 
 
-def _size(record: Record) -> int:
+def _size(record: json_values.Record) -> int:
     # roughly, in characters: batches are to be bounded, not equal
     return sum(
         len(value)
@@ -236,7 +228,7 @@ def _size(record: Record) -> int:
 
 
 def line_batches(
-    batches: Iterable[pa.RecordBatch], form: Callable[[str], Record], fields: Fields = None
+    batches: Iterable[pa.RecordBatch], form: Callable[[str], json_values.Record], fields: Fields = None
 ) -> Iterator[pa.RecordBatch]:
     """The records of lines (their ids, their texts); lines of blanks hold none."""
     made = _Batches(fields)
@@ -245,7 +237,7 @@ def line_batches(
             for row_id, line in zip(*[column.to_pylist() for column in batch.columns], strict=True):
                 if line.strip(_BLANK):
                     yield from made.add(row_id, form(line), len(line))
-    except RecordError as error:
+    except json_values.RecordError as error:
         raise DocumentInputError(marker(_KIND, message=error.message, row=0)) from None
     yield from made.rest()
 
@@ -255,7 +247,7 @@ class LineFile:
     """A text file in UTF-8 of which every line is a record, but for lines of blanks."""
 
     path: Path
-    form: Callable[[str], Record]
+    form: Callable[[str], json_values.Record]
 
     def _lines(self) -> Iterator[tuple[int, str]]:
         with self.path.open("r", encoding="utf-8-sig") as stream:
@@ -263,7 +255,7 @@ class LineFile:
                 if line.strip(_BLANK):
                     yield number, line
 
-    def records(self) -> Iterator[tuple[int, Record]]:
+    def records(self) -> Iterator[tuple[int, json_values.Record]]:
         """The records with the numbers of their lines."""
         for number, line in self._lines():
             yield number, self.form(line)
@@ -274,7 +266,7 @@ class LineFile:
             try:
                 for _ in _Batches(fields).add(0, self.form(line), 0):
                     pass
-            except RecordError as error:
+            except json_values.RecordError as error:
                 return BadInputError(f"line {number:,}: {error.message}", file=file)
         return None
 
@@ -384,14 +376,14 @@ class RecordsInput:
 
     def _first_spelling(self) -> BadInputError:
         """The first key that differs from an earlier one only by case, as an error; there is one."""
-        known, source = Spellings(), self.source
+        known, source = json_values.Spellings(), self.source
         lines = isinstance(source, LineFile)
         for number, record in (
             source.records() if isinstance(source, LineFile) else enumerate(source.records(), 1)
         ):
             try:
                 known.add(record)
-            except RecordError as error:
+            except json_values.RecordError as error:
                 return BadInputError(
                     f"line {number:,}: {error.message}" if lines else error.message,
                     file=self.file,

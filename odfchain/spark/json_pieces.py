@@ -26,21 +26,7 @@ from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.times import RFC3339
-from odfchain.spark.json_values import (
-    GEOMETRY,
-    CharacterCheck,
-    FeatureCollection,
-    JsonArray,
-    Record,
-    RecordError,
-    Value,
-    check_case,
-    check_named,
-    number_value,
-    quoted,
-    text_type,
-    without_empty,
-)
+from odfchain.spark import json_values
 from odfchain.spark.parse import TextRules
 from odfchain.startup import no_search_for_circles
 
@@ -100,7 +86,7 @@ class UnsureError(Exception):
 def _unsure() -> Iterator[None]:
     try:
         yield
-    except (RecordError, ValueError, ArithmeticError, RecursionError):
+    except (json_values.RecordError, ValueError, ArithmeticError, RecursionError):
         raise UnsureError from None
 
 
@@ -155,19 +141,19 @@ class _Brackets:
         return places, depth
 
 
-def split(document: JsonArray) -> JsonArray | SplitDocument:
+def split(document: json_values.JsonArray) -> json_values.JsonArray | SplitDocument:
     """The document in pieces, where it is large and nothing speaks against it; else as it is."""
     try:
         size = Path(document.path).stat().st_size
         if size > SMALL and document.encoding in ("utf-8", "ascii"):
             with open(document.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
                 return _split(document, stream, size)
-    except (UnsureError, RecordError, OSError):
+    except (UnsureError, json_values.RecordError, OSError):
         pass
     return document
 
 
-def _split(document: JsonArray, stream: BinaryIO, size: int) -> SplitDocument:
+def _split(document: json_values.JsonArray, stream: BinaryIO, size: int) -> SplitDocument:
     head = stream.read(_AROUND)
     head = head[: _first_record(head, document.keys)]
     stream.seek(len(head))
@@ -189,7 +175,7 @@ def _first_record(head: bytes, keys: tuple[str, ...]) -> int:
     for place in places[depth == len(keys) + 1].tolist():
         before = head[:place].rstrip(_BLANK)
         if head[place : place + 1] == b"[" and (
-            not keys or before[:-1].rstrip(_BLANK).endswith(quoted(keys[-1]).encode())
+            not keys or before[:-1].rstrip(_BLANK).endswith(json_values.quoted(keys[-1]).encode())
         ):
             # the first place that may be meant
             return int(place) + 1
@@ -225,19 +211,21 @@ def _pieces(stream: BinaryIO, brackets: _Brackets) -> Iterator[Piece]:
 # --- values ----------------------------------------------------------------------------------------
 
 
-def _members(pairs: list[tuple[str, Value]]) -> Record:
+def _members(pairs: list[tuple[str, json_values.Value]]) -> json_values.Record:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise UnsureError
     return members
 
 
-def _constant(_: str) -> Value:
+def _constant(_: str) -> json_values.Value:
     raise UnsureError
 
 
 def _float(text: str) -> str:
-    return text if "e" not in text and "E" not in text else str.__str__(number_value(Decimal(text)))
+    return (
+        text if "e" not in text and "E" not in text else str.__str__(json_values.number_value(Decimal(text)))
+    )
 
 
 def _marked(text: str) -> str:
@@ -283,7 +271,7 @@ def _coordinates_as_texts(text: str) -> str:
     return changed
 
 
-def _json(value: Value, encoder: json.JSONEncoder = _WRITTEN) -> str:
+def _json(value: json_values.Value, encoder: json.JSONEncoder = _WRITTEN) -> str:
     return encoder.encode(value).replace(f'"{MARK}', "").replace(f'{MARK}"', "")
 
 
@@ -294,7 +282,7 @@ class _Columns:
     marked: bool
     """Numbers have marks, which texts do not have."""
 
-    def column(self, values: list[Value], kind: ds.DataType) -> pa.Array:
+    def column(self, values: list[json_values.Value], kind: ds.DataType) -> pa.Array:
         import numpy as np
 
         match kind:
@@ -305,24 +293,28 @@ class _Columns:
                 items = self.column(list(itertools.chain.from_iterable(v for v in values if v)), item)
                 ends = np.cumsum([0, *[len(v) if v else 0 for v in values]], dtype=np.int32)
                 nulls = pa.array([v is None for v in values], pa.bool_())
-                return pa.ListArray.from_arrays(pa.array(ends), items, text_type(kind), mask=nulls)
+                return pa.ListArray.from_arrays(
+                    pa.array(ends), items, json_values.text_type(kind), mask=nulls
+                )
             case ds.DataTypeStruct(fields=fields):
                 _only(values, dict)
                 nulls = pa.array([v is None for v in values], pa.bool_())
                 columns = self.columns([v or {} for v in values], fields)
-                return pa.StructArray.from_arrays(columns, fields=list(text_type(kind)), mask=nulls)
+                return pa.StructArray.from_arrays(
+                    columns, fields=list(json_values.text_type(kind)), mask=nulls
+                )
             case ds.DataTypeMap():
                 raise UnsureError
         return self.texts(values)
 
-    def columns(self, records: list[Record], fields: tuple[ds.DataField, ...]) -> list[pa.Array]:
+    def columns(self, records: list[json_values.Record], fields: tuple[ds.DataField, ...]) -> list[pa.Array]:
         try:
-            check_case(set().union(*records), fields)
-        except RecordError:
+            json_values.check_case(set().union(*records), fields)
+        except json_values.RecordError:
             raise UnsureError from None
         return [self.column([r.get(f.name) for r in records], f.type) for f in fields]
 
-    def texts(self, values: list[Value]) -> pa.Array:
+    def texts(self, values: list[json_values.Value]) -> pa.Array:
         try:
             array = pa.array(values, pa.string())
         except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -331,14 +323,14 @@ class _Columns:
             array = pa.array([self._text(v) for v in values], pa.string())
         return pc.replace_substring(array, MARK, "") if self.marked else array
 
-    def _text(self, value: Value) -> str | None:
+    def _text(self, value: json_values.Value) -> str | None:
         if value is None or isinstance(value, str):
             return value
         if not self.marked and not isinstance(value, bool):
             raise UnsureError
         return _json(value)
 
-    def records(self, records: list[Record]) -> pa.Array:
+    def records(self, records: list[json_values.Record]) -> pa.Array:
         """Records as JSON for inference, as `record_batches` makes it."""
         if any(len(r) > INPUT.columns for r in records):
             raise UnsureError
@@ -346,17 +338,17 @@ class _Columns:
         for record in records:
             text = _json(record)
             if '"":' in text:
-                check_named(record)
-            texts.append(_json(without_empty(record)) if "{}" in text else text)
+                json_values.check_named(record)
+            texts.append(_json(json_values.without_empty(record)) if "{}" in text else text)
         return pa.array(texts, pa.string())
 
 
-def _only(values: list[Value], kind: type) -> None:
+def _only(values: list[json_values.Value], kind: type) -> None:
     if not {type(v) for v in values} <= {kind, type(None)}:
         raise UnsureError
 
 
-def _geometry(geometry: Record) -> str:
+def _geometry(geometry: json_values.Record) -> str:
     kind, coordinates = geometry.get("type"), geometry.get("coordinates")
     if len(geometry) > 2 or not (isinstance(kind, str) and isinstance(coordinates, str)):
         return _json(geometry, _SORTED)
@@ -365,17 +357,17 @@ def _geometry(geometry: Record) -> str:
     return f'{{"coordinates":{coordinates[1:-1]},"type":"{kind}"}}'  # six times as fast
 
 
-def _features(values: list[Record], *, wanted: bool) -> list[Record]:
+def _features(values: list[json_values.Record], *, wanted: bool) -> list[json_values.Record]:
     """Features with marked numbers as `feature_record` makes them; their geometry only where it is wanted."""
     records = []
     for value in values:
-        properties, geometry = value.get("properties"), value.get(GEOMETRY)
+        properties, geometry = value.get("properties"), value.get(json_values.GEOMETRY)
         if value.get("type") != "Feature" or not isinstance(properties, dict | None):
             raise UnsureError
         if not isinstance(geometry, dict | None):
             raise UnsureError
         record = {} if properties is None else properties
-        record[GEOMETRY] = _geometry(geometry) if wanted and geometry is not None else None
+        record[json_values.GEOMETRY] = _geometry(geometry) if wanted and geometry is not None else None
         records.append(record)
     return records
 
@@ -453,7 +445,7 @@ class TypedColumn:
         return None if exact is None else cls(field, exact, exact)
 
 
-def _kind_of(values: Sequence[Value], depth: int = 0) -> pa.DataType:
+def _kind_of(values: Sequence[json_values.Value], depth: int = 0) -> pa.DataType:
     """A type for values of a key that is no column; other values are read by the exact parser."""
     values = [v for v in values if v is not None]
     kinds = {float if type(v) is int else type(v) for v in values}
@@ -469,7 +461,7 @@ def _kind_of(values: Sequence[Value], depth: int = 0) -> pa.DataType:
     return {bool: pa.bool_(), float: pa.float64(), str: pa.string()}[kind]
 
 
-def _with_others(known: pa.DataType, values: Sequence[Value], depth: int = 0) -> pa.DataType:
+def _with_others(known: pa.DataType, values: Sequence[json_values.Value], depth: int = 0) -> pa.DataType:
     """A type together with the keys of these values that it does not have, or has no type for."""
     if pa.types.is_null(known):
         return _kind_of(values, depth)
@@ -495,15 +487,15 @@ def _check_case(found: pa.DataType, data_type: ds.DataType) -> None:
         case ds.DataTypeList(item_type=item):
             _check_case(found.value_type, item)
         case ds.DataTypeStruct(fields=fields):
-            check_case([f.name for f in found], fields)
+            json_values.check_case([f.name for f in found], fields)
             for f in fields:
                 _check_case(found.field(f.name).type, f.type)
 
 
-def _first_records(text: str, most: int) -> list[Record]:
+def _first_records(text: str, most: int) -> list[json_values.Record]:
     """The first records of a piece, as far as they can be read; numbers are floats."""
     decoder = json.JSONDecoder(parse_int=float)
-    found: list[Record] = []
+    found: list[json_values.Record] = []
     at = 0
     try:
         while len(found) < most:
@@ -534,7 +526,7 @@ class TypedReader:
             self._check_numbers(records, members)
             arrays = _members_of(records, [c.field.name for c in self._columns])
             return [_read_column(array, c) for array, c in zip(arrays, self._columns, strict=True)]
-        except (pa.ArrowException, RecordError, UnicodeEncodeError):
+        except (pa.ArrowException, json_values.RecordError, UnicodeEncodeError):
             raise UnsureError from None
 
     def _records(self, text: str, members: bytes, rows: int) -> pa.Array:
@@ -551,10 +543,10 @@ class TypedReader:
             self._element = more
             return _elements(members, more, rows)
 
-    def _learned(self, known: pa.DataType, values: list[Record]) -> pa.DataType:
+    def _learned(self, known: pa.DataType, values: list[json_values.Record]) -> pa.DataType:
         element = _with_others(known, values)
         fields = tuple(c.field for c in self._columns)
-        check_case([f.name for f in element], fields)
+        json_values.check_case([f.name for f in element], fields)
         for f in fields:
             _check_case(element.field(f.name).type, f.type)
         return element
@@ -660,7 +652,7 @@ def _without_others(array: pa.Array, target: pa.DataType) -> pa.Array:
 class SplitDocument:
     """A large document whose records are in pieces; what surrounds them was found to be right."""
 
-    whole: JsonArray
+    whole: json_values.JsonArray
     pieces: tuple[Piece, ...]
     plain: bool
     """No value holds a control character."""
@@ -668,9 +660,9 @@ class SplitDocument:
     @property
     def features(self) -> bool:
         """True if its records are features."""
-        return isinstance(self.whole, FeatureCollection)
+        return isinstance(self.whole, json_values.FeatureCollection)
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[json_values.Record]:
         """The records in order, by the exact parser."""
         return self.whole.records()
 
@@ -684,22 +676,26 @@ class SplitDocument:
             return text
         rest = text.lstrip(_BLANK)
         if not rest.startswith(b","):
-            raise RecordError("not valid JSON: no comma")
+            raise json_values.RecordError("not valid JSON: no comma")
         return rest[1:]
 
-    def exact(self, members: bytes, rows: int) -> Iterator[Record]:
+    def exact(self, members: bytes, rows: int) -> Iterator[json_values.Record]:
         """The records of a piece, by the exact parser."""
-        elements = JsonArray(self.whole.path, self.whole.encoding).records_of(io.BytesIO(b"[%s]" % members))
+        elements = json_values.JsonArray(self.whole.path, self.whole.encoding).records_of(
+            io.BytesIO(b"[%s]" % members)
+        )
         found = 0
         for record in map(self.whole.record, elements):
             found += 1
             yield record
         if found != rows:
-            raise RecordError("not the records that were counted; the file changed while it was read")
+            raise json_values.RecordError(
+                "not the records that were counted; the file changed while it was read"
+            )
 
     def needs_marks(self, fields: tuple[ds.DataField, ...] | None) -> bool:
         """True if there are always values that are taken as texts and are none."""
-        return fields is None or (self.features and any(f.name == GEOMETRY for f in fields))
+        return fields is None or (self.features and any(f.name == json_values.GEOMETRY for f in fields))
 
     def typed(
         self, members: bytes, rows: int, reader: TypedReader
@@ -715,7 +711,7 @@ class SplitDocument:
         text = str(members, self.whole.encoding)
         escaped = "\\" in text
         if escaped and ("\\ud" in text or "\\uD" in text):
-            CharacterCheck().check(text, last=True)
+            json_values.CharacterCheck().check(text, last=True)
         if marked and (MARK in text or (escaped and "\\u007" in text)):
             raise UnsureError
         return text

@@ -26,23 +26,10 @@ from odfchain.spark.query import resolved_query
 from odfchain.spark.stage import WrittenFile, write_rows
 from odfchain.spark.types import col, physical_struct, physical_type, quoted
 from odfchain.transform import archive
+from odfchain.transform import operators as ops
 from odfchain.transform.engine_check import Cut, row_facts
 from odfchain.transform.engine_result import StepFiles
 from odfchain.transform.engines import EngineRules, rules_of
-from odfchain.transform.operators import (
-    Catalyst,
-    EventTimes,
-    InputScan,
-    Operator,
-    PlanReader,
-    QueryKind,
-    Retracting,
-    RowWise,
-    TimeMark,
-    TimePoint,
-    is_windowed,
-    kind_of,
-)
 from odfchain.transform.retracting import TableColumns
 from odfchain.transform.stream_flow import StepMemory, blind_to, used_columns
 
@@ -185,10 +172,10 @@ VALID_TO = "__valid_to"
 class Query:
     """The operators of a query; nothing in it depends on rows or on the time."""
 
-    catalyst: Catalyst
-    times: EventTimes
-    root: Operator
-    kind: QueryKind
+    catalyst: ops.Catalyst
+    times: ops.EventTimes
+    root: ops.Operator
+    kind: ops.QueryKind
     result: StructType
     has_subqueries: bool
     """True if an expression holds a query, so that the plan cannot be taken apart."""
@@ -202,8 +189,8 @@ class Query:
     @property
     def is_row_by_row(self) -> bool:
         """True if each row of the result comes of one row of the only input, in its order."""
-        return self.kind is QueryKind.STATELESS and all(
-            isinstance(op, InputScan) or (isinstance(op, RowWise) and len(op.children) == 1)
+        return self.kind is ops.QueryKind.STATELESS and all(
+            isinstance(op, ops.InputScan) or (isinstance(op, ops.RowWise) and len(op.children) == 1)
             for op in self.root.walk()
         )
 
@@ -215,14 +202,14 @@ class Query:
         """The places of the columns of an input that a step reads; None for all of them."""
         if self.has_subqueries:  # the plan does not show them
             return None
-        sources = [op for op in self.root.walk() if isinstance(op, InputScan) and op.node.table == table]
+        sources = [op for op in self.root.walk() if isinstance(op, ops.InputScan) and op.node.table == table]
         places = {i for op in sources for i, a in enumerate(op.node.output) if a.id in self.used}
         return frozenset(places)
 
     def notes(self, vocabulary: DatasetVocabulary) -> tuple[str, ...]:
         """Notes for the user before the query is recorded."""
         notes = []
-        reasons = dict.fromkeys(op.why for op in self.root.walk() if isinstance(op, Retracting))
+        reasons = dict.fromkeys(op.why for op in self.root.walk() if isinstance(op, ops.Retracting))
         if reasons:
             notes.append(
                 f"what this query remembers grows with its inputs ({', '.join(reasons)}): "
@@ -234,7 +221,7 @@ class Query:
                 "the dataset will have no watermark"
             )
         blind = blind_to(self.root)
-        if blind and self.kind is not QueryKind.STATELESS:
+        if blind and self.kind is not ops.QueryKind.STATELESS:
             names = ", ".join(f"`{name}`" for name in blind)
             notes.append(
                 f"rows that correct others will be left out, and counted: the query computes with {names} "
@@ -249,7 +236,7 @@ class Query:
         Raises:
             QueryError: they do not.
         """
-        if rules.allowed_lateness_ms and not any(is_windowed(op) for op in self.root.walk()):
+        if rules.allowed_lateness_ms and not any(ops.is_windowed(op) for op in self.root.walk()):
             raise QueryError(
                 "allowedLateness is for windows, sessions and joins that bound times, and the query has none",
                 hint="leave it out",
@@ -268,7 +255,7 @@ def query_of(
     structs = {i.given.query_alias: i.struct() for i in inputs}
     plain = dataclasses.replace(transform, temporal_tables=None)
     plan = resolved_query(session, plain, structs, views=views, note=note)
-    catalyst = Catalyst(session)
+    catalyst = ops.Catalyst(session)
     node = catalyst.read(plan, structs)
     vocabularies = {i.given.query_alias: i.given.vocab for i in inputs}
     has_subqueries = any(catalyst.has_subquery(n) for n in node.walk())
@@ -277,13 +264,13 @@ def query_of(
             "a query over temporal tables cannot have a query inside an expression",
             hint="join instead, or compute it in a step of its own",
         )
-    times = EventTimes(catalyst)
-    root = PlanReader(catalyst, times, vocabularies).read(node)
+    times = ops.EventTimes(catalyst)
+    root = ops.PlanReader(catalyst, times, vocabularies).read(node)
     return Query(
         catalyst,
         times,
         root,
-        kind_of(root),
+        ops.kind_of(root),
         catalyst.schema_of(plan),
         has_subqueries,
         used_columns(root, rules_of(transform.version)),
@@ -356,11 +343,11 @@ class StepContext:
         return rules_of(self.request.transform.version)
 
     @property
-    def watermark(self) -> TimeMark:
+    def watermark(self) -> ops.TimeMark:
         """The mark of the inputs' event times."""
         late = self.rules.allowed_lateness_ms
         before, now = _point(self.before), _point(self.now)
-        return TimeMark(before, now, now, _point(self.before, late), _point(self.now, late))
+        return ops.TimeMark(before, now, now, _point(self.before, late), _point(self.now, late))
 
     @classmethod
     def begin(
@@ -440,5 +427,5 @@ def _written(frame: DataFrame, files: StepFiles, few: int) -> WrittenFile:
     return dataclasses.replace(facts, path=str(target))
 
 
-def _point(ms: int | None, late: int = 0) -> TimePoint | None:
-    return None if ms is None else TimePoint((ms - late) * 1_000)
+def _point(ms: int | None, late: int = 0) -> ops.TimePoint | None:
+    return None if ms is None else ops.TimePoint((ms - late) * 1_000)

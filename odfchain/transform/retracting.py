@@ -16,21 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.lazy import F, Window
 from odfchain.odf.enums import OperationType
-from odfchain.transform.operators import (
-    ConstantRows,
-    InputScan,
-    Operator,
-    Retracting,
-    RowWise,
-    SessionWindow,
-    TimeGroup,
-    UnionAll,
-    class_name,
-    number_of,
-    scala_items,
-    unaliased,
-    used_by,
-)
+from odfchain.transform import operators as ops
 from odfchain.transform.stream_flow import Flow, earlier, in_force, recorded, takes_back
 
 if TYPE_CHECKING:
@@ -241,7 +227,7 @@ class RetractingFlow:
         self._now: dict[str, DataFrame] = {}
         self._before: dict[str, DataFrame] = {}
 
-    def change(self, root: Operator) -> DataFrame:
+    def change(self, root: ops.Operator) -> DataFrame:
         """The rows that the step adds to the result and takes from it, with `OPERATION`."""
         columns = [f"c{index}" for index in range(len(root.node.output))]
         if self._idle and self._flow.memory.before and not self._tables.may_count_more():
@@ -270,7 +256,7 @@ class RetractingFlow:
         operation = F.when(F.col("n") < 0, OperationType.RETRACT.code).otherwise(OperationType.APPEND.code)
         return counted.select(*columns, operation.alias(OPERATION))
 
-    def _result(self, root: Operator, made: dict[str, DataFrame], *, past: bool) -> DataFrame | None:
+    def _result(self, root: ops.Operator, made: dict[str, DataFrame], *, past: bool) -> DataFrame | None:
         # None where nothing is final: a global aggregate would make a row of nothing
         if self._asked_again is not None:
             frame = self._whole_query(made, past=past)
@@ -294,22 +280,22 @@ class RetractingFlow:
         result = self._asked_again(named)
         return result.toDF(*[f"c{index}" for index in range(len(result.columns))])
 
-    def _plan(self, op: Operator, made: dict[str, DataFrame], *, past: bool) -> Any:
+    def _plan(self, op: ops.Operator, made: dict[str, DataFrame], *, past: bool) -> Any:
         catalyst = self._flow.catalyst
-        if isinstance(op, ConstantRows):
+        if isinstance(op, ops.ConstantRows):
             return op.node.plan
-        if isinstance(op, InputScan):
+        if isinstance(op, ops.InputScan):
             table = op.node.table or ""
             if table not in made:
                 made[table] = self._tables.before(table) if past else self._tables.now(table)
             return catalyst.adapted(made[table], op.node.output)
-        if isinstance(op, Retracting | RowWise | UnionAll) or any(
-            isinstance(o, Retracting) for o in op.walk()
+        if isinstance(op, ops.Retracting | ops.RowWise | ops.UnionAll) or any(
+            isinstance(o, ops.Retracting) for o in op.walk()
         ):
             return catalyst.rebuilt(op.node, [self._plan(child, made, past=past) for child in op.children])
         return catalyst.adapted(self._emitted(op, past=past), op.node.output)
 
-    def _emitted(self, op: Operator, *, past: bool) -> DataFrame:
+    def _emitted(self, op: ops.Operator, *, past: bool) -> DataFrame:
         name = self._flow.part(op, "emitted")
         old = self._flow.remembered(name)
         columns = self._flow.kept(op.node.output)
@@ -326,14 +312,14 @@ class RetractingFlow:
 
 
 def used_of_tables(
-    root: Operator, used: frozenset[int], tables: Mapping[str, TableColumns], *, whole: bool
+    root: ops.Operator, used: frozenset[int], tables: Mapping[str, TableColumns], *, whole: bool
 ) -> dict[str, list[str]]:
     """The columns of each input that the query uses; all of them for one that is computed as a `whole`."""
     if whole:
         return {table: [f"c{i}" for i in range(len(c.names))] for table, c in tables.items()}
     places: dict[str, set[int]] = {table: set() for table in tables}
     for op in root.walk():
-        if isinstance(op, InputScan):
+        if isinstance(op, ops.InputScan):
             found = {i for i, a in enumerate(op.node.output) if a.id in used}
             places.setdefault(op.node.table or "", set()).update(found)
     return {table: [f"c{i}" for i in sorted(found)] for table, found in places.items()}
@@ -384,7 +370,7 @@ def in_place(frame: DataFrame, event_time: int) -> list[Column]:
 # --- what the rows of a query are the results of -----------------------------------------------------
 
 
-def identity_of(root: Operator) -> list[int] | None:
+def identity_of(root: ops.Operator) -> list[int] | None:
     """The columns that tell the groups of a result apart; None where there are none or they do not show."""
     found = _keys(root)
     if found is None:
@@ -395,19 +381,19 @@ def identity_of(root: Operator) -> list[int] | None:
     return places if covered == keys else None
 
 
-def _keys(op: Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
+def _keys(op: ops.Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
     """(for each column that follows from keys alone the numbers of those, all numbers)."""
-    if isinstance(op, TimeGroup | SessionWindow) and op.node.kind == "Aggregate":
-        grouping = scala_items(op.node.plan.groupingExpressions())
-        numbers = {number: n for n, g in enumerate(grouping) if (number := number_of(g)) is not None}
+    if isinstance(op, ops.TimeGroup | ops.SessionWindow) and op.node.kind == "Aggregate":
+        grouping = ops.scala_items(op.node.plan.groupingExpressions())
+        numbers = {number: n for n, g in enumerate(grouping) if (number := ops.number_of(g)) is not None}
         found = {}
-        for named in scala_items(op.node.plan.aggregateExpressions()):
-            value = unaliased(named)
+        for named in ops.scala_items(op.node.plan.aggregateExpressions()):
+            value = ops.unaliased(named)
             same = frozenset(n for n, g in enumerate(grouping) if value.semanticEquals(g))
             if from_keys := same or _of_keys(value, numbers):
                 found[named.exprId().id()] = from_keys
         return found, set(range(len(grouping)))
-    if not isinstance(op, RowWise) or len(op.children) != 1:
+    if not isinstance(op, ops.RowWise) or len(op.children) != 1:
         return None
     below = _keys(op.children[0])
     if below is None or op.node.kind in ("Filter", "View"):
@@ -416,8 +402,8 @@ def _keys(op: Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
         return None
     shown, keys = below
     found = {}
-    for named in scala_items(op.node.plan.projectList()):
-        used = used_by(named)
+    for named in ops.scala_items(op.node.plan.projectList()):
+        used = ops.used_by(named)
         if used and used <= set(shown):
             found[named.exprId().id()] = frozenset(key for number in used for key in shown[number])
     return found, keys
@@ -425,12 +411,12 @@ def _keys(op: Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
 
 def _of_keys(value: Any, numbers: dict[int, int]) -> frozenset[int]:
     # none when the expression depends on anything else
-    used = used_by(value)
+    used = ops.used_by(value)
     follows = used <= set(numbers) and not _aggregates(value)
     return frozenset(numbers[n] for n in used) if follows else frozenset()
 
 
 def _aggregates(value: Any) -> bool:
-    return class_name(value) == "AggregateExpression" or any(
-        _aggregates(child) for child in scala_items(value.children())
+    return ops.class_name(value) == "AggregateExpression" or any(
+        _aggregates(child) for child in ops.scala_items(value.children())
     )

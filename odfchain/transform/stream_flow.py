@@ -16,28 +16,8 @@ from typing import TYPE_CHECKING, Any
 from odfchain.lazy import F, Window, t
 from odfchain.odf.enums import TAKES_BACK, OperationType
 from odfchain.spark.types import comparable
+from odfchain.transform import operators as ops
 from odfchain.transform.engines import EngineRules
-from odfchain.transform.operators import (
-    Attribute,
-    Catalyst,
-    ConstantRows,
-    EventTimes,
-    InputScan,
-    IntervalJoin,
-    Operator,
-    RowWise,
-    SessionWindow,
-    TimeExpression,
-    TimeGroup,
-    TimeMark,
-    TimePoint,
-    UnionAll,
-    is_windowed,
-    number_of,
-    scala_items,
-    unaliased,
-    used_by,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -101,7 +81,7 @@ class RowChanges:
 
     plan: Any
     """The rows that are new."""
-    marks: Mapping[int, TimeMark]
+    marks: Mapping[int, ops.TimeMark]
     back: Any = None
     """The rows that are taken back; None where there are none."""
 
@@ -125,11 +105,11 @@ class Flow:
 
     def __init__(
         self,
-        catalyst: Catalyst,
-        times: EventTimes,
-        root: Operator,
+        catalyst: ops.Catalyst,
+        times: ops.EventTimes,
+        root: ops.Operator,
         inputs: Mapping[str, DataFrame],
-        watermark: TimeMark,
+        watermark: ops.TimeMark,
         memory: StepMemory,
         used: frozenset[int],
         *,
@@ -154,30 +134,30 @@ class Flow:
         self._changing = changing
         self._may_be_late = may_be_late
 
-    def rows(self, op: Operator) -> RowChanges:
+    def rows(self, op: ops.Operator) -> RowChanges:
         """The new rows of an operator."""
         match op:
-            case InputScan():
+            case ops.InputScan():
                 return self._scan(op)
-            case ConstantRows():
+            case ops.ConstantRows():
                 return RowChanges(op.node.plan, {})
-            case UnionAll():
+            case ops.UnionAll():
                 return self._union(op)
-            case RowWise():
+            case ops.RowWise():
                 return self._row_wise(op)
-            case TimeGroup():
+            case ops.TimeGroup():
                 return self._group(op)
-            case SessionWindow():
+            case ops.SessionWindow():
                 return _session_rows(self, op)
-            case IntervalJoin():
+            case ops.IntervalJoin():
                 return _joined_rows(self, op)
         raise AssertionError(op.node.kind)
 
-    def part(self, op: Operator, role: str) -> str:
+    def part(self, op: ops.Operator, role: str) -> str:
         """The name under which an operator remembers rows."""
         return f"{role}-{self._numbers[id(op)]}"
 
-    def kept(self, attributes: tuple[Attribute, ...]) -> list[str]:
+    def kept(self, attributes: tuple[ops.Attribute, ...]) -> list[str]:
         """The columns of these that the query uses at all."""
         return [f"c{index}" for index, a in enumerate(attributes) if a.id in self.used]
 
@@ -185,13 +165,13 @@ class Flow:
         """The rows remembered under a name."""
         return self.memory.before.get(name)
 
-    def nothing(self, op: Operator) -> Any:
+    def nothing(self, op: ops.Operator) -> Any:
         """No rows, as a plan with the attributes of an operator."""
         return self.catalyst.adapted(self.catalyst.frame(op.node.plan).where("false"), op.node.output)
 
     # --- row by row --------------------------------------------------------------------------------
 
-    def _scan(self, op: InputScan) -> RowChanges:
+    def _scan(self, op: ops.InputScan) -> RowChanges:
         table = op.node.table or ""
         frame, marks = self.inputs[table], {op.event_time: self.watermark}
         if table not in self._changing:
@@ -207,7 +187,7 @@ class Flow:
         )
         return RowChanges(new, marks, old)
 
-    def _union(self, op: UnionAll) -> RowChanges:
+    def _union(self, op: ops.UnionAll) -> RowChanges:
         children = [self.rows(child) for child in op.children]
         marks = {}
         for number, branches in op.branches.items():
@@ -223,13 +203,13 @@ class Flow:
             back = self.catalyst.rebuilt(op.node, plans)
         return RowChanges(self.catalyst.rebuilt(op.node, [c.plan for c in children]), marks, back)
 
-    def _row_wise(self, op: RowWise) -> RowChanges:
+    def _row_wise(self, op: ops.RowWise) -> RowChanges:
         children = [self.rows(child) for child in op.children]
         plan = self.catalyst.rebuilt(op.node, [c.plan for c in children])
         varying, rows = next(
             (child, rows)
             for child, rows in zip(op.children, children, strict=True)
-            if not isinstance(child, ConstantRows)
+            if not isinstance(child, ops.ConstantRows)
         )
         marks = self.times.marks(op.times, varying.node, rows.marks)
         if op.node.kind == "Expand":
@@ -240,8 +220,8 @@ class Flow:
         return RowChanges(plan, marks, back)
 
     def _window_marks(
-        self, op: RowWise, child: Operator, known: Mapping[int, TimeMark]
-    ) -> dict[int, TimeMark]:
+        self, op: ops.RowWise, child: ops.Operator, known: Mapping[int, ops.TimeMark]
+    ) -> dict[int, ops.TimeMark]:
         # the earliest of the windows that contain each moment
         found = {}
         for number, time in op.times.items():
@@ -256,14 +236,14 @@ class Flow:
             earliest = frame.groupBy(F.unix_micros(point)).agg(
                 F.unix_micros(F.min(window["start"])), F.unix_micros(F.min(window["end"]))
             )
-            by_moment = {row[0]: TimePoint(row[1], row[2]) for row in earliest.collect()}
+            by_moment = {row[0]: ops.TimePoint(row[1], row[2]) for row in earliest.collect()}
             # between windows that leave gaps there is none: then nothing can be said
-            found[number] = TimeMark(*[by_moment.get(m.start) if m else None for m in points])
+            found[number] = ops.TimeMark(*[by_moment.get(m.start) if m else None for m in points])
         return found
 
     # --- groups ------------------------------------------------------------------------------------
 
-    def _group(self, op: TimeGroup) -> RowChanges:
+    def _group(self, op: ops.TimeGroup) -> RowChanges:
         (child,) = op.children
         rows = self.rows(child)
         marks = self.times.marks({-1: op.key, **op.times}, child.node, rows.marks)
@@ -282,7 +262,7 @@ class Flow:
         return self.difference(op, everything.where(complete), was, marks)
 
     def difference(
-        self, op: Operator, now: DataFrame, was: DataFrame | None, marks: Mapping[int, TimeMark]
+        self, op: ops.Operator, now: DataFrame, was: DataFrame | None, marks: Mapping[int, ops.TimeMark]
     ) -> RowChanges:
         """The change of the result from the rows that `was` complete before to those that are `now`."""
         child = op.children[0]
@@ -296,7 +276,7 @@ class Flow:
         return self.changes(op, self.catalyst.frame(result(now)), self.catalyst.frame(result(was)), marks)
 
     def changes(
-        self, op: Operator, now: DataFrame, was: DataFrame, marks: Mapping[int, TimeMark]
+        self, op: ops.Operator, now: DataFrame, was: DataFrame, marks: Mapping[int, ops.TimeMark]
     ) -> RowChanges:
         """The rows of an operator that are added and removed between `was` and `now`."""
         both = now.withColumn("back", F.lit(False)).union(was.withColumn("back", F.lit(True)))
@@ -306,13 +286,13 @@ class Flow:
 
     def changed(
         self,
-        op: Operator,
+        op: ops.Operator,
         name: str,
         new: DataFrame,
         back: DataFrame | None,
         columns: list[str],
         time: Column,
-        mark: TimeMark,
+        mark: ops.TimeMark,
     ) -> DataFrame:
         """The remembered rows of an operator under a name, with new ones, less those taken `back`."""
         # a row to take back that is absent is late if the others of its time were forgotten
@@ -331,16 +311,16 @@ class Flow:
         self.memory.unmatched.append((table_of(op), unmatched.where(~late)))
         return left
 
-    def waits(self, op: Operator, rows: DataFrame, remembered: str | None = None) -> None:
+    def waits(self, op: ops.Operator, rows: DataFrame, remembered: str | None = None) -> None:
         """Rows wait in an operator; without lateness they are what is `remembered` under a name."""
         # only rows of the inputs count, not waiting results of other windows
         if self.rules.takes_corrections and not any(
-            is_windowed(below) for child in op.children for below in child.walk()
+            ops.is_windowed(below) for child in op.children for below in child.walk()
         ):
             known = remembered if not self.rules.allowed_lateness_ms else None
             self.memory.waiting.append((table_of(op), rows if known is None else known))
 
-    def with_key(self, plan: Any, child: Operator, key: TimeExpression) -> tuple[DataFrame, Column]:
+    def with_key(self, plan: Any, child: ops.Operator, key: ops.TimeExpression) -> tuple[DataFrame, Column]:
         """The rows with the time they are grouped by as column `k`, and that as something to compare."""
         references = [a.reference for a in child.node.output]
         expression = key.expression if key.expression is not None else child.attribute(key.source).reference
@@ -353,7 +333,7 @@ class Flow:
         return frame, column["start"] if isinstance(frame.schema["k"].dataType, t.StructType) else column
 
     def without_late(
-        self, inputs: str, frame: DataFrame, time: Column, before: TimePoint | None
+        self, inputs: str, frame: DataFrame, time: Column, before: ops.TimePoint | None
     ) -> DataFrame:
         """The rows that are not too late; the others, which are of `inputs`, are remembered to be counted."""
         if before is None or not self._may_be_late:
@@ -369,54 +349,54 @@ class Flow:
         return rows if old is None else old.select(*columns).union(rows).coalesce(1)
 
 
-NOTHING_KNOWN = TimeMark(None, None, None, None, None)
+NOTHING_KNOWN = ops.TimeMark(None, None, None, None, None)
 
 
-def made_columns(op: Operator) -> frozenset[int]:
+def made_columns(op: ops.Operator) -> frozenset[int]:
     """The columns of an operator that are passed on from those that are made when a row is recorded."""
     # a windowed operator's output is made of rows in force, with their columns
-    if isinstance(op, InputScan):
+    if isinstance(op, ops.InputScan):
         return op.made
-    if not isinstance(op, RowWise | UnionAll):
+    if not isinstance(op, ops.RowWise | ops.UnionAll):
         return frozenset()
     below = frozenset(n for child in op.children for n in made_columns(child))
-    if isinstance(op, UnionAll):
+    if isinstance(op, ops.UnionAll):
         columns = zip(op.node.output, *(child.node.output for child in op.children), strict=True)
         return frozenset(first.id for first, *others in columns if any(o.id in below for o in others))
     passed = {a.id for a in op.node.output} & below
     if op.node.kind == "Project":
-        for named in scala_items(op.node.plan.projectList()):
-            if number_of(unaliased(named)) in below:
+        for named in ops.scala_items(op.node.plan.projectList()):
+            if ops.number_of(ops.unaliased(named)) in below:
                 passed.add(named.exprId().id())
     return frozenset(passed)
 
 
-def blind_to(root: Operator) -> tuple[str, ...]:
+def blind_to(root: ops.Operator) -> tuple[str, ...]:
     """The made columns that a query uses below windows, so that corrections do not find their rows."""
     # below any other operator rows are remembered as they came, so they are found again
     found: dict[str, None] = {}
-    waiting = [child for op in root.walk() if is_windowed(op) for child in op.children]
+    waiting = [child for op in root.walk() if ops.is_windowed(op) for child in op.children]
     while waiting:
         op = waiting.pop()
-        if not isinstance(op, RowWise | UnionAll):
+        if not isinstance(op, ops.RowWise | ops.UnionAll):
             continue
         waiting += op.children
         made = {n for child in op.children for n in made_columns(child)}
-        used = frozenset() if isinstance(op, UnionAll) else used_by(op.node.plan)
+        used = frozenset() if isinstance(op, ops.UnionAll) else ops.used_by(op.node.plan)
         if op.node.kind == "Project":
-            named = map(unaliased, scala_items(op.node.plan.projectList()))
-            used = used_by(*(e for e in named if number_of(e) is None))
+            named = map(ops.unaliased, ops.scala_items(op.node.plan.projectList()))
+            used = ops.used_by(*(e for e in named if ops.number_of(e) is None))
         names = {a.id: a.name for child in op.children for a in child.node.output}
         found |= dict.fromkeys(sorted(names[n] for n in made & used))
     return tuple(found)
 
 
-def table_of(op: Operator) -> str:
+def table_of(op: ops.Operator) -> str:
     """The inputs that rows of an operator come from."""
-    return ", ".join(dict.fromkeys(o.node.table or "" for o in op.walk() if isinstance(o, InputScan)))
+    return ", ".join(dict.fromkeys(o.node.table or "" for o in op.walk() if isinstance(o, ops.InputScan)))
 
 
-def used_columns(root: Operator, rules: EngineRules) -> frozenset[int]:
+def used_columns(root: ops.Operator, rules: EngineRules) -> frozenset[int]:
     """The attributes that a query computes with or returns; the others need not be remembered."""
     used: set[int] = set()
     waiting = [(root, {a.id for a in root.node.output})]
@@ -429,32 +409,32 @@ def used_columns(root: Operator, rules: EngineRules) -> frozenset[int]:
     return frozenset(used)
 
 
-def _needed(op: Operator, wanted: set[int], rules: EngineRules) -> set[int]:
+def _needed(op: ops.Operator, wanted: set[int], rules: EngineRules) -> set[int]:
     found = {time.source for number, time in op.times.items() if number in wanted}
     match op:
-        case TimeGroup(key=key):
+        case ops.TimeGroup(key=key):
             found.add(key.source)
-        case SessionWindow(session=session, time=time):
+        case ops.SessionWindow(session=session, time=time):
             found |= {session, time}
-        case IntervalJoin(left_time=left, right_time=right):
+        case ops.IntervalJoin(left_time=left, right_time=right):
             found |= {left, right}
     node = op.node
     if node.kind in _ALL_USED:
         return found | {a.id for child in node.children for a in child.output}
     if node.kind == "Project":
-        return found | used_by(
-            *(e for e in scala_items(node.plan.projectList()) if e.exprId().id() in wanted)
+        return found | ops.used_by(
+            *(e for e in ops.scala_items(node.plan.projectList()) if e.exprId().id() in wanted)
         )
     if node.kind == "Expand":
         if not rules.reads_grouping_sets:
             return found | wanted
         places = [index for index, a in enumerate(node.output) if a.id in wanted]
-        rows = [scala_items(row) for row in scala_items(node.plan.projections())]
-        return found | wanted | used_by(*(row[place] for row in rows for place in places))
-    return found | wanted | used_by(node.plan)
+        rows = [ops.scala_items(row) for row in ops.scala_items(node.plan.projections())]
+        return found | wanted | ops.used_by(*(row[place] for row in rows for place in places))
+    return found | wanted | ops.used_by(node.plan)
 
 
-def earlier(time: Column, point: TimePoint | None, frame: DataFrame) -> Column:
+def earlier(time: Column, point: ops.TimePoint | None, frame: DataFrame) -> Column:
     """The condition that a time is before a moment; false when the moment is unknown."""
     if point is None:
         return F.lit(False)
@@ -473,22 +453,24 @@ def _moment(micros: int, session: SparkSession) -> Column:
     return F.expr(f"({moment}).at")
 
 
-def least(marks: list[TimeMark]) -> TimeMark:
+def least(marks: list[ops.TimeMark]) -> ops.TimeMark:
     """The mark of what comes from any of several."""
 
-    def smallest(points: list[TimePoint | None]) -> TimePoint | None:
+    def smallest(points: list[ops.TimePoint | None]) -> ops.TimePoint | None:
         known = [m for m in points if m is not None]
         if len(known) < len(points):
             return None
         ends = [m.end for m in known if m.end is not None]
-        return TimePoint(min(m.start for m in known), min(ends) if ends else None)
+        return ops.TimePoint(min(m.start for m in known), min(ends) if ends else None)
 
-    return TimeMark(*[smallest(list(column)) for column in zip(*[m.points() for m in marks], strict=True)])
+    return ops.TimeMark(
+        *[smallest(list(column)) for column in zip(*[m.points() for m in marks], strict=True)]
+    )
 
 
-def shifted(mark: TimeMark, micros: int, *, early: int = 0) -> TimeMark:
+def shifted(mark: ops.TimeMark, micros: int, *, early: int = 0) -> ops.TimeMark:
     """A mark some time later; what is complete may be held back by `early`, what is promised is not."""
-    complete = TimeMark(*[_moved(point, micros - early) for point in mark.points()])
+    complete = ops.TimeMark(*[_moved(point, micros - early) for point in mark.points()])
     return dataclasses.replace(complete, promise=_moved(mark.promise, micros))
 
 
@@ -504,7 +486,7 @@ _MILLISECOND = 1_000
 
 @dataclass(frozen=True, slots=True)
 class _JoinSide:
-    child: Operator
+    child: ops.Operator
     role: str
     time: Column
     old: DataFrame | None
@@ -512,8 +494,8 @@ class _JoinSide:
     changes: bool
     """True if rows are taken back."""
     everything: DataFrame
-    mark: TimeMark
-    partner: TimeMark
+    mark: ops.TimeMark
+    partner: ops.TimeMark
     """The mark of the other side."""
     first: int
     """The least that a partner is later [µs]."""
@@ -523,7 +505,7 @@ class _JoinSide:
     def plan(self, flow: Flow, frame: DataFrame) -> Any:
         return flow.catalyst.adapted(frame, self.child.node.output)
 
-    def resolved(self, point: TimePoint | None, frame: DataFrame) -> Column:
+    def resolved(self, point: ops.TimePoint | None, frame: DataFrame) -> Column:
         return earlier(self.time, _moved(point, -self.last), frame)
 
     def as_it_was(self, flow: Flow) -> _JoinSide:
@@ -549,11 +531,11 @@ class _JoinSide:
         known = [m for m in needed if m is not None]
         if len(known) < len(needed):
             return self.everything
-        oldest = TimePoint(min(m.start for m in known))
+        oldest = ops.TimePoint(min(m.start for m in known))
         return self.everything.where(~earlier(self.time, oldest, self.everything))
 
 
-def _joined_rows(flow: Flow, op: IntervalJoin) -> RowChanges:
+def _joined_rows(flow: Flow, op: ops.IntervalJoin) -> RowChanges:
     """The pairs that became complete, and the rows for which it became clear that they stay alone."""
     left, right = op.children
     first, second = flow.rows(left), flow.rows(right)
@@ -590,7 +572,7 @@ _WAITING = {
 """The sides whose rows wait until no partner can come."""
 
 
-def _unresolved(flow: Flow, op: IntervalJoin, side: _JoinSide, other: _JoinSide) -> DataFrame:
+def _unresolved(flow: Flow, op: ops.IntervalJoin, side: _JoinSide, other: _JoinSide) -> DataFrame:
     # rows of an outer join that have a partner do not wait
     waiting = side.everything.where(~side.resolved(side.partner.now, side.everything))
     if op.kind in ("LeftSemi", "LeftAnti"):
@@ -600,11 +582,11 @@ def _unresolved(flow: Flow, op: IntervalJoin, side: _JoinSide, other: _JoinSide)
 
 def _side(
     flow: Flow,
-    op: IntervalJoin,
-    child: Operator,
+    op: ops.IntervalJoin,
+    child: ops.Operator,
     rows: RowChanges,
     name: tuple[str, int],
-    marks: tuple[TimeMark, TimeMark],
+    marks: tuple[ops.TimeMark, ops.TimeMark],
     bounds: tuple[int, int],
 ) -> _JoinSide:
     role, number = name
@@ -627,7 +609,7 @@ def _side(
     )  # fmt: skip
 
 
-def _result(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
+def _result(flow: Flow, op: ops.IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
     if op.kind in ("LeftSemi", "LeftAnti"):
         return _alone(flow, op, left, right, op.kind)
     pairs = _pairs(flow, op, left, right)
@@ -639,7 +621,7 @@ def _result(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> 
     return pairs.coalesce(1)
 
 
-def _pairs(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
+def _pairs(flow: Flow, op: ops.IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
     def join(one: DataFrame, other: DataFrame) -> DataFrame:
         plan = flow.catalyst.join(op.node, left.plan(flow, one), right.plan(flow, other), "Inner")
         return flow.catalyst.frame(plan)
@@ -649,7 +631,7 @@ def _pairs(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> D
     return pairs if left.old is None else pairs.union(join(left.old, right.new)).coalesce(1)
 
 
-def _total(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
+def _total(flow: Flow, op: ops.IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
     def alone(side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
         clear = side.everything.where(side.resolved(side.partner.now, side.everything))
         return _matched(flow, op, side, clear, other, kind)
@@ -668,19 +650,19 @@ def _total(flow: Flow, op: IntervalJoin, left: _JoinSide, right: _JoinSide) -> D
     return found.coalesce(1)
 
 
-def _alone(flow: Flow, op: IntervalJoin, side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
+def _alone(flow: Flow, op: ops.IntervalJoin, side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
     return _matched(flow, op, side, side.newly_resolved(), other, kind)
 
 
 def _matched(
-    flow: Flow, op: IntervalJoin, side: _JoinSide, rows: DataFrame, other: _JoinSide, kind: str
+    flow: Flow, op: ops.IntervalJoin, side: _JoinSide, rows: DataFrame, other: _JoinSide, kind: str
 ) -> DataFrame:
     # `LeftSemi`: with a partner, `LeftAnti`: without
     plan = flow.catalyst.join(op.node, side.plan(flow, rows), other.plan(flow, other.everything), kind)
     return flow.catalyst.frame(plan)
 
 
-def _earlier_mark(mark: TimeMark) -> TimeMark:
+def _earlier_mark(mark: ops.TimeMark) -> ops.TimeMark:
     return dataclasses.replace(mark, now=mark.before, kept_now=mark.kept_before)
 
 
@@ -694,8 +676,8 @@ def _padded(frame: DataFrame, like: DataFrame, start: int) -> DataFrame:
     return frame.select(*columns)
 
 
-def _moved(point: TimePoint | None, by: int) -> TimePoint | None:
-    return None if point is None else TimePoint(point.start + by)
+def _moved(point: ops.TimePoint | None, by: int) -> ops.TimePoint | None:
+    return None if point is None else ops.TimePoint(point.start + by)
 
 
 # Session windows. Spark extends a session by a row exactly at its end, so one that ends at the watermark is
@@ -703,7 +685,7 @@ def _moved(point: TimePoint | None, by: int) -> TimePoint | None:
 # falls into a remembered one.
 
 
-def _session_rows(flow: Flow, op: SessionWindow) -> RowChanges:
+def _session_rows(flow: Flow, op: ops.SessionWindow) -> RowChanges:
     """The changes of complete sessions by the step."""
     (child,) = op.children
     rows = flow.rows(child)
@@ -732,18 +714,18 @@ def _session_rows(flow: Flow, op: SessionWindow) -> RowChanges:
         kept_before = _reached(mark.kept_before, _oldest(sessions, own))
     now = _reached(mark.now, _oldest(numbered.where(~complete), own))
     kept_now = _reached(mark.kept_now, _oldest(remembered, own)) if flow.rules.allowed_lateness_ms else now
-    reached = TimeMark(before, now, now, kept_before, kept_now)
+    reached = ops.TimeMark(before, now, now, kept_before, kept_now)
     marks = flow.times.marks(op.times, child.node, {op.session: reached})
     return flow.difference(op, numbered.where(complete), was, marks)
 
 
-def _with_keys(flow: Flow, op: SessionWindow, plan: Any) -> tuple[DataFrame, list[str]]:
+def _with_keys(flow: Flow, op: ops.SessionWindow, plan: Any) -> tuple[DataFrame, list[str]]:
     """(rows with the other columns that they are grouped by, the names of that)."""
     (child,) = op.children
     keys = [
         flow.catalyst.alias(e, "key")
-        for e in scala_items(op.node.plan.groupingExpressions())
-        if number_of(e) != op.session
+        for e in ops.scala_items(op.node.plan.groupingExpressions())
+        if ops.number_of(e) != op.session
     ]
     references = [a.reference for a in child.node.output]
     frame = flow.catalyst.frame(flow.catalyst.project(plan, [*references, *keys]))
@@ -755,12 +737,12 @@ def _with_keys(flow: Flow, op: SessionWindow, plan: Any) -> tuple[DataFrame, lis
 
 def _without_late(
     flow: Flow,
-    op: SessionWindow,
+    op: ops.SessionWindow,
     new: DataFrame,
     old: DataFrame | None,
     own: Column,
     names: list[str],
-    mark: TimeMark,
+    mark: ops.TimeMark,
 ) -> DataFrame:
     # late rows are remembered so that they can be counted
     if old is None or mark.kept_before is None or not flow.rules.takes_corrections:
@@ -794,9 +776,9 @@ def _oldest(rows: DataFrame, own: Column) -> int | None:
     return found
 
 
-def _reached(session: TimePoint | None, oldest: int | None) -> TimePoint | None:
+def _reached(session: ops.TimePoint | None, oldest: int | None) -> ops.TimePoint | None:
     # an open session's start, or that of the oldest row that is not too late
     if session is None or session.end is None:
         return None
     now = session.start - (session.end - session.start)
-    return TimePoint(now if oldest is None else min(now, oldest), session.start)
+    return ops.TimePoint(now if oldest is None else min(now, oldest), session.start)

@@ -58,7 +58,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, given: bool) -> list[str]:
         return given
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("odfchain.cli.start.ask", ask)
+    monkeypatch.setattr("odfchain.cli.screen.ask", ask)
     return asked
 
 

@@ -201,7 +201,7 @@ def test_who_sits_at_a_terminal_is_asked(user: Typed, monkeypatch: pytest.Monkey
         asked.append((text, hide_input))
         return PASSWORD if hide_input else "alice"
 
-    monkeypatch.setattr("odfchain.cli.share.is_interactive", lambda: True)
+    monkeypatch.setattr("odfchain.cli.screen.is_interactive", lambda: True)
     monkeypatch.setattr("click.prompt", prompt)
     with node({"GET /info": INFO, "POST /platform/login": (200, {"accessToken": TOKEN})}) as there:
         assert user.login(f"odf+{there.url}")[0] == 0
