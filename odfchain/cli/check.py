@@ -22,7 +22,6 @@ from odfchain.cli.parameters import (
     argument,
     command,
     formats,
-    keyword,
     keywords,
     option,
     token_for,
@@ -40,19 +39,8 @@ if TYPE_CHECKING:
 @command("verify")
 def verify_command(
     datasets: tuple[str, ...] = argument(DATASET_AT, metavar="[DATASET[@POINT]]…"),
-    replay: bool = keyword(VerifyKeywords, "replay"),
+    checks: VerifyKeywords = keywords(VerifyKeywords),
     integrity: bool = option("Compute nothing again (the default)."),
-    checks: VerifyKeywords = keywords(
-        VerifyKeywords,
-        "recursive",
-        "require_signature",
-        "profiles",
-        "trusted_by",
-        "jobs",
-        "after",
-        "upto",
-        "last",
-    ),
     remote: str | None = option(
         "Verify a dataset elsewhere; it does not become one of this workspace.", "URL"
     ),
@@ -75,7 +63,7 @@ def verify_command(
     """
     from odfchain.api.branching import matching_at
 
-    checks |= _replay(replay=replay, integrity=integrity)
+    _check_replay(checks, integrity=integrity)
     if not datasets and remote is None:
         raise UsageError(
             "which datasets? name them, or one elsewhere with --remote URL",
@@ -94,12 +82,11 @@ def verify_command(
     return _exit_code(reports)
 
 
-def _replay(*, replay: bool, integrity: bool) -> VerifyKeywords:
-    if replay and integrity:
+def _check_replay(checks: VerifyKeywords, *, integrity: bool) -> None:
+    if checks.get("replay") and integrity:
         raise UsageError("--integrity and --replay exclude each other")
-    if replay:
+    if checks.get("replay"):
         silence_libraries()
-    return {"replay": replay}
 
 
 def _exit_code(reports: list[Report]) -> int:
@@ -135,11 +122,10 @@ def attest_command(
     ),
     report_file: Path | None = option("Write the report here, too.", "--report"),
     faulty: bool = option("Sign the outcome also when there are faults."),
-    replay: bool = keyword(VerifyKeywords, "replay"),
-    integrity: bool = option("Compute nothing again (the default)."),
     checks: VerifyKeywords = keywords(
-        VerifyKeywords, "recursive", "require_signature", "profiles", "trusted_by", "jobs"
+        VerifyKeywords, "replay", "recursive", "require_signature", "profiles", "trusted_by", "jobs"
     ),
+    integrity: bool = option("Compute nothing again (the default)."),
     output: str = formats("table", "json", "jws"),
 ) -> int:
     """Verify a dataset and sign the outcome, for others to rely on.
@@ -149,7 +135,7 @@ def attest_command(
     --report is needed. DATASET@POINT is verified and attested on a branch, or up to a block or a time. Exit
     codes are those of verify.
     """
-    checks |= _replay(replay=replay, integrity=integrity)
+    _check_replay(checks, integrity=integrity)
     with open_workspace() as workspace, TerminalProgress() as progress:
         done = at_point(workspace, dataset).attest(key_file, faulty=faulty, progress=progress, **checks)
     if report_file is not None:
