@@ -461,15 +461,13 @@ def record_lock(
     **merging: Unpack[MergeKeywords],
 ) -> IngestOutcome:
     """Record a lock in the dataset as one block of changes; None where no row differs."""
-    from odfchain.api.changing import ingest_frame
-
     known = lock_of(dataset)
     if not probed or lock.faults:
         lock = _with_unreachable(lock if probed else with_known_facts(lock, known), known)
     # equal locks need no merge, and thus no Spark; unprobed and unreachable assets keep their recorded facts
     if known.table.num_rows and not any(merging.values()) and known.table.equals(lock.table):
         return _unchanged(dataset, lock)
-    return ingest_frame(dataset, lock.table, None, merging, progress, name="the lock")
+    return dataset._ingest_frame(lock.table, None, merging, progress, name="the lock")
 
 
 def _unchanged(dataset: Dataset, lock: AssetLock) -> IngestOutcome:

@@ -1,27 +1,20 @@
-"""Changes of recorded rows on a reference of a dataset: corrections and reverted blocks."""
+"""What every change of a dataset asks first: foreign keys, drift, the head, the clock, other writers."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from odfchain.api.options import ingest_options
 from odfchain.errors import ForeignKeyError, UsageError
 from odfchain.progress import Progress
 from odfchain.storage.local import HEAD
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from odfchain.api.dataset import Dataset
-    from odfchain.api.options import CommitKeywords, MergeKeywords
+    from odfchain.api.options import CommitKeywords
     from odfchain.api.workspace import Workspace
     from odfchain.branches.foreign_keys import ForeignKeys
-    from odfchain.ingest.ingesting import IngestOptions, IngestOutcome
     from odfchain.odf.times import Timestamp
     from odfchain.profiles.drift_guard import PolicyFile
     from odfchain.workspace.commit import AfterCommit, CommitCheck
@@ -163,87 +156,3 @@ def repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress)
     from odfchain.workspace.commit import on_the_newest_head
 
     return on_the_newest_head(attempt, workspace._files.config.ingest.retries, progress)
-
-
-# Bringing rows into a root dataset: files, a stream of bytes, or a frame.
-
-
-def ingest(dataset: Dataset, files: Any, options: MergeKeywords, progress: Progress) -> IngestOutcome:
-    """Implements `Dataset.ingest`; errors as there."""
-    chosen = _options(dataset, options)
-    start = functools.partial(dataset._workspace._engines.session, progress)
-    run = functools.partial(_ingest_files, dataset, start, chosen, options, progress)
-    if not hasattr(files, "read"):
-        several: Any = (files,) if isinstance(files, str | Path) else files
-        return run([Path(file).resolve() for file in several])
-    from odfchain.ingest.read_csv import spool
-
-    with dataset._files.staging() as folder:
-        path = folder / "stdin"
-        progress.phase("Reading standard input")
-        spool(files, path)
-        return run([path.resolve()])
-
-
-def _ingest_files(
-    dataset: Dataset,
-    start: Callable[[], SparkSession],
-    options: IngestOptions,
-    given: MergeKeywords,
-    progress: Progress,
-    paths: list[Path],
-) -> IngestOutcome:
-    from odfchain.ingest.ingesting import ingest_files
-
-    with commit_checks(dataset._workspace, progress, given) as check:
-        return ingest_files(dataset._files, start, paths, options, progress, check=check)
-
-
-def ingest_frame(
-    dataset: Dataset,
-    frame: Any,
-    batch: tuple[str, int] | None,
-    options: MergeKeywords,
-    progress: Progress,
-    *,
-    name: str = "the frame",
-) -> IngestOutcome:
-    """Implements `Dataset.ingest_frame`; errors as there. `name` is used in messages."""
-    from odfchain.ingest.ingesting import Batch, already_ingested, write_frame_file
-
-    chosen = dataclasses.replace(
-        _options(dataset, options),
-        input_format="parquet",
-        input_name=name,
-        batch=None if batch is None else Batch(*batch),
-    )
-    if (outcome := already_ingested(dataset._files, dataset.summary, chosen)) is not None:
-        return outcome  # nothing of it is computed again
-    with dataset._files.staging() as folder:
-        progress.phase(f"Writing {name}")
-        path = write_frame_file(frame, folder)
-        start = _session_for(dataset, frame, progress)
-        return _ingest_files(dataset, start, chosen, options, progress, [path.resolve()])
-
-
-def _session_for(dataset: Dataset, frame: Any, progress: Progress) -> Callable[[], SparkSession]:
-    from odfchain.ingest.ingesting import is_of_spark
-    from odfchain.spark.plans import is_local
-    from odfchain.spark.session import recording_session
-
-    engines = dataset._workspace._engines
-    started = engines.spark is not None and engines.spark.started
-    if is_of_spark(frame) and not started:
-        given = frame.sparkSession
-
-        def beside() -> SparkSession:
-            return recording_session(given, engines.executor_files(local=is_local(given)))
-
-        # one Spark per process: a second session in the Spark of the given frame
-        return functools.cache(beside)
-    return functools.partial(engines.session, progress)
-
-
-def _options(dataset: Dataset, options: MergeKeywords) -> IngestOptions:
-    config = dataset._workspace._files.config
-    return ingest_options(options, config, dataset._system_columns(config))

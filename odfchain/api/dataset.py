@@ -5,7 +5,9 @@ Heavy libraries (Spark, pyarrow) are loaded by the methods that need them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
@@ -17,10 +19,12 @@ from odfchain.api.options import (
     CheckKeywords,
     FrameKeywords,
     IngestKeywords,
+    MergeKeywords,
     PullKeywords,
     Time,
     VerifyKeywords,
     as_time,
+    ingest_options,
     maybe_time,
     refuse_unknown,
 )
@@ -33,6 +37,8 @@ from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from odfchain.api.asset_locks import AssetLock, SlicesLockKeywords, StoreOptions
     from odfchain.api.pulling import PullResult
     from odfchain.api.workspace import Workspace
@@ -42,7 +48,7 @@ if TYPE_CHECKING:
     from odfchain.audit.verification import ListedAttestation, NewAttestation
     from odfchain.chain.signed_heads import HeadSignature
     from odfchain.chain.statements import SignedHead
-    from odfchain.ingest.ingesting import IngestOutcome
+    from odfchain.ingest.ingesting import IngestOptions, IngestOutcome
     from odfchain.odf.events import DisablePollingSource, DisablePushSource
     from odfchain.odf.sources import WatermarkRule
     from odfchain.transfer.pushing import PushOptions, PushOutcome, PushPlan
@@ -266,10 +272,43 @@ class Dataset(Branching, Readable, Upkeep):
             UsageError, BadInputError, IncompatibleSchemaError, GuardError, RefConflictError,
             StorageFullError, EngineError: the dataset is as it was.
         """
-        from odfchain.api.changing import ingest
+        from odfchain.ingest.read_csv import spool
 
         refuse_unknown(options, IngestKeywords)
-        return ingest(self, files, options, progress)
+        chosen = self._ingest_options(options)
+        run = functools.partial(
+            self._ingest_files,
+            functools.partial(self._workspace._engines.session, progress),
+            chosen,
+            options,
+            progress,
+        )
+        given: Any = (files,) if isinstance(files, str | Path) else files
+        if not hasattr(given, "read"):
+            return run([Path(file).resolve() for file in given])
+        with self._files.staging() as folder:
+            path = folder / "stdin"
+            progress.phase("Reading standard input")
+            spool(given, path)
+            return run([path.resolve()])
+
+    def _ingest_options(self, options: MergeKeywords) -> IngestOptions:
+        config = self._workspace._files.config
+        return ingest_options(options, config, self._system_columns(config))
+
+    def _ingest_files(
+        self,
+        start: Callable[[], SparkSession],
+        options: IngestOptions,
+        given: MergeKeywords,
+        progress: Progress,
+        paths: list[Path],
+    ) -> IngestOutcome:
+        from odfchain.api.changing import commit_checks
+        from odfchain.ingest.ingesting import ingest_files
+
+        with commit_checks(self._workspace, progress, given) as check:
+            return ingest_files(self._files, start, paths, options, progress, check=check)
 
     def ingest_frame(
         self,
@@ -282,10 +321,48 @@ class Dataset(Branching, Readable, Upkeep):
         """Ingest a Spark DataFrame of this process, or what streams Arrow, as `ingest` does a file.
 
         A `batch` is (name of a stream, number that grows) and comes in once. Errors as `ingest`."""
-        from odfchain.api.changing import ingest_frame
-
         refuse_unknown(options, FrameKeywords)
-        return ingest_frame(self, frame, batch, options, progress)
+        return self._ingest_frame(frame, batch, options, progress)
+
+    def _ingest_frame(
+        self,
+        frame: Any,
+        batch: tuple[str, int] | None,
+        options: MergeKeywords,
+        progress: Progress,
+        *,
+        name: str = "the frame",
+    ) -> IngestOutcome:
+        from odfchain.ingest.ingesting import Batch, already_ingested, write_frame_file
+
+        chosen = dataclasses.replace(
+            self._ingest_options(options),
+            input_format="parquet",
+            input_name=name,
+            batch=None if batch is None else Batch(*batch),
+        )
+        if (outcome := already_ingested(self._files, self.summary, chosen)) is not None:
+            return outcome  # nothing of it is computed again
+        with self._files.staging() as folder:
+            progress.phase(f"Writing {name}")
+            path = write_frame_file(frame, folder)
+            start = self._session_for(frame, progress)
+            return self._ingest_files(start, chosen, options, progress, [path.resolve()])
+
+    def _session_for(self, frame: Any, progress: Progress) -> Callable[[], SparkSession]:
+        from odfchain.ingest.ingesting import is_of_spark
+        from odfchain.spark.plans import is_local
+        from odfchain.spark.session import recording_session
+
+        engines = self._workspace._engines
+        started = engines.spark is not None and engines.spark.started
+        if is_of_spark(frame) and not started:
+            given = frame.sparkSession
+            # one Spark per process: a second session in the Spark of the given frame
+            return functools.cache(
+                lambda: recording_session(given, engines.executor_files(local=is_local(given)))
+            )
+        return functools.partial(engines.session, progress)
 
     def pull(self, *, progress: Progress = SILENT, **options: Unpack[PullKeywords]) -> PullResult:
         """Bring the dataset up to date: with the peer it was copied from, its inputs, or its polling source.
