@@ -111,6 +111,7 @@ class Branching(OwnErrors):
         from odfchain.workspace.points import on_branch
 
         workspace = self._workspace._files
+        # branches that only the store has may refer to it, too
         bring_branches(workspace)
         if not break_references and name != to:
             refuse(f"{self._files.alias}@{name}", of_branch(workspace, on_branch(self._files, name)))

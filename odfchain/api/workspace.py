@@ -219,6 +219,7 @@ class Workspace(OwnErrors):
                 kind, updated = state.seed.dataset_kind.value, str(state.head_block.system_time)
                 rows.append((str(dataset.alias), kind, f"{state.record_count:,}", updated))
             except errors.OdfchainError as error:
+                # one damaged dataset must not hide the others
                 rows.append((str(dataset.alias), "damaged", "", str(error)))
         return table_html(("dataset", "kind", "records", "updated"), rows)
 
@@ -593,8 +594,10 @@ class Workspace(OwnErrors):
             if force:
                 fsio.replace_file(manifest, plan.manifest.encode())
             elif not fsio.create_file(manifest, plan.manifest.encode()):
+                # it was made since it was looked for
                 raise taken  # noqa: TRY301
         except BaseException:
+            # also the key, which is kept otherwise: nobody has seen this dataset
             self._files.delete(dataset._files, with_key=True)
             raise
         return Imported(dataset, manifest, plan, outcome)
@@ -617,6 +620,7 @@ class Workspace(OwnErrors):
         from odfchain.upkeep.garbage import check_datasets_go
 
         files = self._current()
+        # what is damaged has to be removable, too
         doomed = [files.damaged_or_not(ref) for ref in refs]
         if not force:
             check_datasets_go(files, doomed)

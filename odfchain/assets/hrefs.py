@@ -109,12 +109,14 @@ def _parsed(href: str, base: str | None, *, strip_query: bool, schemes: frozense
     text, sign, rest = _cut(href)
     _check_rest(sign, rest, strip_query=strip_query)
     scheme = _SCHEME.match(text)
+    # a scheme of one letter is a drive
     if _DRIVE.match(text) and (scheme is None or len(scheme[1]) == 1):
         raise InvalidIdError("a path of Windows", hint="write it like file:///C:/path or ./path")
     if text.startswith("//"):
         raise InvalidIdError("names a host without a scheme", hint="write https:// before it")
     if scheme is None:
         text = text if base is None else _resolved(text, base)
+        # the Item may lie on such a server, though its hrefs must not name one
         scheme, schemes = _SCHEME.match(text), SCHEMES | _OF_SERVERS
     if scheme is not None and scheme[1].lower() not in schemes:
         raise InvalidIdError(
@@ -207,6 +209,7 @@ def _check_key(store: str, key: str) -> None:
         raise InvalidIdError("does not name an object")
     if len(key.encode(errors="surrogatepass")) > ASSETS.key_bytes:
         raise InvalidIdError(f"a key longer than {ASSETS.key_bytes:,} bytes")
+    # an absolute path begins with an empty segment
     segments = key.split("/")[1 if store == "file" and key.startswith("/") else 0 :]
     if any(each in ("", ".", "..") for each in segments):
         raise InvalidIdError("an empty path segment in the key, or a segment of dots")
@@ -217,6 +220,7 @@ def _is_origin(text: str, scheme: str | None = None) -> bool:
     if found is None or (scheme is not None and found[1] != scheme):
         return False
     port = found[3]
+    # an origin has one spelling, in which the usual port is left out
     return port is None or (0 < int(port) < 1 << 16 and int(port) != {"http": 80, "https": 443}[found[1]])
 
 

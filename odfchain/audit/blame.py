@@ -78,6 +78,7 @@ def read_rows(
         )
     for row in rows:
         found = row.values.get(vocabulary.offset_column)
+        # records are found by their place in the file, so their own word has to agree
         if found != row.offset:
             raise errors.SchemaError(
                 f"{file}: the record {row.offset} says that its offset is {one_line(str(found))}"
@@ -146,6 +147,7 @@ def find_corrected(
             offset = ref.slice.offset_interval.start + position
             (record,) = read_rows(dataset, ref, vocabulary, offset, offset)
         except errors.ObjectNotFoundError:
+            # older slices are not asked: the newest match may be in this one
             return CorrectedRecord(
                 None, problem=f"not known: the slice of block {ref.sequence_number} is not here"
             )
@@ -178,6 +180,7 @@ def _newest_match(
         for name in key:
             column = table[name]
             value = row.values[name]
+            # a null equals nothing in Arrow, and is a value of a key here
             same = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
             mask = pc.and_(mask, pc.fill_null(same, fill_value=False))
         matches = pc.indices_nonzero(mask)
@@ -315,6 +318,7 @@ def _transaction(
     transform: HashedBlock | None = None
     reads: tuple[InputReads, ...] = ()
     if isinstance(event, ev.ExecuteTransform):
+        # the one in force at that block, which need not be the newest
         transform = chain.nearest("SetTransform", head=block.hash)
         reads = origins.reads_of(locator, block, transform)
     return Transaction(

@@ -273,12 +273,14 @@ class Search:
         before, said = -1, -1
         for rows in key_rows(item, self.columns, self.wanted.schema, others):
             numbers = self.wanted.numbers(rows.keys)
+            # -1 is a key that is not wanted; as an index it gives the last, hence the first condition
             chosen = (numbers >= 0) & self.bad[numbers] & ~rows.back
             if self.changed_only:
                 # the old half of a correction is right before the new one
                 old = np.concatenate(([before], numbers[:-1]))
                 operations = np.concatenate(([said], rows.operations[:-1].astype(np.int64)))
                 chosen &= ~((rows.operations == _NEW) & (operations == _OLD) & (old == numbers))
+                # the two halves of a correction may be in two batches
                 before, said = int(numbers[-1]), int(rows.operations[-1])
             if chosen.any():
                 yield rows, chosen

@@ -118,6 +118,7 @@ def merge_rows(
     """
     _, at_ours, at_theirs = aligned(ours, theirs)
     unknown = np.zeros(len(theirs), dtype=bool) if baseless is None else baseless
+    # -1 is absent: as an index it gives the last row, and in an empty array an error
     known = (at_theirs < 0) | ~unknown[at_theirs] if len(theirs) else at_theirs < 0
     check_same_base(ours, theirs, np.where(known, at_ours, -1), at_theirs)
     alone = theirs.only(at_theirs[(at_ours < 0) & (at_theirs >= 0)])
@@ -144,6 +145,7 @@ def _both(
     torn = np.any([np.zeros(len(ours), dtype=bool), *cells.values()], axis=0)
     torn |= ours.has != theirs.has
     changes = np.any([np.zeros(len(ours), dtype=bool), *taken.values()], axis=0) & ~torn
+    # a row with a conflict is not changed at all, also where other cells of it merge
     result = RowDiff(ours.key, ours.after, ours.has, rows, ours.has, ours.keys).only(changes)
     at = np.flatnonzero(torn)
     kinds = tuple(
@@ -309,6 +311,7 @@ class MergedTables:
         self, tables: Sequence[pa.Table], asked: MergeInput, key: tuple[str, ...], event_time: str
     ) -> None:
         self._asked, self._event_time = asked, event_time
+        # one interval may be part of several ways
         self._net = functools.cache(lambda place: net_of_table(tables[place], key))
         self._none = net_of_table(tables[0].slice(0, 0), key)
 
@@ -361,6 +364,7 @@ def net_of_table(rows: pa.Table, key: tuple[str, ...]) -> RowDiff:
 def _then(one: RowDiff, other: RowDiff) -> RowDiff:
     if not len(one) or not len(other):
         return one if len(one) else other
+    # reversed, the first begins where the second does
     return between(one.reversed(), other)
 
 

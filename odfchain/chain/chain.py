@@ -85,6 +85,7 @@ def check_following(
 ) -> None:
     """Blocks may follow `prev`, whose history is `base`, one after the other; of a new chain without them."""
     for encoded in blocks:
+        # faults of blocks by themselves come first, as in `append`
         check_alone(encoded.block)
     history = ReplayHistory(base)  # rules look at earlier blocks of this group, which are not stored yet
     for name, _, block in blocks:

@@ -81,9 +81,11 @@ class Evidence:
 def evidence_of(one: SignedBranch, other: SignedBranch) -> Evidence:
     """The proof that two branches are, in any order; all is checked, or `SignatureError`."""
     found = [(_statement(branch), branch) for branch in (one, other)]
+    # heads of one number are ordered by hash, so that two of them give one proof in any order
     (low, lower), (high, higher) = sorted(found, key=lambda f: (f[0].sequence_number, f[0].head.digest))
     if low.dataset_id != high.dataset_id:
         raise _refused(f"the heads are of two datasets, {low.dataset_id} and {high.dataset_id}")
+    # the hashes are not needed, only that the blocks hash and link
     _hashes(low, lower.blocks)
     number = low.sequence_number
     there = _hashes(high, higher.blocks).get(number)
@@ -98,6 +100,7 @@ def read_evidence(data: bytes, source: str) -> Evidence:
     """The proof in a file: signatures, hashes, links and the conflict are checked, or `SignatureError`."""
     try:
         evidence = _read(data)
+        # by bytes: other spaces, further members and another order of the heads are changes too
         if evidence.to_bytes() != data:
             raise _refused("it was changed, or not written in canonical form")
     except SignatureError as error:
@@ -117,8 +120,10 @@ def _read(data: bytes) -> Evidence:
             )
             for head in heads
         )
+        # JSON may hold lone surrogates, which cannot be encoded later on
         one.statement.encode("ascii"), other.statement.encode("ascii")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error):
+        # anybody may have written the file: JSON nested too deeply ends in a RecursionError
         raise _refused(f"it is not of the format {FORMAT}") from None
     return evidence_of(one, other)
 
@@ -188,10 +193,12 @@ def prove(one: Claim, other: Claim) -> Evidence | None:
     name, blocks = high.signed.head, list[bytes]()
     for _ in range(needed):
         blocks.append(high.read(name))
+        # only a damaged history has no block here, and `evidence_of` refuses that
         name = decode_header(blocks[-1]).prev_block_hash or name
     lower, higher = _context(low, high, there)
     size = sum(map(len, (*blocks, *lower, *higher)))
     if size * 4 // 3 > ATTEST.evidence_bytes // 2:
+        # what shows where they part goes first: the proof holds without it
         lower, higher = (), ()
         size = sum(map(len, blocks))
     if size * 4 // 3 > ATTEST.evidence_bytes // 2:
@@ -206,6 +213,7 @@ def _context(low: Claim, high: Claim, there: Multihash) -> tuple[tuple[bytes, ..
     other: Multihash | None = there
     try:
         while one is not None and other is not None and one != other:
+            # the limit is for the blocks of both
             if 2 * len(ours) >= ATTEST.evidence_context:
                 return (), ()
             ours.append(low.read(one))
@@ -262,6 +270,7 @@ class EvidenceStore:
         path = folder / f"{evidence.name}.json"
         fsio.make_folder(folder)
         with fsio.locked(self.folder / ".lock"):
+            # the name is of the two heads alone: what is kept may have other blocks, and is as good
             if not fsio.create_file(path, evidence.to_bytes()) and not _is_sound(path):
                 fsio.replace_file(path, evidence.to_bytes())
             known = _sightings(path)

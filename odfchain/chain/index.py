@@ -30,6 +30,7 @@ MERGE = "odfchain/merge"
 
 _COLUMNS = (*EVENT_KINDS, MERGE)
 _NONE = (1 << 64) - 1
+# `<` aligns nothing by itself: the 7 bytes put the numbers at multiples of 8
 _BODY = struct.Struct(f"<32sB7x{len(_COLUMNS)}Q")
 _CRC = struct.Struct("<I4x")
 _LINK = struct.Struct("<32sBQ")
@@ -170,6 +171,7 @@ class ChainIndex:
         for place in range(len(newest_first) - _LINK.size, -1, -_LINK.size):
             digest, column, number = _LINK.unpack_from(newest_first, place)
             link = Link(Multihash.sha3_256(digest), number, _COLUMNS[column])
+            # a merge is an AddData, too
             for kind in {link.kind, link.event_kind}:
                 nearest[_COLUMNS.index(kind)] = number
             pending += _pack(IndexRow(link.hash, link.event_kind, tuple(nearest)))
@@ -180,6 +182,7 @@ class ChainIndex:
     def rebuild(self, head: Link) -> None:
         """Forget everything and index the chain anew."""
         self._head = None
+        # a write drops what follows it, so this drops all rows
         self._write(0, b"")
         self.sync(head)
 
@@ -289,12 +292,14 @@ class ReplayHistory(History):
 
     def nearest(self, *kinds: str) -> MetadataBlock | None:
         blocks = [self._nearest[kind] for kind in kinds if kind in self._nearest]
+        # what was added here is newer than all of the base
         if not blocks and self._base is not None:
             return self._base.nearest(*kinds)
         return max(blocks, key=lambda block: block.sequence_number, default=None)
 
     def push_sources(self) -> dict[str, ev.AddPushSource]:
         if self._push_sources is None:
+            # a copy: `add` changes it, and the base stays as it is
             self._push_sources = dict(self._base.push_sources()) if self._base is not None else {}
         return self._push_sources
 

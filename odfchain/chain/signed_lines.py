@@ -90,6 +90,7 @@ class LineFile(Generic[T]):
             return []
         if len(content) > self.most_bytes():
             return [_bad(1, b"", f"more than {self.most_bytes()} bytes of {self.many}")]
+        # every line ends with a line break, so a whole file has no rest
         *lines, rest = content.split(b"\n")
         found: list[SignedLine[T]] = []
         damaged = 0
@@ -164,6 +165,7 @@ class LineFile(Generic[T]):
         trusted: Collection[statements.Did] = (),
     ) -> Merged:
         """Durably add the valid statements of `received` to those that are here."""
+        # the same bytes bring nothing new, so no signature is verified
         if received == self.content(folder):
             return Merged(0)
         lines = self.lines_of(received, dataset_id)

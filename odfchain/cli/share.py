@@ -302,6 +302,7 @@ def search_command(
             found = workspace.datasets_of(place, text, token=token)
         except errors.OdfchainError as error:
             report_error(error)
+            # the first failure decides, and the other repositories are still searched
             code = code or error.exit_code
             continue
         prefix = str(workspace.repository_url(place)) if "/" in place else f"{place}/"
@@ -439,6 +440,7 @@ def _without_password(alias: str) -> str:
     try:
         return str(PeerUrl.parse(alias))
     except errors.UnsupportedPeerError:
+        # what is not understood may hold a password anywhere
         return "?"
 
 
@@ -511,8 +513,10 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
     from odfchain.transfer.credentials import password_login
 
     if from_stdin:
+        # a line break and one character more: a token that is too long is refused, not cut
         return _known(url, screen.read_line(SHARING.token_bytes + 2).strip())
     if password_stdin:
+        # no `strip`: blanks may be part of a password
         password = screen.read_line(_PASSWORD_CHARACTERS).removesuffix("\n").removesuffix("\r")
         return password_login(url, user or "", password)
     if not screen.is_interactive():

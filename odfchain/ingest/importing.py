@@ -82,6 +82,7 @@ _ZONED = frozenset({ValueKind.ZONED, ValueKind.ZONED_FINE})
 _TYPES: tuple[tuple[frozenset[ValueKind], ds.DataType], ...] = (
     (frozenset({ValueKind.BOOLEAN}), ds.DataTypeBool()),
     (frozenset({ValueKind.WHOLE, ValueKind.LONG}), ds.DataTypeInt64()),
+    # without LONG: a DOUBLE would lose digits, so long numbers among fractions stay text
     (frozenset({ValueKind.WHOLE, ValueKind.FRACTION}), ds.DataTypeFloat64()),
     (frozenset({ValueKind.DATE}), ds.DataTypeDate()),
     (frozenset({ValueKind.LOCAL}), ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")),
@@ -119,6 +120,7 @@ def _kind_of_number(text: str, *, bare_exponent: bool) -> ValueKind | None:
     if _WHOLE.fullmatch(text):
         if len(text) <= EXACT_DIGITS:
             return ValueKind.WHOLE
+        # a BIGINT has 19 digits and a sign; `int` raises for texts of some thousand digits
         if len(text) > 20 or int(text) not in _BIGINT:
             return ValueKind.HUGE
         return ValueKind.LONG if len(text.lstrip("-")) > EXACT_DIGITS else ValueKind.WHOLE
@@ -136,6 +138,7 @@ def _kind_of_number(text: str, *, bare_exponent: bool) -> ValueKind | None:
         return None  # such as 12E3, which is a code more often than a number
     digits = mantissa.replace(".", "").strip("0")
     found = float(text)
+    # smaller numbers are subnormal, and keep fewer digits
     kept = not digits or sys.float_info.min < abs(found) < math.inf
     exact = kept and (len(digits) <= EXACT_DIGITS or Decimal(repr(found)) == Decimal(text))
     return ValueKind.FRACTION if exact else ValueKind.HUGE
@@ -150,6 +153,7 @@ def _kind_of_time(text: str) -> ValueKind:
         if match is None:
             return ValueKind.TEXT
         minute, second, fraction, zone = match.groups(default="")
+        # raises also where the moment in UTC is before the year 1 or after 9999
         dt.datetime.fromisoformat(minute + second + (zone or "Z")).astimezone(dt.UTC)
     except (ValueError, OverflowError):
         return ValueKind.TEXT
@@ -417,6 +421,7 @@ def _records(path: Path, read: src.ReadStep, scratch: Path, reserved: Collection
             column = columns.get(name)
             if column is None:
                 column = columns[name] = ColumnValues()
+                # at once: objects with ever new names must not fill the memory
                 check_count(list(columns), str(path))
             if value is not None:
                 column.add_json(value, row)
@@ -430,6 +435,7 @@ def _records(path: Path, read: src.ReadStep, scratch: Path, reserved: Collection
 def _check_case(names: list[str], file: str) -> None:
     folded: dict[str, str] = {}
     for name in names:
+        # Spark compares names without case, so such columns would be one
         other = folded.setdefault(name.casefold(), name)
         if other != name:
             raise BadInputError(
@@ -541,6 +547,7 @@ def name_for(path: Path, name: str | None) -> DatasetAlias:
         return DatasetAlias.parse(name)
     extension = extension_of(path)
     stem = path.name[: -len(extension)] if extension else path.stem
+    # NFKD does not take ß apart, and `ignore` would drop it
     ascii_only = unicodedata.normalize("NFKD", stem.replace("ß", "ss")).encode("ascii", "ignore").decode()
     words = [re.sub(r"[^A-Za-z0-9]+", "-", word).strip("-") for word in ascii_only.split(".")]
     made = ".".join(word for word in words if word)[: LIMITS.name_bytes].rstrip(".-")
@@ -579,6 +586,7 @@ def plan_import(
         f"# The columns are those of {printable(path.name)}, of which `odfchain import` inferred the types.\n"
         f"# Later files are read as this says: odfchain ingest {name} FILE\n"
     ) + dump_yaml(snapshot_document(snapshot))
+    # read back, so that the dataset is what its manifest says
     (read_back,) = read_snapshots(text)
     return ImportPlan(inferred, read_back, text, merge, tuple(key), event_time, tuple(notes))
 

@@ -56,6 +56,7 @@ class CsvRecords:
 
     def __iter__(self) -> Iterator[list[str | None]]:
         quote, separator = self._dialect.quote, self._dialect.separator
+        # a byte order mark is no part of the first name
         encoding = "utf-8-sig" if self._dialect.encoding == "utf-8" else self._dialect.encoding
         with storage_errors(self._path), self._path.open("r", encoding=encoding, newline="") as stream:
             for line in stream:
@@ -66,6 +67,7 @@ class CsvRecords:
                 if not body:
                     continue
                 if quote and quote in body:
+                    # with its line break, which may be part of a quoted field
                     yield list(self._fields(line, stream))
                 else:
                     yield [field or None for field in body.split(separator)]
@@ -102,6 +104,7 @@ class CsvRecords:
             if match is None:
                 pieces.append(line[at:])
                 size += len(line) - at
+                # a forgotten quote would take the rest of the file into memory
                 if size > INPUT.record_bytes:
                     raise self._fault(
                         begun,
@@ -249,10 +252,12 @@ def scan_text(
     decoder = codecs.getincrementaldecoder(encoding)()
     ascii_based = encoding in ("utf-8", "ascii")
     separator = csv.separator.encode() if csv is not None else b","
+    # CR stands for no separator: it is expected anyway
     control_separator = separator if separator in _CONTROLS else b"\r"
     shape = _CsvShape(csv) if csv is not None and ascii_based else None
     size, lines = 0, 0
     bom, ended = False, True
+    # in other encodings a byte says nothing about a character
     controls = not ascii_based
     lengths, bound = _LineLengths(LONGEST_SHORT_LINE), _LineLengths(INPUT.record_bytes)
     with storage_errors(path), path.open("rb") as stream:
@@ -260,6 +265,7 @@ def scan_text(
             if size == 0:
                 bom = chunk.startswith(codecs.BOM_UTF8)
             try:
+                # ASCII needs no decoding, unless the chunk before ended within a character
                 if not (ascii_based and chunk.isascii() and not decoder.getstate()[0]):
                     decoder.decode(chunk)
             except UnicodeDecodeError as error:
@@ -280,6 +286,7 @@ def scan_text(
             if progress is not None:
                 progress(len(chunk))
         try:
+            # the file may end within a character
             decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
             raise _invalid(path, encoding, error, lines + 1) from None
@@ -287,6 +294,7 @@ def scan_text(
     irregular, multiline = csv is not None, False
     if shape is not None:
         irregular, multiline = shape.irregular, shape.multiline
+        # separators were taken as expected, and a quoted field may hold one
         controls = controls or (shape.quotes and separator in _CONTROLS)
     return TextTraits(size, bom, multiline, irregular, controls, lengths.long, known)
 
@@ -357,6 +365,7 @@ class _CsvShape:
         quoted = bool(self._quote) and self._quote in chunk
         self._sure = not (
             b"\0" in chunk
+            # escape and quote may be in two chunks
             or (self._escaped and self._escaped in self._last + chunk)
             or _blank_line(chunk, low)
             or (quoted and not self._quotes_fit(chunk[3:] if first and bom else chunk, first=first))
@@ -370,6 +379,7 @@ class _CsvShape:
         self._last = chunk[-1:]
 
     def _quotes_fit(self, chunk: bytes, *, first: bool) -> bool:
+        # the beginning of the file is as good as a line break
         before = b"\n" if first else self._last
         data = np.frombuffer(before + chunk + b"\n", dtype=np.uint8)
         at = np.flatnonzero(data[1:-1] == self._quote[0]) + 1
@@ -398,6 +408,7 @@ class _LineLengths:
     def add(self, chunk: bytes) -> None:
         at = -self._begun
         while not self.long and len(chunk) - at > self._most:
+            # all lines up to the last break within reach are short, so none of them is looked at
             end = chunk.rfind(b"\n", max(at, 0), max(at + self._most + 1, 0))
             self.long = end < 0
             self.start = at

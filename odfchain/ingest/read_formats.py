@@ -95,6 +95,7 @@ def _batches(source: ParquetSource, target: pa.Schema, file: str) -> Iterator[pa
 def _first_finer(column: pa.Array, target: pa.DataType) -> int:
     # only after a cast has failed
     low, high = 0, len(column)
+    # rows before `low` can be cast
     while high - low > 1:
         middle = (low + high) // 2
         try:
@@ -179,6 +180,7 @@ def read_step_for(path: Path, input_format: str | None, declared: src.ReadStep |
     if declared is not None and isinstance(declared, cls):
         return declared
     if declared is None:
+        # nothing is declared, so a CSV file has to name its columns itself
         return src.ReadStepCsv(header=True, infer_schema=True) if cls is src.ReadStepCsv else cls()
     return cls(ddl_schema=declared.ddl_schema, schema=declared.schema)
 
@@ -258,6 +260,7 @@ class _Opening:
         header = read_csv.header_of(path, dialect, file)
         plain, plain_dialect, multiline = path, dialect, traits.multiline
         if traits.irregular:
+            # the copy is in the default dialect, whatever the file is in
             plain, plain_dialect = self.scratch / f"rewritten-{uuid.uuid4().hex}", read_csv.CsvDialect()
             multiline = read_csv.rewrite_csv(path, plain, dialect, file)
         from odfchain.spark.input_frames import CsvInput
@@ -284,6 +287,7 @@ class _Opening:
             try:
                 schema = found.infer()
             except Exception as error:
+                # the file is read again: which record is wrong, Spark does not say
                 raise malformed() or explain(error, file=file) from error
         elif schema is None:
             text = ds.optional(ds.DataTypeString())
@@ -293,6 +297,7 @@ class _Opening:
             dataclasses.replace(frame, short=not (traits.long_lines or multiline)),
             tuple(notes),
             malformed,
+            # where quoted fields hold line breaks, lines are not records
             None if traits.multiline or traits.lines is None else traits.lines - has_header,
         )
 
@@ -368,6 +373,7 @@ def dialect_of(read: src.ReadStepCsv) -> read_csv.CsvDialect:
     for name in ("quote", "escape"):
         if given[name] == given["separator"]:
             raise SchemaError(f"read.{name}: {given[name]!r} is the separator already")
+    # a quote that escapes quotes is a doubled quote, which is always understood
     escape = "" if given["escape"] == given["quote"] or not given["quote"] else given["escape"]
     return read_csv.CsvDialect(given["separator"], given["quote"], escape, read_csv.codec_name(read.encoding))
 
@@ -394,6 +400,7 @@ def _match_header(path: Path, header: list[str], names: list[str]) -> tuple[list
         return header, [f"columns are in another order than the schema; matched by name: {_listed(header)}"]
     missing = [n for n in names if n not in header]
     extra = [n for n in header if n not in names]
+    # a name that the schema has at another place is no renaming: columns would be swapped
     if len(header) == len(names) and all(
         h == n or h not in names for h, n in zip(header, names, strict=True)
     ):

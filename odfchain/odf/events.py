@@ -96,6 +96,7 @@ class ExecuteTransformInput:
     @property
     def last_offset(self) -> int | None:
         """The last record of the input that has been taken in so far."""
+        # not `or`: the first record has offset 0
         return self.prev_offset if self.new_offset is None else self.new_offset
 
     @property
@@ -103,6 +104,7 @@ class ExecuteTransformInput:
         """Number of records taken in by this transaction."""
         if self.new_offset is None:
             return 0
+        # offsets count from 0, so without a previous one there are `new_offset` + 1 records
         return self.new_offset + 1 if self.prev_offset is None else self.new_offset - self.prev_offset
 
 
@@ -216,6 +218,7 @@ class AttachmentsEmbedded(Variant):
     items: tuple[AttachmentEmbedded, ...]
 
 
+# a union of one member in the specification (`schemas/odf.fbs`)
 Attachments: TypeAlias = AttachmentsEmbedded
 
 

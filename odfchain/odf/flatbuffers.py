@@ -51,6 +51,7 @@ class TableView:
         offset = self._slots[slot]
         if offset == 0:
             return 0
+        # the first four bytes of a table are its distance to the vtable
         if offset < 4 or offset + width > self._span:
             raise CodecError(f"a field at offset {offset} lies outside its table of {self._span} bytes")
         return self.pos + offset
@@ -69,6 +70,7 @@ class FlatBuffer:
 
     def root_position(self) -> int:
         """Position of the table that the first four bytes point at."""
+        # four bytes lead to the root, and a table has four of its own at least
         if self.size < 8:
             raise CodecError(f"a buffer of {self.size} bytes is too short")
         return self.follow(0)
@@ -82,6 +84,7 @@ class FlatBuffer:
     def follow(self, pos: int) -> int:
         """The position that the unsigned offset at `pos` points to (`pos` has been checked by the caller)."""
         target: int = pos + _u32(self.data, pos)[0]
+        # an offset of 0 is its own target; tables, vectors and strings all begin with four bytes
         if target + 4 > self.size or target == pos:
             raise CodecError(f"an offset at byte {pos} points outside the buffer")
         return target
@@ -90,6 +93,7 @@ class FlatBuffer:
         """The table at `pos` (four readable bytes are there); depth and vtable are checked."""
         if depth > self.limits.flatbuffer_depth:
             raise CodecError(f"tables nest deeper than {self.limits.flatbuffer_depth}")
+        # as `visit`, without a call for each table; the error is raised there
         self._visits -= 1
         if self._visits < 0:
             self.visit(0)
@@ -98,6 +102,7 @@ class FlatBuffer:
         if vtable < 0 or vtable + 4 > size:
             raise CodecError(f"the vtable of the table at byte {pos} lies outside the buffer")
         length, span = _u16x2(self.data, vtable)
+        # a vtable is 16-bit numbers: its own length, that of the table, and the slots
         if length < 4 or length & 1 or vtable + length > size or span < 4 or pos + span > size:
             raise CodecError(f"the vtable at byte {vtable} does not fit into the buffer")
         slots = _slots_struct((length - 4) >> 1).unpack_from(self.data, vtable + 4)
@@ -140,6 +145,7 @@ class FlatBuffer:
             )
         if count > self.limits.list_items:
             raise CodecError(f"a vector of {count:,} elements (at most {self.limits.list_items:,})")
+        # paid for before any element is read, so a long vector fails at once
         self.visit(1 + count)
         return start + 4, count
 
@@ -200,12 +206,14 @@ class FlatBufferBuilder:
     def push_offset(self, target: int) -> None:
         """Push the distance from here to the object at offset `target`."""
         self.prep(4, 0)
+        # an offset counts from its own place, which is four bytes further on once it is pushed
         self._parts.append(_U32(self.size - target + 4))
         self.size += 4
 
     def byte_vector(self, data: bytes) -> int:
         """Push a length-prefixed `[ubyte]` and return its offset."""
         length = len(data)
+        # padding goes behind the bytes, so that the length in front of them is aligned
         self.prep(4, length)
         self._parts.append(_U32(length) + data)
         self.size += length + 4
@@ -222,6 +230,7 @@ class FlatBufferBuilder:
     def offset_vector(self, targets: list[int]) -> int:
         """Push a vector of offsets and return its own offset."""
         self.prep(4, 4 * len(targets))
+        # back to front, so the first element ends up right behind the count
         for target in reversed(targets):
             self._parts.append(_U32(self.size - target + 4))
             self.size += 4
@@ -234,8 +243,10 @@ class FlatBufferBuilder:
         self.prep(4, 0)
         parts = self._parts
         placeholder = len(parts)
+        # the distance to the vtable is known only once it is clear whether one is shared
         parts.append(b"")
         table = self.size = self.size + 4
+        # a slot past the end of a vtable reads as absent, and other builders cut these as well
         while slots and not slots[-1]:
             slots.pop()
         entries = struct.pack(

@@ -16,6 +16,7 @@ from odfchain.odf.enums import TimeUnit
 from odfchain.text import one_line
 
 _UNIONS = re.compile(
+    # the first alternative that fits is taken, so `TransformResponse` is before `Transform`
     "DataType|ReadStep|MergeStrategy|EventTimeSource|SourceCaching|FetchStep|PrepStep|TransformResponse|"
     "Transform|Attachments|RawQueryResponse"
 )

@@ -149,6 +149,7 @@ class _Strategy(Variant):
 class MergeStrategyAppend(_Strategy):
     """Every row is appended as it is."""
 
+    # asked of every strategy; as a class variable it is no field, so no document has it
     primary_key: ClassVar[tuple[str, ...]] = ()
 
 

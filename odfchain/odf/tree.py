@@ -125,6 +125,7 @@ def describe(value: Any) -> str:
 
 
 def _read_int(bounds: range, value: Any, path: str) -> int:
+    # a bool is an int in Python, and `true` is no number in a document
     if isinstance(value, bool) or not isinstance(value, int):
         raise ManifestError(f"must be an integer, not {describe(value)}", path=path)
     if value not in bounds:
@@ -315,6 +316,7 @@ def _is_reference(value: Any) -> bool:
 
 
 def _older_spelling(tree: dict[str, Any]) -> dict[str, Any]:
+    # an ODF schema has no other name, so what is next to it needs the newer names
     if "schema" in tree:
         return tree
     return {("schema" if key in ("ddlSchema", "rawArrowSchema") else key): item for key, item in tree.items()}

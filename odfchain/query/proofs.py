@@ -82,6 +82,7 @@ def prove(
     Raises:
         QueryError: it is wrong, or its rows have no form in JSON.
     """
+    # lone surrogates have no UTF-8, and must not raise here
     if (size := len(query.encode("utf-8", "surrogatepass"))) > QUERY_BYTES:
         raise errors.QueryError(f"the query has {size:,} bytes; at most {QUERY_BYTES:,} are signed")
     if skip < 0 or limit < 0 or max(skip, limit) >= 10**18:
@@ -146,6 +147,7 @@ def _is_ordered(query: str) -> bool:
             if token.token_type is TokenType.ORDER_BY and not depth:
                 return True
     except SqlglotError:
+        # what sqlglot cannot read the engine may; at worst a note is given that is not needed
         pass
     return False
 
@@ -158,6 +160,7 @@ def node_key(workspace: WorkspaceFiles) -> DatasetKey:
         key = DatasetKey.generate()
         if fsio.create_file(path, key.to_pem(), mode=0o600):
             return key
+    # also where another process has made the key meanwhile: that one is the node's
     return read_key_file(path)
 
 

@@ -131,6 +131,7 @@ def _merged(
         if stats is None or not stats.has_null_count:
             return None
         nulls += stats.null_count
+        # only nulls: it has no bounds to report, and adds none to those of the others
         if stats.null_count == group.num_rows:
             continue
         low, high = bounds_of(stats, kind) if stats.has_min_max else (None, None)
@@ -173,6 +174,7 @@ def _raw(value: Any, kind: pa.DataType) -> Value | None:
     if t.is_boolean(kind):
         return bool(value)
     if t.is_unsigned_integer(kind):
+        # Parquet has signed physical types only: raw bounds of unsigned columns may be negative
         return int(int(value) % (1 << int(kind.bit_width)))
     if t.is_integer(kind) or t.is_date32(kind):
         return int(value)
@@ -202,6 +204,7 @@ def shown(value: Value, kind: pa.DataType) -> Any:
         seconds, rest = divmod(int(value), 10**9)
         return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{_fraction(rest)}"
     if isinstance(value, Decimal):
+        # `str` gives some decimals an exponent
         return format(value, "f")
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
@@ -226,7 +229,9 @@ def stats_text(stats: FileStats) -> str | None:
         return None
     others = sorted(stats.present - by_name.keys())
     try:
+        # a text in the text: slices of one schema share it, so reading parses it once (`_names`)
         names = json.dumps([[[c.name, str(c.type)] for c in stats.columns], others])
+        # not every type can be found again by its name
         if any(_type_named(str(each.type)) != each.type for each in stats.columns):
             return None
         text = json.dumps([stats.row_count, names, [_column(each) for each in stats.columns]])

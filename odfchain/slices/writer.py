@@ -206,6 +206,7 @@ class _ObservedFile(io.RawIOBase):
             # Arrow's writer closes itself when it is abandoned after an error; the file is gone by then.
             return len(view)
         written = 0
+        # an unbuffered file may take less than it is given
         while written < len(view):
             written += self._stream.write(view[written:])
         for observer in self._observers:
@@ -260,6 +261,7 @@ class ObservedParquet:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows in the schema of the file."""
+        # observers are called one batch after the other, and no more than one is kept waiting
         self._wait()
         if self._executor is None:
             self._observe(rows)
@@ -281,6 +283,7 @@ class ObservedParquet:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
+                # the last rows may still be with the observers, and what one raises ends the slice
                 self._wait()
                 if self._metadata is not None:
                     self._writer.add_key_value_metadata(self._metadata)
@@ -289,6 +292,7 @@ class ObservedParquet:
             self._file.close()
         if kind is None:
             for observer in self._observers:
+                # after the writer is closed: the footer is part of the physical hash
                 observer.finish()
 
 
@@ -315,6 +319,7 @@ def parquet_writer(
         use_dictionary=_leaf_paths(schema, dictionary),
         column_encoding={vocabulary.offset_column: "DELTA_BINARY_PACKED"},
         write_statistics=True,
+        # an `ARROW:schema` entry would be a second schema: the chain's is the one that counts (RFC-012)
         store_schema=False,
         metadata_collector=collected,
     )
@@ -323,6 +328,7 @@ def parquet_writer(
 class _AnnotatingWriter(pq.ParquetWriter):  # type: ignore[misc]
     """Takes 16 bytes where the file has UUIDs."""
 
+    # `write_batch` of pyarrow comes through here too
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
         annotated = pa.schema([f.with_type(self.schema.field(f.name).type) for f in table.schema])
         columns = [
@@ -369,6 +375,7 @@ def write_slice(batches: Iterable[pa.RecordBatch], spec: SliceSpec) -> SliceFact
     try:
         return _write(first, rows, schema, spec, path)
     except BaseException:
+        # also after an interrupt: nothing else knows of the file
         path.unlink(missing_ok=True)
         raise
 
@@ -508,6 +515,7 @@ def _check_items(column: pa.Array, name: str, data_type: pa.DataType) -> None:
     elif pa.types.is_struct(data_type):
         for field, values in zip(data_type, column.flatten(), strict=True):
             path = f"{name}.{field.name}"
+            # `flatten` makes members null where the struct is null, and those are not missing
             nulls = values.null_count - column.null_count
             if nulls and not field.nullable:
                 raise _missing(name, f"Column `{path}` contains {nulls} null values")

@@ -118,6 +118,7 @@ def _check_depth(record: json_values.Record) -> None:
     most = INPUT.type_depth
     for name, value in record.items():
         level, depth = [value], 0
+        # level by level, not by recursion: how deep a record is, strangers decide
         while level := [v for v in level if isinstance(v, list | dict)]:
             depth += 1
             if depth > most:
@@ -149,6 +150,7 @@ def record_batches(
     except json_values.RecordError as error:
         raise DocumentInputError(marker(_KIND, message=error.message, row=error.row or 0)) from None
     except OSError as error:
+        # a full disk is no fault of the document
         if error.errno in _FULL:
             raise
         message = f"cannot be read: {error.strerror or error}"
@@ -203,6 +205,7 @@ def piece_batches(
                     continue
                 except UnsureError:
                     reader.tries -= 1
+            # first as it went for the piece before; one try where both are the same
             for way in dict.fromkeys((marked, True)):
                 with contextlib.suppress(UnsureError):
                     columns, marked = document.columns(members, piece.rows, fields, marked=way), way
@@ -437,4 +440,5 @@ class RecordsInput:
                 here = source if file.files is None else source.moved(str(file.here()))
                 yield from record_batches(here.records(), fields)
 
+        # one row in one partition: the document is read once, by one worker
         return session.range(0, 1, 1, 1).mapInArrow(read, schema)

@@ -200,6 +200,7 @@ def make_folder(path: Path, *, mode: int = 0o755) -> None:
         folder = folder.parent
     for part in reversed(missing):
         with storage_errors(part):
+            # another process may have made it meanwhile
             part.mkdir(mode=mode, exist_ok=True)
         sync_folder(part.parent)
 
@@ -419,6 +420,7 @@ class LocalScratch:
             with self._path.open("rb") as stream:
                 return os.pread(stream.fileno(), count, start)
         except OSError:
+            # a cache that cannot be read is as good as an empty one
             return b""
 
     def _begin(self, first: Path) -> None:
@@ -427,6 +429,7 @@ class LocalScratch:
         copy = temp_path(self._path.parent)
         try:
             shutil.copyfile(first, copy)
+            # whole or not at all: another process may read the file already
             copy.replace(self._path)
         except OSError:
             remove_quietly(copy)

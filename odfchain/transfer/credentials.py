@@ -48,6 +48,7 @@ def origin_of(url: PeerUrl) -> str | None:
         port = parts.port
     except ValueError:
         return None
+    # `example.org.` is the same host
     host = parts.hostname.rstrip(".")
     shown = f"[{host}]" if ":" in host else host
     return f"{scheme}://{shown}" + (f":{port}" if port not in (None, PORTS[scheme]) else "")
@@ -109,6 +110,7 @@ class Credentials:
 
     def remove(self, url: PeerUrl | None) -> list[str]:
         """Forget the token for a URL, or all; returns the origins that they were for."""
+        # the folder of the lock may not be there either
         if not self.path.exists():
             return []
         with fsio.locked(self._lock):
@@ -129,6 +131,7 @@ class Credentials:
     def _read(self) -> dict[str, str]:
         try:
             with self.path.open("rb") as stream:
+                # of the open file: the path may lead to another one by now
                 mode = os.fstat(stream.fileno()).st_mode & 0o777
                 data = stream.read(SHARING.credentials_bytes + 1)
         except (FileNotFoundError, NotADirectoryError):

@@ -357,6 +357,7 @@ class Sharing:
         if alias is not None:
             raise errors.UsageError(f"{dataset.alias} already exists; `rename` gives it another name")
         known = _known(dataset, AliasKind.PULL, f"name it: odfchain pull URL --as {dataset.alias}")
+        # no token: the place is remembered only, and the workspace may be a copy from elsewhere
         return self._pull(self.place_of(known), known, dataset.alias, options, None, progress)
 
     def pull_branch(

@@ -248,6 +248,7 @@ def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.D
     """
     if declared is None:
         return found
+    # the first four are the system columns, which `result_fields` makes
     for field in declared.fields[4:]:
         now = found.field(field.name)
         if now is None:
@@ -271,6 +272,7 @@ def whole_pairs(frame: DataFrame, operation: str) -> DataFrame:
     codes = {op: op.code for op in OperationType}
     in_order = Window.orderBy("i")
     op = F.col(operation)
+    # the last row has no next one: a null would make the whole condition null
     following = F.coalesce(F.lead(op).over(in_order), F.lit(-1)) == codes[OperationType.CORRECT_TO]
     leading = F.coalesce(F.lag(op).over(in_order), F.lit(-1)) == codes[OperationType.CORRECT_FROM]
     whole = (
@@ -278,6 +280,7 @@ def whole_pairs(frame: DataFrame, operation: str) -> DataFrame:
         .when((op == codes[OperationType.CORRECT_TO]) & ~leading, codes[OperationType.APPEND])
         .otherwise(op)
     )
+    # these ids have the order of the rows within one partition only
     numbered = frame.coalesce(1).withColumn("i", F.monotonically_increasing_id())
     return numbered.withColumn(operation, whole).sortWithinPartitions("i").drop("i")
 

@@ -94,6 +94,7 @@ class _Inputs:
         forms = {}
         for snapshot in pending:
             now = _after(snapshot.metadata, _Present())
+            # the dataset gets its id when it is made; until then one that goes by its name
             stand_in = DatasetId(sha3_256(str(snapshot.name).encode()).digest())
             forms[snapshot.name] = _Input(
                 id=stand_in, name=snapshot.name, schema=now.schema, vocabulary=now.vocabulary
@@ -328,6 +329,7 @@ def update_dataset(
         name, find = str(dataset.alias), workspace.columns_of
         check_declared(given, name, find, dataset.id, before, may_drop=drop_constraints)
     if state is StateChange.REBUILD and before.last_execution is not None:
+        # a rebuild is asked for by a transform, also where the query itself stays
         found += [event for event in given if isinstance(event, SetTransform) and event not in found]
     found = list(with_versions(dataclasses.replace(snapshot, metadata=tuple(found)), config).metadata)
     if checker is not None:
@@ -340,6 +342,7 @@ def update_dataset(
         kept = _settle_state(dataset, before, transform, state, finish, progress)
         found = [kept if event is transform else event for event in found]
         if state is StateChange.FROM_NOW:
+            # `finish` may have added blocks, and what follows is committed after those
             before = DatasetState.read(dataset.chain)
     if found:
         try:

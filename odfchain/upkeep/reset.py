@@ -82,6 +82,7 @@ def places_with(
     options = options_of(workspace.config.share)
 
     def ask(alias: str, kinds: tuple[str, ...]) -> Remote:
+        # a URL may hold a password, which is left out only once it is parsed
         shown = "a place that is not understood" if "://" in alias else alias
         try:
             url = resolve_remote(alias, Repositories(workspace.root))
@@ -192,6 +193,7 @@ class ResetPlan:
 def find_block(dataset: DatasetFiles, text: str) -> Multihash:
     """The block that a hash or a sequence number of the present chain means."""
     if text.isascii() and text.isdigit():
+        # `int` raises for texts of some thousand digits, and no chain has so many blocks
         return points.block_at(dataset, int(text[:20]))
     try:
         name = Multihash.parse(text)
@@ -313,6 +315,7 @@ def _on_other_references(dataset: DatasetFiles, blocks: Sequence[Multihash]) -> 
             if name in numbers or block.sequence_number < oldest:
                 first = min(first, numbers.get(name, first))
                 break
+    # what leads to one of them leads to all older ones
     return frozenset(blocks[first:])
 
 

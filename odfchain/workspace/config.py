@@ -77,6 +77,7 @@ class SparkConfig:
     @property
     def is_local(self) -> bool:
         """True if all of Spark is in processes of this machine that share memory."""
+        # not `startswith`: `local-cluster[…]` has processes of its own
         return self.remote is None and self.master.partition("[")[0] == "local"
 
 
@@ -396,6 +397,7 @@ def config_path(dataset: DatasetFiles) -> Path:
 def read_config(dataset: DatasetFiles) -> DatasetConfig:
     """Read the settings of a dataset; the defaults when it has no such file."""
     path = config_path(dataset)
+    # one byte more than is allowed: a file that is too long is refused, not cut
     data = fsio.read_start(path, LIMITS.manifest_bytes + 1)
     if data is None:
         return DatasetConfig()
@@ -406,6 +408,7 @@ def read_config(dataset: DatasetFiles) -> DatasetConfig:
 def snapshots_of(dataset: DatasetFiles, settings: SnapshotsConfig) -> SnapshotsConfig:
     """Profile settings in force for a dataset, given its workspace's; errors as `read_config`."""
     own = read_config(dataset).snapshots or OwnSnapshots()
+    # not `or` for the guard: an empty text means that there is none
     return SnapshotsConfig(
         profile=own.profile or settings.profile, guard=settings.guard if own.guard is None else own.guard
     )
@@ -494,4 +497,5 @@ def _means(text: str, real: Path, name: str) -> bool:
         return False
     if text.endswith(BELOW):
         return real.is_relative_to(path.resolve())
+    # users may name the folder of the workspace, or the settings' folder in it
     return real in (path.resolve(), (path / name).resolve())

@@ -80,6 +80,7 @@ def recorded_constraints(event: SetAttachments | None) -> Constraints:
 
 
 def _only_ids(ref: DatasetRefAny) -> DatasetId | None:
+    # a name in a chain would mean another dataset in each workspace
     return ref.id if isinstance(ref, RemoteDatasetId) and ref.repo is None else None
 
 
@@ -90,6 +91,7 @@ def resolved_attachments(event: SetAttachments, resolve: Resolve) -> SetAttachme
         return event
     declared = parse_constraints(text, resolve)
     content = _with_ids(text, lambda _, name: resolve(parse_ref_any(name)))
+    # names are replaced in the text, so what the text means now is compared
     if parse_constraints(content, _only_ids) != declared:
         raise fault("write the names of datasets plainly, or in quotes")
     return _attached(event, content)
@@ -101,7 +103,8 @@ def referenced_names(event: SetAttachments) -> list[DatasetRefAny]:
 
     def seen(ref: DatasetRefAny) -> DatasetId:
         found.append(ref)
-        return DatasetId(bytes(32))
+        # an id of its own for each: equal keys to one dataset are a fault
+        return DatasetId(len(found).to_bytes(32, "big"))
 
     try:
         text = attached_text(event)
@@ -139,6 +142,7 @@ def _constraints(tree: Any, resolve: Resolve) -> Constraints:
         raise ManifestError(f"a list of at most {LIMITS.foreign_keys} is expected", path="foreignKeys")
     found = [_foreign_key(item, f"foreignKeys[{index}]", resolve) for index, item in enumerate(declared)]
     for index, one in enumerate(found):
+        # keys that differ by what happens on a violation are one key
         if any(
             (o.columns, o.dataset, o.changes) == (one.columns, one.dataset, one.changes)
             for o in found[:index]

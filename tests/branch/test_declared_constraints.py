@@ -20,6 +20,7 @@ from odfchain.workspace.declared_constraints import (
     OnViolation,
     moved_attachments,
     parse_constraints,
+    referenced_names,
     resolved_attachments,
 )
 from tests.kit.branch_cases import run_here
@@ -117,6 +118,15 @@ def scene(tmp_path: Path) -> Scene:
     for name, spec in CASE["datasets"].items():
         scene.add(name, spec)
     return scene
+
+
+def test_all_datasets_are_named_also_where_equal_columns_refer_to_two() -> None:
+    text = "foreignKeys:\n" + "".join(
+        f"  - {{columns: [a], references: {{dataset: {name}}}}}\n" for name in ("x", "y")
+    )
+    item = ev.AttachmentEmbedded(path="CONSTRAINTS.yaml", content=text)
+    event = ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=(item,)))
+    assert [str(ref) for ref in referenced_names(event)] == ["x", "y"]
 
 
 def test_attachments_that_would_drop_the_file_need_consent(scene: Scene, tmp_path: Path) -> None:
