@@ -233,8 +233,9 @@ class AssetLock(OwnErrors):
             raise errors.UsageError(
                 "a prefix is for copies that are called as their sources", hint="--layout source-key"
             )
+        chosen = stores or StoreOptions()
         options = relocating.RelocateOptions(
-            layout=named_as, prefix=None if prefix is None else _folder(prefix),
+            layout=named_as, prefix=None if prefix is None else _folder(prefix), jobs=chosen.jobs,
             overwrite=overwrite, checksum=checksum, relative_to=root, sources_in=self.folder,
         )  # fmt: skip
         target = _folder(to)
@@ -242,7 +243,6 @@ class AssetLock(OwnErrors):
         checksums = checksum or "file_checksum" in self.table.schema.names
         if dry_run:
             return AssetLock(table_of(relocating.described_plan(planned, options), checksums=checksums), root)
-        chosen = stores or StoreOptions()
         named = replace(chosen, endpoints=[*chosen.endpoints, *filter(None, [target.endpoint])])
         found = relocate(
             planned, self._stores(chosen), _stores(root, named, ours=True),

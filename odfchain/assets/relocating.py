@@ -75,6 +75,8 @@ class RelocateOptions:
     """The folder of the new lock: copies in it are named relative to it."""
     sources_in: Path | None = None
     """The folder of the lock whose objects are copied."""
+    jobs: int = JOBS
+    """Copies at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +290,7 @@ def relocate(
             return error
         return facts, True
 
-    with ThreadPoolExecutor(JOBS) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool:
         for item, found in zip(planned, pool.map(one, planned), strict=True):
             if isinstance(found, errors.OdfchainError):
                 faults.append(AssetFault(item.row.item_id, item.row.asset_key, found))

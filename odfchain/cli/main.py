@@ -182,7 +182,11 @@ def cli(
     ctx.obj = Globals(workspace, quiet, yes, debug)
     if no_color or os.environ.get("NO_COLOR"):
         ctx.color = False
-        os.environ["NO_COLOR"] = "1"  # rich looks there
+        if not os.environ.get("NO_COLOR"):  # rich looks there
+            os.environ["NO_COLOR"] = "1"
+            ctx.call_on_close(
+                lambda: os.environ.pop("NO_COLOR")
+            )  # another command of this process may have colours
 
 
 @command("completions")

@@ -65,7 +65,7 @@ def recomputed(session: SparkSession, frame: DataFrame, sql: str) -> str | None:
     """As `refusal`, for the query of a derivative, which others compute again."""
     transform = TransformSql(engine="spark", query=sql)
     try:
-        resolved_query(session, transform, dict.fromkeys(TABLES, frame.schema), note=lambda _: None)
+        resolved_query(session, transform, dict.fromkeys(TABLES, frame.schema), views={}, note=lambda _: None)
     except QueryError as error:
         said = str(error)
         clear = "\n" not in said and "Exception" not in said and len(said) < 500 and error.hint
