@@ -148,3 +148,24 @@ def _cells(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+# How a worker says, inside any other text, what was wrong with the rows that it was given: the message of a
+# failed task goes through the JVM to the driver, each of which wraps it in texts of its own.
+
+_MARKER = re.compile(r"odfchain\{(.*?)\}odfchain", re.DOTALL)
+
+
+def marker(kind: str, **fields: str | int) -> str:
+    """A message that `find_marker` recognises inside any other text."""
+    body = json.dumps({"kind": kind, **fields}, ensure_ascii=True)
+    return f"odfchain{body}odfchain"
+
+
+def find_marker(text: str) -> dict[str, str | int] | None:
+    """The first marker in a message."""
+    match = _MARKER.search(text)
+    try:
+        return None if match is None else dict(json.loads("{" + match.group(1) + "}"))
+    except ValueError:
+        return None

@@ -32,10 +32,9 @@ from odfchain.odf import sources as src
 from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, TAKES_BACK
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.times import Duration, Timestamp
-from odfchain.slices.marker import marker
 from odfchain.spark.input_frames import ROW_ID
 from odfchain.spark.types import RESERVED, all_of, any_of, col, comparable, latest_rows, physical_type
-from odfchain.text import cut
+from odfchain.text import cut, marker
 from odfchain.workspace.config import DuplicateKeys, LateEdits
 from odfchain.workspace.dataset_state import OPERATIONS, operations_problem
 from odfchain.workspace.watermark import ALLOW_FUTURE

@@ -10,9 +10,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
-import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from pyarrow import types as t
 from odfchain.odf.row_hash import Numbers
 from odfchain.profiles.reader import KMV_SIZE
 from odfchain.profiles.value_counts import EncodedColumn, Hashes, rotated, splitmix64
+from odfchain.storage import fsio
 
 SAMPLE_ROWS = 16_384
 
@@ -301,7 +300,7 @@ class BandKeys:
     def _write(self) -> None:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="odfchain-"))
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            fsio.remove_at_end(self, self._folder)
         keys = self.held
         pairs = np.empty(len(keys), dtype=_PAIR)
         pairs["row"] = np.arange(self._first_held, self._numbered)

@@ -9,12 +9,12 @@ and no names but those it is given (RFC-033).
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import difflib
 import os
 import re
-import shutil
 import tempfile
-import weakref
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +36,10 @@ from odfchain.query.sql_text import (
     usage,
     wrong_count,
 )
+from odfchain.slices.condition_visitor import NULL, UNKNOWN, ConditionVisitor, Parts
+from odfchain.slices.footers import Value, quoted
+from odfchain.slices.skipping import AnyOf, Condition, Every, Group, Test, group_of, value_for
+from odfchain.storage import fsio
 from odfchain.text import excerpt, located, one_line
 
 if TYPE_CHECKING:
@@ -233,6 +237,7 @@ class Embedded:
             with planned.files, translate_errors(query):
                 for batch in frame.execute_stream():
                     yield _plain(batch.to_pyarrow(), schema)
+                planned.check_links()
 
         return QueryResult(schema, inputs, batches, slices=planned.slices)
 
@@ -275,6 +280,7 @@ class _Planner:
         self.files = contextlib.ExitStack()
         # Those of records.
         self.slices = SlicesRead()
+        self._linked: dict[Path, int] = {}
 
     def plan(self) -> tuple[df.DataFrame, tuple[Pin, ...]]:
         records, states, wanted = self._asked()
@@ -295,6 +301,12 @@ class _Planner:
             frame = self._planned(context)
         used = [*records, *(pin.name for relation in states.values() for pin in relation.pins)]
         return frame, self._pins.used(used)
+
+    def check_links(self) -> None:
+        """The files are still there: of a folder without files the engine makes a table without rows."""
+        for folder, count in self._linked.items():
+            if not folder.is_dir() or sum(1 for _ in folder.iterdir()) != count:
+                raise EngineError(f"{folder}: files of the query were removed while it ran", hint="ask again")
 
     def _asked(self) -> tuple[dict[str, Relation], dict[Call, Relation | Changes], frozenset[str]]:
         context, tables = self._context(inexact=False)
@@ -354,8 +366,6 @@ class _Planner:
             wanted = _columns_of_functions(plan, columns)
             found = {name: Relation(self._pins.pin(name), signed_nan=True) for name in names}
             if self._engine.checked.remembers:  # a proof is made of all slices, wherever it is made
-                from odfchain.query.filters import conditions_of_tables
-
                 asked = conditions_of_tables(plan, {name: each.schema for name, each in found.items()})
                 found |= {name: replace(found[name], condition=asked[name]) for name in asked}
         return found, states, wanted
@@ -405,7 +415,8 @@ class _Planner:
         # a folder of links is one table: the folder of the slices may have other files
         folder = Path(tempfile.mkdtemp(prefix="odfchain-query-", dir=self._engine.links or in_memory()))
         # also where the rows are not read
-        self.files.callback(weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True))
+        self.files.callback(fsio.remove_at_end(self, folder))
+        self._linked[folder] = len(paths)
         for number, path in enumerate(paths):
             (folder / f"{number:06}.parquet").symlink_to(path)
         context.register_parquet(
@@ -544,8 +555,6 @@ def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]
 
 
 def _scans(plan: Any) -> Iterator[Any]:
-    from odfchain.query.filters import variant_of
-
     waiting = [plan]
     while waiting:
         node = waiting.pop()
@@ -582,3 +591,90 @@ def _plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if not columns:
         return batch
     return reread(pa.RecordBatch.from_arrays(columns, schema=numbers), schema)
+
+
+# The conditions that the optimizer pushed down to scans: typed by then, with literals in the type of their
+# column, so nothing has to be parsed; those that came through joins and subqueries are among them. A table
+# that is read in several places is asked for what any of them asks.
+
+_TESTS = {"=": Test.EQ, "!=": Test.NE, "<": Test.LT, "<=": Test.LE, ">": Test.GT, ">=": Test.GE}
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[str, Condition]:
+    """The pushed-down condition of each of these tables in an optimized plan, if it is read."""
+    found: dict[str, list[Condition]] = defaultdict(list)
+    scans = 0
+    waiting: list[tuple[Any, list[Any]]] = [(plan, [])]
+    while waiting:
+        node, above = waiting.pop()
+        variant = variant_of(node)
+        kind = type(variant).__name__
+        scans += kind == "TableScan"
+        if kind == "TableScan" and (name := variant.table_name()) in schemas:
+            asked = [*above, *variant.filters()]
+            found[name].append(Every(tuple(map(_Pushed(schemas[name]).condition, asked))))
+        filters = [variant.predicate()] if kind == "Filter" else []
+        waiting += [(child, [*above, *filters] if kind == "Filter" else []) for child in node.inputs()]
+    # a scan is missing where a subquery is a value, which is no part of the plan's tree
+    if plan.display_indent().count("TableScan: ") != scans:
+        return {}
+    return {name: AnyOf(tuple(conditions)) for name, conditions in found.items()}
+
+
+def variant_of(node: Any) -> Any:
+    """The variant of a plan's or condition's node; None where the library exposes none (functions)."""
+    try:
+        return node.to_variant()
+    except (ValueError, NotImplementedError, TypeError):
+        return None
+
+
+class _Pushed(ConditionVisitor):
+    def __init__(self, schema: pa.Schema) -> None:
+        self.types = {quoted(column.name): column.type for column in schema}
+
+    def parts(self, node: Any) -> Parts:
+        kind, node = node.variant_name(), variant_of(node)
+        match kind:
+            case _ if node is None:
+                return UNKNOWN
+            case "BinaryExpr" if node.op() in ("AND", "OR"):
+                return node.op().lower(), node.left(), node.right()
+            case "BinaryExpr" if node.op() in _TESTS:
+                return _TESTS[node.op()], node.left(), node.right()
+            case "IsNull" | "IsNotNull":
+                return Test.NULL if kind == "IsNull" else Test.VALUE, node.expr()
+            case "InList":
+                return "not in" if node.negated() else "in", node.expr(), *node.list()
+            case "Not":
+                return "not", node.expr()
+        return UNKNOWN
+
+    def path(self, node: Any) -> str | None:
+        path = quoted(node.to_variant().name()) if node.variant_name() == "Column" else None
+        return path if path in self.types else None
+
+    def value(self, node: Any, kind: pa.DataType) -> Value | object | None:
+        if node.variant_name() != "Literal":
+            return None
+        try:
+            value = node.python_value()
+        except (ValueError, NotImplementedError, TypeError, OverflowError):
+            return None
+        value = value.as_py() if hasattr(value, "as_py") else value
+        return NULL if value is None else _bound(value, kind)
+
+
+def _bound(value: Any, kind: pa.DataType) -> Value | None:
+    group = group_of(kind)
+    if group is Group.DATE and pa.types.is_date32(kind):
+        is_day = isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+        return (value - _EPOCH.date()).days if is_day else None
+    if group is Group.MOMENT:
+        # Python has no nanoseconds
+        if not isinstance(value, dt.datetime) or kind.unit == "ns":
+            return None
+        moment = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+        return (moment - _EPOCH) // dt.timedelta(microseconds=1) * 1_000
+    return value_for(value, kind)

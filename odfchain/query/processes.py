@@ -301,7 +301,8 @@ class WorkerProcess(ChildProcess):
             if sandboxed:
                 read = [*shown, schema_path("odf.fbs").parent]
                 return start(command(limits), read=read, write=(), environment=environment, **pipes)
-            folder = files.enter_context(tempfile.TemporaryDirectory(prefix="odfchain-query-"))
+            folder = tempfile.mkdtemp(prefix="odfchain-query-")
+            files.callback(fsio.remove_at_end(self, Path(folder)))
             own = environment_kept() | environment | {"TMPDIR": folder, "HOME": folder}
             return subprocess.Popen(command(limits), env=own, cwd=folder, start_new_session=True, **pipes)
 
@@ -477,10 +478,11 @@ class LocalProcess(ChildProcess):
 
         def begin(files: contextlib.ExitStack, pipes: dict[str, Any]) -> Any:
             files.callback(self._query.close)
-            links = tempfile.TemporaryDirectory(prefix="odfchain-queries-", dir=in_memory())
+            links = tempfile.mkdtemp(prefix="odfchain-queries-", dir=in_memory())
+            files.callback(fsio.remove_at_end(self, Path(links)))
             path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", _PROGRAM, files.enter_context(links)],
+                [sys.executable, "-P", "-m", _PROGRAM, links],
                 env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
                 start_new_session=True,  # Ctrl-C is for who asks
                 **pipes,

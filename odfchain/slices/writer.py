@@ -32,8 +32,8 @@ from odfchain.odf.logical_hash import LogicalDigest
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.schema import DataSchema
 from odfchain.slices.footers import footer_stats, stats_text
-from odfchain.slices.marker import marker
 from odfchain.slices.reader import check_values
+from odfchain.text import marker
 
 # Observers: hashes and counts made in the pass that writes or reads the records.
 

@@ -21,7 +21,6 @@ from odfchain.errors import BadInputError, OdfchainError
 from odfchain.lazy import F, pa, t
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
-from odfchain.slices.marker import find_marker, marker
 from odfchain.spark import json_values
 from odfchain.spark.executor_files import (
     InputFile,
@@ -36,6 +35,7 @@ from odfchain.spark.jobs import explain, run_job
 from odfchain.spark.json_pieces import Piece, SplitDocument, TypedColumn, TypedReader, UnsureError
 from odfchain.spark.parse import TextRules
 from odfchain.spark.types import RESERVED, check_columns, from_spark_type, physical_type
+from odfchain.text import find_marker, marker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 from odfchain.errors import AccessError, EngineError, ObjectCorruptedError, OdfchainError, TransferError
 from odfchain.lazy import pa
 from odfchain.odf.physical_hash import hash_file
-from odfchain.slices.marker import marker
 from odfchain.storage import fsio
+from odfchain.text import marker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
 from odfchain.lazy import pa
 from odfchain.progress import Progress, WorkDone, shows_work, time_left
-from odfchain.slices.marker import find_marker
 from odfchain.spark.plans import is_local, is_remote
-from odfchain.text import message_of, one_line
+from odfchain.text import find_marker, message_of, one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,8 @@ from odfchain.lazy import F
 from odfchain.odf import schema as ds
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.times import RFC3339
-from odfchain.slices.marker import marker
 from odfchain.spark.types import any_of, physical_type
+from odfchain.text import marker
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

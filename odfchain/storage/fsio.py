@@ -13,7 +13,8 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -339,7 +340,7 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
     It is locked by its owner; what owners that died have left in `base` is removed on the way.
     """
     folder = base / (name or uuid.uuid4().hex)
-    fd = -1
+    owner, fd = os.getpid(), -1
     try:
         with locked(base / ".lock"):
             # under the lock: a new folder is not yet locked by its owner
@@ -352,9 +353,24 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
         yield folder
     finally:
         # removed while it is locked, so that no other process takes it for abandoned
-        shutil.rmtree(folder, ignore_errors=True)
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
         if fd >= 0:
             os.close(fd)
+
+
+def remove_at_end(owner: object, folder: Path) -> Callable[[], object]:
+    """The folder is removed with its owner, when the process ends, or by the result, whichever is first.
+
+    Where a fork of the process ends, it stays.
+    """
+    return weakref.finalize(owner, _remove_own, os.getpid(), folder)
+
+
+def _remove_own(owner: int, folder: Path) -> None:
+    # a fork runs what its parent left to the end as well, and would take the files from under it
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _abandoned(base: Path) -> Iterator[Path]:

@@ -29,7 +29,6 @@ from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.schema import format_type, stored
 from odfchain.odf.times import Timestamp
-from odfchain.slices.marker import find_marker
 from odfchain.slices.reader import PER_SECOND, ParquetSource, open_parquet
 from odfchain.slices.writer import (
     ROW_GROUP_ROWS,
@@ -44,7 +43,7 @@ from odfchain.slices.writer import (
     write_slice,
 )
 from odfchain.storage import fsio
-from odfchain.text import first_line
+from odfchain.text import find_marker, first_line
 
 _UNREADABLE = "not a readable Parquet file: "
 

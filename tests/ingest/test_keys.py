@@ -23,8 +23,8 @@ from odfchain.odf.sources import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
 )
-from odfchain.slices.marker import find_marker
 from odfchain.spark.input_frames import ROW_ID
+from odfchain.text import find_marker
 from odfchain.workspace import read_slices
 from odfchain.workspace.config import DuplicateKeys
 from tests.kit.support import Result, manifest, unchanged

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -223,9 +225,20 @@ def test_a_fork_leaves_the_process_to_its_owner(workspace: odf.Workspace) -> Non
     if (pid := os.fork()) == 0:
         del result
         processes._close_idle()
+        weakref.finalize._exitfunc()  # type: ignore[attr-defined]  # where a fork ends by itself
         os._exit(0)
     os.waitpid(pid, 0)
     assert result.to_arrow().to_pylist() == [{"n": 1_200}]
+
+
+def test_rows_whose_files_were_removed_are_an_error_and_not_none(
+    workspace: odf.Workspace, links: Path
+) -> None:
+    result = workspace.sql("select count(*) n from rows")
+    for folder in links.glob("*/*"):
+        shutil.rmtree(folder)
+    with pytest.raises(odf.errors.EngineError, match="removed while it ran"):
+        result.to_arrow()
 
 
 # --- its end --------------------------------------------------------------------------------------------

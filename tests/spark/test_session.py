@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from odfchain.errors import EngineError
-from odfchain.slices.marker import find_marker, marker
 from odfchain.spark.input_frames import spark_path
 from odfchain.spark.jobs import explain, first_line
 from odfchain.spark.session import SparkEngine, _scratch_base
+from odfchain.text import find_marker, marker
 
 
 def test_settings_that_results_depend_on(engine: SparkEngine) -> None:

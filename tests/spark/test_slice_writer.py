@@ -23,9 +23,9 @@ from odfchain.odf.arrow_schema import UUID_MARK, to_arrow
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.logical_hash import LogicalDigest
 from odfchain.odf.physical_hash import hash_file
-from odfchain.slices.marker import find_marker
 from odfchain.slices.reader import hash_parquet, open_parquet
 from odfchain.slices.writer import ObservedParquet, SliceInputError, SliceObserver, write_slice
+from odfchain.text import find_marker
 from tests.kit.slice_batches import MS, NOW, SYSTEM, US, batch, spec
 from tests.kit.support import IMPORTABLE
 
