@@ -14,11 +14,12 @@ from collections import Counter
 from pathlib import Path
 
 FLOORS: dict[str, int] = {
-    ".": 97, "api": 97, "audit": 94, "chain": 96, "cli": 93, "ingest": 95, "odf": 95, "slices": 95, "spark": 93,
-    "storage": 95, "transfer": 95, "transform": 93, "upkeep": 93, "workspace": 95,
+    ".": 97, "api": 97, "assets": 96, "audit": 94, "branches": 95, "chain": 96, "cli": 93, "ingest": 96, "odf": 97,
+    "profiles": 96, "query": 94, "slices": 95, "spark": 93, "storage": 96, "transfer": 96, "transform": 93,
+    "upkeep": 95, "workspace": 96,
 }  # fmt: skip
-"""Lowest share of statements that tests run, by package [%]: the lowest of the packages that were put together,
-measured 2026-11-23. `assets`, `branches`, `profiles` and `query` came later and have none yet."""
+"""Lowest share of statements that tests run, by package [%]: one or two points below what was measured on
+2026-11-26, when it was 96.9 % of all."""
 
 
 def shares(report: Path) -> dict[str, tuple[int, int]]:
