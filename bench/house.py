@@ -70,9 +70,9 @@ def loaded(tree: ast.Module) -> ast.Module:
 
 
 def room_of(module: str, modules: dict[str, Path]) -> str:
-    """The room of a module: its package below `odfchain`, or the floor."""
+    """The room of a module: its package below `odfchain`, or the floor; `results` is of the public face."""
     parts = module.split(".")
-    if len(parts) == 1 or parts[1] == "conformance":
+    if len(parts) == 1 or parts[1] in ("conformance", "results"):
         return "odfchain"
     return parts[1] if modules[".".join(parts[:2])].name == "__init__.py" else "floor"
 
