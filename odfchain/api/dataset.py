@@ -275,14 +275,8 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.ingest.read_csv import spool
 
         refuse_unknown(options, IngestKeywords)
-        chosen = self._ingest_options(options)
-        run = functools.partial(
-            self._ingest_files,
-            functools.partial(self._workspace._engines.session, progress),
-            chosen,
-            options,
-            progress,
-        )
+        start = functools.partial(self._workspace._engines.session, progress)
+        run = functools.partial(self._ingest_files, start, self._ingest_options(options), options, progress)
         given: Any = (files,) if isinstance(files, str | Path) else files
         if not hasattr(given, "read"):
             return run([Path(file).resolve() for file in given])

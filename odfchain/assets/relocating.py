@@ -28,6 +28,7 @@ from odfchain.assets.checking import Status, compared
 from odfchain.assets.hrefs import checked_location, relative_to
 from odfchain.assets.lock_table import AssetRow, Facts
 from odfchain.assets.objects import (
+    JOBS,
     SHA2_256,
     ChangedError,
     Stores,
@@ -48,7 +49,7 @@ from odfchain.text import one_line
 # Targets of a relocation, computed without requests. Names are escaped so that two pairs of ids never give
 # one object; a loss of an object is refused before anything is copied (RFC-047).
 
-JOBS = 4
+_REQUESTS = 4
 _KEPT = re.compile(rb"[A-Za-z0-9._=-]")
 
 
@@ -76,7 +77,7 @@ class RelocateOptions:
     sources_in: Path | None = None
     """The folder of the lock whose objects are copied."""
     jobs: int = JOBS
-    """Copies at a time."""
+    """Requests at a time; each copy, which reads ahead and writes two pieces at once, takes four."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +291,7 @@ def relocate(
             return error
         return facts, True
 
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with ThreadPoolExecutor(max(1, options.jobs // _REQUESTS)) as pool:
         for item, found in zip(planned, pool.map(one, planned), strict=True):
             if isinstance(found, errors.OdfchainError):
                 faults.append(AssetFault(item.row.item_id, item.row.asset_key, found))

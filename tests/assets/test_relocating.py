@@ -176,6 +176,28 @@ def test_case_38_a_second_run_copies_the_rest(
     assert len(again.rows) == 5
 
 
+@pytest.mark.parametrize(("jobs", "copies"), [(1, 1), (4, 1), (8, 2), (16, 4)])
+def test_a_copy_takes_four_of_the_requests_at_a_time(
+    jobs: int, copies: int, server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met, most, lock, write = threading.Barrier(copies), [0, 0], threading.Lock(), relocating.write
+
+    def counted(*args: Any) -> Any:
+        with lock:
+            most[0] += 1
+            most[1] = max(most)
+        met.wait(20)
+        with lock:
+            most[0] -= 1
+        return write(*args)
+
+    monkeypatch.setattr(relocating, "write", counted)
+    source = AssetLock(table_of(rows(server, 4)), tmp_path, True)
+    stores = StoreOptions(jobs=jobs, allow_private=True)
+    done = source.relocate(f"file://{tmp_path}/a/", folder=tmp_path, stores=stores)
+    assert (len(done.table), most[1]) == (4, copies)
+
+
 def command(lock: Path, new: Path) -> list[str]:
     to = ["--to", "a", "-o", str(new), "--allow-private"]
     return [str(ODFCHAIN), "assets", "relocate", str(lock), *to]
