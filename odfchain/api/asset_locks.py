@@ -103,7 +103,7 @@ class AssetLock(OwnErrors):
             FetchError, SourceNotFoundError: an object cannot be asked for, or is not there; likewise.
         """
         from odfchain.assets.deriving import derive as derived
-        from odfchain.assets.hrefs import parse_place
+        from odfchain.assets.hrefs import parse_href
         from odfchain.assets.lock_table import table_of
         from odfchain.assets.objects import Method
         from odfchain.assets.stac import Selection
@@ -114,7 +114,7 @@ class AssetLock(OwnErrors):
             raise errors.UsageError(
                 f"checksums by {checksum} are made of objects, and without probing none is asked for"
             )
-        named = {parse_place(each).endpoint for each in sources if "://" in each}
+        named = {parse_href(each, servers=True).endpoint for each in sources if "://" in each}
         root = Path(folder).resolve()
         selection = Selection(
             items=frozenset(items), assets=frozenset(assets), include_metadata=include_metadata,
@@ -307,7 +307,6 @@ def slices_lock(
 ) -> AssetLock:
     """The lock of a dataset's own slices and checkpoints as they lie below `at`, checksums included."""
     from odfchain.assets.deriving import Derived, probed_rows
-    from odfchain.assets.hrefs import relative_to
     from odfchain.assets.lock_table import table_of
     from odfchain.transfer.slice_locks import slice_rows
 
@@ -315,7 +314,7 @@ def slices_lock(
     place = _folder(at)
     named = replace(chosen, endpoints=[*chosen.endpoints, *filter(None, [place.endpoint])])
     found_rows = slice_rows(dataset._files, place)
-    rows = [replace(row, location=relative_to(row.location, root)) for row in found_rows]
+    rows = [replace(row, location=row.location.relative_to(root)) for row in found_rows]
     found = Derived(tuple(rows), (), (), 1)
     if probe:
         found = probed_rows(rows, _stores(root, named, ours=True), jobs=chosen.jobs, progress=progress)

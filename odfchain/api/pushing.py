@@ -10,8 +10,7 @@ from odfchain.api.branching import check_branch, matching_at, on_branch
 from odfchain.api.pulling import is_copy, with_inputs
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.names import DatasetName, RepoName
-from odfchain.transfer.public_layout import PlainUrl
-from odfchain.transfer.repositories import parse_peer_url
+from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.sharing import AliasKind, aliases
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def _inputs_first(workspace: Workspace, datasets: list[Dataset]) -> list[Dataset
 
 def _below(sharing: Sharing, to: str, name: DatasetName) -> str:
     if "://" in to or to.lower().startswith("file:"):
-        return parse_peer_url(to).dataset(str(name)).text
+        return PeerUrl.parse(to).dataset(str(name)).text
     if "/" in to:
         sharing.url_of(to)  # says what else is wrong with it
         raise UsageError(
@@ -111,8 +110,8 @@ def _refuse_collisions(sharing: Sharing, targets: Iterable[PushTarget]) -> None:
             if target.to is not None:
                 raise
             continue  # as above
-        place = PlainUrl.of(url)
-        key = (place.protocol, place.server, *(each.lower() for each in place.path), files.ref)
+        protocol, server, path = url.normal()
+        key = (protocol, server, *(each.lower() for each in path), files.ref)
         # the second push would find the first one's blocks there
         other = taken.setdefault(key, target)
         if other is not target:

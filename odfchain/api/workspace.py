@@ -71,9 +71,9 @@ def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
     from odfchain.transfer.object_peer import place_of
     from odfchain.transfer.object_workspace import make_workspace_at
     from odfchain.transfer.open_peer import NamedStores
-    from odfchain.transfer.repositories import parse_peer_url
+    from odfchain.transfer.public_layout import PeerUrl
 
-    url = parse_peer_url(store)
+    url = PeerUrl.parse(store)
     place_of(url)
     if not (parent / FOLDER).is_dir():
         make_workspace_at(url)

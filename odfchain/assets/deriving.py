@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from odfchain import errors
 from odfchain.assets import objects, stac
@@ -28,14 +27,13 @@ from odfchain.assets.hrefs import (
     named_scheme,
     parse_href,
     placed,
-    relative_to,
-    relative_to_lock,
 )
 from odfchain.assets.lock_table import AssetRow, Facts, text_fault
 from odfchain.limits import ASSETS
 from odfchain.progress import SILENT, Progress
 from odfchain.startup import no_search_for_circles
 from odfchain.storage import fsio
+from odfchain.storage.locations import escape
 from odfchain.text import counted, one_line
 
 
@@ -109,7 +107,7 @@ def derive(
     _check_asked_for(named, selection)
     with no_search_for_circles():
         rows: Sequence[AssetRow] = [
-            AssetRow(a.item_id, a.asset_key, relative_to(a.location, folder), Facts(a.size))
+            AssetRow(a.item_id, a.asset_key, a.location.relative_to(folder), Facts(a.size))
             for a in _distinct(named)
         ]
     warnings: Sequence[str] = ()
@@ -286,7 +284,7 @@ def projected_item(
     found = _brought_up(item, keep_version=options.keep_version)
     _check_item(found)
     written = {key: row for key in found["assets"] if (row := rows.get((found["id"], key))) is not None}
-    if any(relative_to_lock(row.location) for row in written.values()):
+    if any(row.location.is_relative for row in written.values()):
         _move(found)
     used = set[str]()
     for key, row in written.items():
@@ -474,10 +472,10 @@ def _put(item: dict[str, Any], place: dict[str, Any], row: AssetRow, href: str) 
 
 def _href(row: AssetRow, folder: Path, access: objects.Access) -> str:
     # relative to the folder of the document that it is written into
-    if not relative_to_lock(row.location):
+    if not row.location.is_relative:
         return row.location.href()
     relative = os.path.relpath(access.folder / row.location.key, folder.resolve())
-    return quote(relative if relative.startswith("../") else f"./{relative}", "/-._~")
+    return escape(relative if relative.startswith("../") else f"./{relative}")
 
 
 # Migration of STAC and its extensions by pystac. Fields of extensions that it cannot migrate stay, and so

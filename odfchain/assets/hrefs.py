@@ -10,13 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
 
 from odfchain.errors import AssetError, InvalidIdError
 from odfchain.limits import ASSETS
-from odfchain.storage.locations import Location
+from odfchain.storage.locations import PORTS, Location, Url, escape, scheme_of, unescape
 from odfchain.storage.template import public_name
 from odfchain.text import one_line
 
@@ -39,7 +37,6 @@ _SIGNATURE_PREFIXES = ("x-amz-", "x-goog-")
 ACCESS_KEY = re.compile(r"AKIA[A-Z0-9]{16}")
 """The id of a key of Amazon's: not a secret by itself, and no row has one."""
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _DRIVE = re.compile(r"[A-Za-z]:([\\/]|$)|.*\\")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 _ORIGIN = re.compile(r"(https?)://([a-z0-9._~-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?")
@@ -48,11 +45,14 @@ _PLAIN = re.compile(rf"((s3|https?)://([a-z0-9-]+(?:\.[a-z0-9-]+)*))/({_SEGMENT}
 """Hrefs as most catalogs have them, in which nothing is to be decoded, lowered, or refused."""
 
 
-def parse_href(href: str, base: str | None = None, *, strip_query: bool = False) -> Location:
+def parse_href(
+    href: str, base: str | None = None, *, strip_query: bool = False, servers: bool = False
+) -> Location:
     """The location that an href names; `base` is the URL or path that the Item was read from.
 
     Without a base an href without scheme stays relative: to the folder of the lock. `strip_query` drops
-    queries, for catalogs whose links are signed by the server.
+    queries, for catalogs whose links are signed by the server. With `servers` it may be an object of a server
+    that speaks like S3, as the `text` of a location has it: a place of a document, but no href of an Item.
 
     Raises:
         AssetError: it cannot be recorded; the message has no user, password, query or fragment of it.
@@ -62,25 +62,9 @@ def parse_href(href: str, base: str | None = None, *, strip_query: bool = False)
         origin, scheme, authority, key = plain.groups()
         return Location(scheme, authority if scheme == "s3" else origin, None, key)
     try:
-        return _parsed(href, base, strip_query=strip_query)
+        return _parsed(href, base, strip_query=strip_query, servers=servers)
     except InvalidIdError as error:
         raise AssetError(f"{public_href(href)}: {error.message}", hint=error.hint) from None
-
-
-def parse_place(text: str) -> Location:
-    """The location of a document: an href, or what `place_of` writes."""
-    try:
-        return _parsed(text, None, strip_query=False, schemes=SCHEMES | _OF_SERVERS)
-    except InvalidIdError as error:
-        raise AssetError(f"{public_href(text)}: {error.message}", hint=error.hint) from None
-
-
-def place_of(location: Location) -> str:
-    """The location of a document as a lossless text: with an endpoint `s3+http://host/bucket/key`."""
-    href = location.href()
-    if location.store != "s3" or location.endpoint is None:
-        return location.key if location.store == "file" else href
-    return f"s3+{location.endpoint}/{href.removeprefix('s3://')}"
 
 
 def checked_location(store: str, container: str | None, endpoint: str | None, key: str) -> Location:
@@ -101,26 +85,26 @@ def _cut(href: str) -> tuple[str, str, str]:
     return (href, "", "") if found is None else (href[: found.start()], found[0], href[found.end() :])
 
 
-def _parsed(href: str, base: str | None, *, strip_query: bool, schemes: frozenset[str] = SCHEMES) -> Location:
+def _parsed(href: str, base: str | None, *, strip_query: bool, servers: bool = False) -> Location:
     if not href:
         raise InvalidIdError("names nothing")
     if not href.isprintable():
         raise InvalidIdError("control characters")
     text, sign, rest = _cut(href)
     _check_rest(sign, rest, strip_query=strip_query)
-    scheme = _SCHEME.match(text)
+    scheme = scheme_of(text)
     # a scheme of one letter is a drive
-    if _DRIVE.match(text) and (scheme is None or len(scheme[1]) == 1):
+    if _DRIVE.match(text) and len(scheme) <= 1:
         raise InvalidIdError("a path of Windows", hint="write it like file:///C:/path or ./path")
     if text.startswith("//"):
         raise InvalidIdError("names a host without a scheme", hint="write https:// before it")
-    if scheme is None:
+    if not scheme:
         text = text if base is None else _resolved(text, base)
         # the Item may lie on such a server, though its hrefs must not name one
-        scheme, schemes = _SCHEME.match(text), SCHEMES | _OF_SERVERS
-    if scheme is not None and scheme[1].lower() not in schemes:
+        scheme, servers = scheme_of(text), True
+    if scheme and scheme not in SCHEMES and not (servers and scheme in _OF_SERVERS):
         raise InvalidIdError(
-            f"no store is called {scheme[1].lower()!r}", hint=f"the schemes are {', '.join(sorted(SCHEMES))}"
+            f"no store is called {scheme!r}", hint=f"the schemes are {', '.join(sorted(SCHEMES))}"
         )
     found = _checked(Location.parse(text))
     if found.store in ("http", "https"):
@@ -132,7 +116,7 @@ def _check_spelling(location: Location, text: str) -> None:
     # our requests escape neither `;` nor `+`, so such an object would be another one
     if "%3b" in text.lower():
         raise InvalidIdError("an escaped semicolon: many servers cut a path at a plain one")
-    if "+" in location.key and (urlsplit(location.container or "").hostname or "").endswith(_AMAZON):
+    if "+" in location.key and Url(location.container or "").host.endswith(_AMAZON):
         raise InvalidIdError(
             "a plus sign, which Amazon's URLs have for a space", hint="name the object like s3://bucket/key"
         )
@@ -144,7 +128,7 @@ def _check_rest(sign: str, rest: str, *, strip_query: bool) -> None:
     if sign != "?" or strip_query:
         return
     for part in re.split("[&;]", rest):
-        name = unquote(part.partition("=")[0]) if "=" in part else ""
+        name = unescape(part.partition("=")[0]).decode(errors="replace") if "=" in part else ""
         if name.lower() in _SIGNATURES or name.lower().startswith(_SIGNATURE_PREFIXES):
             raise InvalidIdError(
                 f"signed: its query has {name}",
@@ -157,14 +141,14 @@ def _check_rest(sign: str, rest: str, *, strip_query: bool) -> None:
 
 
 def _resolved(href: str, base: str) -> str:
-    found = _SCHEME.match(base)
-    root, path = "", quote(base)  # a path of files is no URL: nothing in it is escaped yet
-    if found is not None:
+    scheme = scheme_of(base)
+    root, path = "", escape(base)  # a path of files is no URL: nothing in it is escaped yet
+    if scheme:
         path = _cut(base)[0]
         root, _, rest = path.partition("://")
         authority, _, rest = rest.partition("/")
         root = f"{root}://{authority}"
-        if found[1].lower() in _OF_SERVERS:  # the bucket is no folder that one could go up from
+        if scheme in _OF_SERVERS:  # the bucket is no folder that one could go up from
             bucket, _, rest = rest.partition("/")
             root = f"{root}/{bucket}"
         path = f"/{rest}"
@@ -221,32 +205,20 @@ def _is_origin(text: str, scheme: str | None = None) -> bool:
         return False
     port = found[3]
     # an origin has one spelling, in which the usual port is left out
-    return port is None or (0 < int(port) < 1 << 16 and int(port) != {"http": 80, "https": 443}[found[1]])
+    return port is None or (0 < int(port) < 1 << 16 and int(port) != PORTS[found[1]])
 
 
 def _check_endpoint(store: str, endpoint: str) -> None:
     if store not in ("s3", "az"):
         raise InvalidIdError(f"a place of {store} has no endpoint")
     try:
-        parts = urlsplit(endpoint)
-    except ValueError:
+        url = Url(endpoint)
+    except InvalidIdError:
         raise InvalidIdError("the endpoint is not a URL") from None
-    if "@" in parts.netloc or "?" in endpoint or "#" in endpoint:
+    if "@" in url.parts.netloc or "?" in endpoint or "#" in endpoint:
         raise InvalidIdError("the endpoint has a user, a query or a fragment")
-    if not _is_origin(f"{parts.scheme}://{parts.netloc}"):
+    if not _is_origin(f"{url.scheme}://{url.authority}"):
         raise InvalidIdError("the endpoint is not a URL", hint="like https://host[:port]")
-
-
-def relative_to(location: Location, folder: Path | None) -> Location:
-    """A location as the lock in a folder has it: a file below that is named relative to it."""
-    if location.store != "file" or folder is None or not Path(location.key).is_relative_to(folder):
-        return location
-    return replace(location, key=Path(location.key).relative_to(folder).as_posix())
-
-
-def relative_to_lock(location: Location) -> bool:
-    """True if a location lies in the folder of its lock."""
-    return location.store == "file" and not location.key.startswith("/")
 
 
 # Storage schemes as endpoints and back. A scheme comes from an untrusted document: it is a location, never a
@@ -277,7 +249,7 @@ def placed(location: Location, schemes: object, refs: object) -> Location:
     return location
 
 
-def scheme_of(location: Location) -> dict[str, str]:
+def _scheme(location: Location) -> dict[str, str]:
     """The storage extension's scheme of a location's endpoint."""
     endpoint = location.endpoint or ""
     if location.store == "s3":
@@ -291,7 +263,7 @@ def scheme_of(location: Location) -> dict[str, str]:
 def named_scheme(location: Location, schemes: dict[str, Any]) -> str:
     """The name of the scheme for a location's endpoint; it is added where there is none."""
     bare = replace(location, endpoint=None)
-    host = urlsplit(location.endpoint or "").netloc
+    host = Url(location.endpoint or "").authority
     for name in schemes:
         try:
             if placed(bare, schemes, [name]) == location:
@@ -299,7 +271,7 @@ def named_scheme(location: Location, schemes: dict[str, Any]) -> str:
         except AssetError:
             continue
     name = next(n for n in (host, *(f"{host}-{k}" for k in range(2, len(schemes) + 3))) if n not in schemes)
-    schemes[name] = scheme_of(location)
+    schemes[name] = _scheme(location)
     return name
 
 
@@ -325,5 +297,5 @@ def _endpoint(scheme: Mapping[str, Any]) -> str:
     # one spelling for each endpoint, so that equal ones compare equal
     scheme_name, _, rest = _VARIABLE.sub(value, str(scheme["platform"])).partition("://")
     authority, slash, path = rest.partition("/")
-    port = {"http": ":80", "https": ":443"}.get(scheme_name.lower(), "/")
-    return f"{scheme_name}://{authority}".lower().removesuffix(port) + f"{slash}{path}".rstrip("/")
+    port = PORTS.get(scheme_name.lower())
+    return f"{scheme_name}://{authority}".lower().removesuffix(f":{port}") + f"{slash}{path}".rstrip("/")

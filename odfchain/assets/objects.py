@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from odfchain.assets.hrefs import public_href
 from odfchain.assets.lock_table import Facts
@@ -29,7 +28,7 @@ from odfchain.errors import AccessError, AssetError, FetchError, OdfchainError, 
 from odfchain.limits import FetchLimits
 from odfchain.storage import fsio
 from odfchain.storage.http_rules import TransientError
-from odfchain.storage.locations import Location, open_store, store_message
+from odfchain.storage.locations import Location, open_store, parse_target, store_message
 from odfchain.storage.public_proxy import Pass, new_pass
 from odfchain.storage.urls import is_public, proxy_for, resolve
 from odfchain.text import one_line
@@ -131,12 +130,11 @@ class Stores:
             return False
         if location.endpoint is not None and self.is_signed(location):
             return False
-        parts = urlsplit(named)
-        host, port = parts.hostname or "", parts.port or {"http": 80, "https": 443}[parts.scheme]
-        if proxy_for(parts.scheme, host, port) is not None:
+        target = parse_target(named, name=named)
+        if proxy_for(target.scheme, target.host, target.port) is not None:
             return False
         try:
-            addresses = resolve(host, port, name=named)
+            addresses = resolve(target.host, target.port, name=named)
         except TransientError as error:
             raise FetchError(f"{named}: {error.reason}") from error
         if not all(is_public(address) for address in addresses):

@@ -25,7 +25,7 @@ from typing import Any
 
 from odfchain import errors
 from odfchain.assets.checking import Status, compared
-from odfchain.assets.hrefs import checked_location, relative_to
+from odfchain.assets.hrefs import checked_location
 from odfchain.assets.lock_table import AssetRow, Facts
 from odfchain.assets.objects import (
     JOBS,
@@ -151,7 +151,7 @@ def described_plan(planned: Sequence[Planned], options: RelocateOptions) -> list
     return [
         replace(
             each.row,
-            location=relative_to(each.target, options.relative_to),
+            location=each.target.relative_to(options.relative_to),
             facts=Facts(each.row.facts.size_bytes),
         )
         for each in planned
@@ -300,9 +300,7 @@ def relocate(
             if is_new:
                 copied, size = copied + 1, size + (facts.size_bytes or 0)
             progress.advance(item.row.facts.size_bytes or 0)
-            rows.append(
-                replace(item.row, location=relative_to(item.target, options.relative_to), facts=facts)
-            )
+            rows.append(replace(item.row, location=item.target.relative_to(options.relative_to), facts=facts))
     return Relocated(tuple(rows), tuple(faults), copied, size)
 
 

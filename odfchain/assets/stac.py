@@ -233,7 +233,7 @@ class StacReader:
 
     def _bytes(self, place: str) -> bytes:
         if "://" in place:
-            return read_small(hrefs.parse_place(place), self.stores, ASSETS.document_bytes)
+            return read_small(hrefs.parse_href(place, servers=True), self.stores, ASSETS.document_bytes)
         return bytes_of(Path(place))
 
     def _lines(self, data: bytes, place: str | None) -> Iterator[NamedAsset]:
@@ -257,9 +257,7 @@ class StacReader:
             for rel, href in _links(document):
                 if rel in ("item", "child", "items"):
                     base = place if place is not None else _self_link(document)
-                    yield from self._document(
-                        hrefs.place_of(_allowed(hrefs.parse_href(href, base), place)), depth + 1
-                    )
+                    yield from self._document(_allowed(hrefs.parse_href(href, base), place).text, depth + 1)
 
     def _item(self, item: Mapping[str, Any], place: str | None) -> Iterator[NamedAsset]:
         name, assets = item.get("id"), item.get("assets")

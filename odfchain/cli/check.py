@@ -283,9 +283,9 @@ def proof_verify_command(
     if remote is not None:
         from odfchain.query.proofs import verdict_of_node
         from odfchain.transfer.peer import as_transfer_errors
-        from odfchain.transfer.repositories import parse_peer_url
+        from odfchain.transfer.public_layout import PeerUrl
 
-        token = token_for([parse_peer_url(remote)])
+        token = token_for([PeerUrl.parse(remote)])
         with as_transfer_errors():
             verdict = verdict_of_node(answer, remote, token=token)
     else:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
-from urllib.parse import urlsplit
 
 import click
 
@@ -300,22 +299,17 @@ def token_for(urls: Iterable[PeerUrl]) -> str | None:
         UsageError: it would go to more than one server.
     """
     token = os.environ.get(_VARIABLE)
-    plain = [url.plain for url in urls] if token else []
-    origins = {urlsplit(str(url))[:2] for url in plain if url.scheme in ("http", "https")}
-    if not token or not origins:
+    web = [url for url in urls if url.protocol in ("http", "https")] if token else []
+    origins = {f"{url.protocol}://{url.authority}": url for url in web}
+    if not origins:
         return None
     if len(origins) > 1:
-        servers = " and ".join(sorted(f"{scheme}://{host}" for scheme, host in origins))
+        servers = " and ".join(sorted(origins))
         raise UsageError(
             f"{_VARIABLE} is a token for one server, not for {servers}", hint="pull from one server at a time"
         )
-    for scheme, host in origins:
-        if scheme == "http" and not _is_here(host):
+    for url in origins.values():
+        if url.is_in_clear:
             readable = "anyone on the network path can read it"
-            echo(f"warning: {_VARIABLE} goes to {host} over plain http: {readable}", err=True)
+            echo(f"warning: {_VARIABLE} goes to {url.authority} over plain http: {readable}", err=True)
     return token
-
-
-def _is_here(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    return name in {"localhost", "::1"} or name.startswith("127.")

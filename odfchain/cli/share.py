@@ -470,7 +470,7 @@ def login_command(
     A node (odf+https://…) is asked whether it knows the token. Nodes that have users give a token for a
     password, which is asked for, sent there once, and kept nowhere.
     """
-    from odfchain.transfer.credentials import Credentials, is_readable_on_the_way
+    from odfchain.transfer.credentials import Credentials
 
     credentials = Credentials.of_user()
     if place is None:
@@ -482,7 +482,7 @@ def login_command(
         return
     url = _peer_url(place)
     _check(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
-    if is_readable_on_the_way(url) and not plain_http:
+    if url.is_in_clear and not plain_http:
         raise errors.AccessError(
             f"{url}: over plain http anyone on the network path can read the token",
             hint="use https, or accept it with --plain-http",
@@ -490,7 +490,7 @@ def login_command(
     token = _typed_token(url, from_stdin=from_stdin, user=user, password_stdin=password_stdin)
     origin = credentials.put(url, token)
     say(f"the token for {origin} is kept in {credentials.path}")
-    if is_readable_on_the_way(url):
+    if url.is_in_clear:
         say("warning: it goes over plain http: anyone on the network path can read it")
 
 
@@ -559,8 +559,8 @@ def logout_command(
 
 
 def _peer_url(place: str) -> PeerUrl:
-    from odfchain.transfer.repositories import parse_peer_url
+    from odfchain.transfer.public_layout import PeerUrl
 
     if "://" in place:
-        return parse_peer_url(place)
+        return PeerUrl.parse(place)
     return open_workspace().repository_url(place)

@@ -31,7 +31,8 @@ from odfchain.odf.events import SourceState
 from odfchain.odf.sources import FetchStepContainer
 from odfchain.odf.times import Timestamp
 from odfchain.storage.fsio import remove_quietly, storage_errors
-from odfchain.storage.template import expand, redact
+from odfchain.storage.locations import redact
+from odfchain.storage.template import expand
 from odfchain.text import one_line
 
 # One container: output to a file, its last lines for error messages, always removed.

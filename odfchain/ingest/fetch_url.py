@@ -15,11 +15,10 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import unquote, unquote_to_bytes, urlsplit
+from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.errors import FetchError, InvalidIdError, SourceNotFoundError
 from odfchain.ingest import fetching
@@ -29,21 +28,33 @@ from odfchain.odf.times import Timestamp
 from odfchain.storage.http_client import HttpPool, connect, request_headers
 from odfchain.storage.http_connection import Response
 from odfchain.storage.http_rules import Deadline, Headers, TransientError, http_date
-from odfchain.storage.locations import ENVIRONMENT_HINT, Location, open_store, store_message
-from odfchain.storage.template import expand, names_in, public_name, redact, unreadable_name, values_in
-from odfchain.storage.urls import Target, parse_target, resolve
+from odfchain.storage.locations import (
+    ENVIRONMENT_HINT,
+    Location,
+    Target,
+    Url,
+    open_store,
+    parse_target,
+    redact,
+    scheme_of,
+    store_message,
+    unescape,
+    unreadable_name,
+)
+from odfchain.storage.template import expand, names_in, public_name
+from odfchain.storage.urls import resolve
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 
+_T = TypeVar("_T")
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 """Schemes of URLs that name an object of a store."""
 
 _LONGEST_PATH = 4_096
 _SUPPORTED = "file, http, https, ftp, s3, gs, az, azure and abfs are"
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def fetch_url(step: src.FetchStepUrl, context: fetching.FetchContext) -> fetching.FetchResult:
@@ -55,8 +66,8 @@ def fetch_url(step: src.FetchStepUrl, context: fetching.FetchContext) -> fetchin
         for h in step.headers or ()
     ]
     texts = [step.url, *(h.value for h in step.headers or ())]
-    secrets = values_in(texts, context.variables)
     sent = {name: context.variables[name] for name in names_in(texts) if name in context.variables}
+    secrets = frozenset(filter(None, sent.values()))  # what must not be shown
     scheme = _scheme(url, name)
     time = _time_from_path(step, url, secrets, name)
     context = replace(context, name=name, secrets=secrets)
@@ -76,8 +87,7 @@ def fetch_url(step: src.FetchStepUrl, context: fetching.FetchContext) -> fetchin
 def _scheme(url: str, name: str) -> str:
     if not url.isprintable():
         raise FetchError(f"{name}: the URL has control characters")
-    match = _SCHEME.match(url)
-    scheme = match[1].lower() if match else ""
+    scheme = scheme_of(url)
     if not scheme:
         raise FetchError(f"{name}: not a URL", hint="for a file write file:///absolute/path")
     if scheme not in ("file", "http", "https", "ftp", *OBJECT_STORES):
@@ -101,7 +111,7 @@ def _time_from_path(step: src.FetchStepUrl, url: str, secrets: frozenset[str], n
         return None
     from odfchain.ingest.fetch_files import from_path
 
-    path = unquote(_split(url, name)[1])
+    path = _parsed(Url, url, name).path
     try:
         return from_path(step.event_time.pattern, step.event_time.timestamp_format, path)
     except FetchError as error:
@@ -113,22 +123,20 @@ def _time_from_path(step: src.FetchStepUrl, url: str, secrets: frozenset[str], n
         ) from error
 
 
-def _split(url: str, name: str) -> tuple[str, str, str]:
+def _parsed(parse: Callable[[str], _T], url: str, name: str) -> _T:
     try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise FetchError(f"{unreadable_name(name)}: not a valid URL") from None
-    return parts.netloc, parts.path, f"{parts.query}{parts.fragment}"
+        return parse(url)
+    except InvalidIdError as error:
+        shown = unreadable_name(name) if error.message == "not a valid URL" else name
+        raise FetchError(f"{shown}: {error.message}", hint=error.hint) from None
 
 
 def _host(url: str) -> tuple[str, int | None]:
     # empty for an unreadable URL, which the fetcher reports
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
+        return Url(url).host, Url(url).port
+    except InvalidIdError:
         return "", None
-    return host, port
 
 
 def _fetch_file(url: str, context: fetching.FetchContext) -> fetching.FetchResult:
@@ -160,17 +168,17 @@ def _fetch_file(url: str, context: fetching.FetchContext) -> fetching.FetchResul
 
 
 def _file_path(url: str, name: str) -> Path:
-    host, text, rest = _split(url, name)
-    if host.lower() not in ("", "localhost"):
+    parts = _parsed(Url, url, name).parts
+    if parts.netloc.lower() not in ("", "localhost"):
         raise FetchError(
             f"{name}: names another host",
             hint="a file of this machine is file:///absolute/path, with 3 slashes",
         )
-    if rest or not url.isprintable():
+    if parts.query or parts.fragment or not url.isprintable():
         raise FetchError(f"{name}: a file has no query", hint="in a path write ? as %3F and # as %23")
-    if "%2f" in text.lower():
+    if "%2f" in parts.path.lower():
         raise FetchError(f"{name}: an escaped slash", hint="where / is meant, write it so")
-    raw = unquote_to_bytes(text)
+    raw = unescape(parts.path)
     if not raw.startswith(b"/") or b"\0" in raw:
         raise FetchError(f"{name}: not an absolute path", hint="write file:///absolute/path")
     return Path(os.fsdecode(raw))
@@ -340,7 +348,7 @@ def fetch_object(url: str, context: fetching.FetchContext) -> fetching.FetchResu
     The state is the entity tag, else the time of the last modification, of the very bytes that were brought.
     The event time is the time of the last modification.
     """
-    place = _place(url, context.name)
+    place = _parsed(Location.parse, url, context.name)
     with fetching.Download(context) as download, _store_errors(context, download.deadline):
         import obstore
 
@@ -361,15 +369,6 @@ def fetch_object(url: str, context: fetching.FetchContext) -> fetching.FetchResu
     return fetching.Fetched(
         path=path, name=context.name, state=_object_state(meta), event_time=_modified(meta)
     )
-
-
-def _place(url: str, name: str) -> Location:
-    try:
-        place = Location.parse(url)
-    except InvalidIdError as error:
-        shown = unreadable_name(name) if error.message == "not a valid URL" else name
-        raise FetchError(f"{shown}: {error.message}", hint=error.hint) from None
-    return place
 
 
 def _modified(meta: ObjectMeta) -> Timestamp:
@@ -575,15 +574,13 @@ def parse_place(url: str, *, name: str) -> FtpAddress:
     Folders are relative to the one in which the user's session begins, unless the path begins with `//` or
     `/%2F`. Texts have one character for each byte.
     """
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, ftplib.FTP_PORT if parts.port is None else parts.port
-    except ValueError:
-        host, port = None, 0
+    host, port = _host(url)
+    port = ftplib.FTP_PORT if port is None else port
     masked = unreadable_name(name)  # a / ? or # in a password ends the host early
     if not host or not port:
         hint = "write it like ftp://host/path; in a user and password write / as %2F, ? as %3F and # as %23"
         raise FetchError(f"{masked}: not a valid URL", hint=hint)
+    parts = Url(url).parts
     if parts.query or parts.fragment:
         raise FetchError(f"{masked}: an ftp URL has no query", hint="in a path write ? as %3F and # as %23")
     path = parts.path
@@ -606,7 +603,7 @@ def parse_place(url: str, *, name: str) -> FtpAddress:
 
 
 def _ftp_text(segment: str) -> str:
-    return unquote_to_bytes(segment).decode(WIRE)
+    return unescape(segment).decode(WIRE)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,6 @@ from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, NoReturn, TypeAlias
-from urllib.parse import quote, urlsplit
 
 from odfchain.errors import FetchError, InvalidIdError
 from odfchain.limits import FetchLimits
@@ -38,8 +37,8 @@ from odfchain.storage.http_rules import (
     range_validator,
     with_retries,
 )
-from odfchain.storage.template import has_templates, mask_templates, names_in, redact
-from odfchain.storage.urls import parse_target
+from odfchain.storage.locations import PORTS, Target, Url, redact, spellings
+from odfchain.storage.template import has_templates, mask_templates, names_in
 from odfchain.text import one_line
 
 ETAG = "odf/etag"
@@ -199,7 +198,7 @@ def _normal(entry: str) -> str:
 
 
 def _cased(value: str) -> list[str]:
-    return [form.lower() for form in (value, quote(value), quote(value, safe=""))]
+    return [form.lower() for form in spellings(value)]
 
 
 def _listed(hosts: tuple[str, ...]) -> str:
@@ -302,12 +301,11 @@ def _is_file(masked: str) -> bool:
 def _host(url: str, match: re.Match[str]) -> tuple[str, int | None]:
     # parsed as the fetchers do
     try:
-        if match["scheme"].lower() in ("http", "https"):
-            target = parse_target(url, name="")
+        if match["scheme"].lower() in PORTS:
+            target = Target.parse(url)
             return target.host, target.port
-        parts = urlsplit(url)
-        return parts.hostname or match["authority"], parts.port
-    except (FetchError, ValueError):
+        return Url(url).host or match["authority"], Url(url).port
+    except InvalidIdError:
         return match["authority"], None
 
 

@@ -31,8 +31,8 @@ from odfchain.odf.schema import check_recordable, recorded, type_name
 from odfchain.spark.input_frames import InputFrame
 from odfchain.spark.parse import TextRules, or_fail, parse_text
 from odfchain.spark.types import check_columns, col
+from odfchain.storage.locations import Target
 from odfchain.storage.template import names_in
-from odfchain.storage.urls import read_target
 from odfchain.text import one_line, printable
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 
@@ -470,8 +470,8 @@ def _check_fetching(event: ev.SetPollingSource, path: str) -> None:
 
 def _check_license(event: ev.SetLicense, path: str) -> None:
     try:
-        read_target(event.website_url)
-    except ValueError:
+        Target.parse(event.website_url)
+    except errors.InvalidIdError:
         raise errors.ManifestError(
             f"{one_line(event.website_url)!r} is not an http or https URL",
             path=f"{path}.websiteUrl",

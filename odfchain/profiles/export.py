@@ -32,7 +32,7 @@ from odfchain.slices.footers import FileStats, file_stats, quoted
 from odfchain.slices.reader import open_parquet
 from odfchain.slices.state import SliceFile, in_force, rows_with_offsets
 from odfchain.storage import fsio
-from odfchain.storage.locations import Location
+from odfchain.storage.locations import Location, scheme_of
 from odfchain.text import counted, one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
@@ -381,7 +381,6 @@ def cast_rows(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 _MARK = "_odfchain.json"
 _MOST_BYTES = 65_536
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _ANEW = "--force starts anew"
 _OURS = re.compile(r"(?:state-)?f1620[0-9a-f]{64}(?:\.parquet)?")
 
@@ -401,13 +400,13 @@ class Mark:
 
 def local_folder(text: str, *, table: bool) -> Path:
     """The folder that a path or a URL of `file` names, without links on the way."""
-    scheme = _SCHEME.match(text)
-    if scheme is not None and scheme[1].lower() != "file":
+    scheme = scheme_of(text)
+    if scheme != "file" and len(scheme) > 1:
         raise errors.UsageError(
             f"{one_line(text)}: exports are written to folders, as a path or as file:///…",
             hint="copy the folder to the store afterwards; Lode's and Delta's files name no absolute paths",
         )
-    folder = Path(text if scheme is None else Location.parse(text, folder=True).key).resolve()
+    folder = Path(text if scheme != "file" else Location.parse(text, folder=True).key).resolve()
     if table and set("?#%") & set(str(folder)):
         said = f"{one_line(str(folder))}: no table in folders with ?, # or % in their names"
         raise errors.UsageError(said, hint="name another one with --to")

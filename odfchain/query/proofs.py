@@ -36,7 +36,7 @@ from odfchain.storage import fsio
 from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_connection import Response
 from odfchain.storage.http_rules import Deadline, Timing, with_retries
-from odfchain.storage.urls import parse_target
+from odfchain.storage.locations import parse_target
 from odfchain.text import counted, one_line
 from odfchain.workspace.config import QueryConfig
 from odfchain.workspace.workspace_files import WorkspaceFiles

@@ -29,7 +29,7 @@ from odfchain.spark.jobs import on_a_thread
 from odfchain.spark.plans import is_local, is_remote, jvm_of
 from odfchain.startup import allow_pandas
 from odfchain.storage.fsio import make_folder, private_folder
-from odfchain.storage.template import redact
+from odfchain.storage.locations import redact
 from odfchain.text import SECRET
 
 if TYPE_CHECKING:

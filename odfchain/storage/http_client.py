@@ -24,7 +24,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage.http_connection import Connection, Response, StaleError
 from odfchain.storage.http_rules import Deadline, ProtocolError, Timing, TransientError
-from odfchain.storage.urls import Route, Target, basic, proxy_for, resolve
+from odfchain.storage.locations import Target, basic
+from odfchain.storage.urls import Route, proxy_for, resolve
 from odfchain.text import one_line
 from odfchain.versions import __version__
 

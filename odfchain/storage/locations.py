@@ -1,7 +1,13 @@
-"""A place in a store, taken apart: what kind of store, which container, at which server, under which key.
+"""Places: the one module in which a URL is taken apart, judged and printed.
 
-Inside, a place is a `Location` and never the text of a URL: nothing has to be escaped, unescaped or cut apart
-twice, and no credentials can hide in it. Texts become locations where they come in (`Location.parse`).
+| value | is | equal |
+|---|---|---|
+| `Url` | what was written, with its escapes: of a dataset, a repository, a source | as text |
+| `Target` | where a request goes for an http or https URL: normal, and ASCII | in host, port and path |
+| `Location` | an object of a store, or all below a place; nothing is escaped, no credentials can hide in it | in its parts |
+
+Each is made by `parse`, whose errors say what is wrong and never repeat the text; who asked puts a name before
+it that may be shown, and a hint of its own. What a text becomes as a `Location`:
 
 | text | store, container, endpoint, key |
 |---|---|
@@ -15,17 +21,20 @@ twice, and no credentials can hide in it. Texts become locations where they come
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+import ipaddress
 import os
 import re
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote, unquote_to_bytes, urlsplit
+from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urljoin, urlsplit
 
-from odfchain.errors import InvalidIdError
+from odfchain.errors import FetchError, InvalidIdError
 from odfchain.limits import FetchLimits
-from odfchain.storage.template import redact
 from odfchain.text import one_line
 from odfchain.versions import __version__
 
@@ -55,6 +64,297 @@ _IN_PATH = "/-._~!$&'()*,;=:@"
 _CONTAINER = re.compile(r"[^/?#@\s]+")
 
 
+_INVALID = "not a valid URL"
+_LONGEST_URL = 65_536
+CONTROLS = re.compile(r"^ |[\x00-\x1f\x7f]")
+"""Characters that no URL holds."""
+_HOST = re.compile(r"[a-z0-9._~!$&'()*+,;=%-]+")
+HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
+_ESCAPED_IN_PATH = re.compile(rb'[\x20"#<>?`{}\x80-\xff]')
+_ESCAPED_IN_QUERY = re.compile(rb'[\x20"#<>\x80-\xff]')
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A URL as it was written; its parts have their escapes.
+
+    Raises:
+        InvalidIdError: it cannot be taken apart.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        try:
+            self.parts  # noqa: B018 - asks whether it can be taken apart
+        except ValueError:
+            raise InvalidIdError(_INVALID) from None
+
+    @property
+    def parts(self) -> SplitResult:
+        """Its parts; the last ones that were asked for are kept."""
+        return urlsplit(self.text)
+
+    @property
+    def scheme(self) -> str:
+        """The protocol, in lower case."""
+        return self.parts.scheme
+
+    @property
+    def protocol(self) -> str:
+        """The scheme without `odf+`, which only says how to speak to the place."""
+        return self.scheme.removeprefix("odf+")
+
+    @property
+    def authority(self) -> str:
+        """Host and port, or the bucket, as they were written, without user and password."""
+        return self.parts.netloc.rpartition("@")[2]
+
+    @property
+    def host(self) -> str:
+        """The host in lower case, an IPv6 address without brackets; empty where there is none."""
+        return self.parts.hostname or ""
+
+    @property
+    def port(self) -> int | None:
+        """The port that is written; an error where it is no port."""
+        try:
+            return self.parts.port
+        except ValueError:
+            raise InvalidIdError(_INVALID) from None
+
+    @property
+    def path(self) -> str:
+        """The path, without escapes: of a file URL that of the file."""
+        return unquote(self.parts.path)
+
+    @property
+    def segments(self) -> list[str]:
+        """Those of the path that are not empty, without escapes."""
+        return [unquote(segment) for segment in self.parts.path.split("/") if segment]
+
+    @property
+    def origin(self) -> str | None:
+        """Of a web URL `https://host`, and the port where it is not the usual one; else None (RFC 6454)."""
+        try:
+            host, port = self.host.rstrip("."), self.port  # `example.org.` is the same host
+        except InvalidIdError:
+            return None
+        if self.protocol not in PORTS or not self.host:
+            return None
+        return f"{self.protocol}://{authority_of(host, port, self.protocol)}"
+
+    @property
+    def is_in_clear(self) -> bool:
+        """True if what is sent there can be read on the way: plain http to another machine."""
+        return self.protocol == "http" and not is_this_machine(self.host)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The password, as it was written and as it is meant."""
+        password = self.parts.password or ""
+        return frozenset(filter(None, (password, unquote(password))))
+
+    def normal(self) -> tuple[str, str, tuple[str, ...]]:
+        """Protocol, server or bucket, and path: the same for all spellings of a place.
+
+        Capitals, default ports, percent-encoding, users and dots do not matter; http and https are one place,
+        and so are all names of this machine (RFC 3986, section 6; RFC-024).
+        """
+        protocol = self.protocol
+        if protocol == "file":
+            return protocol, "", _folders(os.path.realpath(self.path.replace("\0", "")))
+        host, colon, port = unquote(self.authority).rpartition(":")
+        if not colon or not (port.isdecimal() or port == ""):
+            host, port = f"{host}{colon}{port}", ""
+        server = host_of(host.removeprefix("[").removesuffix("]"))
+        if port and not (port.isascii() and int(port) == PORTS.get(protocol.rpartition("+")[2])):
+            server = f"{server}:{port.lstrip('0')}"
+        return protocol.replace("https", "http"), server, _folders(self.path)
+
+    def is_below(self, other: Url) -> bool:
+        """True if this is the other place, or within it: a policy for a place covers every spelling of it."""
+        (*place, path), (*above, folders) = self.normal(), other.normal()
+        return place == above and path[: len(folders)] == folders
+
+    def __str__(self) -> str:
+        """The URL without user and password, query and fragment, for messages: these may give access."""
+        return self.parts._replace(netloc=self.authority, query="", fragment="").geturl()
+
+
+def scheme_of(text: str) -> str:
+    """The scheme that a text begins with, in lower case; empty where there is none."""
+    found = _SCHEME.match(text)
+    return found[1].lower() if found else ""
+
+
+def unescape(text: str) -> bytes:
+    """The bytes that a part of a URL stands for."""
+    return unquote_to_bytes(text)
+
+
+def escape(path: str) -> str:
+    """A path as it is written in a URL."""
+    return quote(path)
+
+
+def _without_dots(path: str) -> str:
+    """A path without the segments `.` and `..` (RFC 3986, 5.2.4)."""
+    found: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            del found[max(1, len(found) - 1) :]
+        elif segment != ".":
+            found.append(segment)
+    return "/".join(found)
+
+
+def _folders(path: str) -> tuple[str, ...]:
+    kept = "/".join(filter(None, path.split("/")))
+    return tuple(filter(None, _without_dots(f"/{kept}").split("/")))
+
+
+def authority_of(host: str, port: int | None, scheme: str) -> str:
+    """Host and port as a URL has them: brackets around an IPv6 address, and no port where it is the usual."""
+    shown = f"[{host}]" if ":" in host else host
+    return shown if port in (None, PORTS.get(scheme)) else f"{shown}:{port}"
+
+
+def is_this_machine(host: str) -> bool:
+    """True if a host name is this machine's, so that requests use no network."""
+    return host_of(host) == "localhost"
+
+
+def host_of(name: str) -> str:
+    """The same for all spellings of a host; all names and addresses of this machine are one."""
+    name = name.lower().removesuffix(".")
+    try:
+        address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(name)
+    except ValueError:
+        try:
+            address = ipaddress.IPv4Address(socket.inet_aton(name))  # 127.1, 0x7f000001
+        except (OSError, ValueError):
+            try:
+                return name.encode("idna").decode("ascii")
+            except UnicodeError:
+                return name
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return "localhost" if address.is_loopback else str(address)
+
+
+# What may not be shown.
+
+
+def spellings(value: str) -> frozenset[str]:
+    """A value as it is, and percent-encoded in both usual ways."""
+    return frozenset((value, quote(value), quote(value, safe="")))
+
+
+def redact(text: str, values: Iterable[str]) -> str:
+    """The text with every value, as it is or percent-encoded, replaced by `***`."""
+    forms = {form for value in values for form in spellings(value)}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, "***")
+    return text
+
+
+def unreadable_name(name: str) -> str:
+    """The name of a malformed URL in messages: all before its last `@` may be a user and password."""
+    return re.sub("//.*@", "//***@", name)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a request goes; `path` carries the query, `host` is ASCII and an IPv6 address has no brackets."""
+
+    scheme: str
+    host: str
+    port: int
+    path: bytes
+    user: str | None = None
+    """The `Authorization` header for the user and password in the URL."""
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Where an http or https URL leads.
+
+        Raises:
+            InvalidIdError: it is neither, or not a valid URL.
+        """
+        url = Url(text)
+        parts, port = url.parts, PORTS.get(url.scheme) if url.port is None else url.port
+        if len(text) > _LONGEST_URL or CONTROLS.search(text) or url.scheme not in PORTS or not port:
+            raise InvalidIdError(_INVALID)
+        try:
+            host = _ascii_host(url.host)
+            path = _ESCAPED_IN_PATH.sub(_escape, _without_dots(parts.path).encode()) or b"/"
+            if parts.query:
+                path += b"?" + _ESCAPED_IN_QUERY.sub(_escape, parts.query.encode())
+        except ValueError:
+            raise InvalidIdError(_INVALID) from None
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        return cls(url.scheme, host, port, path, basic(user, password) if user or password else None)
+
+    def follow(self, reference: str) -> Target:
+        """Where a reference leads that is written here (RFC 3986, 5.2); credentials are the user's to give.
+
+        Raises:
+            InvalidIdError: it leads to no http or https URL.
+        """
+        here = f"{self.scheme}://{self.authority}{self.path.decode('latin-1')}"
+        try:  # `urljoin` leaves control characters out
+            url = Url("" if CONTROLS.search(reference) else urljoin(here, reference))
+        except (ValueError, InvalidIdError):
+            url = Url("")
+        if url.scheme not in PORTS:
+            raise InvalidIdError("only http and https are followed")
+        return replace(Target.parse(url.text), user=None)
+
+    @property
+    def authority(self) -> str:
+        """Host and port as `Host` names them."""
+        return authority_of(self.host, self.port, self.scheme)
+
+    def public(self, secrets: Iterable[str]) -> str:
+        """The name in messages of a target that a server named: no query, none of the secrets."""
+        path = self.path.split(b"?")[0].decode("latin-1")
+        return one_line(redact(f"{self.scheme}://{self.authority}{path}", secrets))
+
+
+def parse_target(url: str, *, name: str) -> Target:
+    """The target of an http or https URL; messages call it `name`."""
+    try:
+        return Target.parse(url)
+    except InvalidIdError as error:
+        filled_in = " once its templates are filled in" if "${{" in name else ""
+        raise FetchError(
+            f"{unreadable_name(name)}: {error.message}{filled_in}", hint="write it like https://host/path"
+        ) from None
+
+
+def basic(user: str, password: str) -> str:
+    """The `Authorization` header for a user and a password (RFC 7617)."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+
+
+def _ascii_host(name: str) -> str:
+    if ":" in name:
+        ipaddress.IPv6Address(name)
+        return name
+    if not name.isascii():
+        import idna  # noqa: PLC0415 - large tables, for few hosts
+
+        name = idna.encode(name.lower()).decode("ascii")
+    if not _HOST.fullmatch(name):
+        raise ValueError
+    return name
+
+
+def _escape(match: re.Match[bytes]) -> bytes:
+    return b"%%%02X" % match[0][0]
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
     """An object in a store, or (with a key that is empty or begins others) everything below a place.
@@ -78,19 +378,18 @@ class Location:
         Raises:
             InvalidIdError: no such place. The message has neither the text nor anything secret in it.
         """
-        scheme = _scheme(text)
+        if not text or not text.isprintable() or text != text.strip() or len(text) > 4 * LONGEST:
+            raise InvalidIdError("empty, too long, or with control characters or spaces around it")
+        scheme = scheme_of(text) or "file"
         store = _TYPES.get(scheme)
         if store is None:
             raise InvalidIdError(f"no kind of store is called {scheme!r}")
-        try:
-            parts = urlsplit(text)
-            host, port = (parts.hostname or "").lower(), parts.port
-        except ValueError:
-            raise InvalidIdError("not a valid URL") from None
+        url = Url(text)
+        host, port, parts = url.host.lower(), url.port, url.parts
         if set("?#") & set(text):
             raise InvalidIdError("an object has no query", hint="in a key write ? as %3F and # as %23")
-        path = _decoded(parts.path)
-        user, at, authority = parts.netloc.rpartition("@")
+        path, endpoint = _decoded(parts.path), None
+        container, at, authority = parts.netloc.rpartition("@")
         if store == "file":
             if parts.netloc not in ("", "localhost") or text.startswith("//"):
                 raise InvalidIdError("names another host", hint="write it like file:///absolute/path")
@@ -98,19 +397,20 @@ class Location:
         path = path.removeprefix("/")
         if store == "az" and at and (account := _ACCOUNT.fullmatch(authority)):
             endpoint = f"https://{account[1].lower()}.blob.{account[2].lower()}"
-            return cls(store, _container(user, folder=folder), endpoint, _key(path, folder=folder))
-        if at:
-            raise InvalidIdError(
-                "the URL of a store carries no credentials",
-                hint=ENVIRONMENT_HINT,
-            )
-        if store in PORTS:
-            return cls(store, _origin(scheme, host, port), None, _key(path, folder=folder))
-        if scheme.startswith("s3+"):
-            bucket, _, path = path.partition("/")
-            endpoint = _origin(scheme.removeprefix("s3+"), host, port)
-            return cls(store, _container(bucket, folder=folder), endpoint, _key(path, folder=folder))
-        return cls(store, _container(authority, folder=folder), None, _key(path, folder=folder))
+        elif at:
+            raise InvalidIdError("the URL of a store carries no credentials", hint=ENVIRONMENT_HINT)
+        elif store in PORTS or scheme.startswith("s3+"):
+            if not host:
+                raise InvalidIdError("names no host")
+            protocol = scheme.removeprefix("s3+")
+            container = f"{protocol}://{authority_of(host, port, protocol)}"
+            if protocol != scheme:
+                endpoint, (container, _, path) = container, path.partition("/")
+        else:
+            container = authority
+        if not container:
+            raise InvalidIdError("names no bucket" if folder else "does not name an object", hint=_WRITE)
+        return cls(store, container, endpoint, _key(path, folder=folder))
 
     def __post_init__(self) -> None:
         for text in (self.container or "", self.endpoint or "", self.key):
@@ -136,16 +436,29 @@ class Location:
         key = f"{key[:-1]}%20" if key.endswith(" ") else key
         return f"{self.store}://{self.container}/{key}"
 
+    @property
+    def text(self) -> str:
+        """A text from which `parse` has the same place; a file is its path."""
+        if self.store == "file":
+            return self.key
+        if not self.speaks_s3 or self.endpoint is None:
+            return self.href()
+        return f"s3+{self.endpoint}/{self.href().removeprefix('s3://')}"
+
+    @property
+    def is_relative(self) -> bool:
+        """True if it is a file that is named relative to something, as in a lock to the lock's folder."""
+        return self.store == "file" and not self.key.startswith("/")
+
+    def relative_to(self, folder: Path | None) -> Location:
+        """The location as the lock in a folder has it: a file below that is named relative to it."""
+        if self.store != "file" or folder is None or not Path(self.key).is_relative_to(folder):
+            return self
+        return replace(self, key=Path(self.key).relative_to(folder).as_posix())
+
     def below(self, key: str) -> Location:
         """The location of a key below this one."""
         return replace(self, key=f"{self.key}/{key}" if self.key and key else self.key or key)
-
-
-def _scheme(text: str) -> str:
-    if not text or not text.isprintable() or text != text.strip() or len(text) > 4 * LONGEST:
-        raise InvalidIdError("empty, too long, or with control characters or spaces around it")
-    found = _SCHEME.match(text)
-    return found[1].lower() if found else "file"
 
 
 def _decoded(path: str) -> str:
@@ -154,22 +467,9 @@ def _decoded(path: str) -> str:
             "an escaped slash: with a plain one it is another object", hint="where / is meant, write it so"
         )
     try:
-        return unquote_to_bytes(path).decode()
+        return unescape(path).decode()
     except UnicodeDecodeError:
         raise InvalidIdError("a key that is not UTF-8") from None
-
-
-def _container(name: str, *, folder: bool) -> str:
-    if not name:
-        raise InvalidIdError("names no bucket" if folder else "does not name an object", hint=_WRITE)
-    return name
-
-
-def _origin(scheme: str, host: str, port: int | None) -> str:
-    if not host:
-        raise InvalidIdError("names no host")
-    shown = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{shown}" if port in (None, PORTS[scheme]) else f"{scheme}://{shown}:{port}"
 
 
 def _key(path: str, *, folder: bool) -> str:
@@ -250,7 +550,7 @@ def open_store(
     if place.endpoint is None or place.endpoint.endswith(_OF_AZURE):
         root = f"{place.store}://{place.container}"
         if place.endpoint is not None:  # the environment may say where the account is
-            host = urlsplit(place.endpoint).netloc.replace(".blob.", ".dfs.", 1)
+            host = Url(place.endpoint).authority.replace(".blob.", ".dfs.", 1)
             root = f"abfss://{place.container}@{host}"
         return from_url(root, client_options=config, retry_config=retry, **unsigned)
     if place.store == "az":  # another server that speaks like Azure's
@@ -274,9 +574,9 @@ def open_store(
 
 
 def _account(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
+    url = Url(endpoint)
     # Azure has the account in the host's name, other servers as the first part of the path
-    return parts.path.strip("/").partition("/")[0] or (parts.hostname or "").partition(".")[0]
+    return url.parts.path.strip("/").partition("/")[0] or url.host.partition(".")[0]
 
 
 def _client_options(scheme: str) -> dict[str, Any]:

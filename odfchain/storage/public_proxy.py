@@ -18,9 +18,9 @@ import threading
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TypeVar
-from urllib.parse import urlsplit
 
-from odfchain.storage.locations import PORTS
+from odfchain.errors import InvalidIdError
+from odfchain.storage.locations import Target
 from odfchain.storage.urls import is_public
 
 _T = TypeVar("_T")
@@ -28,7 +28,15 @@ _T = TypeVar("_T")
 _HEAD = 1 << 18
 _PIECE = 1 << 16
 # Errors that end a connection: one side is gone, or does not speak HTTP.
-_FAILURES = (OSError, ValueError, EOFError, LookupError, TimeoutError, asyncio.LimitOverrunError)
+_FAILURES = (
+    OSError,
+    ValueError,
+    InvalidIdError,
+    EOFError,
+    LookupError,
+    TimeoutError,
+    asyncio.LimitOverrunError,
+)
 # Longest time to a head, and to a connection [s].
 _SECONDS = 30.0
 _OURS = (b"connection", b"keep-alive")
@@ -75,8 +83,8 @@ class _Proxy:
             # without a pass it connects all the same: the pass only says to whom a refusal is reported
             client = self._passes.get(_value(headers, b"proxy-authorization"))
             # of CONNECT the target is a host and a port, of all else a whole URL
-            parts = urlsplit((b"//" + target if method == b"CONNECT" else target).decode("latin-1"))
-            host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
+            url = Target.parse((b"https://" + target if method == b"CONNECT" else target).decode("latin-1"))
+            host, port = url.host, url.port
             try:
                 upstream = await _in_time(_connected(host, port))
             except _RefusedError:
@@ -89,9 +97,7 @@ class _Proxy:
                 if method == b"CONNECT":
                     writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
                     return await _first_of(_passed(reader, upstream[1]), _passed(upstream[0], writer))
-                path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-                line = b"%s %s HTTP/1.1" % (method, path.encode("latin-1"))
-                upstream[1].write(_joined(line, headers))
+                upstream[1].write(_joined(b"%s %s HTTP/1.1" % (method, url.path), headers))
                 return await _first_of(_passed(reader, upstream[1]), _answered(upstream[0], writer))
         return None
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from urllib.parse import quote, urlsplit
 
-from odfchain.errors import FetchError
+from odfchain.errors import FetchError, InvalidIdError
+from odfchain.storage.locations import Url, unreadable_name
 from odfchain.text import one_line
 
 _OPEN = "${{"
@@ -95,11 +95,6 @@ def names_in(texts: Iterable[str]) -> frozenset[str]:
     )
 
 
-def values_in(texts: Iterable[str], variables: Mapping[str, str]) -> frozenset[str]:
-    """The values that templates in the texts stand for: what must not be shown."""
-    return frozenset(variables[name] for name in names_in(texts) if variables.get(name))
-
-
 def mask_templates(text: str) -> tuple[str, dict[str, str]]:
     """(the text with a mark of letters for every template that names variables, the template of each mark).
 
@@ -121,14 +116,6 @@ def mask_templates(text: str) -> tuple[str, dict[str, str]]:
     return _EXPRESSION.sub(mark, text), templates
 
 
-def redact(text: str, values: Iterable[str]) -> str:
-    """The text with every value, as it is or percent-encoded, replaced by `***`."""
-    forms = {form for value in values for form in (value, quote(value), quote(value, safe=""))}
-    for form in sorted(forms, key=len, reverse=True):
-        text = text.replace(form, "***")
-    return text
-
-
 def public_name(url: str) -> str:
     """The name of a URL in messages, pages and documents: without any part that may give access.
 
@@ -138,16 +125,16 @@ def public_name(url: str) -> str:
     masked = _masked(url)
     match = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*@)", masked)
     try:
-        urlsplit(masked).port  # noqa: B018 - asks whether the URL can be read
-        if _UNESCAPED.match(masked):
-            raise ValueError  # noqa: TRY301 - as if it could not
-    except ValueError:
+        Url(masked).port  # noqa: B018 - asks whether the URL can be read
+        is_readable = not _UNESCAPED.match(masked)
+    except InvalidIdError:
+        is_readable = False
+    if not is_readable:
         url = unreadable_name(url)
         masked = _masked(url)
-    else:
-        # of Azure's file systems the part before @ is the container
-        if match and (":" in match[1] or masked[:4].lower() != "abfs"):
-            url, masked = (text[: match.start(1)] + text[match.end(1) :] for text in (url, masked))
+    # of Azure's file systems the part before @ is the container
+    elif match and (":" in match[1] or masked[:4].lower() != "abfs"):
+        url, masked = (text[: match.start(1)] + text[match.end(1) :] for text in (url, masked))
     shown, end = "", 0
     for found in _PARAMETER.finditer(masked.partition("#")[0]):
         # any value may be a secret: no list of names would have them all
@@ -166,8 +153,3 @@ def _shown(value: str) -> str:
     if names or not value:
         return "…" if value else ""
     return _OPERAND.sub(lambda match: match[0] if match[0].startswith("env.") else "…", value)
-
-
-def unreadable_name(name: str) -> str:
-    """The name of a malformed URL in messages: all before its last `@` may be a user and password."""
-    return re.sub("//.*@", "//***@", name)

@@ -25,38 +25,15 @@ from odfchain.odf.names import AccountName
 from odfchain.storage import fsio
 from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_rules import Deadline, Timing, TransientError
-from odfchain.storage.locations import PORTS
-from odfchain.storage.template import redact
-from odfchain.storage.urls import Target, parse_target
+from odfchain.storage.locations import Target, parse_target, redact
 from odfchain.text import json_object, one_line
 from odfchain.transfer.peer import PEER_LIMITS, as_transfer_errors
-from odfchain.transfer.public_layout import PeerUrl, is_this_machine
+from odfchain.transfer.public_layout import PeerUrl
 
 VARIABLE = "ODFCHAIN_CREDENTIALS"
 """Names another file."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*", re.ASCII)
-
-
-def origin_of(url: PeerUrl) -> str | None:
-    """The origin of a web URL (`https://host`, and the port where it is not the usual one), else None."""
-    parts = url.plain.parts
-    scheme = parts.scheme.lower()
-    if scheme not in PORTS or not parts.hostname:
-        return None
-    try:
-        port = parts.port
-    except ValueError:
-        return None
-    # `example.org.` is the same host
-    host = parts.hostname.rstrip(".")
-    shown = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{shown}" + (f":{port}" if port not in (None, PORTS[scheme]) else "")
-
-
-def is_readable_on_the_way(url: PeerUrl) -> bool:
-    """True if a URL is sent in clear text: plain http to another machine."""
-    return url.plain.scheme == "http" and not is_this_machine(url.parts.hostname or "")
 
 
 def checked_token(text: str) -> str:
@@ -86,7 +63,7 @@ class Credentials:
 
     def get(self, url: PeerUrl) -> str | None:
         """The token for a URL; None when none is kept for its origin."""
-        origin = origin_of(url)
+        origin = url.origin
         return self._read().get(origin) if origin is not None else None
 
     def origins(self) -> list[str]:
@@ -99,7 +76,7 @@ class Credentials:
         Raises:
             UnsupportedPeerError: tokens are for http and https.
         """
-        origin = origin_of(url)
+        origin = url.origin
         if origin is None:
             raise errors.UnsupportedPeerError(f"{url}: a token is for a server (http, https; ports to 65535)")
         token = checked_token(token)
@@ -115,7 +92,7 @@ class Credentials:
             return []
         with fsio.locked(self._lock):
             known = self._read()
-            gone = sorted(o for o in known if url is None or o == origin_of(url))
+            gone = sorted(o for o in known if url is None or o == url.origin)
             if gone:
                 self._write({o: token for o, token in known.items() if o not in gone})
         return gone

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from urllib.parse import unquote
 
 from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import AccessError, OdfchainError, TransferError
@@ -22,7 +21,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.storage.http_client import HttpPipeline, HttpPool, request_headers
 from odfchain.storage.http_connection import Response
 from odfchain.storage.http_rules import ContentRange, Deadline, Timing
-from odfchain.storage.urls import Route, Target, parse_target
+from odfchain.storage.locations import Target, parse_target
+from odfchain.storage.urls import Route
 from odfchain.text import one_line
 from odfchain.transfer.peer import PEER_LIMITS, AbsentError, Opened, Peer, as_transfer_errors
 from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, PeerUrl
@@ -77,8 +77,7 @@ class HttpPeer(Peer):
             raise AccessError(f"{where}: the token has characters that cannot be sent")
         credentials = f"Bearer {token}" if token is not None else self._base.user
         self._given = [("Authorization", credentials)] if credentials is not None else []
-        password = url.parts.password
-        self._secrets = frozenset(filter(None, (token, password, password and unquote(password))))
+        self._secrets = url.secrets | frozenset(filter(None, [token]))
         self._ipfs_gateway = ipfs_gateway
 
     def _pause(self, seconds: float) -> None:

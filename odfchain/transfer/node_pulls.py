@@ -21,12 +21,12 @@ from odfchain.errors import ChainError, ObjectNotFoundError, OdfchainError
 from odfchain.limits import SMART
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.identity import Multihash
+from odfchain.storage.locations import HOST_AND_PORT
 from odfchain.text import cut, one_line
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.access_tokens import Reader
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.peer import RawBlock
-from odfchain.transfer.public_layout import HOST_AND_PORT
 from odfchain.transfer.slice_files import BRING_OBJECTS, objects_of
 from odfchain.workspace.dataset_files import DatasetFiles
 

@@ -21,10 +21,8 @@ Source: specification "Dataset Layout"; RFC-007 of Open Data Fabric.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import re
-import socket
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,7 +30,6 @@ from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.parse import SplitResult, unquote, urlsplit
 
 from odfchain.errors import BusyError, CorruptedPeerError, InvalidIdError, StoreError, UnsupportedPeerError
 from odfchain.odf.identity import Multihash
@@ -41,7 +38,7 @@ from odfchain.odf.physical_hash import Hasher, sha3_256
 from odfchain.progress import Progress
 from odfchain.storage.fsio import FileState, file_state, lock_at_once, storage_errors
 from odfchain.storage.local import check_object_name
-from odfchain.storage.locations import PORTS
+from odfchain.storage.locations import Url
 from odfchain.storage.template import public_name
 
 HEAD_KEY = "refs/head"
@@ -106,53 +103,38 @@ class ObjectKey:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerUrl:
+class PeerUrl(Url):
     """The URL of a dataset or of a repository of datasets; it ends in a slash."""
-
-    text: str
 
     @classmethod
     def parse(cls, text: str) -> PeerUrl:
         """The URL with a slash at its end."""
-        try:
-            parts = urlsplit(text)
-        except ValueError:
-            raise UnsupportedPeerError(f"{public_name(text)!r} is not a URL") from None
-        scheme = parts.scheme.lower()
-        # what a query says may be a secret, as a password is
-        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
-        if scheme not in _SCHEMES and not _ENDPOINT.fullmatch(scheme):
+        if "://" not in text and not text.startswith("file:"):
             raise UnsupportedPeerError(
-                f"{shown}: datasets cannot be carried over {scheme or 'that'!r}",
+                f"{text!r} is not a URL",
+                hint="write a folder like file:///srv/datasets/, a server like https://host/",
+            )
+        try:
+            url = cls(text)
+        except InvalidIdError:
+            raise UnsupportedPeerError(f"{public_name(text)!r} is not a URL") from None
+        if url.scheme not in _SCHEMES and not _ENDPOINT.fullmatch(url.scheme):
+            raise UnsupportedPeerError(
+                f"{url}: datasets cannot be carried over {url.scheme or 'that'!r}",
                 hint="the schemes are file, http, https, odf+http, odf+https, s3, s3+http, s3+https, gs, az, "
                 "ipfs and ipns",
             )
         if set("?#") & set(text):
-            raise UnsupportedPeerError(f"{shown}: the URL of a dataset has no query and no fragment")
-        if not parts.netloc and scheme != "file":
-            raise UnsupportedPeerError(f"{shown}: the URL names no host")
-        if scheme == "file" and "%2f" in parts.path.lower():
-            raise UnsupportedPeerError(f"{shown}: an escaped slash", hint="where / is meant, write it so")
-        if scheme == "file" and parts.netloc not in ("", "localhost"):
+            raise UnsupportedPeerError(f"{url}: the URL of a dataset has no query and no fragment")
+        if not url.parts.netloc and url.scheme != "file":
+            raise UnsupportedPeerError(f"{url}: the URL names no host")
+        if url.scheme == "file" and "%2f" in url.parts.path.lower():
+            raise UnsupportedPeerError(f"{url}: an escaped slash", hint="where / is meant, write it so")
+        if url.scheme == "file" and url.parts.netloc not in ("", "localhost"):
             raise UnsupportedPeerError(
-                f"{shown}: a file URL names no other machine", hint="write it like file:///srv/datasets/name"
+                f"{url}: a file URL names no other machine", hint="write it like file:///srv/datasets/name"
             )
-        return cls(text if text.endswith("/") else f"{text}/")
-
-    @property
-    def parts(self) -> SplitResult:
-        """Its parts, with their escapes."""
-        return urlsplit(self.text)
-
-    @property
-    def scheme(self) -> str:
-        """The protocol, in lower case."""
-        return self.parts.scheme.lower()
-
-    @property
-    def path(self) -> str:
-        """The path, without escapes: of a file URL that of the folder."""
-        return unquote(self.parts.path)
+        return url if text.endswith("/") else cls(f"{text}/")
 
     @property
     def is_smart(self) -> bool:
@@ -170,17 +152,10 @@ class PeerUrl:
 
     def name(self) -> DatasetName:
         """The default name of a pulled dataset: the end of the path, else the host."""
-        segments = [unquote(segment) for segment in self.parts.path.split("/") if segment]
-        text = segments[-1] if segments else self.parts.hostname or ""
         try:
-            return DatasetName(text)
+            return DatasetName(self.segments[-1] if self.segments else self.host)
         except InvalidIdError as error:
             raise InvalidIdError(f"{self}: {error}", hint="say what to call it: --as NAME") from None
-
-    def __str__(self) -> str:
-        """The URL without user and password, for messages."""
-        host = self.parts.netloc.rpartition("@")[2]
-        return self.parts._replace(netloc=host).geturl()
 
 
 # Hint files: the hashes of a chain's blocks, seed first, and the names of branches, one to a line. They
@@ -355,88 +330,3 @@ class Incoming:
         with contextlib.suppress(OSError):
             if os.path.samestat(self._target.lstat(), os.fstat(self._fd)):
                 self._target.unlink()
-
-
-# URL prefixes, compared by meaning: a policy for a place must cover every spelling of it.
-# Capitals, default ports, percent-encoding, users and dots do not matter; http and https are one place, and
-# so are all names of this machine: better too much covered than too little. Source: RFC 3986, section 6;
-# RFC-024.
-
-_THIS_MACHINE = "localhost"
-
-
-@dataclass(frozen=True, slots=True)
-class PlainUrl:
-    """A normalized URL: protocol, server or bucket, and path."""
-
-    protocol: str
-    server: str
-    path: tuple[str, ...]
-
-    @classmethod
-    def of(cls, url: PeerUrl) -> PlainUrl:
-        """The same for all spellings of a URL; users and passwords are no part of it."""
-        url = url.plain
-        path = url.path
-        if url.scheme == "file":
-            return cls("file", "", _segments(os.path.realpath(path.replace("\0", ""))))
-        host = unquote(url.parts.netloc.rpartition("@")[2])
-        server = _server(host, PORTS.get(url.scheme.rpartition("+")[2]))
-        return cls(url.scheme.replace("https", "http"), server, _segments(path))
-
-    def is_below(self, other: PlainUrl) -> bool:
-        """True if this is the other place, or within it."""
-        return (self.protocol, self.server, self.path[: len(other.path)]) == (
-            other.protocol,
-            other.server,
-            other.path,
-        )
-
-
-def _segments(path: str) -> tuple[str, ...]:
-    found: list[str] = []
-    for segment in path.split("/"):
-        if segment == "..":
-            found = found[:-1]
-        elif segment not in ("", "."):
-            found.append(segment)
-    return tuple(found)
-
-
-def _server(authority: str, usual_port: int | None) -> str:
-    host, colon, port = authority.rpartition(":")
-    if not colon or not (port.isdecimal() or port == ""):
-        host, port = authority, ""
-    host = host_of(host.removeprefix("[").removesuffix("]"))
-    if port == "" or (usual_port is not None and port.isascii() and int(port) == usual_port):
-        return host
-    return f"{host}:{port.lstrip('0')}"
-
-
-HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
-
-
-def is_this_machine(host: str) -> bool:
-    """True if a host name is this machine's, so that requests use no network."""
-    return host_of(host) == _THIS_MACHINE
-
-
-def host_of(name: str) -> str:
-    """The same for all spellings of a host; all names and addresses of this machine are one."""
-    return _host(name.lower().removesuffix("."))
-
-
-def _host(name: str) -> str:
-    try:
-        address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(name)
-    except ValueError:
-        try:
-            address = ipaddress.IPv4Address(socket.inet_aton(name))  # 127.1, 0x7f000001
-        except (OSError, ValueError):
-            try:
-                return name.encode("idna").decode("ascii")
-            except UnicodeError:
-                return name
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return _THIS_MACHINE if address.is_loopback else str(address)

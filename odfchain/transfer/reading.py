@@ -27,7 +27,6 @@ from odfchain.transfer.open_peer import PeerOptions, open_peer
 from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions, pull_dataset
-from odfchain.transfer.repositories import parse_peer_url
 from odfchain.transfer.signed_statements import SignaturePolicy
 from odfchain.transfer.slice_files import DataObject, absent, bring
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -78,7 +77,7 @@ class Origin:
             if (path / FOLDER).is_dir():
                 raise UsageError(f"{path} is a workspace", hint="say which dataset of it: dataset=NAME")
             place = path.as_uri()
-        url = parse_peer_url(place)
+        url = PeerUrl.parse(place)
         local = url.path if url.scheme == "file" else None
         return cls(url.text, local, token, cache if local is None else None)
 

@@ -16,7 +16,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from odfchain import errors
 from odfchain.limits import LIMITS, SHARING
@@ -35,7 +34,7 @@ from odfchain.transfer.folder_peer import FolderPeer
 from odfchain.transfer.object_peer import STORE_LIMITS, ObjectSpace
 from odfchain.transfer.open_peer import DEFAULTS, PeerOptions, open_peer
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, PeerUrl, PlainUrl
+from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, PeerUrl
 from odfchain.transfer.signed_statements import NO_POLICY, SignaturePolicy, as_fields, from_fields
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -67,16 +66,6 @@ class KnownRepository:
     policy: SignaturePolicy = NO_POLICY
 
 
-def parse_peer_url(text: str) -> PeerUrl:
-    """The URL of a repository or dataset, as a user writes it."""
-    if "://" not in text and not text.startswith("file:"):
-        raise errors.UnsupportedPeerError(
-            f"{text!r} is not a URL",
-            hint="write a folder like file:///srv/datasets/, a server like https://host/",
-        )
-    return PeerUrl.parse(text)
-
-
 @dataclass(frozen=True, slots=True)
 class Repositories:
     """The registry of one workspace; `root` is its `.odfchain` folder."""
@@ -89,7 +78,7 @@ class Repositories:
 
     def add(self, name: RepoName, url: str, policy: SignaturePolicy = NO_POLICY) -> KnownRepository:
         """Durably remember a repository; its URL gets a slash at its end."""
-        found = parse_peer_url(url)
+        found = PeerUrl.parse(url)
         fsio.make_folder(self._folder)
         with fsio.locked(self.root / "lock"):
             path = self._find(name)
@@ -135,9 +124,9 @@ class Repositories:
 
     def policy(self, url: PeerUrl) -> SignaturePolicy:
         """The repositories' signature policy for a dataset below their URL, however it is spelled."""
-        found, place = NO_POLICY, PlainUrl.of(url)
+        found = NO_POLICY
         for known in self.list():
-            if place.is_below(PlainUrl.of(known.url)):
+            if url.is_below(known.url):
                 found = found.and_also(known.policy)
         return found
 
@@ -170,7 +159,7 @@ class Repositories:
         policy = from_fields(
             repository.require_signature, repository.max_signature_age_seconds, source=str(path)
         )
-        return KnownRepository(RepoName(path.name), parse_peer_url(repository.url), policy)
+        return KnownRepository(RepoName(path.name), PeerUrl.parse(repository.url), policy)
 
 
 def _name_of(path: Path) -> RepoName | None:
@@ -343,7 +332,7 @@ def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
         return _index_entries(url.plain, options)
     except errors.UnsupportedPeerError as error:
         missing = errors.UnsupportedPeerError(error.message, hint=_NO_INDEX)
-    node, _, account = url.plain.text.rstrip("/").rpartition("/")
+    node = url.plain.text.rstrip("/").rpartition("/")[0]
     if node.endswith("/"):  # the URL is that of a host
         raise missing
     try:
@@ -354,7 +343,7 @@ def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
     found = [
         replace(entry, alias=DatasetAlias(None, entry.alias.name))
         for entry in listed
-        if str(entry.alias.account or "").lower() == unquote(account).lower()
+        if str(entry.alias.account or "").lower() == url.segments[-1].lower()
     ]
     if not found:
         raise missing

@@ -28,9 +28,9 @@ from websockets.server import ServerProtocol
 
 from odfchain.errors import TransferError, UsageError
 from odfchain.limits import HOST, SHARING, SMART
+from odfchain.storage.locations import host_of, is_this_machine
 from odfchain.text import one_line
 from odfchain.transfer.node_pulls import EXPECT, Message, Receive, Send, refuse_upgrade
-from odfchain.transfer.public_layout import host_of, is_this_machine
 from odfchain.transfer.server_app import ZERO_COPY, Branches, Repository
 from odfchain.transfer.smart_messages import (
     FAILED,

@@ -35,10 +35,11 @@ from odfchain.odf.names import (
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.local import HEAD
+from odfchain.storage.locations import HOST_AND_PORT
 from odfchain.transfer.branch_fetch import FetchedSources, bring_merged, pull_branch
 from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable, options_of
 from odfchain.transfer.peer import Peer, WritablePeer
-from odfchain.transfer.public_layout import HOST_AND_PORT, PeerUrl
+from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, present, pull_dataset
 from odfchain.transfer.pushing import (
     PushOptions,
@@ -53,7 +54,6 @@ from odfchain.transfer.repositories import (
     RepositoryEntry,
     find_by_id,
     list_repository,
-    parse_peer_url,
 )
 from odfchain.transfer.signed_statements import (
     NO_POLICY,
@@ -124,7 +124,7 @@ def resolve_remote(text: str, repositories: Repositories, *, local: DatasetAlias
     except errors.InvalidIdError as error:
         raise errors.InvalidIdError(str(error), hint=_intended_url(text) or error.hint) from None
     if isinstance(found, DatasetUrl):
-        return parse_peer_url(found.url)
+        return PeerUrl.parse(found.url)
     if isinstance(found, RemoteDatasetId):
         if found.repo is None or local is not None:
             raise _id_alone(found)
@@ -198,7 +198,7 @@ def _normal(text: str) -> str:
     found = parse_ref_remote(text)
     if isinstance(found, RemoteDatasetId) and found.repo is None:
         raise _id_alone(found)
-    return parse_peer_url(found.url).text if isinstance(found, DatasetUrl) else str(found)
+    return PeerUrl.parse(found.url).text if isinstance(found, DatasetUrl) else str(found)
 
 
 def _id_alone(found: RemoteDatasetId) -> errors.UnsupportedPeerError:
@@ -521,7 +521,7 @@ class Sharing:
     def repository_url(self, repository: str) -> PeerUrl:
         """The URL of a repository that is named, or given by its URL."""
         if "/" in repository:
-            return parse_peer_url(repository)
+            return PeerUrl.parse(repository)
         return self.repositories.get(RepoName(repository))
 
     # --- how ---------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from odfchain.ingest.fetching import Fetched, etag_state, last_modified_state
 from odfchain.odf.events import SourceState
 from odfchain.odf.times import Timestamp
 from odfchain.storage.http_rules import ContentRange, Headers, http_date, parse_http_date, retry_after
-from odfchain.storage.urls import is_public, parse_target
+from odfchain.storage.locations import parse_target
+from odfchain.storage.urls import is_public
 from tests.kit.servers import (
     CSV37,
     MODIFIED,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from odfchain.cli.main import main
 from odfchain.errors import AccessError, UnsupportedPeerError
-from odfchain.transfer.credentials import Credentials, checked_token, is_readable_on_the_way, origin_of
+from odfchain.transfer.credentials import Credentials, checked_token
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import make_dataset
@@ -48,7 +48,7 @@ def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
     ],
 )
 def test_the_origin_of_a_url(url: str, origin: str | None) -> None:
-    assert origin_of(PeerUrl.parse(url)) == origin
+    assert PeerUrl.parse(url).origin == origin
 
 
 def test_a_token_is_for_its_origin_alone(credentials: Credentials) -> None:
@@ -95,7 +95,7 @@ def test_a_file_that_others_can_read_is_refused(credentials: Credentials) -> Non
 
 def test_plain_http_is_noticed() -> None:
     told = [u for u in ("http://a.example", "https://a.example", "http://127.0.0.1:1", "http://localhost", "http://[::1]",
-                        "http://127.1:2") if is_readable_on_the_way(PeerUrl.parse(u))]  # fmt: skip
+                        "http://127.1:2") if PeerUrl.parse(u).is_in_clear]  # fmt: skip
     assert told == ["http://a.example"]
 
 
@@ -105,7 +105,7 @@ def test_any_url_has_an_origin_or_none(text: str) -> None:
         url = PeerUrl.parse(f"https://{text}")
     except UnsupportedPeerError:
         return
-    found = origin_of(url)
+    found = url.origin
     assert found is None or found.startswith("https://")
 
 

@@ -15,7 +15,7 @@ from odfchain.cli.parameters import token_for
 from odfchain.cli.start import manifest_template, questions
 from odfchain.errors import StoreError, UsageError
 from odfchain.odf.manifests import read_snapshots
-from odfchain.transfer.repositories import parse_peer_url
+from odfchain.transfer.public_layout import PeerUrl
 from odfchain.workspace.creation import in_creation_order
 
 
@@ -72,7 +72,7 @@ def test_what_a_manifest_does_is_asked_until_it_is_allowed(tmp_path: Path) -> No
 def test_the_token_of_the_environment_is_for_one_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here, there = parse_peer_url("http://127.0.0.1/a"), parse_peer_url("http://example.com/a")
+    here, there = PeerUrl.parse("http://127.0.0.1/a"), PeerUrl.parse("http://example.com/a")
     monkeypatch.delenv("ODFCHAIN_TOKEN", raising=False)
     assert token_for([here]) is None
     monkeypatch.setenv("ODFCHAIN_TOKEN", "t")
