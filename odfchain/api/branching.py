@@ -21,7 +21,7 @@ from odfchain.api.changing import (
 )
 from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import CommitKeywords, Time, as_time, maybe_time, refuse_unknown
-from odfchain.errors import ObjectCorruptedError, StoreError, UsageError
+from odfchain.errors import ObjectCorruptedError, StoreError, TransferError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
@@ -188,9 +188,20 @@ class Branching(OwnErrors):
             UsageError: no source is given or known.
             TransferError: it cannot be brought, or not all of it is there.
         """
-        return self._workspace._sharing.fetch_merged(
-            self._files, source, parallel=parallel, token=token, progress=progress
-        )
+        from odfchain.transfer.branch_fetch import bring_merged
+        from odfchain.transfer.sync import shortened
+
+        sharing = self._workspace._sharing
+        parallel = parallel or sharing.config.parallel
+        with contextlib.closing(sharing.mirror(self._files, source, parallel, token)) as peer:
+            found, lacking = bring_merged(self._files, peer, parallel=parallel, progress=progress)
+        if lacking:
+            raise TransferError(
+                f"{peer.where}: {len(lacking):,} of the branches that were merged into {self._files.alias} "
+                f"are not there: {', '.join(map(shortened, lacking[:3]))}; what is there was brought",
+                hint="try another copy of the dataset: --from URL",
+            )
+        return found
 
     def diff(self, a: AnyPoint, b: AnyPoint | None = None) -> Diff:
         """The rows that differ, from the state at A to that at B; nothing before their fork is read.

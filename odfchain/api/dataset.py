@@ -438,7 +438,9 @@ class Dataset(Branching, Readable, Upkeep):
             InvalidIdError, WorkspaceError, TransferError: it cannot be used, or has other blocks.
         """
         chosen = self._push_options(force, create, merged, public, parallel)
-        return self._workspace._sharing.push(self._files, target, chosen, token=token, progress=progress)
+        from odfchain.transfer.pushing import push
+
+        return push(self._workspace._sharing, self._files, target, chosen, token=token, progress=progress)
 
     def plan_push(
         self,
@@ -451,7 +453,9 @@ class Dataset(Branching, Readable, Upkeep):
     ) -> PushPlan:
         """Plan `push`; nothing is written or remembered. Errors as `push`."""
         chosen = self._push_options(force, create, merged)
-        return self._workspace._sharing.plan_push(self._files, target, chosen, token=token)
+        from odfchain.transfer.pushing import planned_push
+
+        return planned_push(self._workspace._sharing, self._files, target, chosen, token=token)
 
     def _push_options(
         self, force: bool, create: bool, merged: bool, public: bool = False, parallel: int | None = None
@@ -483,16 +487,20 @@ class Dataset(Branching, Readable, Upkeep):
             UsageError: no source is given or known.
             InvalidIdError, WorkspaceError, TransferError: the source cannot be used.
         """
-        return self._workspace._sharing.fetch(
-            self._files,
-            source,
-            since=maybe_time(since),
-            last=last,
-            where=where,
-            parallel=parallel,
-            token=token,
-            progress=progress,
-        )
+        from odfchain.transfer.slice_files import Selection, fetch_missing
+
+        sharing = self._workspace._sharing
+        files, parallel = sharing.dataset(self._files), parallel or sharing.config.parallel
+        asked = None
+        if where is not None:
+            from odfchain.slices.conditions import parse_where
+            from odfchain.workspace.dataset_state import DatasetState
+            from odfchain.workspace.read_slices import columns_of
+
+            asked = parse_where(where, columns_of(DatasetState.read(files.chain), None))
+        selection = Selection(since=maybe_time(since), last=last)
+        with closing(sharing.mirror(files, source, parallel, token)) as peer:
+            return fetch_missing(files, peer, selection, where=asked, parallel=parallel, progress=progress)
 
     def fetch_from_locks(
         self,

@@ -263,13 +263,17 @@ def _from_peer(
     token: str | None,
     progress: Progress,
 ) -> PullResult:
+    from odfchain.transfer import pulling as transfer
+
     sharing = workspace._sharing
     options = peer_options(given, sharing.config.parallel)
     if target.dataset is not None and target.dataset.ref != HEAD:
         dataset = target.dataset
-        pulled = sharing.pull_branch(dataset._files, target.source, options, token=token, progress=progress)
+        pulled = transfer.pull_branch(
+            sharing, dataset._files, target.source, options, token=token, progress=progress
+        )
     else:
-        pulled = sharing.pull(target.ref, name, options, token=token, progress=progress)
+        pulled = transfer.pull(sharing, target.ref, name, options, token=token, progress=progress)
         dataset = workspace[pulled.alias]
     outcome = pulled.outcome
     return PullResult(

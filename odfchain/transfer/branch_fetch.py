@@ -1,8 +1,7 @@
-"""Pulling remote branches, and the blocks that were merged into a chain.
+"""Blocks that are fetched while the head stays: those of branches, and those that were merged into a chain.
 
-A branch is fetched while the head stays where it is: blocks, rules, slices, then one compare-and-swap
-of the branch, then its signature. Its origin is recorded before it is there, so that it is not merged as
-if it had been made here. An interruption before that leaves the dataset as it was. Source: RFC-038.
+They lead to one of the dataset's own chains, so they have its Seed, and keep the append rules. They are
+stored oldest first, after their slices and checkpoints. Source: RFC-021, RFC-038.
 """
 
 from __future__ import annotations
@@ -15,46 +14,19 @@ from dataclasses import dataclass
 from odfchain import errors
 from odfchain.chain.compare import Descent, Diverged
 from odfchain.chain.index import MERGE
-from odfchain.chain.signed_heads import (
-    HeadSignature,
-    SignatureStatus,
-    SignedFile,
-    check_branch,
-    signature_key,
-)
 from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore
-from odfchain.text import counted
 from odfchain.transfer.peer import AbsentError, Peer
-from odfchain.transfer.pulling import DEFAULTS, SyncOptions, SyncOutcome, SyncStatus
-from odfchain.transfer.receive import BlockSpool, Download, differ, shortened
-from odfchain.transfer.signed_statements import NO_POLICY, refuse_unsigned
-from odfchain.transfer.slice_files import (
-    EVERYTHING,
-    DataObject,
-    Selection,
-    incoming_folder,
-    missing_slices,
-    objects_of,
-    selection_of,
-)
+from odfchain.transfer.receive import BlockSpool, Download, Received
+from odfchain.transfer.slice_files import DataObject, incoming_folder, objects_of
+from odfchain.transfer.sync import differ, shortened
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.merge_record import (
-    FetchedBranch,
-    fetched_branch,
-    fetched_branches,
-    merged_names,
-    remember_fetched,
-)
-from odfchain.workspace.points import keep_reachable, lock_path
-
-# Blocks of a branch, or of a merge, that are fetched while the head stays.
-# They lead to one of the dataset's own chains, so they have its Seed, and keep the append rules. They are
-# stored oldest first, after their slices and checkpoints. Source: RFC-021, RFC-038.
+from odfchain.workspace.merge_record import FetchedBranch, merged_names, remember_fetched
+from odfchain.workspace.points import lock_path
 
 
 class BranchFetch:
@@ -69,14 +41,13 @@ class BranchFetch:
         self.new: Sequence[Multihash] = ()
         self._dataset = dataset
         self._spool = BlockSpool(download.area / "blocks")
-        self._objects: list[DataObject] = []
         chains = [dataset.on(ref) for ref in dict.fromkeys((HEAD, dataset.ref))]
         self._own = [(on, top) for on in chains if (top := on.chain.head()) is not None]
         self._common = self._own[0][1]
         self._number = -1
 
-    def read(self, head: Multihash) -> None:
-        """The blocks up to `head` are received and checked."""
+    def read(self, head: Multihash) -> Received:
+        """The blocks up to `head`, received and checked."""
         fsio.make_folder(self._spool.folder)
         with self.download.links(self._spool, LocalObjectStore(self._dataset.folder / "blocks")) as links:
             descent = Descent(links, head)
@@ -88,7 +59,7 @@ class BranchFetch:
                 raise self._other_dataset(head, len(descent.passed))
             self.new, self._common, self._number = descent.passed, descent.at, descent.number
             base = self._dataset.chain.history(descent.at)
-            self._objects = self.download.check(links, self.new, base).objects if self.new else []
+            return self.download.check(links, self.new, base) if self.new else Received((), None, [], [])
 
     def has(self, block: Multihash) -> bool:
         """True if a block is stored, and one of the chain that was read."""
@@ -103,10 +74,6 @@ class BranchFetch:
     def newest_of(self, head: Multihash) -> Multihash:
         """The newest block of another chain of the dataset, up to `head`, that is one of the chain."""
         return next(name for name, _ in self._dataset.chain.walk(head) if self.has(name))
-
-    def bring(self, selection: Selection) -> None:
-        """The slices and checkpoints of the new blocks are here."""
-        self.download.bring(self._dataset, selection.of(self._objects))
 
     def store(self) -> int:
         """The new blocks are stored; returns how many of them were not here."""
@@ -217,124 +184,6 @@ def unknown_sources(dataset: DatasetFiles, head: Multihash) -> Iterator[Multihas
                     yield name
 
 
-def pull_branch(
-    dataset: DatasetFiles,
-    peer: Peer,
-    where: str,
-    options: SyncOptions = DEFAULTS,
-    progress: Progress = SILENT,
-) -> SyncOutcome:
-    """The branch that the dataset is opened on is the peer's of that name, or is as it was.
-
-    `where` is remembered as the place that it came from. A branch that has nothing of its own follows the
-    peer's also where that was rewound; what is given up stays under a reference.
-    """
-    peer.ref = dataset.ref
-    head = peer.head()
-    if head is None:
-        raise _no_branch(peer)
-    about = f"{dataset.alias}@{dataset.ref}"
-    signature = check_branch(peer.signed(SignedFile.HEAD), dataset.on(HEAD).id, dataset.ref, head)
-    refuse_unsigned(signature, options.signature or NO_POLICY, name=about, where=peer.where)
-    with fsio.locked(lock_path(dataset)), fetching(dataset, peer, options.parallel, progress) as fetch:
-        old, entry = dataset.chain.head(), fetched_branch(dataset, dataset.ref)
-        fetch.read(head)
-        status = _status(fetch, old, head)
-        fetched = {known.block for known in fetched_branches(dataset)}
-        own = old not in fetched or dataset.shared.where is not None  # other machines have added to it
-        if status is SyncStatus.OVERWRITTEN and old is not None:
-            if own and not options.force:
-                raise _refusal(dataset, peer, fetch, old, head)
-            keep_reachable(dataset, old)
-        if not options.on_demand:
-            fetch.bring(selection_of(dataset))
-        fetch.store()
-        if status is not SyncStatus.UP_TO_DATE:
-            trusted = _trusted(dataset, fetch, old, entry)
-            remember_fetched(dataset, FetchedBranch(dataset.ref, where, head, trusted))
-            dataset.chain.set_ref(dataset.ref, head, expected=old)
-    _keep_signature(dataset, head, signature)
-    wrong = signature.status is SignatureStatus.INVALID
-    return SyncOutcome(
-        status,
-        old,
-        head,
-        len(fetch.new),
-        fetch.download.objects,
-        fetch.download.bytes,
-        missing_slices(dataset),
-        signature,
-        warnings=(f"{about} at {peer.where}: {signature.message}; it is not kept",) if wrong else (),
-    )
-
-
-def _status(fetch: BranchFetch, old: Multihash | None, head: Multihash) -> SyncStatus:
-    if old is None:
-        return SyncStatus.CREATED
-    if old == head:
-        return SyncStatus.UP_TO_DATE
-    return SyncStatus.UPDATED if fetch.has(old) else SyncStatus.OVERWRITTEN
-
-
-def _trusted(
-    dataset: DatasetFiles, fetch: BranchFetch, old: Multihash | None, entry: FetchedBranch | None
-) -> Multihash:
-    if entry is not None and fetch.has(entry.verified):
-        return entry.verified
-    # no record of a fetch: the branch was made here
-    if entry is None and old is not None:
-        return fetch.newest_of(old)
-    return fetch.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
-
-
-def _refusal(
-    dataset: DatasetFiles, peer: Peer, fetch: BranchFetch, old: Multihash, head: Multihash
-) -> errors.ChainsDifferError:
-    number = dataset.chain.get(old).sequence_number
-    fork = fetch.newest_of(old)
-    ours = number - dataset.chain.get(fork).sequence_number
-    name, branch = f"{dataset.alias}@{dataset.ref}", dataset.ref
-    rename = f"`odfchain branch rename {dataset.alias} {branch} my-{branch}`"
-    give_up = "give its blocks up with --force"
-    found = Diverged(0 if fork == head else len(fetch.new), ours, fork)
-    if fork == head:
-        return differ(
-            errors.DestinationAheadError,
-            (head, old, found),
-            f"{name} has {counted(ours, 'block')} that {peer.where} has not: its branch is at "
-            f"{shortened(head)}",
-            f"push them (`odfchain push {name}`), or {give_up}",
-        )
-    return differ(
-        errors.DatasetsDivergedError,
-        (head, old, found),
-        f"{name} and {peer.where} diverged after block {shortened(fork)}: {counted(ours, 'block')} only here",
-        f"{rename}, then pull again and merge the two; or {give_up}",
-    )
-
-
-def _keep_signature(dataset: DatasetFiles, head: Multihash, found: HeadSignature) -> None:
-    path = dataset.folder / signature_key(dataset.ref)
-    with fsio.locked(dataset.folder / "info" / "lock"):
-        if dataset.chain.head() != head:
-            return
-        if found.status is SignatureStatus.SIGNED:
-            fsio.replace_file(path, f"{found.text}\n".encode())
-        else:
-            fsio.remove_quietly(path)
-
-
-def _no_branch(peer: Peer) -> errors.BranchNotFoundError:
-    others = peer.branches()
-    return errors.BranchNotFoundError(
-        f"{peer.where}: no branch {peer.ref!r}",
-        hint=f"its branches: {', '.join(others[:20])}"
-        if others
-        else "branches are there where they were pushed (`odfchain push DATASET@BRANCH`), or are served "
-        "(`odfchain serve --branches`)",
-    )
-
-
 # --- what was merged -------------------------------------------------------------------------------------
 
 
@@ -365,9 +214,9 @@ def bring_merged(
     with fsio.locked(lock_path(dataset)), fetching(dataset, peer, parallel, progress) as fetch:
         while wanted := next((n for n in unknown_sources(dataset, head) if n not in lacking), None):
             try:
-                fetch.read(wanted)
+                received = fetch.read(wanted)
                 if not on_demand:
-                    fetch.bring(EVERYTHING)
+                    fetch.download.bring(dataset, received.objects)
                 # before it is there: a merge may need it for its base, and believes only what was verified
                 fork = fetch.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
                 remember_fetched(dataset, FetchedBranch(None, peer.where, wanted, fork))

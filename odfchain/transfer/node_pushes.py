@@ -31,6 +31,9 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_file
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
+from odfchain.storage.fsio import FileState
+from odfchain.storage.http_connection import Pieces
+from odfchain.storage.http_rules import Deadline
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.access_tokens import (
     LEFT_SECONDS,
@@ -57,10 +60,9 @@ from odfchain.transfer.node_pulls import (
     fields_of,
     refuse_upgrade,
 )
-from odfchain.transfer.peer import RawBlock
-from odfchain.transfer.public_layout import Incoming, ObjectKey
+from odfchain.transfer.peer import AbsentError, Opened, Peer, RawBlock
+from odfchain.transfer.public_layout import HEAD_KEY, Incoming, ObjectKey, ObjectKind
 from odfchain.transfer.pulling import SyncOptions, arrival_folder, judge_pull, present, pull_dataset
-from odfchain.transfer.pushing import PushedPeer
 from odfchain.transfer.signed_statements import NO_POLICY, read_offer
 from odfchain.transfer.slice_files import DataObject, arriving
 from odfchain.transfer.store_commit import UnknownOutcomeError
@@ -79,6 +81,44 @@ _SAID: Mapping[type[errors.OdfchainError], str] = {
     UnknownOutcomeError: "It is not known whether this was committed.",
     errors.SetBackError: "The history in this node's store was rewound.",
 }
+
+
+class PushedPeer(Peer):
+    """A push as a source of a pull; objects wait where pulls look."""
+
+    def __init__(
+        self,
+        where: str,
+        head: Multihash,
+        blocks: Sequence[RawBlock] = (),
+        signature: bytes | None = None,
+        has_hashed: Callable[[ObjectKey, FileState], bool] = lambda *_: False,
+    ) -> None:
+        """The pushed blocks; `has_hashed` says which files are known to hash to the names of objects."""
+        super().__init__(where)
+        self._has_hashed = has_hashed
+        self._blocks = blocks
+        self._files = {str(ObjectKey(ObjectKind.BLOCK, block.hash)): block.data for block in blocks}
+        self._files[HEAD_KEY] = str(head).encode()
+        if signature is not None:
+            self._files[SignedFile.HEAD.value] = signature
+
+    @contextmanager
+    def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> Iterator[Opened]:  # noqa: ARG002 - as `Peer`
+        data = self._files.get(key)
+        if data is None:
+            raise AbsentError(f"{self.where}{key}: it was not sent")
+        yield Opened(f"{self.where}{key}", Pieces(iter([data[start:]])), len(data), start=start)
+
+    def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - as `Peer`
+        """All of them."""
+        return iter(self._blocks)
+
+    def has_hashed(self, key: ObjectKey, state: FileState) -> bool:
+        return self._has_hashed(key, state)
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass(slots=True)

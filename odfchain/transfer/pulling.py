@@ -1,13 +1,12 @@
-"""Pulling: a dataset from a peer becomes, or continues, a dataset of this workspace.
+"""Pulling: a dataset of a store becomes, or continues, a dataset of this workspace, by the order of `sync`.
 
     incoming/<alias>/       a new dataset on its way; it appears by one rename when it is complete
     <dataset>/info/incoming/    what arrives for a dataset that is here already
+        beside-<branch>/    and for one of its branches
 
-Order: head and signature, blocks back to a known one, all append rules, then slices and checkpoints, then the
-blocks become visible oldest first, then one compare-and-swap of the head, then its signature, then manifests
-and profiles. An interruption
-before that leaves the dataset as it was, and what arrived is used by the next pull. Source: specification
-"Dataset Sharing"; RFC-021.
+Branches, and what was merged, are fetched while the head stays: their blocks lead to one of the dataset's own
+chains, so they have its Seed, and keep the append rules. Source: specification "Dataset Sharing"; RFC-021,
+RFC-038.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -29,21 +28,40 @@ from odfchain.chain.compare import (
     Descent,
     Diverged,
     Equal,
+    HashList,
     compare,
     whole_chain,
 )
 from odfchain.chain.index import ChainIndex, Link
-from odfchain.chain.signed_heads import BlockAt, HeadSignature, read_head_signature
-from odfchain.odf.block_codec import decode_block
-from odfchain.odf.events import Seed
+from odfchain.chain.signed_heads import (
+    BlockAt,
+    HeadSignature,
+    SignatureStatus,
+    SignedFile,
+    check_branch,
+    read_head_signature,
+    signature_key,
+)
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore, conflict
+from odfchain.transfer.branch_fetch import BranchFetch, fetching
+from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.receive import BlockSpool, Download, PeerLinks, Received, bad_block, differ, shortened
+from odfchain.transfer.public_layout import PeerUrl
+from odfchain.transfer.receive import BlockSpool, Download, PeerLinks, Received
+from odfchain.transfer.sharing import (
+    AliasKind,
+    Sharing,
+    add_alias,
+    id_in,
+    known_place,
+    policy_of,
+    set_policy,
+)
 from odfchain.transfer.signed_statements import (
     NO_POLICY,
     Examination,
@@ -52,6 +70,7 @@ from odfchain.transfer.signed_statements import (
     SeenHeads,
     SignaturePolicy,
     read_offer,
+    refuse_unsigned,
 )
 from odfchain.transfer.slice_files import (
     DataObject,
@@ -62,11 +81,22 @@ from odfchain.transfer.slice_files import (
     unmark,
 )
 from odfchain.transfer.snapshot_objects import bring_newest
+from odfchain.transfer.sync import Sync, differ, not_ahead, refuse_another, shortened
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.merge_record import (
+    FetchedBranch,
+    fetched_branch,
+    fetched_branches,
+    remember_fetched,
+)
 from odfchain.workspace.points import keep_reachable, lock_path
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-_WAYS_OUT = "--force replaces what is here by the peer's chain; or pull it under another name with --as"
+_WAYS_OUT = (
+    "--force replaces what is here by the peer's chain (push it first to keep it); or pull the other one "
+    "under a new name with --as to compare them"
+)
 
 # Options and results of a pull.
 
@@ -150,17 +180,16 @@ def pull_dataset(
     progress: Progress = SILENT,
 ) -> SyncOutcome:
     """The dataset called `alias` has the peer's head and everything it refers to, or is as it was."""
-    with _begun(workspace, peer, alias, options, progress) as (pull, here):
-        return pull.create(alias) if here is None else pull.update(here)
+    with _begun(workspace, peer, alias, options, progress) as pull:
+        return pull.run()
 
 
 def judge_pull(
     workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions = DEFAULTS
 ) -> list[DataObject]:
     """Validate a pull's blocks and list its objects, oldest first; the dataset stays as it is."""
-    with _begun(workspace, peer, alias, options, SILENT) as (pull, here):
-        received = pull.judge_new(alias) if here is None else pull.judge(here)[1]
-        return received.objects
+    with _begun(workspace, peer, alias, options, SILENT) as pull:
+        return pull.plan().received.objects
 
 
 def arrival_folder(workspace: WorkspaceFiles, alias: DatasetAlias) -> Path:
@@ -176,7 +205,7 @@ def _file_key(alias: DatasetAlias) -> str:
 @contextmanager
 def _begun(
     workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions, progress: Progress
-) -> Iterator[tuple[_Pull, DatasetFiles | None]]:
+) -> Iterator[_HeadPull]:
     offer = read_offer(peer, options.signature or NO_POLICY)
     if offer is None:
         raise errors.DatasetNotFoundError(
@@ -195,7 +224,9 @@ def _begun(
     with fsio.locked(incoming / f".lock-{key}"):
         here = present(workspace, alias)
         if here is None:
-            yield _Pull(workspace, peer, offer, options, progress, incoming / key), None
+            area = incoming / key
+            spool = BlockSpool(area / "dataset" / "blocks")
+            yield _NewCopy(workspace, peer, offer, options, progress, area, spool, alias)
             return
         if options.dataset_id not in (None, here.id):
             raise errors.NameCollisionError(
@@ -205,7 +236,8 @@ def _begun(
         shutil.rmtree(incoming / key, ignore_errors=True)  # of a pull that died as the dataset appeared
         with fsio.locked(lock_path(here)):
             area = incoming_folder(here)
-            yield _Pull(workspace, peer, offer, options, progress, area), here
+            spool = BlockSpool(area / "blocks")
+            yield _Copy(workspace, peer, offer, options, progress, area, spool, here)
 
 
 def present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> DatasetFiles | None:
@@ -216,15 +248,23 @@ def present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> Dataset
         return None
 
 
-def _by_number(newest_first: Sequence[Multihash]) -> BlockAt:
-    # newest first, so numbers count from the end
-    count = len(newest_first)
-    return lambda number: newest_first[count - 1 - number] if 0 <= number < count else None
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Blocks that were received and judged; nothing of the dataset is changed."""
+
+    status: SyncStatus
+    old: Multihash | None
+    received: Received
+
+    @property
+    def up_to_date(self) -> bool:
+        """True if the head, or the branch, is the peer's."""
+        return self.status is SyncStatus.UP_TO_DATE
 
 
-@dataclass(slots=True)
-class _Pull:
-    """One pull; `area` is where things arrive, blocks in its `spool`."""
+@dataclass
+class _HeadPull(Sync[Arrived, SyncOutcome]):
+    """A pull of the head; things arrive in `area`, blocks in its `spool`."""
 
     workspace: WorkspaceFiles
     peer: Peer
@@ -232,219 +272,35 @@ class _Pull:
     options: SyncOptions
     progress: Progress
     area: Path
-    download: Download = field(init=False)
-    statements: Examination = field(init=False)
-    spool: BlockSpool = field(init=False)
-    # Of the peer's head.
-    number: int = field(default=-1, init=False)
+    spool: BlockSpool
 
     def __post_init__(self) -> None:
+        self.head = self.offer.head
+        self.number = -1  # of the peer's head
         self.download = Download(self.peer, self.area, self.options.parallel, self.progress)
-        policy = self.options.signature or NO_POLICY
         self.statements = Examination(
             self.workspace,
             self.peer,
             self.offer,
-            policy,
+            self.options.signature or NO_POLICY,
             self.options.force,
             trusted=lambda: self.workspace.config.audit.trusted_auditors,
         )
 
-    @property
-    def head(self) -> Multihash:
-        return self.offer.head
-
-    # --- a dataset that is not here yet ------------------------------------------------------------
-
-    def judge_new(self, alias: DatasetAlias) -> Received:
-        hidden = self.area / "dataset"
-        DatasetFiles.create_folders(hidden, alias)
-        self.spool = BlockSpool(hidden / "blocks")  # it becomes the dataset's own folder
-        with self._refusing(), self.download.links(self.spool, None) as links:
-            self.number = links.prepare(self.head, known=-1)
-            blocks = whole_chain(links, self.head)
-            received = self.download.check(links, blocks, None)
-            assert received.seed is not None  # noqa: S101 - the rules want it first
-            dataset_id, wanted = received.seed.dataset_id, self.options.dataset_id
-            if wanted not in (None, dataset_id):
-                raise errors.CorruptedPeerError(
-                    f"{self.peer.where}: the dataset there is {dataset_id}, and {wanted} was asked for"
-                )
-            with self.statements.proving():
-                here = present(self.workspace, dataset_id)  # under another name
-                seen = self.statements.examine(
-                    dataset_id, here, self.number, _by_number(blocks), links.bytes_of, str(alias)
-                )
-                try:
-                    self.workspace.check_new(dataset_id, alias)
-                except errors.NameCollisionError as error:
-                    raise errors.NameCollisionError(f"{self.peer.where}: {error}", hint=error.hint) from None
-                if seen is not None:
-                    self._refuse_rollback(links, seen, None)
-        return received
-
-    def create(self, alias: DatasetAlias) -> SyncOutcome:
-        received = self.judge_new(alias)
-        assert received.seed is not None  # noqa: S101 - it was judged
-        dataset = DatasetFiles.open(self.area / "dataset")
-        selection = self.options.selection
-        self.download.bring(dataset, selection.of(received.objects))
-        unmark(dataset)  # an earlier attempt may have had other options
-        if not (selection.everything or self.options.on_demand):
-            selection.mark(dataset)
-        self.progress.phase("Publishing", len(received.blocks))
-        self._publish_hidden(dataset, received)
-        self.statements.keep(dataset, received.seed.dataset_id)
-        return self._done(SyncStatus.CREATED, self.workspace.adopt(dataset), None, len(received.blocks))
-
-    def _publish_hidden(self, dataset: DatasetFiles, received: Received) -> None:
-        spool, blocks, kinds = self.spool, received.blocks, received.kinds
-        spool.keep_only(blocks)
-        # of a pull that died; no other process writes here
-        for path in dataset.folder.glob(f"*/{fsio.TEMP_PREFIX}*"):
-            fsio.remove_quietly(path)
-        for _ in fsio.sync_files([spool.path(name) for name in reversed(blocks)]):
-            self.progress.advance()
-        fsio.sync_folder(spool.folder)
-        dataset.chain.set_ref(HEAD, self.head, expected=dataset.chain.head())
-        # the index is a cache: filled now, so that no block is read again for it
-        top = len(blocks) - 1
-        links = (Link(name, top - n, kinds[top - n]) for n, name in enumerate(blocks))
-        ChainIndex(fsio.LocalScratch(dataset.index_path), lambda _: links).sync(
-            Link(blocks[0], top, kinds[top])
-        )
-
-    # --- a dataset that is here --------------------------------------------------------------------
-
-    def judge(self, dataset: DatasetFiles) -> tuple[SyncStatus, Received]:
-        seed, old = dataset.seed, dataset.chain.head()
-        assert old is not None  # noqa: S101 - it has a seed
-        if self.options.onto not in (None, old):
-            raise conflict(HEAD, self.options.onto, old)
-        ours = ChainLinks(dataset.chain)
-        store = LocalObjectStore(dataset.folder / "blocks")
-        self.spool = BlockSpool(self.area / "blocks")
-        fsio.make_folder(self.spool.folder)
-        with self._refusing(), self.download.links(self.spool, store) as links:
-            self.number = links.prepare(self.head, ours.link(old).sequence_number, old)
-            found = compare(self.head, links, old, ours)
-            self._guard(dataset, links, old, found)
-            if isinstance(found, Equal):
-                return SyncStatus.UP_TO_DATE, Received((), seed, [], [])
-            if isinstance(found, Ahead):
-                base = dataset.chain.history(old)
-                return SyncStatus.UPDATED, self.download.check(links, found.blocks, base)
-            blocks = whole_chain(links, self.head)
-            return SyncStatus.OVERWRITTEN, self.download.check(links, blocks, None)
-
-    def update(self, dataset: DatasetFiles) -> SyncOutcome:
-        old = dataset.chain.head()
-        assert old is not None  # noqa: S101 - it has a seed
-        status, received = self.judge(dataset)
-        blocks = received.blocks
-        if status is not SyncStatus.UP_TO_DATE:
-            given = self.options.selection
-            selection = selection_of(dataset) if given.everything else given
-            self.download.bring(dataset, selection.of(received.objects))
-            if not (given.everything or self.options.on_demand):
-                given.mark(dataset)
-            self.download.publish(dataset, self.spool, blocks)
-            if status is SyncStatus.OVERWRITTEN:
-                keep_reachable(dataset, old)
-            dataset.chain.set_ref(HEAD, self.head, expected=old)
-        self._keep_statements(dataset)
-        return self._done(status, dataset, old, len(blocks))
-
-    def _keep_statements(self, dataset: DatasetFiles) -> None:
-        before = None
-        with contextlib.suppress(errors.StoreError):  # something else has its place; it is replaced
-            before = read_head_signature(dataset.folder)
-        self.statements.keep(dataset, dataset.id)
-        if read_head_signature(dataset.folder) != before:
-            dataset.shared.signed(dataset.folder, HEAD)
-
-    def _guard(self, dataset: DatasetFiles, links: PeerLinks, old: Multihash, found: Comparison) -> None:
-        if isinstance(found, Diverged) and found.common is None:
-            self._refuse_other_dataset(dataset, links, old, found)
-        with self.statements.proving():
-            seen = self.statements.examine(
-                dataset.id,
-                dataset,
-                self.number,
-                self._block_at(dataset, links, old, found),
-                links.bytes_of,
-                str(dataset.alias),
-            )
-            if seen is not None:
-                self._refuse_rollback(links, seen, dataset)
-            if not self.options.force:
-                self._refuse_difference(dataset, old, found)
-
-    def _block_at(
-        self, dataset: DatasetFiles, links: PeerLinks, old: Multihash, found: Comparison
-    ) -> BlockAt:
-        # read from the local chain where both are the same
-        first = ChainLinks(dataset.chain).link(old).sequence_number + 1
-
-        def block_at(number: int) -> Multihash | None:
-            if not 0 <= number <= self.number:
-                return None
-            if not isinstance(found, Equal | Ahead):
-                return Descent(links, self.head).down_to(number)
-            if isinstance(found, Ahead) and number >= first:
-                return found.blocks[self.number - number]
-            return dataset.chain.hash_at(number, old)
-
-        return block_at
-
-    def _refuse_other_dataset(
-        self, dataset: DatasetFiles, links: PeerLinks, old: Multihash, found: Diverged
-    ) -> None:
-        theirs, ours, where = self._seed(links), dataset.seed, self.peer.where
-        if (theirs.dataset_id, theirs.dataset_kind) == (ours.dataset_id, ours.dataset_kind):
-            return
-        # a dataset is never overwritten by another one
-        raise differ(
-            errors.DatasetsDivergedError,
-            (self.head, old, found),
-            f"{'OverwriteSeedBlock: ' if self.options.force else ''}{where} is another dataset than "
-            f"{str(dataset.alias)!r} here: {theirs.dataset_kind.value} {theirs.dataset_id}, "
-            f"not {ours.dataset_kind.value} {ours.dataset_id}; their heads are {shortened(self.head)} "
-            f"and {shortened(old)}",
-            "pull it under another name with --as",
-        )
-
-    def _seed(self, links: PeerLinks) -> Seed:
-        name = whole_chain(links, self.head)[-1]
+    @contextmanager
+    def _links(self, local: LocalObjectStore | None) -> Iterator[PeerLinks]:
         try:
-            event = decode_block(links.bytes_of(name)).event
-        except errors.CodecError as error:
-            raise bad_block(self.peer, name, error) from error
-        if not isinstance(event, Seed):
-            raise errors.CorruptedPeerError(
-                f"the chain of {self.peer.where} is broken: its first block {name} is {event.KIND}, not Seed"
-            )
-        return event
-
-    def _refuse_difference(self, dataset: DatasetFiles, old: Multihash, found: Comparison) -> None:
-        where, name = self.peer.where, str(dataset.alias)
-        heads = f"the peer's head is {shortened(self.head)}, the local one {shortened(old)}"
-        if isinstance(found, Behind):
-            raise differ(
-                errors.DestinationAheadError,
-                (self.head, old, found),
-                f"{name!r} has all blocks of {where} and {len(found.blocks):,} more: {heads}",
-                _WAYS_OUT,
-            )
-        if isinstance(found, Diverged):
-            common = f"is {shortened(found.common)}" if found.common else "does not exist"
-            raise differ(
-                errors.DatasetsDivergedError,
-                (self.head, old, found),
-                f"{name!r} and {where} have diverged: their newest common block {common}, after which the "
-                f"peer has {found.source_blocks:,} blocks and {name!r} {found.destination_blocks:,}; {heads}",
-                _WAYS_OUT,
-            )
+            with self.download.links(self.spool, local) as links:
+                yield links
+        except (
+            errors.CorruptedPeerError,
+            errors.ChainsDifferError,
+            errors.NameCollisionError,
+            errors.SignatureError,
+        ):
+            # what a refused peer has sent is useless to the next attempt
+            shutil.rmtree(self.area, ignore_errors=True)
+            raise
 
     def _refuse_rollback(self, links: PeerLinks, seen: Seen, dataset: DatasetFiles | None) -> None:
         lower = self.number < seen.sequence_number
@@ -466,25 +322,7 @@ class _Pull:
             "the peer may be out of date or forged: ask its owner, try another; --force accepts its chain",
         )
 
-    # --- both --------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        try:
-            yield
-        except (
-            errors.CorruptedPeerError,
-            errors.ChainsDifferError,
-            errors.NameCollisionError,
-            errors.SignatureError,
-        ):
-            # what a refused peer has sent is useless to the next attempt
-            shutil.rmtree(self.area, ignore_errors=True)
-            raise
-
-    def _done(
-        self, status: SyncStatus, dataset: DatasetFiles, old: Multihash | None, blocks: int
-    ) -> SyncOutcome:
+    def _done(self, plan: Arrived, dataset: DatasetFiles) -> SyncOutcome:
         brought = bring_newest(
             dataset,
             self.peer,
@@ -498,10 +336,10 @@ class _Pull:
         seen = Seen(self.number, self.head, self.statements.text)
         SeenHeads(self.workspace.root / "seen").remember(dataset.id, seen, lower=self.statements.forgets)
         return SyncOutcome(
-            status,
-            old,
+            plan.status,
+            plan.old,
             self.head,
-            blocks,
+            len(plan.received.blocks),
             self.download.objects,
             self.download.bytes + brought.bytes,
             missing_slices(dataset),
@@ -510,3 +348,406 @@ class _Pull:
             brought.objects,
             (*self.statements.warnings, *brought.problems),
         )
+
+
+@dataclass
+class _NewCopy(_HeadPull):
+    """A dataset that is not here yet: built in a hidden folder, whose `blocks/` are the spool."""
+
+    alias: DatasetAlias
+
+    @property
+    def _folder(self) -> Path:
+        return self.area / "dataset"
+
+    def plan(self) -> Arrived:
+        DatasetFiles.create_folders(self._folder, self.alias)
+        with self._links(None) as links:
+            self.number = links.prepare(self.head, known=-1)
+            blocks = whole_chain(links, self.head)
+            received = self.download.check(links, blocks, None)
+            assert received.seed is not None  # noqa: S101 - the rules want it first
+            dataset_id, wanted = received.seed.dataset_id, self.options.dataset_id
+            if wanted not in (None, dataset_id):
+                raise errors.CorruptedPeerError(
+                    f"{self.peer.where}: the dataset there is {dataset_id}, and {wanted} was asked for"
+                )
+            with self.statements.proving():
+                here = present(self.workspace, dataset_id)  # under another name
+                seen = self.statements.examine(
+                    dataset_id, here, self.number, _by_number(blocks), links.bytes_of, str(self.alias)
+                )
+                try:
+                    self.workspace.check_new(dataset_id, self.alias)
+                except errors.NameCollisionError as error:
+                    raise errors.NameCollisionError(f"{self.peer.where}: {error}", hint=error.hint) from None
+                if seen is not None:
+                    self._refuse_rollback(links, seen, None)
+        return Arrived(SyncStatus.CREATED, None, received)
+
+    @property
+    def _dataset(self) -> DatasetFiles:
+        return DatasetFiles.open(self._folder)
+
+    def carry_objects(self, plan: Arrived) -> None:
+        dataset, selection = self._dataset, self.options.selection
+        self.download.bring(dataset, selection.of(plan.received.objects))
+        unmark(dataset)  # an earlier attempt may have had other options
+        if not (selection.everything or self.options.on_demand):
+            selection.mark(dataset)
+
+    def carry_blocks(self, plan: Arrived) -> None:
+        blocks = plan.received.blocks
+        self.progress.phase("Publishing", len(blocks))
+        self.spool.keep_only(blocks)
+        # of a pull that died; no other process writes here
+        for path in self._folder.glob(f"*/{fsio.TEMP_PREFIX}*"):
+            fsio.remove_quietly(path)
+        for _ in fsio.sync_files([self.spool.path(name) for name in reversed(blocks)]):
+            self.progress.advance()
+        fsio.sync_folder(self.spool.folder)
+
+    def move(self, plan: Arrived) -> None:
+        dataset, blocks, kinds = self._dataset, plan.received.blocks, plan.received.kinds
+        dataset.chain.set_ref(HEAD, self.head, expected=dataset.chain.head())
+        # the index is a cache: filled now, so that no block is read again for it
+        top = len(blocks) - 1
+        links = (Link(name, top - n, kinds[top - n]) for n, name in enumerate(blocks))
+        ChainIndex(fsio.LocalScratch(dataset.index_path), lambda _: links).sync(
+            Link(blocks[0], top, kinds[top])
+        )
+
+    def finish(self, plan: Arrived) -> SyncOutcome:
+        dataset = self._dataset
+        assert plan.received.seed is not None  # noqa: S101 - it was judged
+        self.statements.keep(dataset, plan.received.seed.dataset_id)
+        return self._done(plan, self.workspace.adopt(dataset))
+
+
+def _by_number(newest_first: Sequence[Multihash]) -> BlockAt:
+    # newest first, so numbers count from the end
+    count = len(newest_first)
+    return lambda number: newest_first[count - 1 - number] if 0 <= number < count else None
+
+
+@dataclass
+class _Copy(_HeadPull):
+    """A dataset that is here."""
+
+    dataset: DatasetFiles
+
+    def plan(self) -> Arrived:
+        dataset = self.dataset
+        old = dataset.chain.head()
+        assert old is not None  # noqa: S101 - it has a seed
+        if self.options.onto not in (None, old):
+            raise conflict(HEAD, self.options.onto, old)
+        ours = ChainLinks(dataset.chain)
+        fsio.make_folder(self.spool.folder)
+        with self._links(LocalObjectStore(dataset.folder / "blocks")) as links:
+            self.number = links.prepare(self.head, ours.link(old).sequence_number, old)
+            found = compare(self.head, links, old, ours)
+            self._guard(links, old, found)
+            if isinstance(found, Equal):
+                return Arrived(SyncStatus.UP_TO_DATE, old, Received((), dataset.seed, [], []))
+            if isinstance(found, Ahead):
+                base = dataset.chain.history(old)
+                return Arrived(SyncStatus.UPDATED, old, self.download.check(links, found.blocks, base))
+            blocks = whole_chain(links, self.head)
+            return Arrived(SyncStatus.OVERWRITTEN, old, self.download.check(links, blocks, None))
+
+    def carry_objects(self, plan: Arrived) -> None:
+        given = self.options.selection
+        selection = selection_of(self.dataset) if given.everything else given
+        self.download.bring(self.dataset, selection.of(plan.received.objects))
+        if not (given.everything or self.options.on_demand):
+            given.mark(self.dataset)
+
+    def carry_blocks(self, plan: Arrived) -> None:
+        self.download.publish(self.dataset, self.spool, plan.received.blocks)
+
+    def move(self, plan: Arrived) -> None:
+        assert plan.old is not None  # noqa: S101 - it has a seed
+        if plan.status is SyncStatus.OVERWRITTEN:
+            keep_reachable(self.dataset, plan.old)
+        self.dataset.chain.set_ref(HEAD, self.head, expected=plan.old)
+
+    def finish(self, plan: Arrived) -> SyncOutcome:
+        dataset, before = self.dataset, None
+        with contextlib.suppress(errors.StoreError):  # something else has its place; it is replaced
+            before = read_head_signature(dataset.folder)
+        self.statements.keep(dataset, dataset.id)
+        if read_head_signature(dataset.folder) != before:
+            dataset.shared.signed(dataset.folder, HEAD)
+        return self._done(plan, dataset)
+
+    def _guard(self, links: PeerLinks, old: Multihash, found: Comparison) -> None:
+        dataset, name = self.dataset, str(self.dataset.alias)
+        if isinstance(found, Diverged) and found.common is None:
+            refuse_another(
+                (self.head, old, found),
+                self.peer.where,
+                links.seed(),
+                name,
+                dataset.seed,
+                force=self.options.force,
+                hint="pull it under another name with --as",
+            )
+        with self.statements.proving():
+            seen = self.statements.examine(
+                dataset.id, dataset, self.number, self._block_at(links, old, found), links.bytes_of, name
+            )
+            if seen is not None:
+                self._refuse_rollback(links, seen, dataset)
+            if isinstance(found, Behind | Diverged) and not self.options.force:
+                raise not_ahead((self.head, old, found), self.peer.where, name, pull=True, hint=_WAYS_OUT)
+
+    def _block_at(self, links: PeerLinks, old: Multihash, found: Comparison) -> BlockAt:
+        # read from the local chain where both are the same
+        chain = self.dataset.chain
+        first = ChainLinks(chain).link(old).sequence_number + 1
+
+        def block_at(number: int) -> Multihash | None:
+            if not 0 <= number <= self.number:
+                return None
+            if not isinstance(found, Equal | Ahead):
+                return Descent(links, self.head).down_to(number)
+            if isinstance(found, Ahead) and number >= first:
+                return found.blocks[self.number - number]
+            return chain.hash_at(number, old)
+
+        return block_at
+
+
+# Branches: nothing is remembered of them, and nothing but their head is signed.
+
+
+def pull_branch_from(
+    dataset: DatasetFiles,
+    peer: Peer,
+    where: str,
+    options: SyncOptions = DEFAULTS,
+    progress: Progress = SILENT,
+) -> SyncOutcome:
+    """The branch that the dataset is opened on is the peer's of that name, or is as it was.
+
+    `where` is remembered as the place that it came from. A branch that has nothing of its own follows the
+    peer's also where that was rewound; what is given up stays under a reference.
+    """
+    peer.ref = dataset.ref
+    head = peer.head()
+    if head is None:
+        others = peer.branches()
+        raise errors.BranchNotFoundError(
+            f"{peer.where}: no branch {peer.ref!r}",
+            hint=f"its branches: {', '.join(others[:20])}"
+            if others
+            else "branches are there where they were pushed (`odfchain push DATASET@BRANCH`), or are served "
+            "(`odfchain serve --branches`)",
+        )
+    signature = check_branch(peer.signed(SignedFile.HEAD), dataset.on(HEAD).id, dataset.ref, head)
+    about = f"{dataset.alias}@{dataset.ref}"
+    refuse_unsigned(signature, options.signature or NO_POLICY, name=about, where=peer.where)
+    with fsio.locked(lock_path(dataset)), fetching(dataset, peer, options.parallel, progress) as fetch:
+        return _BranchPull(dataset, fetch, head, where, options, signature).run()
+
+
+@dataclass(frozen=True)
+class _BranchPull(Sync[Arrived, SyncOutcome]):
+    dataset: DatasetFiles
+    fetch: BranchFetch
+    head: Multihash
+    where: str
+    options: SyncOptions
+    signature: HeadSignature
+
+    def plan(self) -> Arrived:
+        dataset, fetch, head = self.dataset, self.fetch, self.head
+        old, received = dataset.chain.head(), fetch.read(head)
+        if old is None:
+            return Arrived(SyncStatus.CREATED, old, received)
+        if old == head:
+            return Arrived(SyncStatus.UP_TO_DATE, old, received)
+        if fetch.has(old):
+            return Arrived(SyncStatus.UPDATED, old, received)
+        known = {each.block for each in fetched_branches(dataset)}
+        own = old not in known or dataset.shared.where is not None  # other machines have added to it
+        if own and not self.options.force:
+            raise self._refusal(old)
+        return Arrived(SyncStatus.OVERWRITTEN, old, received)
+
+    def carry_objects(self, plan: Arrived) -> None:
+        if not self.options.on_demand:
+            self.fetch.download.bring(self.dataset, selection_of(self.dataset).of(plan.received.objects))
+
+    def carry_blocks(self, plan: Arrived) -> None:
+        if plan.status is SyncStatus.OVERWRITTEN and plan.old is not None:
+            keep_reachable(self.dataset, plan.old)
+        self.fetch.store()
+
+    def move(self, plan: Arrived) -> None:
+        dataset = self.dataset
+        trusted = self._trusted(plan.old, fetched_branch(dataset, dataset.ref))
+        remember_fetched(dataset, FetchedBranch(dataset.ref, self.where, self.head, trusted))
+        dataset.chain.set_ref(dataset.ref, self.head, expected=plan.old)
+
+    def finish(self, plan: Arrived) -> SyncOutcome:
+        dataset, found, download = self.dataset, self.signature, self.fetch.download
+        path = dataset.folder / signature_key(dataset.ref)
+        with fsio.locked(dataset.folder / "info" / "lock"):
+            if dataset.chain.head() == self.head and found.status is SignatureStatus.SIGNED:
+                fsio.replace_file(path, f"{found.text}\n".encode())
+            elif dataset.chain.head() == self.head:
+                fsio.remove_quietly(path)
+        about = f"{dataset.alias}@{dataset.ref} at {download.peer.where}"
+        wrong = found.status is SignatureStatus.INVALID
+        return SyncOutcome(
+            plan.status,
+            plan.old,
+            self.head,
+            len(plan.received.blocks),
+            download.objects,
+            download.bytes,
+            missing_slices(dataset),
+            found,
+            warnings=(f"{about}: {found.message}; it is not kept",) if wrong else (),
+        )
+
+    def _trusted(self, old: Multihash | None, entry: FetchedBranch | None) -> Multihash:
+        if entry is not None and self.fetch.has(entry.verified):
+            return entry.verified
+        # no record of a fetch: the branch was made here
+        if entry is None and old is not None:
+            return self.fetch.newest_of(old)
+        return self.fetch.newest_of(DatasetState.read(self.dataset.on(HEAD).chain).head)
+
+    def _refusal(self, old: Multihash) -> errors.ChainsDifferError:
+        dataset, peer, chain = self.dataset, self.fetch.download.peer, self.dataset.chain
+        fork = self.fetch.newest_of(old)
+        name, branch = f"{dataset.alias}@{dataset.ref}", dataset.ref
+        only_here = HashList(block for block, _ in chain.walk(old, tail=fork))
+        if fork == self.head:
+            found: Behind | Diverged = Behind(only_here)
+            hint = f"push them (`odfchain push {name}`), or give its blocks up with --force"
+        else:
+            found = Diverged(len(self.fetch.new), len(only_here), fork)
+            rename = f"`odfchain branch rename {dataset.alias} {branch} my-{branch}`"
+            hint = f"{rename}, then pull again and merge the two; or give its blocks up with --force"
+        return not_ahead((self.head, old, found), peer.where, name, pull=True, hint=hint)
+
+
+# A pull as a user asks for it.
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A dataset that was pulled: its name here, where it came from, and what was done."""
+
+    alias: DatasetAlias
+    where: str
+    outcome: SyncOutcome
+
+
+def pull(
+    sharing: Sharing,
+    ref: str,
+    alias: str | DatasetAlias | None = None,
+    options: SyncOptions | None = None,
+    *,
+    token: str | None = None,
+    progress: Progress = SILENT,
+) -> Pulled:
+    """A dataset elsewhere is here, complete and checked, or everything is as it was.
+
+    `ref` is a URL or `repo/name`, or a copy in this workspace, which comes from where it came before.
+    Without `alias` the dataset that was pulled from there before is continued, else a new one gets the
+    last part of the URL as its name. A signature that was required once is required from then on, until
+    `options` say that none is.
+
+    Raises:
+        UsageError: a copy cannot be given another name, or it is not known where it comes from.
+    """
+    options = options or SyncOptions(parallel=sharing.config.parallel)
+    if not sharing.is_remote(ref):
+        dataset = sharing.named(ref)
+        if alias is not None:
+            raise errors.UsageError(f"{dataset.alias} already exists; `rename` gives it another name")
+        known = known_place(dataset, AliasKind.PULL, f"name it: odfchain pull URL --as {dataset.alias}")
+        # no token: the place is remembered only, and the workspace may be a copy from elsewhere
+        return _pull(sharing, sharing.place_of(known), known, dataset.alias, options, None, progress)
+    target = DatasetAlias.parse(alias) if isinstance(alias, str) else alias
+    url, wanted = sharing.place_of(ref, token), id_in(ref)
+    options = replace(options, dataset_id=wanted or options.dataset_id)
+    if target is None:
+        remembered = present(sharing.workspace, wanted) if wanted else None
+        remembered = remembered or sharing.copy_of(url)
+        target = remembered.alias if remembered else DatasetAlias(None, url.name())
+    try:
+        return _pull(sharing, url, ref, target, options, token, progress)
+    except errors.DatasetNotFoundError:
+        ref, found = sharing.at_account(ref, url, sharing.peer_options(token, options.parallel))
+        if wanted is not None or found == url:
+            raise
+    if alias is None:
+        known_copy = sharing.copy_of(found)
+        target = known_copy.alias if known_copy else target
+    return _pull(sharing, found, ref, target, options, token, progress)
+
+
+def _pull(
+    sharing: Sharing,
+    url: PeerUrl,
+    remember: str,
+    alias: DatasetAlias,
+    options: SyncOptions,
+    token: str | None,
+    progress: Progress,
+) -> Pulled:
+    workspace, given = sharing.workspace, options.signature
+    policy = given or NO_POLICY
+    if given is None or given.required:
+        here = present(workspace, alias)
+        own = policy_of(here) if here is not None else NO_POLICY
+        policy = policy.and_also(own).and_also(sharing.repositories.policy(url))
+    with closing(open_peer(url, sharing.peer_options(token, options.parallel))) as peer:
+        outcome = pull_dataset(workspace, peer, alias, replace(options, signature=policy), progress)
+    dataset = workspace.dataset(alias)
+    # a requirement on a copy's signature holds at every place, until the caller changes it; the longest age
+    # that a repository sets stays the repository's
+    if policy.required:
+        wanted = policy_of(dataset).and_also(given or NO_POLICY)
+        set_policy(dataset, wanted.and_also(SignaturePolicy(require=True)))
+    elif given is not None:
+        set_policy(dataset, NO_POLICY)
+    add_alias(dataset, AliasKind.PULL, remember)
+    return Pulled(dataset.alias, str(url), outcome)
+
+
+def pull_branch(
+    sharing: Sharing,
+    dataset: DatasetFiles,
+    source: str | None = None,
+    options: SyncOptions | None = None,
+    *,
+    token: str | None = None,
+    progress: Progress = SILENT,
+) -> Pulled:
+    """The branch that a dataset of this workspace is opened on is that of a place, or as it was.
+
+    `source` is a URL or `repo/name`; None is where the branch came from before. What repositories and
+    copies require of the head's signature they do not require of a branch; `options` may.
+    """
+    dataset, options = sharing.dataset(dataset), options or SyncOptions(parallel=sharing.config.parallel)
+    dataset.shared.branch(dataset.folder, dataset.ref)
+    known = fetched_branch(dataset, dataset.ref)
+    place = source or (known.where if known is not None else None)
+    if place is None or place == dataset.shared.place(dataset.folder):
+        raise errors.UsageError(
+            f"it is not known where {dataset.alias}@{dataset.ref} comes from",
+            hint=f"name it: odfchain pull {dataset.alias}@{dataset.ref} --from URL",
+        )
+    where = str(sharing.url_of(place)) if "://" in place else place
+    with closing(sharing.open(place, token if source else None, options.parallel)) as peer:
+        outcome = pull_branch_from(dataset, peer, where, options, progress)
+    dataset.shared.signed(dataset.folder, dataset.ref)
+    return Pulled(dataset.alias, where, outcome)

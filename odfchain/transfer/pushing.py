@@ -1,19 +1,17 @@
-"""Sending a dataset to a place that can be written to.
+"""Pushing: a dataset of this workspace goes to a store that can be written to, by the order of `sync`.
 
-Manifests and profiles go first, then slices and checkpoints, then blocks, oldest first, then the hint, then
-the head by one compare-and-swap, and last what is signed (`odfchain.transfer.signed_statements`). Before the
-blocks of the chain go those that were merged into it. A branch is sent in the same way. So a reader
-sees the old dataset until it sees all of the new one, and an interrupted push is continued by
-running the same again. Source: specification "Dataset Sharing"; RFC-021.
+What the destination has already is not sent again, so an interrupted push is continued by running the same
+again. A branch is sent in the same way as the head. Source: specification "Dataset Sharing"; RFC-021.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from odfchain import errors
@@ -28,25 +26,22 @@ from odfchain.chain.compare import (
     compare,
     whole_chain,
 )
-from odfchain.chain.signed_heads import SignatureStatus, SignedFile
-from odfchain.chain.statements import Did
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.chain.statements import Did, parse_did
 from odfchain.limits import SHARING
-from odfchain.odf.block_codec import decode_block
-from odfchain.odf.events import MetadataBlock, Seed
 from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT, Progress
-from odfchain.storage.fsio import FileState
-from odfchain.storage.http_connection import Pieces
-from odfchain.storage.http_rules import Deadline
-from odfchain.storage.local import HEAD
-from odfchain.text import counted
+from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.transfer.branch_fetch import merged_into
-from odfchain.transfer.peer import AbsentError, Opened, Peer, RawBlock, WritablePeer
-from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
-from odfchain.transfer.receive import differ, shortened
-from odfchain.transfer.signed_statements import push_statements, push_to_node
+from odfchain.transfer.open_peer import open_writable
+from odfchain.transfer.peer import WritablePeer
+from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.transfer.receive import PeerLinks
+from odfchain.transfer.sharing import AliasKind, Ref, Sharing, add_alias
+from odfchain.transfer.signed_statements import Seen, SeenHeads, push_statements, push_to_node
 from odfchain.transfer.slice_files import DataObject, absent, objects_of, store_of
 from odfchain.transfer.snapshot_objects import send_objects
+from odfchain.transfer.sync import Sync, not_ahead, refuse_another
 from odfchain.workspace.dataset_files import DatasetFiles
 
 _T = TypeVar("_T")
@@ -137,40 +132,7 @@ class PushOutcome:
 
 def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = _OPTIONS) -> PushPlan:
     """Plan `push_dataset`; the destination is only read, and no further than needed."""
-    head = dataset.chain.head()
-    if head is None:
-        raise errors.BrokenChainError(f"{dataset.alias}: the dataset has no head")
-    old = peer.head()
-    if old is None and not options.create:
-        raise errors.DatasetNotFoundError(f"{peer.where}: no such dataset", hint="allow to create it")
-    local = ChainLinks(dataset.chain)
-    destination = RemoteLinks(dataset, peer)
-    if old is None and dataset.ref != HEAD:
-        found: Comparison = _ahead_of_head(dataset, peer, head, destination)
-    else:
-        found = compare(head, local, old, destination)
-    if isinstance(found, Ahead | Equal):
-        newest_first = found.blocks if isinstance(found, Ahead) else ()
-    else:
-        assert old is not None  # noqa: S101 - what is not there is not ahead
-        if not options.force:
-            raise _differ(dataset, peer, head, old, found)
-        if isinstance(found, Diverged) and found.common is None:
-            _check_same_dataset(dataset, peer, head, old, found, destination.seed)
-        newest_first = whole_chain(local, head)
-    blocks = HashList(reversed(newest_first))
-    merged = _merged_blocks(dataset, peer, head, options)
-    objects, present = _missing_there(dataset, peer, [*merged, *blocks] if merged else blocks, options)
-    return PushPlan(
-        where=peer.where,
-        old_head=old,
-        new_head=head,
-        blocks=blocks,
-        objects=objects,
-        merged=merged,
-        present=present,
-        overwrites=isinstance(found, Behind | Diverged),
-    )
+    return _Push(dataset, peer, options, SILENT).plan()
 
 
 def push_dataset(
@@ -183,224 +145,208 @@ def push_dataset(
 
     Every file is hashed before it is sent. What the destination has already is not sent again.
     """
-    plan = plan_push(dataset, peer, options)
-    if not peer.takes_files:
-        if not plan.up_to_date:
-            _send_to_node(dataset, peer, plan, options, progress)
-            return PushOutcome(
-                plan=plan, caveat=None, signature=push_to_node(dataset, dataset.id, peer, plan.new_head)
-            )
-        return PushOutcome(plan=plan, caveat=None)
-    sent = send_objects(dataset, peer, parallel=options.parallel)
-    # every file is hashed before it is sent, and skipped if the destination has it
-    caveat = None
-    if not plan.up_to_date:
-        _send(dataset, peer, plan, options, progress)
-        caveat = peer.caveat
-    signed = push_statements(dataset, peer, plan.new_head, options.trusted)
-    return PushOutcome(
-        plan=plan,
-        caveat=caveat,
-        signature=signed.signature,
-        problem="; ".join(filter(None, (signed.problem, *sent.problems))) or None,
-        snapshots=sent.objects,
-    )
+    kind = _Push if peer.takes_files else _PushToNode
+    return kind(dataset, peer, options, progress).run()
 
 
-def _send(
-    dataset: DatasetFiles, peer: WritablePeer, plan: PushPlan, options: PushOptions, progress: Progress
-) -> None:
-    blocks = store_of(dataset, ObjectKind.BLOCK)
+@dataclass(frozen=True)
+class _Push(Sync[PushPlan, PushOutcome]):
+    dataset: DatasetFiles
+    peer: WritablePeer
+    options: PushOptions
+    progress: Progress
 
-    def send_object(item: DataObject) -> None:
-        peer.put(item.key, store_of(dataset, item.key.kind).verified_path(item.key.name), progress)
-
-    def send_block(name: Multihash) -> None:
-        peer.put(ObjectKey(ObjectKind.BLOCK, name), blocks.verified_path(name), SILENT)
-        progress.advance()
-
-    if plan.objects:
-        progress.phase(f"Sending {dataset.alias}", plan.bytes)
-        _in_parallel(send_object, plan.objects, options.parallel)
-    progress.phase(f"Sending blocks of {dataset.alias}", len(plan.merged) + len(plan.blocks))
-    for name in plan.merged:
-        send_block(name)
-    _in_parallel(send_block, plan.blocks, options.parallel)
-    if plan.old_head != plan.new_head:
-        _put_hint(dataset, peer, plan.new_head, progress)
-        peer.swap_head(plan.old_head, plan.new_head)
-
-
-def _send_to_node(
-    dataset: DatasetFiles, peer: WritablePeer, plan: PushPlan, options: PushOptions, progress: Progress
-) -> None:
-    # loaded here: most pushes are to folders and stores
-    from odfchain.transfer.node_peer import Shipment, SmartDestination  # noqa: PLC0415
-    from odfchain.transfer.smart_messages import Visibility  # noqa: PLC0415
-
-    assert isinstance(peer, SmartDestination)  # noqa: S101 - the one that takes no files
-    peer.parallel = options.parallel
-    progress.phase(f"Sending {dataset.alias}", len(plan.blocks))
-    peer.send(
-        Shipment(
-            expected=plan.old_head,
-            new=plan.new_head,
-            blocks=plan.blocks,
-            read=dataset.chain.get_bytes,
-            objects=plan.objects,
-            path=lambda item: store_of(dataset, item.key.kind).verified_path(item.key.name),
-            force=plan.overwrites,
-            visibility=Visibility.PUBLIC if options.public else Visibility.PRIVATE,
-        ),
-        progress,
-    )
-
-
-class RemoteLinks:
-    """Fulfils `Links` for a peer's chain; a block that is here too is not asked for."""
-
-    def __init__(self, dataset: DatasetFiles, peer: Peer) -> None:
-        self._chain = dataset.chain
-        self._peer = peer
-        self.seed: Seed | None = None
-        """The first event of the peer's chain, when its first block was read."""
-
-    def link(self, name: Multihash) -> MetadataBlock:
-        here = self._chain.contains(name)
-        data = self._chain.get_bytes(name) if here else self._peer.block(name)
-        try:
-            block = decode_block(data)
-        except errors.CodecError as error:
-            raise errors.CorruptedPeerError(f"{self._peer.where}blocks/{name}: {error}") from error
-        if isinstance(block.event, Seed):
-            self.seed = block.event
-        return block
-
-    def broken(self, problem: str) -> errors.OdfchainError:
-        return errors.CorruptedPeerError(f"{self._peer.where}: the chain is broken: {problem}")
-
-
-def _ahead_of_head(dataset: DatasetFiles, peer: WritablePeer, head: Multihash, there: RemoteLinks) -> Ahead:
-    old = peer.head(HEAD)
-    found = compare(head, ChainLinks(dataset.chain), old, there)
-    if isinstance(found, Ahead):
-        return found
-    if not isinstance(found, Diverged):
-        return Ahead(())
-    # chains without a common block are different datasets, or a forged history
-    if found.common is None:
-        assert old is not None  # noqa: S101 - a place without a head has no other chain
-        _check_same_dataset(dataset, peer, head, old, found, there.seed)
-    return Ahead(HashList(name for name, _ in dataset.chain.walk(head, tail=found.common)))
-
-
-def _merged_blocks(
-    dataset: DatasetFiles, peer: WritablePeer, head: Multihash, options: PushOptions
-) -> Sequence[Multihash]:
-    if not options.merged or not peer.takes_files:
-        return ()  # nodes know one line of blocks
-
-    def is_there(name: Multihash) -> bool:
-        return peer.contains(ObjectKey(ObjectKind.BLOCK, name))
-
-    return [
-        name
-        for merged in merged_into(dataset, head, until=is_there)
-        if merged.whole and not absent(dataset, merged.objects)
-        for name in merged.in_order
-        if not is_there(name)
-    ]
-
-
-def _differ(
-    dataset: DatasetFiles, peer: WritablePeer, head: Multihash, old: Multihash, found: Behind | Diverged
-) -> errors.OdfchainError:
-    there = f"the head is {shortened(old)} there, {shortened(head)} here"
-    if isinstance(found, Behind):
-        return differ(
-            errors.DestinationAheadError,
-            (head, old, found),
-            f"{peer.where} has {counted(len(found.blocks), 'block')} that {dataset.alias} has not: {there}",
-            "pull them first, or give them up with --force",
+    def plan(self) -> PushPlan:
+        dataset, peer, options = self.dataset, self.peer, self.options
+        head = dataset.chain.head()
+        if head is None:
+            raise errors.BrokenChainError(f"{dataset.alias}: the dataset has no head")
+        old = peer.head()
+        if old is None and not options.create:
+            raise errors.DatasetNotFoundError(f"{peer.where}: no such dataset", hint="allow to create it")
+        found = self._compared(head, old)
+        if isinstance(found, Ahead):
+            newest_first = found.blocks
+        else:
+            newest_first = () if isinstance(found, Equal) else whole_chain(ChainLinks(dataset.chain), head)
+        blocks = HashList(reversed(newest_first))
+        merged = self._merged_blocks(head)
+        objects, present = self._missing_there([*merged, *blocks] if merged else blocks)
+        return PushPlan(
+            where=peer.where,
+            old_head=old,
+            new_head=head,
+            blocks=blocks,
+            objects=objects,
+            merged=merged,
+            present=present,
+            overwrites=isinstance(found, Behind | Diverged),
         )
-    common = f"after block {shortened(found.common)}" if found.common else "and have no block in common"
-    return differ(
-        errors.DatasetsDivergedError,
-        (head, old, found),
-        f"{dataset.alias} and {peer.where} diverged {common}: {counted(found.source_blocks, 'block')} only "
-        f"here, {counted(found.destination_blocks, 'block')} only there; {there}",
-        "pull the other one under a new name (--as) to compare them, push to another place, "
-        "or overwrite the destination with --force",
-    )
 
-
-def _check_same_dataset(
-    dataset: DatasetFiles,
-    peer: WritablePeer,
-    head: Multihash,
-    old: Multihash,
-    found: Diverged,
-    theirs: Seed | None,
-) -> None:
-    ours = dataset.seed
-    if theirs is not None and (theirs.dataset_id, theirs.dataset_kind) == (
-        ours.dataset_id,
-        ours.dataset_kind,
-    ):
-        return
-    name = f"the dataset {theirs.dataset_id}" if theirs else "a chain that begins without Seed"
-    # --force overwrites the blocks of a dataset, never another dataset
-    raise differ(
-        errors.DatasetsDivergedError,
-        (head, old, found),
-        f"{peer.where} holds {name}, not {dataset.alias} ({ours.dataset_id}); nothing was overwritten",
-        "push to another place, or remove what is there first",
-    )
-
-
-def _missing_there(
-    dataset: DatasetFiles, peer: WritablePeer, blocks: Iterable[Multihash], options: PushOptions
-) -> tuple[tuple[DataObject, ...], int]:
-    wanted: dict[ObjectKey, DataObject] = {}
-    for name in blocks:
-        for item in objects_of(dataset.chain.get(name)):
-            wanted.setdefault(item.key, item)
-    there: set[ObjectKey] = set()
-
-    def look(key: ObjectKey) -> None:
-        if peer.contains(key):
-            there.add(key)
-
-    _in_parallel(look, wanted, options.parallel)
-    missing = [found for key, found in wanted.items() if key not in there]
-    for item in missing:
-        # a partial copy can be pushed on where the destination has the rest
-        store = store_of(dataset, item.key.kind)
-        if not store.contains(item.key.name):
-            what = "slice" if item.key.kind is ObjectKind.DATA else "checkpoint"
-            raise errors.ObjectNotFoundError(
-                f"{store.locate(item.key.name)}: the {what} of block {item.sequence_number} is missing; "
-                "nothing was sent",
-                hint=f"bring it from another copy first: odfchain fetch {dataset.alias} --from URL",
+    def _compared(self, head: Multihash, old: Multihash | None) -> Comparison:
+        dataset, peer = self.dataset, self.peer
+        chain, begins = dataset.chain, old is None and dataset.ref != HEAD
+        # a branch begins at the destination: its blocks are those that the head there does not have
+        there = peer.head(HEAD) if begins else old
+        links = PeerLinks(peer, None, LocalObjectStore(dataset.folder / "blocks"))
+        found = compare(head, ChainLinks(chain), there, links)
+        if not isinstance(found, Behind | Diverged):
+            return found
+        assert there is not None  # noqa: S101 - what is not there is not ahead
+        if not begins and not self.options.force:
+            raise not_ahead(
+                (head, there, found),
+                str(dataset.alias),
+                peer.where,
+                pull=False,
+                hint="pull them first, or give them up with --force"
+                if isinstance(found, Behind)
+                else "pull the other one under a new name (--as) to compare them, push to another place, "
+                "or overwrite the destination with --force",
             )
-    return tuple(missing), len(there)
+        if isinstance(found, Diverged) and found.common is None:
+            # chains without a common block are different datasets, or a forged history
+            refuse_another(
+                (head, there, found),
+                peer.where,
+                links.seed(),
+                str(dataset.alias),
+                dataset.seed,
+                force=self.options.force,
+                hint="push to another place, or remove what is there first",
+            )
+        if not begins:
+            return found
+        tail = found.common if isinstance(found, Diverged) else head
+        return Ahead(HashList(name for name, _ in chain.walk(head, tail=tail)))
+
+    def _merged_blocks(self, head: Multihash) -> Sequence[Multihash]:
+        if not self.options.merged or not self.peer.takes_files:
+            return ()  # nodes know one line of blocks
+
+        def is_there(name: Multihash) -> bool:
+            return self.peer.contains(ObjectKey(ObjectKind.BLOCK, name))
+
+        return [
+            name
+            for merged in merged_into(self.dataset, head, until=is_there)
+            if merged.whole and not absent(self.dataset, merged.objects)
+            for name in merged.in_order
+            if not is_there(name)
+        ]
+
+    def _missing_there(self, blocks: Iterable[Multihash]) -> tuple[tuple[DataObject, ...], int]:
+        dataset = self.dataset
+        wanted: dict[ObjectKey, DataObject] = {}
+        for name in blocks:
+            for item in objects_of(dataset.chain.get(name)):
+                wanted.setdefault(item.key, item)
+        there: set[ObjectKey] = set()
+
+        def look(key: ObjectKey) -> None:
+            if self.peer.contains(key):
+                there.add(key)
+
+        _in_parallel(look, wanted, self.options.parallel)
+        missing = [found for key, found in wanted.items() if key not in there]
+        for item in missing:
+            # a partial copy can be pushed on where the destination has the rest
+            store = store_of(dataset, item.key.kind)
+            if not store.contains(item.key.name):
+                what = "slice" if item.key.kind is ObjectKind.DATA else "checkpoint"
+                raise errors.ObjectNotFoundError(
+                    f"{store.locate(item.key.name)}: the {what} of block {item.sequence_number} is missing; "
+                    "nothing was sent",
+                    hint=f"bring it from another copy first: odfchain fetch {dataset.alias} --from URL",
+                )
+        return tuple(missing), len(there)
+
+    def _put(self, key: ObjectKey, progress: Progress) -> None:
+        self.peer.put(key, store_of(self.dataset, key.kind).verified_path(key.name), progress)
+
+    def carry_objects(self, plan: PushPlan) -> None:
+        if plan.objects:
+            self.progress.phase(f"Sending {self.dataset.alias}", plan.bytes)
+            _in_parallel(lambda item: self._put(item.key, self.progress), plan.objects, self.options.parallel)
+
+    def carry_blocks(self, plan: PushPlan) -> None:
+        self.progress.phase(f"Sending blocks of {self.dataset.alias}", len(plan.merged) + len(plan.blocks))
+
+        def send_block(name: Multihash) -> None:
+            self._put(ObjectKey(ObjectKind.BLOCK, name), SILENT)
+            self.progress.advance()
+
+        for name in plan.merged:
+            send_block(name)
+        _in_parallel(send_block, plan.blocks, self.options.parallel)
+
+    def move(self, plan: PushPlan) -> None:
+        if plan.old_head != plan.new_head:
+            self._put_hint(plan.new_head)
+            self.peer.swap_head(plan.old_head, plan.new_head)
+
+    def _put_hint(self, head: Multihash) -> None:
+        dataset, peer = self.dataset, self.peer
+        try:
+            if dataset.ref != HEAD:
+                known = peer.branches()
+                if dataset.ref not in known:
+                    peer.put_names([*known, dataset.ref])
+            elif dataset.chain.get(head).sequence_number < SHARING.hinted_blocks:
+                peer.put_hint(dataset.chain.hashes(head))
+        except errors.TransferError as error:
+            what = "list of branches" if dataset.ref != HEAD else "hint for faster clones"
+            self.progress.note(f"the {what} was not written: {error}")
+
+    def finish(self, plan: PushPlan) -> PushOutcome:
+        sent = send_objects(self.dataset, self.peer, parallel=self.options.parallel)
+        signed = push_statements(self.dataset, self.peer, plan.new_head, self.options.trusted)
+        return PushOutcome(
+            plan=plan,
+            caveat=None if plan.up_to_date else self.peer.caveat,
+            signature=signed.signature,
+            problem="; ".join(filter(None, (signed.problem, *sent.problems))) or None,
+            snapshots=sent.objects,
+        )
 
 
-def _put_hint(dataset: DatasetFiles, peer: WritablePeer, head: Multihash, progress: Progress) -> None:
-    if dataset.ref != HEAD:
-        known = peer.branches()
-        if dataset.ref not in known:
-            try:
-                peer.put_names([*known, dataset.ref])
-            except errors.TransferError as error:
-                progress.note(f"the list of branches was not written: {error}")
-        return
-    if dataset.chain.get(head).sequence_number >= SHARING.hinted_blocks:
-        return
-    try:
-        peer.put_hint(dataset.chain.hashes(head))
-    except errors.TransferError as error:
-        progress.note(f"the hint for faster clones was not written: {error}")
+class _PushToNode(_Push):
+    """A node takes a push as a whole: objects and blocks arrive with the move of its head."""
+
+    def carry_objects(self, plan: PushPlan) -> None:
+        pass
+
+    def carry_blocks(self, plan: PushPlan) -> None:
+        pass
+
+    def move(self, plan: PushPlan) -> None:
+        # loaded here: most pushes are to folders and stores
+        from odfchain.transfer.node_peer import Shipment, SmartDestination  # noqa: PLC0415
+        from odfchain.transfer.smart_messages import Visibility  # noqa: PLC0415
+
+        dataset, peer = self.dataset, self.peer
+        assert isinstance(peer, SmartDestination)  # noqa: S101 - the one that takes no files
+        peer.parallel = self.options.parallel
+        self.progress.phase(f"Sending {dataset.alias}", len(plan.blocks))
+        peer.send(
+            Shipment(
+                expected=plan.old_head,
+                new=plan.new_head,
+                blocks=plan.blocks,
+                read=dataset.chain.get_bytes,
+                objects=plan.objects,
+                path=lambda item: store_of(dataset, item.key.kind).verified_path(item.key.name),
+                force=plan.overwrites,
+                visibility=Visibility.PUBLIC if self.options.public else Visibility.PRIVATE,
+            ),
+            self.progress,
+        )
+
+    def finish(self, plan: PushPlan) -> PushOutcome:
+        if plan.up_to_date:
+            return PushOutcome(plan=plan, caveat=None)
+        status = push_to_node(self.dataset, self.dataset.id, self.peer, plan.new_head)
+        return PushOutcome(plan=plan, caveat=None, signature=status)
 
 
 def _in_parallel(work: Callable[[_T], None], items: Iterable[_T], workers: int) -> None:
@@ -418,42 +364,84 @@ def _in_parallel(work: Callable[[_T], None], items: Iterable[_T], workers: int) 
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-# A push to this node as a peer to pull from: pushes are validated and published as pulls are.
+# A push as a user asks for it.
 
 
-class PushedPeer(Peer):
-    """Blocks that were received, hash to their names, and end in the head; objects wait where pulls look."""
+def push(
+    sharing: Sharing,
+    ref: Ref | DatasetFiles,
+    target: str | None = None,
+    options: PushOptions | None = None,
+    *,
+    token: str | None = None,
+    progress: Progress = SILENT,
+) -> PushOutcome:
+    """The destination has the dataset's head and everything it refers to, or readers see what it had.
 
-    def __init__(
-        self,
-        where: str,
-        head: Multihash,
-        blocks: Sequence[RawBlock] = (),
-        signature: bytes | None = None,
-        has_hashed: Callable[[ObjectKey, FileState], bool] = lambda *_: False,
-    ) -> None:
-        """The pushed blocks; `has_hashed` says which files are known to hash to the names of objects."""
-        super().__init__(where)
-        self._has_hashed = has_hashed
-        self._blocks = blocks
-        self._files = {str(ObjectKey(ObjectKind.BLOCK, block.hash)): block.data for block in blocks}
-        self._files[HEAD_KEY] = str(head).encode()
-        if signature is not None:
-            self._files[SignedFile.HEAD.value] = signature
+    `target` is a URL, `repo/name`, or a repository's name; None is where it was pushed to before. The
+    `token` is for a target that is given.
+    """
+    dataset = sharing.dataset(ref)
+    trusted = tuple(parse_did(text) for text in sharing.workspace.config.audit.trusted_auditors)
 
-    @contextmanager
-    def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> Iterator[Opened]:  # noqa: ARG002 - as `Peer`
-        data = self._files.get(key)
-        if data is None:
-            raise AbsentError(f"{self.where}{key}: it was not sent")
-        yield Opened(f"{self.where}{key}", Pieces(iter([data[start:]])), len(data), start=start)
+    def run(peer: WritablePeer, options: PushOptions) -> PushOutcome:
+        return push_dataset(dataset, peer, replace(options, trusted=trusted), progress)
 
-    def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - as `Peer`
-        """All of them."""
-        return iter(self._blocks)
+    outcome, remember = _at_destination(sharing, dataset, target, options, token, run)
+    if dataset.ref == HEAD:
+        add_alias(dataset, AliasKind.PUSH, remember)
+        _remember_head(sharing, dataset, outcome.plan.new_head)
+    return outcome
 
-    def has_hashed(self, key: ObjectKey, state: FileState) -> bool:
-        return self._has_hashed(key, state)
 
-    def close(self) -> None:
-        pass
+def planned_push(
+    sharing: Sharing,
+    ref: Ref | DatasetFiles,
+    target: str | None = None,
+    options: PushOptions | None = None,
+    *,
+    token: str | None = None,
+) -> PushPlan:
+    """Plan `push`; nothing is written or remembered."""
+    dataset = sharing.dataset(ref)
+
+    def run(peer: WritablePeer, options: PushOptions) -> PushPlan:
+        return plan_push(dataset, peer, options)
+
+    return _at_destination(sharing, dataset, target, options, token, run)[0]
+
+
+def _at_destination(
+    sharing: Sharing,
+    dataset: DatasetFiles,
+    target: str | None,
+    given: PushOptions | None,
+    token: str | None,
+    run: Callable[[WritablePeer, PushOptions], _T],
+) -> tuple[_T, str]:
+    options = given or PushOptions(parallel=sharing.config.parallel)
+    url, remember = sharing.destination(dataset, target)
+    chosen = sharing.peer_options(token if target else None, options.parallel)
+
+    def at(url: PeerUrl, options: PushOptions) -> _T:
+        with closing(open_writable(url, chosen)) as peer:
+            peer.ref = dataset.ref
+            return run(peer, options)
+
+    if url.is_smart and options.create and dataset.ref == HEAD:
+        try:
+            return at(url, replace(options, create=False)), remember
+        except errors.DatasetNotFoundError:
+            remember, url = sharing.at_account(remember, url, chosen)
+    return at(url, options), remember
+
+
+def _remember_head(sharing: Sharing, dataset: DatasetFiles, head: Multihash) -> None:
+    # no later pull may go behind what was pushed, also once the dataset was deleted
+    text = None
+    with contextlib.suppress(errors.StoreError):  # the push is done, whatever is in the signature's place
+        found = dataset.head_signature()
+        if found.status is SignatureStatus.SIGNED and found.signed and found.signed.head == head:
+            text = found.text
+    seen = Seen(dataset.chain.get(head).sequence_number, head, text)
+    SeenHeads(sharing.workspace.root / "seen").remember(dataset.id, seen)

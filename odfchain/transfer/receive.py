@@ -12,11 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from odfchain import errors
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.compare import Behind, Diverged
 from odfchain.chain.index import History, ReplayHistory, link_kind
 from odfchain.chain.rules import check_append
 from odfchain.limits import LIMITS, SHARING
@@ -115,13 +113,17 @@ class BlockSpool:
 
 
 class PeerLinks:
-    """The links of a peer's chain; blocks are spooled as they are read.
+    """The links of a peer's chain; blocks are spooled as they are read, where there is a spool.
 
-    Leave the block (`with`) to end what was asked for ahead.
+    Blocks that are `local` are not asked for. Leave the block (`with`) to end what was asked for ahead.
     """
 
     def __init__(
-        self, peer: Peer, spool: BlockSpool, local: ObjectStore | None = None, progress: Progress = SILENT
+        self,
+        peer: Peer,
+        spool: BlockSpool | None,
+        local: ObjectStore | None = None,
+        progress: Progress = SILENT,
     ) -> None:
         # Bytes of blocks that came from the peer.
         self.received = 0
@@ -132,6 +134,7 @@ class PeerLinks:
         self._prefetch: Prefetch | None = None
         # Blocks that arrived whole and were not read so far.
         self._unread: set[Multihash] = set()
+        self._first: Multihash | None = None
 
     def __enter__(self) -> PeerLinks:
         return self
@@ -146,6 +149,7 @@ class PeerLinks:
         `after` is the newest local block, `known` its number. Either the blocks above it come in one piece,
         or the hint says which they are.
         """
+        assert self._spool is not None  # noqa: S101 - what saves time is kept there
         number = self.link(head).sequence_number
         if number > known:
             for block in self._peer.batch(after, number - known):
@@ -182,7 +186,20 @@ class PeerLinks:
                 check_object_name(header.prev_block_hash)
         except (errors.CodecError, errors.StoreError) as error:
             raise bad_block(self._peer, name, error) from error
+        if header.prev_block_hash is None:
+            self._first = name
         return header
+
+    def seed(self) -> Seed:
+        """The first event of a chain of which all blocks were read."""
+        assert self._first is not None  # noqa: S101 - by then its first block was read
+        try:
+            event = decode_block(self.bytes_of(self._first)).event
+        except errors.CodecError as error:
+            raise bad_block(self._peer, self._first, error) from error
+        if not isinstance(event, Seed):
+            raise self.broken(f"its first block {self._first} is {event.KIND}, not Seed")
+        return event
 
     def broken(self, problem: str) -> errors.OdfchainError:
         """The error for a peer's broken chain."""
@@ -192,7 +209,7 @@ class PeerLinks:
         """A block's bytes, hashed."""
         # asked first, though the block may be spooled by now: taking one lets another be asked for
         data = self._prefetch.take(name) if self._prefetch is not None else None
-        if name in self._unread:
+        if name in self._unread and self._spool is not None:
             self._unread.discard(name)
             data = self._spool.at_hand(name)
         if data is None:
@@ -206,7 +223,7 @@ class PeerLinks:
         return data
 
     def _known(self, name: Multihash) -> bytes | None:
-        data = self._spool.get(name)
+        data = self._spool.get(name) if self._spool is not None else None
         if data is None and self._local is not None:
             # a damaged local block is requested like a missing one
             with contextlib.suppress(errors.ObjectNotFoundError, errors.ObjectCorruptedError):
@@ -216,7 +233,8 @@ class PeerLinks:
     def fetch(self, name: Multihash) -> bytes:
         """A block from the peer, spooled."""
         data = self._peer.block(name)
-        self._spool.add(name, data)
+        if self._spool is not None:
+            self._spool.add(name, data)
         return data
 
 
@@ -263,34 +281,6 @@ def checked_blocks(
         history.add(block)
         first = False
         yield HashedBlock(name, block)
-
-
-# Chains that are not one line (RFC-021).
-
-_Differ = TypeVar("_Differ", bound=errors.ChainsDifferError)
-
-
-def shortened(name: Multihash) -> str:
-    """The first digits of a hash, for messages; the errors carry all of them."""
-    return f"{str(name)[:17]}…"
-
-
-def differ(
-    kind: type[_Differ], chains: tuple[Multihash, Multihash, Behind | Diverged], message: str, hint: str
-) -> _Differ:
-    """The error for chains that are not one line: heads of source and destination, and their comparison."""
-    source, here, found = chains
-    if isinstance(found, Behind):
-        found = Diverged(0, len(found.blocks), source)
-    return kind(
-        message,
-        source_head=str(source),
-        destination_head=str(here),
-        source_blocks=found.source_blocks,
-        destination_blocks=found.destination_blocks,
-        common=str(found.common) if found.common else None,
-        hint=hint,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,14 @@ places of their own origin, remembered or not. Source: specification "Dataset Sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from odfchain import errors
 from odfchain.chain.equivocation import EvidenceStore
-from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.statements import parse_did
-from odfchain.odf.identity import DID_ODF_PREFIX, DatasetId, Multihash
+from odfchain.odf.identity import DID_ODF_PREFIX, DatasetId
 from odfchain.odf.names import (
     AmbiguousAlias,
     DatasetAlias,
@@ -32,23 +28,11 @@ from odfchain.odf.names import (
     parse_ref_any,
     parse_ref_remote,
 )
-from odfchain.odf.times import Timestamp
-from odfchain.progress import SILENT, Progress
 from odfchain.storage.local import HEAD
 from odfchain.storage.locations import HOST_AND_PORT
-from odfchain.transfer.branch_fetch import FetchedSources, bring_merged, pull_branch
-from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable, options_of
-from odfchain.transfer.peer import Peer, WritablePeer
+from odfchain.transfer.open_peer import PeerOptions, open_peer, options_of
+from odfchain.transfer.peer import Peer
 from odfchain.transfer.public_layout import PeerUrl
-from odfchain.transfer.pulling import SyncOptions, SyncOutcome, present, pull_dataset
-from odfchain.transfer.pushing import (
-    PushOptions,
-    PushOutcome,
-    PushPlan,
-    plan_push,
-    push_dataset,
-)
-from odfchain.transfer.receive import shortened
 from odfchain.transfer.repositories import (
     Repositories,
     RepositoryEntry,
@@ -56,18 +40,12 @@ from odfchain.transfer.repositories import (
     list_repository,
 )
 from odfchain.transfer.signed_statements import (
-    NO_POLICY,
-    Seen,
-    SeenHeads,
     SignaturePolicy,
     as_fields,
     from_fields,
 )
-from odfchain.transfer.slice_files import FetchOutcome, fetch_missing
 from odfchain.workspace.config import DatasetConfig, change_config, config_path, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.merge_record import fetched_branch
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -215,20 +193,8 @@ def _spellings(text: str) -> set[str]:
         return {text.lower()}
 
 
-_T = TypeVar("_T")
-
-
 Ref = str | DatasetId | DatasetAlias
 """A dataset of this workspace."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """A dataset that was pulled: its name here, where it came from, and what was done."""
-
-    alias: DatasetAlias
-    where: str
-    outcome: SyncOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,16 +240,16 @@ class Sharing:
 
     def place_of(self, ref: str, token: str | None = None) -> PeerUrl:
         """The URL of a remote dataset: as `url_of`, but `repo/did:odf:…` is looked up in the repository."""
-        url, wanted = self.url_of(ref), _id_in(ref)
+        url, wanted = self.url_of(ref), id_in(ref)
         if wanted is None:
             return url
         prefix, _, _ = ref.partition("/")
         repository = self.repositories.get(RepoName(prefix))
-        return find_by_id(repository, wanted, self._options(self.config.parallel, token))
+        return find_by_id(repository, wanted, self.peer_options(token))
 
     def open(self, ref: str, token: str | None = None, parallel: int | None = None) -> Peer:
         """The peer that a reference to a remote dataset names; nothing is asked of the dataset yet."""
-        return open_peer(self.place_of(ref, token), self._options(parallel or self.config.parallel, token))
+        return open_peer(self.place_of(ref, token), self.peer_options(token, parallel))
 
     def local(self, ref: DatasetRefAny) -> DatasetFiles | None:
         """The dataset of this workspace that was pulled from, or pushed to, what a reference names."""
@@ -298,7 +264,7 @@ class Sharing:
             errors.WorkspaceError,
         ):
             return None
-        return self._from(url, *AliasKind)
+        return self.copy_of(url, *AliasKind)
 
     def named(self, ref: str) -> DatasetFiles:
         """The dataset of this workspace that a reference names; `a/b` may also have meant a repository."""
@@ -313,184 +279,13 @@ class Sharing:
                 hint=f"`odfchain repo add {prefix} URL` makes one known",
             ) from None
 
-    # --- carrying datasets -------------------------------------------------------------------------
-
-    def pull(
-        self,
-        ref: str,
-        alias: str | DatasetAlias | None = None,
-        options: SyncOptions | None = None,
-        *,
-        token: str | None = None,
-        progress: Progress = SILENT,
-    ) -> Pulled:
-        """A dataset elsewhere is here, complete and checked, or everything is as it was.
-
-        `ref` is a URL or `repo/name`, or a copy in this workspace, which comes from where it came before.
-        Without `alias` the dataset that was pulled from there before is continued, else a new one gets the
-        last part of the URL as its name. A signature that was required once is required from then on, until
-        `options` say that none is.
-
-        Raises:
-            UsageError: a copy cannot be given another name, or it is not known where it comes from.
-        """
-        options = options or SyncOptions(parallel=self.config.parallel)
-        if self.is_remote(ref):
-            target = DatasetAlias.parse(alias) if isinstance(alias, str) else alias
-            url, wanted = self.place_of(ref, token), _id_in(ref)
-            options = replace(options, dataset_id=wanted or options.dataset_id)
-            if target is None:
-                remembered = present(self.workspace, wanted) if wanted else None
-                remembered = remembered or self._from(url)
-                target = remembered.alias if remembered else DatasetAlias(None, url.name())
-            try:
-                return self._pull(url, ref, target, options, token, progress)
-            except errors.DatasetNotFoundError:
-                ref, found = self._at_account(ref, url, self._options(options.parallel, token))
-                if wanted is not None or found == url:
-                    raise
-            if alias is None:
-                known_copy = self._from(found)
-                target = known_copy.alias if known_copy else target
-            return self._pull(found, ref, target, options, token, progress)
-        dataset = self.named(ref)
-        if alias is not None:
-            raise errors.UsageError(f"{dataset.alias} already exists; `rename` gives it another name")
-        known = _known(dataset, AliasKind.PULL, f"name it: odfchain pull URL --as {dataset.alias}")
-        # no token: the place is remembered only, and the workspace may be a copy from elsewhere
-        return self._pull(self.place_of(known), known, dataset.alias, options, None, progress)
-
-    def pull_branch(
-        self,
-        dataset: DatasetFiles,
-        source: str | None = None,
-        options: SyncOptions | None = None,
-        *,
-        token: str | None = None,
-        progress: Progress = SILENT,
-    ) -> Pulled:
-        """The branch that a dataset of this workspace is opened on is that of a place, or as it was.
-
-        `source` is a URL or `repo/name`; None is where the branch came from before. What repositories and
-        copies require of the head's signature they do not require of a branch; `options` may.
-        """
-        dataset, options = self._dataset(dataset), options or SyncOptions(parallel=self.config.parallel)
-        dataset.shared.branch(dataset.folder, dataset.ref)
-        known = fetched_branch(dataset, dataset.ref)
-        place = source or (known.where if known is not None else None)
-        if place is None or place == dataset.shared.place(dataset.folder):
-            raise errors.UsageError(
-                f"it is not known where {dataset.alias}@{dataset.ref} comes from",
-                hint=f"name it: odfchain pull {dataset.alias}@{dataset.ref} --from URL",
-            )
-        where = str(self.url_of(place)) if "://" in place else place
-        with closing(self.open(place, token if source else None, options.parallel)) as peer:
-            outcome = pull_branch(dataset, peer, where, options, progress)
-        dataset.shared.signed(dataset.folder, dataset.ref)
-        return Pulled(dataset.alias, where, outcome)
-
-    def push(
-        self,
-        ref: Ref | DatasetFiles,
-        target: str | None = None,
-        options: PushOptions | None = None,
-        *,
-        token: str | None = None,
-        progress: Progress = SILENT,
-    ) -> PushOutcome:
-        """The destination has the dataset's head and everything it refers to, or readers see what it had.
-
-        `target` is a URL, `repo/name`, or a repository's name; None is where it was pushed to before. The
-        `token` is for a target that is given.
-        """
-        dataset = self._dataset(ref)
-        options = options or PushOptions(parallel=self.config.parallel)
-        trusted = tuple(parse_did(text) for text in self.workspace.config.audit.trusted_auditors)
-
-        def push(peer: WritablePeer, options: PushOptions) -> PushOutcome:
-            return push_dataset(dataset, peer, replace(options, trusted=trusted), progress)
-
-        outcome, remember = self._at_destination(dataset, target, options, token, push)
-        if dataset.ref == HEAD:
-            add_alias(dataset, AliasKind.PUSH, remember)
-            self._published(dataset, outcome.plan.new_head)
-        return outcome
-
-    def plan_push(
-        self,
-        ref: Ref | DatasetFiles,
-        target: str | None = None,
-        options: PushOptions | None = None,
-        *,
-        token: str | None = None,
-    ) -> PushPlan:
-        """Plan `push`; nothing is written or remembered."""
-        dataset = self._dataset(ref)
-        options = options or PushOptions(parallel=self.config.parallel)
-
-        def plan(peer: WritablePeer, options: PushOptions) -> PushPlan:
-            return plan_push(dataset, peer, options)
-
-        return self._at_destination(dataset, target, options, token, plan)[0]
-
     def destination(self, dataset: DatasetFiles, target: str | None) -> tuple[PeerUrl, str]:
         """The destination of a push, and the alias to remember; `target` is as in `push`."""
         if target is None:
             hint = "name a repository, or a URL: --to file:///srv/datasets/name"
-            target = _known(dataset, AliasKind.PUSH, hint)
+            target = known_place(dataset, AliasKind.PUSH, hint)
         url = resolve_remote(target, self.repositories, local=dataset.alias)
         return url, target if "/" in target else f"{target}/{dataset.alias.name}"
-
-    def fetch(
-        self,
-        ref: Ref | DatasetFiles,
-        source: str | None = None,
-        *,
-        since: Timestamp | None = None,
-        last: int | None = None,
-        where: str | None = None,
-        parallel: int | None = None,
-        token: str | None = None,
-        progress: Progress = SILENT,
-    ) -> FetchOutcome:
-        """Slices and checkpoints that are missing here are brought from any mirror, trusted by hash alone.
-
-        `source` is a URL or `repo/name`; None is where the dataset was pulled from. A mirror is not
-        remembered. `where` is an SQL condition: slices that can hold no such record are left out.
-        """
-        dataset = self._dataset(ref)
-        parallel = parallel or self.config.parallel
-        asked = None
-        if where is not None:
-            from odfchain.slices.conditions import parse_where  # noqa: PLC0415 - few commands need it
-            from odfchain.workspace.read_slices import columns_of  # noqa: PLC0415
-
-            asked = parse_where(where, columns_of(DatasetState.read(dataset.chain), None))
-        with closing(self.mirror(dataset, source, parallel, token)) as peer:
-            return fetch_missing(
-                dataset, peer, since=since, last=last, where=asked, parallel=parallel, progress=progress
-            )
-
-    def fetch_merged(
-        self,
-        dataset: DatasetFiles,
-        source: str | None = None,
-        *,
-        parallel: int | None = None,
-        token: str | None = None,
-        progress: Progress = SILENT,
-    ) -> FetchedSources:
-        """Fetch merged blocks from any mirror, trusted by hash alone; `source` is as in `fetch`."""
-        parallel = parallel or self.config.parallel
-        with closing(self.mirror(dataset, source, parallel, token)) as peer:
-            found, lacking = bring_merged(dataset, peer, parallel=parallel, progress=progress)
-        if lacking:
-            raise errors.TransferError(
-                f"{peer.where}: {len(lacking):,} of the branches that were merged into {dataset.alias} are "
-                f"not there: {', '.join(map(shortened, lacking[:3]))}; what is there was brought",
-                hint="try another copy of the dataset: --from URL",
-            )
-        return found
 
     def mirror(
         self,
@@ -500,10 +295,11 @@ class Sharing:
         token: str | None = None,
     ) -> Peer:
         """A place that has a copy of the dataset: where it was pulled from, when none is given."""
-        place = source or _known(dataset, AliasKind.PULL, "name a copy of it: --from URL")
+        place = source or known_place(dataset, AliasKind.PULL, "name a copy of it: --from URL")
         return self.open(place, token if source else None, parallel)
 
-    def _dataset(self, ref: Ref | DatasetFiles) -> DatasetFiles:
+    def dataset(self, ref: Ref | DatasetFiles) -> DatasetFiles:
+        """A dataset on its head or on a branch: what can be shared."""
         dataset = ref if isinstance(ref, DatasetFiles) else self.workspace.dataset(ref)
         if dataset.ref != HEAD and not is_branch_name(dataset.ref):
             raise errors.UsageError(
@@ -516,7 +312,7 @@ class Sharing:
 
     def datasets_of(self, repository: str, *, token: str | None = None) -> list[RepositoryEntry]:
         """The datasets of a repository, ordered by alias; it is named, or given by its URL."""
-        return list_repository(self.repository_url(repository), self._options(self.config.parallel, token))
+        return list_repository(self.repository_url(repository), self.peer_options(token))
 
     def repository_url(self, repository: str) -> PeerUrl:
         """The URL of a repository that is named, or given by its URL."""
@@ -526,51 +322,12 @@ class Sharing:
 
     # --- how ---------------------------------------------------------------------------------------
 
-    def _pull(
-        self,
-        url: PeerUrl,
-        remember: str,
-        alias: DatasetAlias,
-        options: SyncOptions,
-        token: str | None,
-        progress: Progress,
-    ) -> Pulled:
-        policy = self._policy(url, alias, options.signature)
-        with closing(open_peer(url, self._options(options.parallel, token))) as peer:
-            chosen = replace(options, signature=policy)
-            outcome = pull_dataset(self.workspace, peer, alias, chosen, progress)
-        dataset = self.workspace.dataset(alias)
-        self._remember_policy(dataset, policy, options.signature)
-        add_alias(dataset, AliasKind.PULL, remember)
-        return Pulled(dataset.alias, str(url), outcome)
-
-    def _policy(self, url: PeerUrl, alias: DatasetAlias, given: SignaturePolicy | None) -> SignaturePolicy:
-        if given is not None and not given.required:
-            return given
-        try:
-            own = policy_of(self.workspace.dataset(alias))
-        except errors.DatasetNotFoundError:
-            own = NO_POLICY
-        return (given or NO_POLICY).and_also(own).and_also(self.repositories.policy(url))
-
-    @staticmethod
-    def _remember_policy(
-        dataset: DatasetFiles, policy: SignaturePolicy, given: SignaturePolicy | None
-    ) -> None:
-        """A requirement on a copy's signature holds at every place, until the caller changes it.
-
-        The longest age that a repository sets stays the repository's.
-        """
-        if policy.required:
-            wanted = policy_of(dataset).and_also(given or NO_POLICY)
-            set_policy(dataset, wanted.and_also(SignaturePolicy(require=True)))
-        elif given is not None:
-            set_policy(dataset, NO_POLICY)
-
-    def _options(self, parallel: int, token: str | None) -> PeerOptions:
+    def peer_options(self, token: str | None, parallel: int | None = None) -> PeerOptions:
+        """How peers are spoken to."""
         return options_of(self.config, token=token, parallel=parallel)
 
-    def _from(self, url: PeerUrl, *kinds: AliasKind) -> DatasetFiles | None:
+    def copy_of(self, url: PeerUrl, *kinds: AliasKind) -> DatasetFiles | None:
+        """The dataset of this workspace that was pulled from (or by other `kinds` is known at) a URL."""
         for dataset in self.workspace.datasets():
             try:
                 texts = [text for kind in kinds or (AliasKind.PULL,) for text in aliases(dataset, kind)]
@@ -583,20 +340,8 @@ class Sharing:
                 return dataset
         return None
 
-    def _published(self, dataset: DatasetFiles, head: Multihash) -> None:
-        """Remember the pushed head: no later pull may go behind it, also once the dataset was deleted."""
-        number = dataset.chain.get(head).sequence_number
-        text = None
-        with suppress(
-            errors.StoreError
-        ):  # something else in the signature's place: the push is done all the same
-            found = dataset.head_signature()
-            if found.status is SignatureStatus.SIGNED and found.signed and found.signed.head == head:
-                text = found.text
-        SeenHeads(self.workspace.root / "seen").remember(dataset.id, Seen(number, head, text))
-
-    def _at_account(self, ref: str, url: PeerUrl, options: PeerOptions) -> tuple[str, PeerUrl]:
-        """The same, but where a node has several accounts, and the URL names none: that of the token."""
+    def at_account(self, ref: str, url: PeerUrl, options: PeerOptions) -> tuple[str, PeerUrl]:
+        """The same, but at a node with several accounts, where none is named: the dataset of the token's."""
         if not url.is_smart:
             return ref, url
         from odfchain.transfer.credentials import account_at  # noqa: PLC0415 - for few nodes
@@ -608,31 +353,9 @@ class Sharing:
         named = f"{prefix}/{account}/{name}"
         return named, self.url_of(named)
 
-    def _at_destination(
-        self,
-        dataset: DatasetFiles,
-        target: str | None,
-        options: PushOptions,
-        token: str | None,
-        run: Callable[[WritablePeer, PushOptions], _T],
-    ) -> tuple[_T, str]:
-        url, remember = self.destination(dataset, target)
-        chosen = self._options(options.parallel, token if target else None)
 
-        def at(url: PeerUrl, options: PushOptions) -> _T:
-            with closing(open_writable(url, chosen)) as peer:
-                peer.ref = dataset.ref
-                return run(peer, options)
-
-        if url.is_smart and options.create and dataset.ref == HEAD:
-            try:
-                return at(url, replace(options, create=False)), remember
-            except errors.DatasetNotFoundError:
-                remember, url = self._at_account(remember, url, chosen)
-        return at(url, options), remember
-
-
-def _known(dataset: DatasetFiles, kind: AliasKind, hint: str) -> str:
+def known_place(dataset: DatasetFiles, kind: AliasKind, hint: str) -> str:
+    """The place of a dataset that was used last."""
     known = aliases(dataset, kind)
     if not known:
         what = "comes from" if kind is AliasKind.PULL else "is to be pushed to"
@@ -640,6 +363,7 @@ def _known(dataset: DatasetFiles, kind: AliasKind, hint: str) -> str:
     return known[0]
 
 
-def _id_in(ref: str) -> DatasetId | None:
+def id_in(ref: str) -> DatasetId | None:
+    """The id in `repo/did:odf:…`."""
     _, slash, name = ref.partition("/")
     return DatasetId.parse(name) if slash and name.startswith(DID_ODF_PREFIX) else None

@@ -342,14 +342,13 @@ def missing_objects(dataset: DatasetFiles) -> list[DataObject]:
 def fetch_missing(
     dataset: DatasetFiles,
     peer: Peer,
+    selection: Selection = EVERYTHING,
     *,
-    since: Timestamp | None = None,
-    last: int | None = None,
     where: Where | None = None,
     parallel: int = 10,
     progress: Progress = SILENT,
 ) -> FetchOutcome:
-    """The missing slices and checkpoints (with `since`, `last`: those of the newest blocks) come from a peer.
+    """The selected slices and checkpoints that are missing come from a peer.
 
     With `where` slices alone come, and none that has no row of which it is true, by what was found in its
     verified bytes here, or the owner signed (`trusted_stats`).
@@ -357,7 +356,6 @@ def fetch_missing(
     None is stored before all were received. When nothing is missing any more, on branches neither, the copy
     is whole, and later pulls keep it so.
     """
-    selection = Selection(since=since, last=last)
     with fsio.locked(lock_path(dataset)):
         wanted, skipped, unknown = absent(dataset, selection.of(data_objects(dataset))), 0, 0
         if where is not None:

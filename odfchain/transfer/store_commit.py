@@ -28,7 +28,7 @@ from odfchain.odf.names import DatasetAlias, is_branch_name
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalRefStore, check_object_name, conflict
-from odfchain.transfer.branch_fetch import bring_merged, fetching, pull_branch, unknown_sources
+from odfchain.transfer.branch_fetch import bring_merged, fetching, unknown_sources
 from odfchain.transfer.object_peer import (
     ConditionsUnknownError,
     ObjectPeer,
@@ -37,7 +37,7 @@ from odfchain.transfer.object_peer import (
     WriteRefusedError,
 )
 from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
-from odfchain.transfer.pulling import SyncOptions, SyncStatus, pull_dataset
+from odfchain.transfer.pulling import SyncOptions, SyncStatus, pull_branch_from, pull_dataset
 from odfchain.transfer.slice_files import objects_of, store_of
 from odfchain.transfer.store_garbage import LIFE, Leases
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -253,7 +253,7 @@ class StoredDataset:
             known = fetched_branch(branch, ref)
             where = peer.where if known is None else known.where
             # a branch may have been deleted and made anew, or rewound; its old head keeps a reference
-            outcome = pull_branch(branch, peer, where, SyncOptions(on_demand=True, force=True))
+            outcome = pull_branch_from(branch, peer, where, SyncOptions(on_demand=True, force=True))
             for text in outcome.warnings:
                 warn(text)
             if here is None or outcome.status is not SyncStatus.OVERWRITTEN or _is_needed(branch, here):

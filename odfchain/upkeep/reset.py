@@ -19,10 +19,10 @@ from odfchain.odf.events import ExecuteTransform
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.storage import fsio
-from odfchain.storage.local import HEAD
+from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.transfer.open_peer import open_peer, options_of
 from odfchain.transfer.peer import Peer
-from odfchain.transfer.pushing import RemoteLinks
+from odfchain.transfer.receive import PeerLinks
 from odfchain.transfer.repositories import Repositories
 from odfchain.transfer.sharing import AliasKind, aliases, resolve_remote
 from odfchain.transfer.signed_statements import Seen, SeenHeads
@@ -105,7 +105,9 @@ def _held(
     dataset: DatasetFiles, peer: Peer, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
 ) -> frozenset[Multihash]:
     ours = ChainLinks(dataset.chain)
-    comparison = compare(head, ours, theirs, RemoteLinks(dataset, peer))
+    comparison = compare(
+        head, ours, theirs, PeerLinks(peer, None, LocalObjectStore(dataset.folder / "blocks"))
+    )
     lacking: set[Multihash] = set()
     if isinstance(comparison, Ahead):
         lacking.update(comparison.blocks)

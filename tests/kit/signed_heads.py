@@ -10,12 +10,12 @@ from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DatasetKey
 from odfchain.odf.times import Timestamp
-from odfchain.transfer.pulling import SyncOptions
-from odfchain.transfer.sharing import Pulled, Sharing
+from odfchain.transfer.pulling import Pulled, SyncOptions
 from odfchain.transfer.signed_statements import SignaturePolicy
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import forge
 from tests.kit.scenario import Chain
+from tests.kit.sharing import Sharing
 from tests.kit.support import RAW_SCHEMA, tree_of
 
 NOW = Timestamp.parse("2026-01-02T04:00:00Z")

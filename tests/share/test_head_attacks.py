@@ -330,4 +330,4 @@ def test_another_dataset_at_the_place_is_not_the_owners_after_a_change_of_keys(s
     """The id is the key, so a new key is a new dataset, however its heads are signed."""
     chain = owned([*COMMON, "d3", "note 2", "note 3"], STRANGER)
     publish(scene.folder, chain, line(replace(OTHER, head=chain.head, sequence_number=7), STRANGER))
-    refused(scene, DatasetsDivergedError, REQUIRE, "is another dataset than 'copy' here")
+    refused(scene, DatasetsDivergedError, REQUIRE, "holds the dataset did:odf:")

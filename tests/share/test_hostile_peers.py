@@ -403,7 +403,7 @@ def test_another_dataset_under_a_known_url(world: World, behind: Path) -> None:
     other = world.other.fork()
     for n in range(20):
         other.note(f"longer {n}")
-    withstands(world, behind, lookup(other), None, "is another dataset")
+    withstands(world, behind, lookup(other), None, "holds the dataset")
 
 
 def test_a_cycle_ends_at_its_first_block(world: World, empty: Path, behind: Path) -> None:

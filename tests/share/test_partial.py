@@ -179,9 +179,9 @@ def test_some_missing_slices_leave_the_copy_partial(workspace: WorkspaceFiles) -
     chain = chain_of(LABELS)
     pull(workspace, chain, last=1)
     dataset = workspace.dataset("name")
-    assert fetch_missing(dataset, MemoryPeer(chain), last=2).missing_slices == 2
+    assert fetch_missing(dataset, MemoryPeer(chain), Selection(last=2)).missing_slices == 2
     assert files_here(dataset) == files_of(chain, "d3", "d4")
-    assert fetch_missing(dataset, MemoryPeer(chain), since=time_of(3)).missing_slices == 1
+    assert fetch_missing(dataset, MemoryPeer(chain), Selection(since=time_of(3))).missing_slices == 1
     assert selection_of(dataset) == Selection(last=1)
     assert fetch_missing(dataset, MemoryPeer(chain)).missing_slices == 0
     assert not is_partial(dataset)

@@ -24,7 +24,6 @@ from odfchain.odf.identity import Multihash
 from odfchain.transfer.folder_peer import FolderPeer
 from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.pushing import PushOptions
-from odfchain.transfer.sharing import Sharing
 from odfchain.transfer.signed_statements import SeenHeads, SignaturePolicy
 from odfchain.transfer.slice_files import is_partial
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -32,6 +31,7 @@ from odfchain.workspace.merge_record import fetched_branch, is_known_here
 from odfchain.workspace.points import branch_names
 from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
 from tests.kit.recorded_dataset import add
+from tests.kit.sharing import Sharing
 from tests.kit.small_s3 import SmallS3
 from tests.kit.support import tree_of
 from tests.kit.upkeep_scenes import head_of, new_workspace, root

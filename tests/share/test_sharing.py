@@ -28,6 +28,7 @@ from odfchain.transfer.slice_files import LocalSlices
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles, is_copy, with_upstream
 from tests.kit.served_workspace import add_slice, make_dataset
+from tests.kit.sharing import Sharing
 from tests.kit.support import derivative, manifest, unchanged
 
 POLLED = manifest().replace(
@@ -55,29 +56,29 @@ def shelf(tmp_path: Path, theirs: Workspace, mine: Workspace, cities: DatasetFil
     """The URL of a folder that has the dataset; a repository of both."""
     for workspace in (theirs, mine):
         workspace._sharing.repositories.add(RepoName("shelf"), (tmp_path / "shelf").as_uri())
-    theirs._sharing.push("cities", "shelf")
+    Sharing(theirs._files).push("cities", "shelf")
     return f"{(tmp_path / 'shelf').as_uri()}/cities"
 
 
 def test_a_reference_and_its_url_are_one_place(mine: Workspace, shelf: str, cities: DatasetFiles) -> None:
-    pulled = mine._sharing.pull("shelf/cities", "towns")
+    pulled = Sharing(mine._files).pull("shelf/cities", "towns")
     assert (str(pulled.alias), pulled.where) == ("towns", f"{shelf}/")
     assert (pulled.outcome.status, pulled.outcome.new) == (SyncStatus.CREATED, cities.chain.head())
-    again = mine._sharing.pull(shelf)
+    again = Sharing(mine._files).pull(shelf)
     assert (str(again.alias), again.outcome.status) == ("towns", SyncStatus.UP_TO_DATE)
     assert mine["towns"].aliases("pull") == (f"{shelf}/", "shelf/cities")
-    assert mine._sharing.pull("TOWNS").outcome.status is SyncStatus.UP_TO_DATE
+    assert Sharing(mine._files).pull("TOWNS").outcome.status is SyncStatus.UP_TO_DATE
     assert mine["towns"].head == cities.chain.head()
 
 
 def test_what_fails_is_not_remembered(mine: Workspace, theirs: Workspace, shelf: str) -> None:
-    mine._sharing.pull(shelf)
+    Sharing(mine._files).pull(shelf)
     before = mine["cities"].aliases("pull")
     with pytest.raises(DatasetNotFoundError, match="there is no dataset"):
-        mine._sharing.pull("shelf/nothing", "cities")
+        Sharing(mine._files).pull("shelf/nothing", "cities")
     with pytest.raises(WorkspaceError, match="no repository is called 'elsewhere'"):
-        mine._sharing.push("cities", "elsewhere/cities")
-    mine._sharing.plan_push("cities", "shelf")
+        Sharing(mine._files).push("cities", "elsewhere/cities")
+    Sharing(mine._files).plan_push("cities", "shelf")
     assert mine["cities"].aliases("pull") == before
     assert mine["cities"].aliases("push") == ()
 
@@ -86,21 +87,21 @@ def test_a_forgotten_repository_or_damaged_settings_of_another_dataset_do_not_ma
     mine: Workspace, theirs: Workspace, shelf: str
 ) -> None:
     make_dataset(WorkspaceFiles(theirs.path), "lakes", 10)
-    theirs._sharing.push("lakes", "shelf")
-    mine._sharing.pull("shelf/cities")
+    Sharing(theirs._files).push("lakes", "shelf")
+    Sharing(mine._files).pull("shelf/cities")
     (mine["cities"].path / "info" / "config").write_text("{")
-    assert mine._sharing.pull(shelf.replace("cities", "lakes")).outcome.status is SyncStatus.CREATED
+    assert Sharing(mine._files).pull(shelf.replace("cities", "lakes")).outcome.status is SyncStatus.CREATED
 
 
 def test_what_cannot_be_meant(mine: Workspace, shelf: str) -> None:
     mine.add(POLLED.replace("name: cities", "name: own"), check=False)
-    mine._sharing.pull(shelf)
+    Sharing(mine._files).pull(shelf)
     with pytest.raises(UsageError, match="it is not known where own comes from"):
-        mine._sharing.pull("own")
+        Sharing(mine._files).pull("own")
     with pytest.raises(UsageError, match="cities already exists"):
-        mine._sharing.pull("cities", "towns")
+        Sharing(mine._files).pull("cities", "towns")
     with pytest.raises(DatasetNotFoundError, match="'shelves/cities', and no repository 'shelves'"):
-        mine._sharing.pull("shelves/cities")
+        Sharing(mine._files).pull("shelves/cities")
 
 
 def test_a_peer_that_went_back_is_refused_until_force(
@@ -108,12 +109,12 @@ def test_a_peer_that_went_back_is_refused_until_force(
 ) -> None:
     old = (tmp_path / "shelf" / "cities" / "refs" / "head").read_bytes()
     add_slice(cities, 10)
-    theirs._sharing.push("cities")
-    mine._sharing.pull(shelf)
+    Sharing(theirs._files).push("cities")
+    Sharing(mine._files).pull(shelf)
     (tmp_path / "shelf" / "cities" / "refs" / "head").write_bytes(old)
     with unchanged(mine["cities"].path), pytest.raises(RollbackError, match="an older chain"):
-        mine._sharing.pull("cities")
-    forced = mine._sharing.pull("cities", options=SyncOptions(force=True))
+        Sharing(mine._files).pull("cities")
+    forced = Sharing(mine._files).pull("cities", options=SyncOptions(force=True))
     assert forced.outcome.status is SyncStatus.OVERWRITTEN
 
 
@@ -123,9 +124,9 @@ def test_only_what_was_not_made_here_is_a_copy(mine: Workspace, theirs: Workspac
         POLLED.replace("name: cities", "name: polled") + "---\n" + derivative(name="made"), check=False
     )
     for name in ("polled", "made"):
-        theirs._sharing.push(name, "shelf")
+        Sharing(theirs._files).push(name, "shelf")
         theirs[name].add_alias("pull", f"shelf/{name}")
-        mine._sharing.pull(f"shelf/{name}")
+        Sharing(mine._files).pull(f"shelf/{name}")
         assert is_copy(mine._files, mine[name]._files), "its source and its query are its owner's business"
         assert not copied_here(theirs[name]._files), "it is continued here; the peer only has a backup"
     assert not copied_here(theirs["cities"]._files)
@@ -137,9 +138,9 @@ def test_only_what_was_not_made_here_is_a_copy(mine: Workspace, theirs: Workspac
 
 
 def test_the_slices_of_a_partial_copy_are_counted(mine: Workspace, shelf: str) -> None:
-    mine._sharing.pull(shelf, options=SyncOptions(last=1))
+    Sharing(mine._files).pull(shelf, options=SyncOptions(last=1))
     assert mine["cities"].local_slices() == LocalSlices(present=1, total=2)
-    assert mine._sharing.fetch("cities").missing_slices == 0
+    assert Sharing(mine._files).fetch("cities").missing_slices == 0
     assert mine["cities"].local_slices() is None
 
 
@@ -151,24 +152,24 @@ def test_a_dataset_of_a_folder_is_found_by_its_id(
     mine: Workspace, theirs: Workspace, shelf: str, tmp_path: Path, cities: DatasetFiles, hint: bool
 ) -> None:
     make_dataset(WorkspaceFiles(theirs.path), "lakes", 10)
-    theirs._sharing.push("lakes", "shelf")
+    Sharing(theirs._files).push("lakes", "shelf")
     if not hint:
         (tmp_path / "shelf" / "cities" / "hints" / "chain").unlink()
     ref = f"shelf/{cities.id}"
     assert mine._sharing.is_remote(ref)
-    pulled = mine._sharing.pull(ref)
+    pulled = Sharing(mine._files).pull(ref)
     assert (str(pulled.alias), pulled.where) == ("cities", f"{shelf}/")
     assert mine["cities"].id == cities.id
     assert mine["cities"].aliases("pull") == (ref,)
     add_slice(cities, 10)
-    theirs._sharing.push("cities")
-    assert mine._sharing.pull("cities").outcome.status is SyncStatus.UPDATED
+    Sharing(theirs._files).push("cities")
+    assert Sharing(mine._files).pull("cities").outcome.status is SyncStatus.UPDATED
     with pytest.raises(DatasetNotFoundError, match="has no dataset with the id"):
-        mine._sharing.pull("shelf/did:odf:fed01" + "0" * 64)
+        Sharing(mine._files).pull("shelf/did:odf:fed01" + "0" * 64)
     with pytest.raises(UnsupportedPeerError, match="an id alone does not say where"):
         mine._sharing.url_of(str(cities.id))
     with pytest.raises(UnsupportedPeerError, match="an id alone does not say where"):
-        theirs._sharing.push("cities", f"shelf/{cities.id}")
+        Sharing(theirs._files).push("cities", f"shelf/{cities.id}")
 
 
 def test_a_dataset_of_a_server_is_found_by_its_id(
@@ -178,8 +179,8 @@ def test_a_dataset_of_a_server_is_found_by_its_id(
     lakes = theirs["org/lakes"]
     with RepositoryServer(WorkspaceFiles(theirs.path)) as server:
         mine._sharing.repositories.add(RepoName("server"), server.url)
-        assert str(mine._sharing.pull(f"server/{lakes.id}").alias) == "lakes"
-        assert str(mine._sharing.pull(f"{server.url}{cities.id}", "towns").alias) == "towns"
+        assert str(Sharing(mine._files).pull(f"server/{lakes.id}").alias) == "lakes"
+        assert str(Sharing(mine._files).pull(f"{server.url}{cities.id}", "towns").alias) == "towns"
     assert mine["towns"].head == cities.chain.head()
 
 
@@ -193,11 +194,11 @@ def test_what_a_repository_says_of_ids_is_not_believed(
     with RepositoryServer(WorkspaceFiles(theirs.path)) as server:
         mine._sharing.repositories.add(RepoName("server"), server.url)
         with pytest.raises(CorruptedPeerError, match=f"is {cities.id}, and {lakes.id} was asked for"):
-            mine._sharing.pull(f"server/{lakes.id}")
+            Sharing(mine._files).pull(f"server/{lakes.id}")
         assert len(mine) == 0
-        mine._sharing.pull(f"{server.url}cities")
+        Sharing(mine._files).pull(f"{server.url}cities")
         with pytest.raises(NameCollisionError, match="was asked for"):
-            mine._sharing.pull(f"server/{lakes.id}", "cities")
+            Sharing(mine._files).pull(f"server/{lakes.id}", "cities")
 
 
 # --- inputs ----------------------------------------------------------------------------------------
@@ -219,7 +220,7 @@ def test_an_input_is_named_by_where_it_comes_from(
     if spell != "id":
         with pytest.raises(ManifestError, match="unknown input datasets"):
             mine.add(text, check=False)
-    mine._sharing.pull(shelf, "towns")
+    Sharing(mine._files).pull(shelf, "towns")
     (made,) = mine.add(text, check=False)
     transform = made.summary.transform
     assert transform is not None
@@ -229,7 +230,7 @@ def test_an_input_is_named_by_where_it_comes_from(
 
 
 def test_an_account_goes_before_a_repository(mine: Workspace, shelf: str, cities: DatasetFiles) -> None:
-    mine._sharing.pull(shelf, "towns")
+    Sharing(mine._files).pull(shelf, "towns")
     own = make_dataset(WorkspaceFiles(mine.path), "shelf/cities")
     (made,) = mine.add(
         derivative(name="made").replace("datasetRef: cities", "datasetRef: shelf/cities"), check=False

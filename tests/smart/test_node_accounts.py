@@ -14,11 +14,12 @@ from odfchain.odf.names import DatasetAlias, RepoName
 from odfchain.odf.times import Timestamp
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.server import RepositoryServer
-from odfchain.transfer.sharing import AliasKind, Sharing, aliases
+from odfchain.transfer.sharing import AliasKind, aliases
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import Node, node
 from tests.kit.scenario import chain_of, extend, install
 from tests.kit.served_workspace import make_dataset
+from tests.kit.sharing import Sharing
 
 LABELS = ["seed", "schema", "d1"]
 CITIES = DatasetAlias.parse("cities")

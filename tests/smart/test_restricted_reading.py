@@ -24,10 +24,10 @@ from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.repositories import list_repository
 from odfchain.transfer.server import RepositoryServer
-from odfchain.transfer.sharing import Sharing
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import ask, make_dataset
+from tests.kit.sharing import Sharing
 from tests.kit.support import tree_of
 
 CASES = json.loads(Path("fixtures/smart/reading.json").read_text())

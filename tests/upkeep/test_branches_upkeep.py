@@ -15,7 +15,6 @@ from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.storage import fsio
 from odfchain.storage.local import LocalRefStore
-from odfchain.transfer.sharing import Sharing
 from odfchain.transfer.signed_statements import SeenHeads
 from odfchain.upkeep.compact import compact, plan_compact
 from odfchain.upkeep.fsck import State, candidates, fsck
@@ -26,6 +25,7 @@ from odfchain.workspace.merge_record import MergeRecord, merges
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
 from tests.kit.local_folder import LocalDataset
+from tests.kit.sharing import Sharing
 from tests.kit.support import ChainBuilder
 from tests.kit.upkeep_scenes import everything, head_of, later, new_workspace, records, root
 

@@ -36,6 +36,7 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import root_rows
 from tests.kit.recorded_dataset import SCHEMA, add, add_slice, slice_of
+from tests.kit.sharing import Sharing
 from tests.kit.support import (
     RAW_SCHEMA,
     ChainBuilder,
@@ -364,7 +365,7 @@ def test_who_breaks_is_known_before(workspace: WorkspaceFiles, upkeep: Workspace
     chain = hashes(dataset)
     reader_of(workspace, dataset.id, [chain[1]], "safe")
     reader_of(workspace, dataset.id, [chain[2], chain[4]], "broken")
-    Workspace(workspace)._sharing.push("cities", (tmp_path / "copy").as_uri())
+    Sharing(workspace).push("cities", (tmp_path / "copy").as_uri())
     plan = upkeep["cities"].plan_compact()
     assert [(d.alias, d.transactions) for d in plan.dependents] == [("broken", 2)]
     assert [len(p.has) for p in plan.places] == [3]
@@ -390,7 +391,7 @@ def test_data_of_a_root_that_are_nowhere_else_are_not_given_up(
     add(dataset, ev.SetInfo(description="stays"))
     with unchanged(dataset.folder), pytest.raises(UnsavedBlocksError, match="nowhere else"):
         compact(upkeep, metadata_only=True)
-    Workspace(workspace)._sharing.push("cities", (tmp_path / "copy").as_uri())
+    Sharing(workspace).push("cities", (tmp_path / "copy").as_uri())
     after = compact(upkeep, metadata_only=True)
     assert kinds(after) == ["Seed", "SetDataSchema", "SetInfo"]
     assert records(after).num_rows == 0

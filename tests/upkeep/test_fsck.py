@@ -30,6 +30,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.memory_peer import MemoryPeer
 from tests.kit.recorded_dataset import add, add_slice, slice_of
 from tests.kit.scenario import Chain
+from tests.kit.sharing import Sharing
 from tests.kit.support import Result, tree_of, unchanged
 from tests.kit.upkeep_scenes import (
     everything,
@@ -69,7 +70,7 @@ def dataset(workspace: WorkspaceFiles) -> DatasetFiles:
 def copy(workspace: WorkspaceFiles, dataset: DatasetFiles, tmp_path: Path) -> str:
     """The URL of a good copy."""
     url = (tmp_path / "copy").as_uri()
-    Workspace(workspace)._sharing.push(dataset.alias, url)
+    Sharing(workspace).push(dataset.alias, url)
     return url
 
 
@@ -248,7 +249,7 @@ def test_what_a_partial_copy_does_without_is_no_damage(
     dataset: DatasetFiles, copy: str, tmp_path: Path
 ) -> None:
     other = new_workspace(tmp_path / "other")
-    Workspace(other)._sharing.pull(copy, "cities", SyncOptions(metadata_only=True))
+    Sharing(other).pull(copy, "cities", SyncOptions(metadata_only=True))
     report = check(other)
     assert report.findings == []
     assert report.absent == len(DatasetState.read(dataset.chain).slices()) + 1
@@ -334,7 +335,7 @@ def test_a_head_that_its_owner_has_signed_is_restored(
 
 def test_a_head_that_was_pulled_last_is_restored(copy: str, tmp_path: Path, dataset: DatasetFiles) -> None:
     other = new_workspace(tmp_path / "other")
-    Workspace(other)._sharing.pull(copy, "cities")
+    Sharing(other).pull(copy, "cities")
     pulled = other.dataset("cities")
     head = lose(pulled)
     (pulled.folder / "refs" / "head").unlink()
@@ -433,7 +434,7 @@ def test_a_reference_that_says_its_block_in_its_name_is_restored(
 def test_killed_at_any_moment_every_file_is_as_before_or_good(tmp_path: Path) -> None:
     workspace = new_workspace(tmp_path / "template")
     dataset = root(workspace, slices=2)
-    Workspace(workspace)._sharing.push("cities", (tmp_path / "copy").as_uri())
+    Sharing(workspace).push("cities", (tmp_path / "copy").as_uri())
     good = records(dataset)
     slice_, block = some_object(dataset, "slice"), some_object(dataset, "block")
     bad = {}

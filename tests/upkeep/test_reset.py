@@ -31,6 +31,7 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.points import lock_path
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.recorded_dataset import add_slice
+from tests.kit.sharing import Sharing
 from tests.kit.support import Result, unchanged
 from tests.kit.upkeep_scenes import (
     everything,
@@ -69,7 +70,7 @@ def copy_url(tmp_path: Path, name: str = "copy") -> str:
 
 
 def push(workspace: WorkspaceFiles, url: str) -> None:
-    Workspace(workspace)._sharing.push("cities", url)
+    Sharing(workspace).push("cities", url)
 
 
 def number_of(dataset: DatasetFiles) -> int:
@@ -270,7 +271,7 @@ def test_a_place_that_has_another_history_or_none_counts_as_having_nothing(
     workspace: WorkspaceFiles, upkeep: Workspace, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
     root(workspace, "other", slices=6)
-    Workspace(workspace)._sharing.push("other", copy_url(tmp_path, "other"))
+    Sharing(workspace).push("other", copy_url(tmp_path, "other"))
     add_alias(dataset, AliasKind.PULL, copy_url(tmp_path, "other"))
     add_alias(dataset, AliasKind.PULL, copy_url(tmp_path, "nothing"))
     plan = upkeep["cities"].plan_reset("3")
@@ -304,7 +305,7 @@ def test_the_owner_who_went_back_may_pull_what_followed(
 ) -> None:
     from odfchain.transfer.pushing import PushOptions
 
-    sharing = Workspace(workspace)._sharing
+    sharing = Sharing(workspace)
     push(workspace, copy_url(tmp_path))
     sharing.pull(copy_url(tmp_path), "cities")  # it is remembered now
     upkeep["cities"].reset(upkeep["cities"].plan_reset("3"))
@@ -322,13 +323,13 @@ def test_a_copy_that_went_back_still_refuses_a_peer_that_does(
 
     push(workspace, copy_url(tmp_path))
     other = new_workspace(tmp_path / "other")
-    Workspace(other)._sharing.pull(copy_url(tmp_path), "cities")
+    Sharing(other).pull(copy_url(tmp_path), "cities")
     Workspace(other)["cities"].reset(Workspace(other)["cities"].plan_reset("3"))
     assert number_of(other.dataset("cities")) == 3
     Workspace(workspace)["cities"].reset(Workspace(workspace)["cities"].plan_reset("4"))
-    Workspace(workspace)._sharing.push("cities", copy_url(tmp_path), PushOptions(force=True))
+    Sharing(workspace).push("cities", copy_url(tmp_path), PushOptions(force=True))
     with pytest.raises(RollbackError):
-        Workspace(other)._sharing.pull("cities")
+        Sharing(other).pull("cities")
 
 
 # --- crashes and the command -----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.long_chains import counted_reads, long_chain
+from tests.kit.sharing import Sharing
 
 SHORT, LONG = 100, 10_000
 
@@ -50,7 +51,7 @@ def _schema(dataset: DatasetFiles, workspace: Workspace) -> None:
 
 
 def _pull(dataset: DatasetFiles, workspace: Workspace) -> None:
-    pulled = workspace._sharing.pull("long").outcome
+    pulled = Sharing(workspace._files).pull("long").outcome
     assert (pulled.status, pulled.blocks) == (SyncStatus.UP_TO_DATE, 0)
     assert pulled.missing_slices == workspace["long"].summary.record_count // 100
 
