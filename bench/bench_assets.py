@@ -26,9 +26,9 @@ from figures import Figure, tell
 from obstore.store import S3Store
 
 from odfchain import AssetLock, StoreOptions, Workspace
-from odfchain.api.asset_locks import record_lock
-from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, LockFile, table_of, write_lock
-from odfchain.assets.objects import Access, Stores, probes_of
+from odfchain.assets.lock_table import SCHEMA, AssetRow, LockFile
+from odfchain.assets.locks import table_of
+from odfchain.assets.objects import Access, Facts, Stores
 from odfchain.cli.start import manifest_template
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.locations import Location
@@ -136,9 +136,9 @@ def probing(origin: str, folder: Path) -> Iterator[Figure]:
         await asyncio.gather(*(work() for _ in range(JOBS)))
 
     stores = Stores(Access(folder=folder, allow_private=True))
-    assert all(each.facts is not None for each in probes_of(locations, stores, JOBS))
+    assert all(each.facts is not None for each in stores.probes(locations, JOBS))
     runs: dict[str, Callable[[], object]] = {
-        "ours": lambda: probes_of(locations, stores, JOBS),
+        "ours": lambda: stores.probes(locations, JOBS),
         "bare": lambda: asyncio.run(bare()),
     }
     times = in_turns(runs)
@@ -201,7 +201,7 @@ def checking(folder: Path) -> Iterator[Figure]:
         "last_modified": ["2024-07-02T03:04:05+00:00"] * ROWS,
     }  # fmt: skip
     path = folder / "lock.parquet"
-    write_lock(pa.table(columns, schema=SCHEMA), path)
+    AssetLock(pa.table(columns, schema=SCHEMA), path.parent).write(path)
 
     def check() -> None:
         judged = LockFile(path)
@@ -226,7 +226,7 @@ def nights(folder: Path) -> Iterator[Figure]:
             (dataset,) = workspace.add(manifest_template(alias, "assets"))
             for times in (first, again):
                 start = time.perf_counter()
-                outcome = record_lock(dataset, lock)
+                outcome = dataset.record_lock(lock)
                 times.append(time.perf_counter() - start)
                 assert outcome.up_to_date == (times is again)
     # the first of them starts Spark

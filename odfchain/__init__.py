@@ -16,7 +16,6 @@ from odfchain.versions import SPEC_VERSION, __version__
 TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than all of this
 if TYPE_CHECKING:
     from odfchain import errors, results
-    from odfchain.api.asset_locks import AssetLock, StoreOptions
     from odfchain.api.dataset import Dataset
     from odfchain.api.queries import verify_proof
     from odfchain.api.scan import Scan, open_dataset
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from odfchain.api.view import View
     from odfchain.api.workspace import Workspace, init, open  # noqa: A004 - as `gzip.open`
     from odfchain.assets.checking import CheckedAsset
+    from odfchain.assets.locks import AssetLock
+    from odfchain.assets.objects import StoreOptions
     from odfchain.chain.signed_lines import SnapshotKind
     from odfchain.errors import OdfchainError
     from odfchain.odf import events
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 # Where the public names are: loaded on use, because the command line promises a short start.
 _PLACES = {
     "errors": "OdfchainError",
-    "api.asset_locks": "AssetLock StoreOptions",
     "api.dataset": "Dataset",
     "api.queries": "verify_proof",
     "api.scan": "Scan open_dataset",
@@ -49,6 +49,8 @@ _PLACES = {
     "api.view": "View",
     "api.workspace": "Workspace init open",
     "assets.checking": "CheckedAsset",
+    "assets.locks": "AssetLock",
+    "assets.objects": "StoreOptions",
     "transfer.signed_statements": "SignaturePolicy",
     "chain.signed_lines": "SnapshotKind",
     "odf.enums": "DatasetKind OperationType",

@@ -19,12 +19,12 @@ from odfchain.api.changing import (
     paths,
     repeated,
 )
-from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import CommitKeywords, Time, as_time, maybe_time, refuse_unknown
 from odfchain.errors import ObjectCorruptedError, StoreError, TransferError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
+from odfchain.spark.known_errors import OwnErrors
 from odfchain.storage.local import HEAD
 from odfchain.text import one_line
 from odfchain.workspace import points

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from odfchain.api.branching import Branching
-from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import (
     Block,
     CheckKeywords,
@@ -33,15 +32,17 @@ from odfchain.errors import OdfchainError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT, Progress
+from odfchain.spark.known_errors import OwnErrors
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from odfchain.api.asset_locks import AssetLock, SlicesLockKeywords, StoreOptions
     from odfchain.api.pulling import PullResult
     from odfchain.api.workspace import Workspace
+    from odfchain.assets.locks import AssetLock
+    from odfchain.assets.objects import StoreOptions
     from odfchain.audit.blame import Blame
     from odfchain.audit.lineage import Definition, Graph
     from odfchain.audit.report import Report
@@ -343,6 +344,30 @@ class Dataset(Branching, Readable, Upkeep):
             start = self._session_for(frame, progress)
             return self._ingest_files(start, chosen, options, progress, [path.resolve()])
 
+    def record_lock(
+        self,
+        lock: AssetLock,
+        *,
+        probed: bool = True,
+        progress: Progress = SILENT,
+        **merging: Unpack[MergeKeywords],
+    ) -> IngestOutcome:
+        """Record a lock of assets as one block of changes, or none where no row differs. Errors as `ingest`.
+
+        Assets whose stores did not answer, or with `probed=False` were not asked, keep their recorded facts.
+        """
+        from odfchain.ingest.ingesting import IngestOutcome, InputOutcome
+
+        known = self.lock()
+        if not probed or lock.faults:
+            lock = lock.completed_by(known, probed=probed)
+        # equal locks need no merge, and thus no Spark
+        if known.table.num_rows and not any(merging.values()) and known.table.equals(lock.table):
+            state, nothing = self.summary, dict.fromkeys(("+A", "-R", "-C", "+C"), 0)
+            brought = InputOutcome("the lock", lock.table.num_rows, nothing, None)
+            return IngestOutcome((brought,), state.head, state.head, 0, state.watermark)
+        return self._ingest_frame(lock.table, None, merging, progress, name="the lock")
+
     def _session_for(self, frame: Any, progress: Progress) -> Callable[[], SparkSession]:
         from odfchain.ingest.ingesting import is_of_spark
         from odfchain.spark.plans import is_local
@@ -516,20 +541,41 @@ class Dataset(Branching, Readable, Upkeep):
             UsageError: no row of the locks is of this dataset.
             TransferError, CorruptedPeerError: no place has a slice unchanged.
         """
-        from odfchain.api.asset_locks import fetch_from_locks
+        from odfchain.assets.objects import StoreOptions
+        from odfchain.transfer.slice_locks import LockPeer
 
-        return fetch_from_locks(self, locks, stores=stores, parallel=parallel, progress=progress)
+        chosen = stores or StoreOptions()
+        where = chosen.stores(Path.cwd(), ours=True)  # files are judged as those of their locks
+        peer = LockPeer([(lock, lock.stores(chosen)) for lock in locks], self._files, where)
+        parallel = parallel or self._workspace._sharing.config.parallel
+        return peer.bring(parallel=parallel, progress=progress)
 
-    def slices_lock(self, at: str, **options: Unpack[SlicesLockKeywords]) -> AssetLock:
+    def slices_lock(
+        self,
+        at: str,
+        *,
+        folder: str | Path = ".",
+        probe: bool = True,
+        keep_going: bool = False,
+        stores: StoreOptions | None = None,
+        progress: Progress = SILENT,
+    ) -> AssetLock:
         """The lock of the dataset's own slices and checkpoints as they lie below a folder or prefix.
+
+        It is for a file in `folder`: files below that are named relative to it.
 
         Raises:
             UsageError: `at` is no place for objects.
             SourceNotFoundError, FetchError: one is not there, or has another size (unless `keep_going`).
         """
-        from odfchain.api.asset_locks import slices_lock
+        from odfchain.assets.locks import AssetLock
+        from odfchain.transfer.slice_files import data_objects
 
-        return slices_lock(self, at, **options)
+        sizes = {str(item.key): item.size for item in data_objects(self._files)}
+        return AssetLock.of_slices(
+            str(self.id), sizes, at, folder=folder, probe=probe, keep_going=keep_going, stores=stores,
+            progress=progress,
+        )  # fmt: skip
 
     def local_slices(self) -> LocalSlices | None:
         """How many slices of a partial copy are here; None for a dataset that is meant to be whole."""

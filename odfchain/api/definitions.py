@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.api.known_errors import OwnErrors
 from odfchain.errors import ManifestError, NameCollisionError
 from odfchain.limits import LIMITS
 from odfchain.odf.events import DatasetSnapshot
 from odfchain.odf.manifests import read_definitions, read_snapshots
 from odfchain.odf.names import DatasetAlias
+from odfchain.spark.known_errors import OwnErrors
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from odfchain.api.known_errors import with_own_errors
 from odfchain.api.options import ProofKeywords, QueryKeywords, maybe_time, refuse_unknown
 from odfchain.errors import UsageError
 from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Local
 from odfchain.query.resolved_tables import CheckedSlices, Pins
+from odfchain.spark.known_errors import with_own_errors
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace

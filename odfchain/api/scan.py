@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.api.known_errors import OwnErrors, with_own_errors
 from odfchain.api.options import Time, as_time
 from odfchain.api.view import Readable, View, table_html
 from odfchain.api.workspace import Workspace
@@ -22,6 +21,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.query.resolved_tables import Pin, Pins
 from odfchain.query.results import ArrowRows
+from odfchain.spark.known_errors import OwnErrors, with_own_errors
 from odfchain.text import one_line
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.points import block_at, is_referenced, opened_at

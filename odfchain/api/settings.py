@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from odfchain.api.known_errors import OwnErrors
 from odfchain.errors import ManifestError, UsageError
 from odfchain.odf.tree import camel_case, properties_of, to_tree
 from odfchain.odf.yaml import read_document
+from odfchain.spark.known_errors import OwnErrors
 from odfchain.storage import fsio
 from odfchain.storage.template import public_name
 from odfchain.text import SECRET, one_line

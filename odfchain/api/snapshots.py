@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain import errors
-from odfchain.api.known_errors import OwnErrors, with_own_errors
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
+from odfchain.spark.known_errors import OwnErrors, with_own_errors
 from odfchain.workspace.dataset_state import DatasetState
 
 if TYPE_CHECKING:

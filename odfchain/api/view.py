@@ -13,17 +13,17 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import Time, maybe_time
 from odfchain.api.snapshots import Snapshots
 from odfchain.chain.chain import HashedBlock, MetadataChain
-from odfchain.errors import UsageError
+from odfchain.errors import SchemaError, UsageError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddData, ExecuteTransform, MetadataBlock
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.schema import DataSchema
 from odfchain.progress import SILENT, Progress
+from odfchain.spark.known_errors import OwnErrors
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from odfchain.api.asset_locks import AssetLock
     from odfchain.api.branching import AnyPoint
     from odfchain.api.scan import At, Brought, Scan
     from odfchain.api.workspace import Workspace
+    from odfchain.assets.locks import AssetLock
     from odfchain.branches.row_history import RowChange
 
 
@@ -300,9 +300,45 @@ class Readable(Snapshots):
             SchemaError: it is no asset lock.
             PointNotFoundError: there is no such point.
         """
-        from odfchain.api.asset_locks import lock_of
+        from odfchain.assets.lock_table import KEY, schema_fault
+        from odfchain.assets.locks import AssetLock
 
-        return lock_of(self if at is None else self.at(at))
+        if at is not None:
+            return self.at(at).lock()
+        schema, is_ours = lock_schema(self), self._workspace._files.has_key(self.id)
+        table = schema.empty_table()
+        if self.schema is not None:
+            found = self.state().to_arrow().select(schema.names)
+            table = found.cast(schema).replace_schema_metadata(schema.metadata)
+            fault = schema_fault(table.schema)
+            if fault is not None:
+                raise SchemaError(f"{self.alias}: no asset lock: {fault}")
+            table = table.sort_by([(name, "ascending") for name in KEY])
+        # relative paths begin at the folder of the workspace
+        return AssetLock(table, self._workspace.path.parent, is_ours)
+
+
+def lock_schema(dataset: Readable) -> pa.Schema:
+    """The schema of the lock that a dataset is, or will be: v1, or the draft with checksums.
+
+    Raises:
+        SchemaError: the dataset is no asset lock.
+    """
+    from odfchain.assets.lock_table import SCHEMA, SCHEMA_WITH_CHECKSUM
+    from odfchain.ingest.read_formats import declared_schema
+
+    schemas = [dataset.schema]
+    if dataset.schema is None:  # nothing is recorded yet
+        schemas = [declared_schema(source.read) for source in dataset.summary.push_sources.values()]
+    names = [column.name for columns in schemas if columns is not None for column in columns.fields]
+    schema = SCHEMA_WITH_CHECKSUM if "file_checksum" in names else SCHEMA
+    missing = [name for name in schema.names if name not in names]
+    if missing:
+        raise SchemaError(
+            f"{dataset.alias}: not an asset lock: column `{missing[0]}` is missing",
+            hint="`odfchain new NAME --assets` makes the manifest of one",
+        )
+    return schema
 
 
 class View(Readable):

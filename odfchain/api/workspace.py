@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from odfchain import errors
 from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
-from odfchain.api.known_errors import OwnErrors
 from odfchain.api.options import (
     MergeKeywords,
     ProofKeywords,
@@ -26,6 +25,7 @@ from odfchain.odf.events import DatasetSnapshot
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT, Progress
+from odfchain.spark.known_errors import OwnErrors
 from odfchain.workspace.workspace_files import FOLDER, WorkspaceFiles
 
 if TYPE_CHECKING:

@@ -10,18 +10,14 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
 from typing import Any
 
-from odfchain.assets.lock_table import AssetRow, Facts, instant
-from odfchain.assets.objects import JOBS, WINDOW, Probe, Stores, algorithm_of, checksum_of, probes_of
-from odfchain.errors import OdfchainError, SourceNotFoundError
+from odfchain.assets.lock_table import AssetRow, instant
+from odfchain.assets.objects import Facts, Probe
 from odfchain.limits import CHECK_PAGE, CheckPageLimits
 from odfchain.profiles.pages import LabelledValue, excerpt, fitted, listed, moment, one_page
-from odfchain.progress import SILENT, Progress
 from odfchain.text import counted, cut
 
 
@@ -78,47 +74,6 @@ class CheckedAsset:
         }
 
 
-def check_rows(
-    rows: Iterable[AssetRow],
-    stores: Stores,
-    *,
-    jobs: int = JOBS,
-    checksums: bool = False,
-    total: int | None = None,
-    progress: Progress = SILENT,
-) -> Iterator[CheckedAsset]:
-    """Each row with what its store says today, some thousands in memory; nothing is raised for an asset.
-
-    With `checksums` the objects whose checksums are locked are read, and theirs are compared, too.
-    """
-    progress.phase("Comparing with the stores", total)
-    remaining = iter(rows)
-    with ThreadPoolExecutor(jobs) as readers:
-        while window := list(islice(remaining, WINDOW)):
-            probes: Iterable[Probe] = probes_of([row.location for row in window], stores, jobs)
-            if checksums:
-                probes = readers.map(functools.partial(_with_checksum, stores), window, probes)
-            for row, probe in zip(window, probes, strict=True):
-                progress.advance()
-                yield compared(row, probe)
-
-
-def _with_checksum(stores: Stores, row: AssetRow, probe: Probe) -> Probe:
-    # the checksum is by the lock's own algorithm, and only where it can decide anything
-    locked = row.facts.file_checksum
-    if locked is None or probe.facts is None or _sizes_differ(row.facts, probe.facts):
-        return probe
-    name = algorithm_of(locked)
-    if name is None:
-        return probe
-    try:
-        digest = checksum_of(row.location, stores, name)
-    except OdfchainError as error:
-        return Probe(missing=isinstance(error, SourceNotFoundError), problem=str(error))
-    start = locked[: len(locked) - len(digest)]
-    return replace(probe, facts=replace(probe.facts, file_checksum=start + digest))
-
-
 def compared(row: AssetRow, probe: Probe) -> CheckedAsset:
     """The result of comparing a probe with the facts of a row."""
     if probe.missing:
@@ -141,7 +96,7 @@ def counts(checked: Mapping[Status, int]) -> str:
 
 
 def _differences(locked: Facts, now: Facts) -> Iterator[str]:
-    if _sizes_differ(locked, now):
+    if locked.has_other_size(now):
         yield f"size {locked.size_bytes} → {now.size_bytes}"
     if locked.etag is not None and now.etag is not None and strong(locked.etag) != strong(now.etag):
         yield "etag"
@@ -150,10 +105,6 @@ def _differences(locked: Facts, now: Facts) -> Iterator[str]:
             yield "checksum"
     elif not _identified(locked, now) and _touched(locked, now):
         yield f"last modified {locked.last_modified} → {now.last_modified}"
-
-
-def _sizes_differ(locked: Facts, now: Facts) -> bool:
-    return None not in (locked.size_bytes, now.size_bytes) and locked.size_bytes != now.size_bytes
 
 
 def _identified(locked: Facts, now: Facts) -> bool:

@@ -8,30 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from odfchain.assets.hrefs import ACCESS_KEY, checked_location
-from odfchain.errors import AssetError, BadInputError, DamagedLockError, OversizedInputError
+from odfchain.assets.objects import Facts
+from odfchain.errors import (
+    AssetError,
+    BadInputError,
+    DamagedLockError,
+    LockNotFoundError,
+    OversizedInputError,
+)
 from odfchain.limits import ASSETS
 from odfchain.odf.row_hash import Numbers, hash_rows
 from odfchain.slices.reader import ParquetSource, open_parquet
-from odfchain.storage import fsio
 from odfchain.storage.locations import Location
-from odfchain.text import counted, one_line
+from odfchain.text import one_line
 
 KEY = ("item_id", "asset_key")
 KIND, VERSION = b"stacpkg:schema-kind", b"stacpkg:schema-version"
 """Its key in the schema's metadata, as the tool of the ADR writes and reads it."""
-_GROUP = 65_536
 _COLUMNS = [
     pa.field("item_id", pa.string(), nullable=False),
     pa.field("asset_key", pa.string(), nullable=False),
@@ -49,31 +52,13 @@ TEXTS = tuple(field.name for field in SCHEMA_WITH_CHECKSUM if field.type == pa.s
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Facts of a store about an object; None is unknown."""
-
-    size_bytes: int | None = None
-    etag: str | None = None
-    """As the store writes it, quotes and `W/` included."""
-    last_modified: str | None = None
-    """Like `2015-10-21T07:28:00+00:00`."""
-    file_checksum: str | None = None
-    """A multihash in hex."""
-
-    @property
-    def strong_etag(self) -> str | None:
-        """The entity tag where it is a strong one, which a request may be made to depend on."""
-        return self.etag if self.etag is not None and self.etag.startswith('"') else None
-
-
-@dataclass(frozen=True, slots=True)
 class AssetRow:
     """Location and facts of an asset."""
 
     item_id: str
     asset_key: str
     location: Location
-    facts: Facts = Facts()
+    facts: Facts = field(default_factory=Facts)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -84,46 +69,6 @@ class AssetRow:
     def label(self) -> str:
         """Its name in messages."""
         return f"{self.item_id} {self.asset_key}"
-
-
-def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
-    """The lock of these rows, sorted.
-
-    Raises:
-        AssetError: two rows have the same item and asset, or one contains an access key.
-    """
-    chosen = sorted(rows, key=lambda row: row.key)  # texts are in the order of their UTF-8
-    for before, after in itertools.pairwise(chosen):
-        if before.key == after.key:
-            raise AssetError(
-                f"{after.label}: named twice",
-                hint="ids are unique inside a collection only: make a lock for each collection",
-            )
-    schema = SCHEMA_WITH_CHECKSUM if checksums else SCHEMA
-    columns: dict[str, list[object]] = {
-        "item_id": [row.item_id for row in chosen],
-        "asset_key": [row.asset_key for row in chosen],
-        "store_type": [row.location.store for row in chosen],
-        "store_container": [row.location.container for row in chosen],
-        "store_endpoint_url": [row.location.endpoint for row in chosen],
-        "key": [row.location.key for row in chosen],
-        "size_bytes": [row.facts.size_bytes for row in chosen],
-        "file_checksum": [row.facts.file_checksum for row in chosen],
-        "etag": [row.facts.etag for row in chosen],
-        "last_modified": [row.facts.last_modified for row in chosen],
-    }
-    table = pa.table({name: columns[name] for name in schema.names}, schema=schema)
-    for name in (*KEY, "etag"):  # a location has none
-        if pc.any(pc.match_substring_regex(table.column(name), ACCESS_KEY.pattern)).as_py():
-            raise AssetError(f"`{name}` of a row contains an access key", hint="a lock is published")
-    return table
-
-
-def write_lock(table: pa.Table, path: Path) -> None:
-    """Durably write a lock to a temporary file and rename it; an older one stays until then."""
-    fsio.make_folder(path.parent)
-    with fsio.replaced(path) as file:
-        pq.write_table(table, file, version="2.6", compression="snappy", row_group_size=_GROUP)
 
 
 def schema_like(schema: pa.Schema) -> pa.Schema:
@@ -314,9 +259,17 @@ _BUFFER = 1 << 16
 
 
 class LockFile:
-    """A lock file as it is read: once, a batch in memory at a time, and every row is judged."""
+    """A lock file as it is read: once, a batch in memory at a time, and every row is judged.
+
+    Raises:
+        LockNotFoundError: there is no such file.
+    """
 
     def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise LockNotFoundError(f"{path}: a folder", hint="name the lock in it, like assets.lock.parquet")
+        if not path.is_file():
+            raise LockNotFoundError(f"{path}: no such file")
         self._path = path
         self._order = _Order()
         self.schema = SCHEMA
@@ -432,57 +385,6 @@ class _Order:
             yield _twice(batch, index, self.rows)
 
 
-def read_lock(path: Path) -> pa.Table:
-    """The rows of a lock file, read and judged once, and sorted.
-
-    Raises: as `LockFile.batches`, and
-        DamagedLockError: rows are faulty; the message lists the first of them.
-    """
-    file, kept, shown, number = LockFile(path), list[pa.RecordBatch](), list[RowFault](), 0
-    for batch, faults in file.batches():
-        kept.append(batch)
-        number += len(faults)
-        shown += faults[: _SHOWN - len(shown)]
-        if number:
-            kept.clear()
-    for fault in file.repeated():
-        number += 1
-        shown += [fault] if len(shown) < _SHOWN else []
-    if number:
-        said = "; ".join(map(str, shown))
-        more = f"; and {number - len(shown):,} more" if number > len(shown) else ""
-        raise DamagedLockError(
-            f"{path}: {number:,} of {counted(file.rows, 'row')} faulty: {said}{more}",
-            hint="`odfchain assets check LOCK --offline` lists all of them",
-        )
-    columns = pa.Table.from_batches(kept, file.schema).columns
-    table = pa.Table.from_arrays(columns, schema=schema_like(file.schema))
-    return table if file.is_sorted else table.sort_by([(name, "ascending") for name in KEY])
-
-
-_SHOWN = 20
-
-
 def _twice(batch: pa.RecordBatch, index: int, first: int) -> RowFault:
     item, asset = (batch.column(name)[index].as_py() for name in KEY)
     return RowFault(first + index, item, asset, "named twice")
-
-
-def rows_of(table: pa.Table, *, judged: bool = False) -> Iterator[AssetRow]:
-    """The rows as values, a few thousand of them in memory at a time."""
-    number = 0
-    for batch in table.to_batches(max_chunksize=PIECE):
-        if not judged:
-            for fault in row_faults(batch, number):
-                raise DamagedLockError(str(fault))
-        names = SCHEMA_WITH_CHECKSUM.names
-        columns = [
-            batch.column(name).to_pylist() if name in batch.schema.names else [None] * batch.num_rows
-            for name in names
-        ]
-        for item, asset, store, container, endpoint, key, size, checksum, etag, time in zip(
-            *columns, strict=True
-        ):
-            location = Location(store, container, endpoint, key)
-            yield AssetRow(item, asset, location, Facts(size, etag, time, checksum))
-        number += batch.num_rows

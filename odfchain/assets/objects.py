@@ -15,15 +15,14 @@ import queue
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from odfchain.assets.hrefs import public_href
-from odfchain.assets.lock_table import Facts
 from odfchain.errors import AccessError, AssetError, FetchError, OdfchainError, SourceNotFoundError
 from odfchain.limits import FetchLimits
 from odfchain.storage import fsio
@@ -44,7 +43,42 @@ _SECONDS = 30.0
 """Longest time for a request that is not of a whole object [s]."""
 _RETRIES = 3
 _OF_AZURE = ("core.windows.net", "fabric.microsoft.com")
+PIECE = 8 << 20
+"""Bytes of an object that are in memory at a time."""
 HINT = "if that is intended, allow it with --allow-private or name it with --endpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts of a store about an object; None is unknown."""
+
+    size_bytes: int | None = None
+    etag: str | None = None
+    """As the store writes it, quotes and `W/` included."""
+    last_modified: str | None = None
+    """Like `2015-10-21T07:28:00+00:00`."""
+    file_checksum: str | None = None
+    """A multihash in hex."""
+
+    @property
+    def strong_etag(self) -> str | None:
+        """The entity tag where it is a strong one, which a request may be made to depend on."""
+        return self.etag if self.etag is not None and self.etag.startswith('"') else None
+
+    def has_other_size(self, other: Facts) -> bool:
+        """True if both sizes are known, and they differ."""
+        return None not in (self.size_bytes, other.size_bytes) and self.size_bytes != other.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Result of a request for one object's facts."""
+
+    facts: Facts | None = None
+    missing: bool = False
+    """The store says that there is no such object."""
+    problem: str = ""
+    """Why nothing is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +93,35 @@ class Access:
     foreign: bool = False
     """True if the lock is untrusted: files must be relative then."""
     limits: FetchLimits = field(default_factory=lambda: FetchLimits(retries=_RETRIES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """Access options for the stores that rows name; `Annotated` as in `odfchain.api.options`."""
+
+    jobs: Annotated[int, "Requests at a time.", {"least": 1, "most": 256, "default": 16}] = 16
+    trust_files: Annotated[bool, "Read absolute paths of a lock from a file."] = False
+    allow_private: Annotated[bool, "Ask hosts at private addresses, too."] = False
+    endpoints: Annotated[
+        Collection[str],
+        "An endpoint you trust: requests there are signed; can be repeated (also: assets.trustedEndpoints).",
+        "--endpoint",
+        "URL",
+        {"multiple": True},
+    ] = ()
+
+    def stores(self, folder: Path, *, ours: bool, also: Iterable[str | None] = ()) -> Stores:
+        """The stores of a lock in a folder, made here (`ours`) or not; the endpoints `also` are trusted."""
+        trusted = frozenset(text.rstrip("/") for text in (*self.endpoints, *also) if text)
+        return Stores(
+            Access(folder=folder, trusted=trusted, allow_private=self.allow_private, foreign=not ours)
+        )
+
+
+class ChangedError(OdfchainError):
+    """An object is not any more what its lock says; never leaves this package."""
+
+    exit_code = 6
 
 
 class Stores:
@@ -141,134 +204,134 @@ class Stores:
             raise AccessError(f"{named}: at a private address", hint=HINT)
         return True
 
+    @contextlib.contextmanager
+    def _translated(self, location: Location) -> Iterator[None]:
+        # what the library raises becomes one line with the object's href
+        from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415 - a heavy library
 
-# Small objects are read whole, large ones in pieces that are counted and hashed.
-
-PIECE = 8 << 20
-"""Bytes that are in memory at a time."""
-
-
-class ChangedError(OdfchainError):
-    """An object is not any more what its lock says; never leaves this package."""
-
-    exit_code = 6
-
-
-@contextlib.contextmanager
-def translated(location: Location, stores: Stores) -> Iterator[None]:
-    """Whatever the library raises becomes one line with the object's href."""
-    from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415 - a heavy library
-
-    name = public_href(location.href())
-    try:
-        yield
-    except FileNotFoundError:
-        raise SourceNotFoundError(f"{name}: no such object") from None
-    except PreconditionError:
-        raise ChangedError(f"{name}: changed since it was locked") from None
-    except (BaseError, ValueError) as error:
-        raise FetchError(f"{name}: {stores.message_of(location, store_message(error))}") from None
-
-
-def read_small(location: Location, stores: Stores, limit: int) -> bytes:
-    """The bytes of an object that has at most `limit`."""
-    found = bytearray()
-    for piece in pieces(location, stores):
-        found += piece
-        if len(found) > limit:
-            raise AssetError(f"{public_href(location.href())}: more than {limit:,} bytes")
-    return bytes(found)
-
-
-def pieces(location: Location, stores: Stores, *, etag: str | None = None) -> Iterator[memoryview]:
-    """The bytes of an object in order; only if it still has this entity tag, where one is given."""
-    if location.store == "file":
-        path = stores.file_of(location)
-        with fsio.storage_errors(path), path.open("rb") as file:
-            while piece := file.read(PIECE):
-                yield memoryview(piece)
-        return
-    import obstore  # noqa: PLC0415 - a heavy library
-
-    store = stores.store_of(location, whole=True)
-    options: GetOptions = {"if_match": etag} if etag is not None else {}
-    with translated(location, stores):
-        for chunk in obstore.get(store, location.key, options=options).stream(min_chunk_size=PIECE):
-            yield memoryview(chunk)
-
-
-# Checksums by the draft of ADR-004: an optional column with multihashes in lower-case hex. A store's checksum
-# is an observation; STAC's `file:checksum` is a claim and never copied (RFC-047).
-
-MD5, SHA2_256, SHA3_256 = "d50110", "1220", "1620"
-"""Prefixes of multihashes of these kinds, in hex."""
-_ALGORITHMS = {MD5: "md5", SHA2_256: "sha256", SHA3_256: "sha3_256"}
-_MD5_TAG = re.compile(r'"([0-9A-Fa-f]{32})"')
-
-
-class Method(Enum):
-    """Source of a checksum."""
-
-    METADATA = "metadata"
-    """From what the store says of an object: nothing yet, obstore does not hand it out."""
-    USE_ETAG = "use-etag"
-    """From an entity tag that is an MD5."""
-    CALCULATE_IF_NEEDED = "calculate-if-needed"
-    """Of the bytes, where the entity tag is no MD5."""
-    CALCULATE_ALWAYS = "calculate-always"
-
-
-def of_etag(etag: str | None) -> str | None:
-    """The checksum that an entity tag is: a strong one of 32 hex digits."""
-    found = _MD5_TAG.fullmatch(etag or "")
-    return MD5 + found[1].lower() if found else None
-
-
-def algorithm_of(checksum: str) -> str | None:
-    """The name that `hashlib` has for a checksum's algorithm; None: not one of ours."""
-    return next((name for start, name in _ALGORITHMS.items() if checksum.startswith(start)), None)
-
-
-def checksum_of(location: Location, stores: Stores, name: str, *, etag: str | None = None) -> str:
-    """The hex digest of an object's bytes by an algorithm of `hashlib`."""
-    found = hashlib.new(name)
-    for piece in pieces(location, stores, etag=etag):
-        found.update(piece)
-    return found.hexdigest()
-
-
-def write(target: Location, targets: Stores, content: Iterator[memoryview]) -> None:
-    """Write an object whose content comes in pieces; if they end with an error nothing is there."""
-    if target.store == "file":
-        path = targets.file_of(target)
-        fsio.make_folder(path.parent)
-        with fsio.replaced(path) as file:
-            for piece in content:
-                file.write(piece)
-        return
-    import obstore  # noqa: PLC0415 - a heavy library
-
-    first, second = next(content, memoryview(b"")), next(content, None)
-    if second is None:  # one request is enough
-        with translated(target, targets):
-            obstore.put(targets.store_of(target, whole=True), target.key, bytes(first), use_multipart=False)
-        return
-    failed = list[OdfchainError]()
-
-    def chunks(rest: Iterator[memoryview]) -> Iterator[Any]:
+        name = public_href(location.href())
         try:
-            yield from (first, second)
-            yield from rest
-        except OdfchainError as error:
-            failed.append(error)
-            raise
+            yield
+        except FileNotFoundError:
+            raise SourceNotFoundError(f"{name}: no such object") from None
+        except PreconditionError:
+            raise ChangedError(f"{name}: changed since it was locked") from None
+        except (BaseError, ValueError) as error:
+            raise FetchError(f"{name}: {self.message_of(location, store_message(error))}") from None
 
-    try:
-        with _read_ahead(content) as rest, translated(target, targets):
-            store = targets.store_of(target, whole=True)
-            obstore.put(store, target.key, chunks(rest), chunk_size=PIECE, max_concurrency=2)
-    except OdfchainError as error:
-        raise (failed or [error])[0] from None
+    def probe(self, location: Location) -> Probe:
+        """Facts of an object."""
+        try:
+            if location.store == "file":
+                return _probe_file(self.file_of(location))
+            store = self.store_of(location)
+        except OdfchainError as error:
+            return Probe(problem=str(error))
+        found = _probe_object(store, location.key)
+        if found.problem:
+            return replace(found, problem=self.message_of(location, found.problem))
+        return found
+
+    def probes(self, locations: Sequence[Location], jobs: int) -> list[Probe]:
+        """Facts of each location; all of them are in memory."""
+        found = [Probe()] * len(locations)
+        waiting, stopped = iter(range(len(locations))), threading.Event()
+
+        def work() -> None:
+            for number in waiting:
+                if stopped.is_set():
+                    return
+                found[number] = self.probe(locations[number])
+
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                for worker in [pool.submit(work) for _ in range(min(jobs, len(locations)))]:
+                    worker.result()
+            finally:  # Ctrl-C: nothing more is asked for
+                stopped.set()
+        return found
+
+    def pieces(self, location: Location, *, etag: str | None = None) -> Iterator[memoryview]:
+        """The bytes of an object in order; only if it still has this entity tag, where one is given."""
+        if location.store == "file":
+            path = self.file_of(location)
+            with fsio.storage_errors(path), path.open("rb") as file:
+                while piece := file.read(PIECE):
+                    yield memoryview(piece)
+            return
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        store = self.store_of(location, whole=True)
+        options: GetOptions = {"if_match": etag} if etag is not None else {}
+        with self._translated(location):
+            for chunk in obstore.get(store, location.key, options=options).stream(min_chunk_size=PIECE):
+                yield memoryview(chunk)
+
+    def read_small(self, location: Location, limit: int) -> bytes:
+        """The bytes of an object that has at most `limit`."""
+        found = bytearray()
+        for piece in self.pieces(location):
+            found += piece
+            if len(found) > limit:
+                raise AssetError(f"{public_href(location.href())}: more than {limit:,} bytes")
+        return bytes(found)
+
+    def checksum(self, location: Location, name: str, *, etag: str | None = None) -> str:
+        """The hex digest of an object's bytes by an algorithm of `hashlib`."""
+        found = hashlib.new(name)
+        for piece in self.pieces(location, etag=etag):
+            found.update(piece)
+        return found.hexdigest()
+
+    def write(self, target: Location, content: Iterator[memoryview]) -> None:
+        """Write an object whose content comes in pieces; if they end with an error nothing is there."""
+        if target.store == "file":
+            path = self.file_of(target)
+            fsio.make_folder(path.parent)
+            with fsio.replaced(path) as file:
+                for piece in content:
+                    file.write(piece)
+            return
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        first, second = next(content, memoryview(b"")), next(content, None)
+        if second is None:  # one request is enough
+            with self._translated(target):
+                obstore.put(self.store_of(target, whole=True), target.key, bytes(first), use_multipart=False)
+            return
+        failed = list[OdfchainError]()
+
+        def chunks(rest: Iterator[memoryview]) -> Iterator[Any]:
+            try:
+                yield from (first, second)
+                yield from rest
+            except OdfchainError as error:
+                failed.append(error)
+                raise
+
+        try:
+            with _read_ahead(content) as rest, self._translated(target):
+                store = self.store_of(target, whole=True)
+                obstore.put(store, target.key, chunks(rest), chunk_size=PIECE, max_concurrency=2)
+        except OdfchainError as error:
+            raise (failed or [error])[0] from None
+
+    def copy(self, source: Location, target: Location) -> None:
+        """Copy an object within its store, which does it in one request."""
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with self._translated(source):
+            obstore.copy(self.store_of(target, whole=True), source.key, target.key, overwrite=True)
+
+    def remove(self, target: Location) -> None:
+        """Remove an object; that it cannot be is not said."""
+        if target.store == "file":
+            fsio.remove_quietly(self.file_of(target))
+            return
+        import obstore  # noqa: PLC0415 - a heavy library
+
+        with contextlib.suppress(OdfchainError), self._translated(target):
+            obstore.delete(self.store_of(target), target.key)
 
 
 @contextlib.contextmanager
@@ -308,17 +371,6 @@ def _read_ahead(content: Iterator[memoryview]) -> Iterator[Iterator[memoryview]]
         reader.join()
 
 
-def remove(target: Location, targets: Stores) -> None:
-    """Remove an object; that it cannot be is not said."""
-    if target.store == "file":
-        fsio.remove_quietly(targets.file_of(target))
-        return
-    import obstore  # noqa: PLC0415 - a heavy library
-
-    with contextlib.suppress(OdfchainError), translated(target, targets):
-        obstore.delete(targets.store_of(target), target.key)
-
-
 # HEAD requests: size, entity tag, time of the last modification (RFC-047).
 # Of a file only the size, because no copy keeps a file system's tag. A store that refuses HEAD is asked for
 # the first byte. The library gives 1970 where there is no time. Requests run on threads: the library's
@@ -332,59 +384,15 @@ _NOT_REACHED = re.compile(r"HttpError \{\s*kind: (?:Connect|Timeout)\b")
 _NO_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Result of a request for one object's facts."""
-
-    facts: Facts | None = None
-    missing: bool = False
-    """The store says that there is no such object."""
-    problem: str = ""
-    """Why nothing is known."""
-
-
-def probes_of(locations: Sequence[Location], stores: Stores, jobs: int) -> list[Probe]:
-    """Facts of each location; all of them are in memory."""
-    found = [Probe()] * len(locations)
-    waiting, stopped = iter(range(len(locations))), threading.Event()
-
-    def work() -> None:
-        for number in waiting:
-            if stopped.is_set():
-                return
-            found[number] = probe(locations[number], stores)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            for worker in [pool.submit(work) for _ in range(min(jobs, len(locations)))]:
-                worker.result()
-        finally:  # Ctrl-C: nothing more is asked for
-            stopped.set()
-    return found
-
-
-def probe(location: Location, stores: Stores) -> Probe:
-    """Facts of an object."""
-    try:
-        if location.store == "file":
-            return _file(location, stores)
-        store = stores.store_of(location)
-    except OdfchainError as error:
-        return Probe(problem=str(error))
-    found = _object(store, location.key)
-    return replace(found, problem=stores.message_of(location, found.problem)) if found.problem else found
-
-
-def facts_of(meta: ObjectMeta) -> Facts:
-    """Facts in a store's description of an object."""
+def _facts_of(meta: ObjectMeta) -> Facts:
     time = meta["last_modified"]
     shown = None if time == _NO_TIME else time.astimezone(dt.UTC).isoformat()
     return Facts(meta["size"], meta["e_tag"], shown)
 
 
-def _file(location: Location, stores: Stores) -> Probe:
+def _probe_file(path: Path) -> Probe:
     try:
-        found = stores.file_of(location).lstat()
+        found = path.lstat()
     except FileNotFoundError:
         return Probe(missing=True, problem="no such file")
     except OSError as error:
@@ -394,7 +402,7 @@ def _file(location: Location, stores: Stores) -> Probe:
     return Probe(Facts(found.st_size))
 
 
-def _object(store: ObjectStore, key: str) -> Probe:
+def _probe_object(store: ObjectStore, key: str) -> Probe:
     import obstore  # noqa: PLC0415 - a heavy library
     from obstore.exceptions import BaseError  # noqa: PLC0415
 
@@ -409,7 +417,7 @@ def _object(store: ObjectStore, key: str) -> Probe:
     refusals = list[Exception]()
     for way in ways:
         try:
-            return Probe(facts_of(way()))
+            return Probe(_facts_of(way()))
         except (FileNotFoundError, BaseError, ValueError) as error:
             refusals.append(error)
         if isinstance(refusals[-1], FileNotFoundError) and len(refusals) > 1:
@@ -419,3 +427,28 @@ def _object(store: ObjectStore, key: str) -> Probe:
     if any("content-length" in str(error).lower() for error in refusals):
         return Probe(Facts())  # it is there, and its store does not say how long it is
     return Probe(problem=store_message(refusals[-1]))
+
+
+# Checksums by the draft of ADR-004: an optional column with multihashes in lower-case hex. A store's checksum
+# is an observation; STAC's `file:checksum` is a claim and never copied (RFC-047).
+
+MD5, SHA2_256, SHA3_256 = "d50110", "1220", "1620"
+"""Prefixes of multihashes of these kinds, in hex."""
+_ALGORITHMS = {MD5: "md5", SHA2_256: "sha256", SHA3_256: "sha3_256"}
+
+
+class Method(Enum):
+    """Source of a checksum."""
+
+    METADATA = "metadata"
+    """From what the store says of an object: nothing yet, obstore does not hand it out."""
+    USE_ETAG = "use-etag"
+    """From an entity tag that is an MD5."""
+    CALCULATE_IF_NEEDED = "calculate-if-needed"
+    """Of the bytes, where the entity tag is no MD5."""
+    CALCULATE_ALWAYS = "calculate-always"
+
+
+def algorithm_of(checksum: str) -> str | None:
+    """The name that `hashlib` has for a checksum's algorithm; None: not one of ours."""
+    return next((name for start, name in _ALGORITHMS.items() if checksum.startswith(start)), None)

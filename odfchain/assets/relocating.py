@@ -26,25 +26,13 @@ from typing import Any
 from odfchain import errors
 from odfchain.assets.checking import Status, compared
 from odfchain.assets.hrefs import checked_location
-from odfchain.assets.lock_table import AssetRow, Facts
-from odfchain.assets.objects import (
-    JOBS,
-    SHA2_256,
-    ChangedError,
-    Stores,
-    algorithm_of,
-    checksum_of,
-    pieces,
-    probe,
-    remove,
-    translated,
-    write,
-)
+from odfchain.assets.lock_table import AssetRow
+from odfchain.assets.objects import JOBS, SHA2_256, ChangedError, Facts, Stores, algorithm_of
 from odfchain.assets.stac import AssetFault
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.locations import Location
-from odfchain.text import one_line
+from odfchain.text import counted, one_line
 
 # Targets of a relocation, computed without requests. Names are escaped so that two pairs of ids never give
 # one object; a loss of an object is refused before anything is copied (RFC-047).
@@ -61,36 +49,10 @@ class Layout(Enum):
     SOURCE_KEY = "source-key"
     """The source's name."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelocateOptions:
-    """Options of copying objects."""
-
-    layout: Layout = Layout.ITEM_ASSET
-    prefix: Location | None = None
-    """With `SOURCE_KEY`: what is left out of the beginnings of sources' keys."""
-    overwrite: bool = False
-    checksum: bool = False
-    """True if the new rows have SHA-256 of the bytes that were copied."""
-    relative_to: Path | None = None
-    """The folder of the new lock: copies in it are named relative to it."""
-    sources_in: Path | None = None
-    """The folder of the lock whose objects are copied."""
-    jobs: int = JOBS
-    """Requests at a time; each copy, which reads ahead and writes two pieces at once, takes four."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A row, and where its copy goes."""
-
-    row: AssetRow
-    target: Location
-
-
-def usual_layout(rows: Iterable[AssetRow]) -> Layout:
-    """The default names of copies: those of a dataset's own slices as their sources."""
-    return Layout.SOURCE_KEY if all(map(_is_own_slice, rows)) else Layout.ITEM_ASSET
+    @classmethod
+    def usual(cls, rows: Iterable[AssetRow]) -> Layout:
+        """The default names of copies: those of a dataset's own slices as their sources."""
+        return cls.SOURCE_KEY if all(map(_is_own_slice, rows)) else cls.ITEM_ASSET
 
 
 def _is_own_slice(row: AssetRow) -> bool:
@@ -102,30 +64,12 @@ def _is_own_slice(row: AssetRow) -> bool:
     )
 
 
-def plan(rows: Iterable[AssetRow], to: Location, options: RelocateOptions) -> list[Planned]:
-    """The target of each copy.
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A row, and where its copy goes."""
 
-    Raises:
-        NameCollisionError: two rows would have the same target, or a copy would replace another's source.
-    """
-    chosen = list(rows)
-    sources = {place_of(row.location, options.sources_in): row for row in chosen}
-    found, taken = list[Planned](), dict[str, AssetRow]()
-    for row in chosen:
-        target = _target_of(row, to, options)
-        other = taken.setdefault(target.key, row)
-        if other is not row:
-            raise errors.NameCollisionError(
-                f"{one_line(row.label)} and {one_line(other.label)} would both become {target.href()}",
-                hint="--layout item-asset names copies by item and asset",
-            )
-        if target in sources and target != place_of(row.location, options.sources_in):
-            raise errors.NameCollisionError(
-                f"{one_line(row.label)} would replace the source of {one_line(sources[target].label)}",
-                hint="name another place with --to",
-            )
-        found.append(Planned(row, target))
-    return found
+    row: AssetRow
+    target: Location
 
 
 def place_of(location: Location, folder: Path | None) -> Location:
@@ -146,18 +90,6 @@ def alike_in_folders(planned: Sequence[Planned]) -> tuple[Planned, Planned] | No
     return None
 
 
-def described_plan(planned: Sequence[Planned], options: RelocateOptions) -> list[AssetRow]:
-    """The rows as they would be: a plan proves nothing, so of the facts only the size stays."""
-    return [
-        replace(
-            each.row,
-            location=each.target.relative_to(options.relative_to),
-            facts=Facts(each.row.facts.size_bytes),
-        )
-        for each in planned
-    ]
-
-
 def file_name(item_id: str, asset_key: str, source_key: str) -> str:
     """`<item_id>/<asset_key>` with the source's suffix; other pairs have other names, but for the suffix."""
     suffix = PurePosixPath(source_key).suffix
@@ -171,33 +103,6 @@ def _segment(text: str) -> str:
         for byte in text.encode(errors="surrogatepass")
     )
     return shown.replace(".", "~2e") if not shown.strip(".") else shown
-
-
-def _target_of(row: AssetRow, to: Location, options: RelocateOptions) -> Location:
-    key = _key_of(row, options)
-    try:
-        below = to.below(key)
-        return checked_location(below.store, below.container, below.endpoint, below.key)
-    except (errors.AssetError, errors.InvalidIdError) as error:
-        raise errors.AssetError(
-            f"{one_line(row.label)}: what its copy would be called: {error.message}"
-        ) from None
-
-
-def _key_of(row: AssetRow, options: RelocateOptions) -> str:
-    key = row.location.key
-    if options.layout is Layout.ITEM_ASSET:
-        return file_name(row.item_id, row.asset_key, key)
-    prefix = options.prefix
-    if prefix is None:
-        return key.removeprefix("/")
-    same = (prefix.store, prefix.container) == (row.location.store, row.location.container)
-    start = f"{prefix.key}/" if prefix.key and not prefix.key.endswith("/") else prefix.key
-    if not same or not key.startswith(start):
-        raise errors.AssetError(
-            f"{one_line(row.label)}: {row.location.href()} does not begin with the prefix"
-        )
-    return key[len(start) :]
 
 
 # Journal of a relocation, in a file next to the new lock, so that a second run copies the rest. A line counts
@@ -265,43 +170,159 @@ class Relocated:
     copied: int
     copied_bytes: int
 
+    @property
+    def summary(self) -> str:
+        """Like `copied 3 objects, 21 bytes; 2 were there`."""
+        shown = f"copied {counted(self.copied, 'object')}, {counted(self.copied_bytes, 'byte')}"
+        there = len(self.rows) - self.copied
+        return f"{shown}; {there:,} were there" if there else shown
 
-def relocate(
-    planned: Sequence[Planned],
-    sources: Stores,
-    targets: Stores,
-    arrivals: Arrivals,
-    options: RelocateOptions,
-    progress: Progress = SILENT,
-) -> Relocated:
-    """Copy what the plan says; a row whose object changed, or cannot be copied, is a fault and left out."""
-    _check_letters(planned)
-    copied, size = 0, 0
-    rows, faults = list[AssetRow](), list[AssetFault]()
-    progress.phase("Copying", sum(each.row.facts.size_bytes or 0 for each in planned))
 
-    def one(item: Planned) -> tuple[Facts, bool] | errors.OdfchainError:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relocation:
+    """Objects that are copied, and how."""
+
+    layout: Layout = Layout.ITEM_ASSET
+    prefix: Location | None = None
+    """With `SOURCE_KEY`: what is left out of the beginnings of sources' keys."""
+    overwrite: bool = False
+    checksum: bool = False
+    """True if the new rows have SHA-256 of the bytes that were copied."""
+    relative_to: Path | None = None
+    """The folder of the new lock: copies in it are named relative to it."""
+    sources_in: Path | None = None
+    """The folder of the lock whose objects are copied."""
+    jobs: int = JOBS
+    """Requests at a time; each copy, which reads ahead and writes two pieces at once, takes four."""
+
+    def plan(self, rows: Iterable[AssetRow], to: Location) -> list[Planned]:
+        """The target of each copy.
+
+        Raises:
+            NameCollisionError: two rows would have the same target, or a copy would replace another's source.
+        """
+        chosen = list(rows)
+        sources = {place_of(row.location, self.sources_in): row for row in chosen}
+        found, taken = list[Planned](), dict[str, AssetRow]()
+        for row in chosen:
+            target = self._target_of(row, to)
+            other = taken.setdefault(target.key, row)
+            if other is not row:
+                raise errors.NameCollisionError(
+                    f"{one_line(row.label)} and {one_line(other.label)} would both become {target.href()}",
+                    hint="--layout item-asset names copies by item and asset",
+                )
+            if target in sources and target != place_of(row.location, self.sources_in):
+                raise errors.NameCollisionError(
+                    f"{one_line(row.label)} would replace the source of {one_line(sources[target].label)}",
+                    hint="name another place with --to",
+                )
+            found.append(Planned(row, target))
+        return found
+
+    def described(self, planned: Sequence[Planned]) -> list[AssetRow]:
+        """The rows as they would be: a plan proves nothing, so of the facts only the size stays."""
+        return [self._described(each, Facts(each.row.facts.size_bytes)) for each in planned]
+
+    def _described(self, item: Planned, facts: Facts) -> AssetRow:
+        return replace(item.row, location=item.target.relative_to(self.relative_to), facts=facts)
+
+    def _target_of(self, row: AssetRow, to: Location) -> Location:
+        key = self._key_of(row)
         try:
-            known = _arrived(item, targets, arrivals, options)
-            if known is not None:
-                return known, False
-            facts = _copied(item, sources, targets, options)
-            arrivals.add(item, facts)
-        except errors.OdfchainError as error:
-            return error
-        return facts, True
+            below = to.below(key)
+            return checked_location(below.store, below.container, below.endpoint, below.key)
+        except (errors.AssetError, errors.InvalidIdError) as error:
+            raise errors.AssetError(
+                f"{one_line(row.label)}: what its copy would be called: {error.message}"
+            ) from None
 
-    with ThreadPoolExecutor(max(1, options.jobs // _REQUESTS)) as pool:
-        for item, found in zip(planned, pool.map(one, planned), strict=True):
-            if isinstance(found, errors.OdfchainError):
-                faults.append(AssetFault(item.row.item_id, item.row.asset_key, found))
-                continue
-            facts, is_new = found
-            if is_new:
-                copied, size = copied + 1, size + (facts.size_bytes or 0)
-            progress.advance(item.row.facts.size_bytes or 0)
-            rows.append(replace(item.row, location=item.target.relative_to(options.relative_to), facts=facts))
-    return Relocated(tuple(rows), tuple(faults), copied, size)
+    def _key_of(self, row: AssetRow) -> str:
+        key, prefix = row.location.key, self.prefix
+        if self.layout is Layout.ITEM_ASSET:
+            return file_name(row.item_id, row.asset_key, key)
+        if prefix is None:
+            return key.removeprefix("/")
+        same = (prefix.store, prefix.container) == (row.location.store, row.location.container)
+        start = f"{prefix.key}/" if prefix.key and not prefix.key.endswith("/") else prefix.key
+        if not same or not key.startswith(start):
+            raise errors.AssetError(
+                f"{one_line(row.label)}: {row.location.href()} does not begin with the prefix"
+            )
+        return key[len(start) :]
+
+    def run(
+        self,
+        planned: Sequence[Planned],
+        sources: Stores,
+        targets: Stores,
+        arrivals: Arrivals,
+        progress: Progress = SILENT,
+    ) -> Relocated:
+        """Copy what was planned; a row whose object changed, or cannot be copied, is a fault and left out."""
+        _check_letters(planned)
+        copied, size = 0, 0
+        rows, faults = list[AssetRow](), list[AssetFault]()
+        progress.phase("Copying", sum(each.row.facts.size_bytes or 0 for each in planned))
+
+        def one(item: Planned) -> tuple[Facts, bool] | errors.OdfchainError:
+            try:
+                known = self._arrived(item, targets, arrivals)
+                if known is not None:
+                    return known, False
+                facts = self._copied(item, sources, targets)
+                arrivals.add(item, facts)
+            except errors.OdfchainError as error:
+                return error
+            return facts, True
+
+        with ThreadPoolExecutor(max(1, self.jobs // _REQUESTS)) as pool:
+            for item, found in zip(planned, pool.map(one, planned), strict=True):
+                if isinstance(found, errors.OdfchainError):
+                    faults.append(AssetFault(item.row.item_id, item.row.asset_key, found))
+                    continue
+                facts, is_new = found
+                if is_new:
+                    copied, size = copied + 1, size + (facts.size_bytes or 0)
+                progress.advance(item.row.facts.size_bytes or 0)
+                rows.append(self._described(item, facts))
+        return Relocated(tuple(rows), tuple(faults), copied, size)
+
+    def _arrived(self, item: Planned, targets: Stores, arrivals: Arrivals) -> Facts | None:
+        known = arrivals.facts_of(item)
+        if known is None or (self.checksum and known.file_checksum is None):
+            return None
+        row = replace(item.row, location=item.target, facts=known)
+        return known if compared(row, targets.probe(item.target)).status is Status.SAME else None
+
+    def _copied(self, item: Planned, sources: Stores, targets: Stores) -> Facts:
+        row, target = item.row, item.target
+        found = _unchanged(row, sources)
+        source = place_of(row.location, sources.access.folder)
+        if source == target:  # it is there already
+            passing = _Passing(row, sources, own=self.checksum)
+            for _ in passing if passing.hashes else ():
+                pass
+            return replace(found, file_checksum=passing.checksum)
+        _check_target(target, row.facts, targets, overwrite=self.overwrite)
+        passing = _Passing(row, sources, own=self.checksum)
+        if _one_store(source, target) and not passing.hashes and (found.size_bytes or 0) <= _COPIED_AT_ONCE:
+            targets.copy(source, target)
+            size = found.size_bytes
+            try:
+                _unchanged(row, sources)  # a copy within a store has no condition
+            except errors.OdfchainError:
+                targets.remove(target)
+                raise
+        else:
+            targets.write(target, iter(passing))
+            size = passing.size
+        now = targets.probe(target)
+        if now.facts is None or now.facts.size_bytes != size:
+            targets.remove(target)
+            said = now.problem if now.facts is None else f"{now.facts.size_bytes} bytes instead of {size}"
+            raise errors.FetchError(f"the copy at {target.href()} is not what was written: {said}")
+        return replace(now.facts, file_checksum=passing.checksum)
 
 
 def _check_letters(planned: Sequence[Planned]) -> None:
@@ -322,51 +343,9 @@ def _ignores_case(folder: Path) -> bool:
     return False
 
 
-def _arrived(item: Planned, targets: Stores, arrivals: Arrivals, options: RelocateOptions) -> Facts | None:
-    known = arrivals.facts_of(item)
-    if known is None or (options.checksum and known.file_checksum is None):
-        return None
-    now = probe(item.target, targets)
-    row = replace(item.row, location=item.target, facts=known)
-    return known if compared(row, now).status is Status.SAME else None
-
-
-def _copied(item: Planned, sources: Stores, targets: Stores, options: RelocateOptions) -> Facts:
-    row, target = item.row, item.target
-    found = _unchanged(row, sources)
-    source = place_of(row.location, sources.access.folder)
-    if source == target:  # it is there already
-        passing = _Passing(row, sources, options)
-        for _ in passing if passing.hashes else ():
-            pass
-        return replace(found, file_checksum=passing.checksum)
-    _check_target(item, targets, options)
-    passing = _Passing(row, sources, options)
-    if _one_store(source, target) and not passing.hashes and (found.size_bytes or 0) <= _COPIED_AT_ONCE:
-        import obstore  # noqa: PLC0415 - a heavy library
-
-        with translated(source, targets):
-            obstore.copy(targets.store_of(target, whole=True), source.key, target.key, overwrite=True)
-        size = found.size_bytes
-        try:
-            _unchanged(row, sources)  # a copy within a store has no condition
-        except errors.OdfchainError:
-            remove(target, targets)
-            raise
-    else:
-        write(target, targets, iter(passing))
-        size = passing.size
-    now = probe(target, targets)
-    if now.facts is None or now.facts.size_bytes != size:
-        remove(target, targets)
-        said = now.problem if now.facts is None else f"{now.facts.size_bytes} bytes instead of {size}"
-        raise errors.FetchError(f"the copy at {target.href()} is not what was written: {said}")
-    return replace(now.facts, file_checksum=passing.checksum)
-
-
 def _unchanged(row: AssetRow, sources: Stores) -> Facts:
     # the source must still be as the lock says
-    now = probe(row.location, sources)
+    now = sources.probe(row.location)
     found = compared(row, now)
     if found.status is Status.MISSING:
         raise errors.SourceNotFoundError("no such object")
@@ -377,21 +356,20 @@ def _unchanged(row: AssetRow, sources: Stores) -> Facts:
     return now.facts
 
 
-def _check_target(item: Planned, targets: Stores, options: RelocateOptions) -> None:
+def _check_target(target: Location, locked: Facts, targets: Stores, *, overwrite: bool) -> None:
     # nothing else may be at the target, unless replacing is allowed
-    target, locked = item.target, item.row.facts
-    there = probe(target, targets)
+    there = targets.probe(target)
     if there.missing:
         return
     if there.facts is None:
         raise errors.FetchError(f"{target.href()}: {there.problem}")
-    if options.overwrite:
+    if overwrite:
         return
     size, checksum = there.facts.size_bytes, locked.file_checksum or ""
     algorithm = algorithm_of(checksum)
     if size not in (None, locked.size_bytes):
         said = f"with {size} bytes instead of {locked.size_bytes}"
-    elif algorithm is not None and not checksum.endswith(checksum_of(target, targets, algorithm)):
+    elif algorithm is not None and not checksum.endswith(targets.checksum(target, algorithm)):
         said = "with another checksum than the lock's"
     else:
         return
@@ -401,17 +379,17 @@ def _check_target(item: Planned, targets: Stores, options: RelocateOptions) -> N
 class _Passing:
     """The bytes of a row's object, counted and hashed as they pass; others end with an error."""
 
-    def __init__(self, row: AssetRow, sources: Stores, options: RelocateOptions) -> None:
+    def __init__(self, row: AssetRow, sources: Stores, *, own: bool) -> None:
         self._row, self._sources = row, sources
         self._algorithm = algorithm_of(row.facts.file_checksum or "")
-        wanted = {self._algorithm or "", "sha256" if options.checksum else ""} - {""}
-        self._is_own = options.checksum
+        wanted = {self._algorithm or "", "sha256" if own else ""} - {""}
+        self._is_own = own
         self.hashes = {name: hashlib.new(name) for name in wanted}
         self.size = 0
 
     def __iter__(self) -> Iterator[memoryview]:
         locked = self._row.facts
-        for piece in pieces(self._row.location, self._sources, etag=locked.strong_etag):
+        for piece in self._sources.pieces(self._row.location, etag=locked.strong_etag):
             self.size += len(piece)
             for each in self.hashes.values():
                 each.update(piece)

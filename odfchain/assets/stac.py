@@ -17,7 +17,7 @@ from typing import Any
 
 from odfchain.assets import hrefs
 from odfchain.assets.lock_table import KIND
-from odfchain.assets.objects import Stores, read_small
+from odfchain.assets.objects import Stores
 from odfchain.errors import AssetError, OdfchainError, UsageError
 from odfchain.limits import ASSETS
 from odfchain.slices.reader import open_parquet
@@ -233,7 +233,7 @@ class StacReader:
 
     def _bytes(self, place: str) -> bytes:
         if "://" in place:
-            return read_small(hrefs.parse_href(place, servers=True), self.stores, ASSETS.document_bytes)
+            return self.stores.read_small(hrefs.parse_href(place, servers=True), ASSETS.document_bytes)
         return bytes_of(Path(place))
 
     def _lines(self, data: bytes, place: str | None) -> Iterator[NamedAsset]:

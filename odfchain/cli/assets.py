@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.api.asset_locks import StoreOptions
 from odfchain.api.options import MergeKeywords
+from odfchain.assets.objects import StoreOptions
 from odfchain.cli.context import open_workspace, say
 from odfchain.cli.parameters import DATASET_AT, MERGING, argument, command, formats, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
@@ -22,7 +22,7 @@ from odfchain.text import counted
 
 if TYPE_CHECKING:
     from odfchain import CheckedAsset
-    from odfchain.api.asset_locks import AssetLock
+    from odfchain.assets.locks import AssetLock
 
 
 _OPERATIONS = ("+A", "-R", "-C", "+C")
@@ -80,14 +80,14 @@ def derive_command(
         raise UsageError(
             "--slices records all slices of a dataset: what is chosen of SOURCE does not go with it"
         )
-    from odfchain.api.asset_locks import AssetLock, slices_lock
     from odfchain.api.branching import at_point
+    from odfchain.assets.locks import AssetLock
 
     with TerminalProgress() as progress:
         if slices is not None:
-            lock = slices_lock(
-                at_point(open_workspace(), slices), at or "", folder=_folder(output, into),
-                probe=not no_probe_metadata, keep_going=True, stores=_stores(stores), progress=progress,
+            lock = at_point(open_workspace(), slices).slices_lock(
+                at or "", folder=_folder(output, into), probe=not no_probe_metadata, keep_going=True,
+                stores=_stores(stores), progress=progress,
             )  # fmt: skip
         else:
             lock = AssetLock.derive(
@@ -157,13 +157,12 @@ def _print_checked(checked: Iterator[CheckedAsset], output: str, progress: Termi
 
 
 def _check_table(lock: str, output: str) -> int:
-    from odfchain.api.asset_locks import lock_file
-    from odfchain.assets.lock_table import SortedLock
+    from odfchain.assets.lock_table import LockFile, SortedLock
 
     if output == "html":
         raise UsageError("-o html shows what stores say: with --offline none is asked")
     # without requests: only the table's own values
-    judged = lock_file(lock) if _is_file(lock) else SortedLock(_of_dataset(lock).table)
+    judged = LockFile(Path(lock)) if _is_file(lock) else SortedLock(_of_dataset(lock).table)
     number = 0
 
     def documents() -> Iterator[dict[str, Any]]:
@@ -300,8 +299,8 @@ def _check_target(
             hint="write a part to a file with -o",
         )
     if into is not None:
-        from odfchain.api.asset_locks import lock_schema
         from odfchain.api.branching import on_branch
+        from odfchain.api.view import lock_schema
 
         schema = lock_schema(on_branch(open_workspace(), into))
         if checksum and "file_checksum" not in schema.names:
@@ -327,7 +326,7 @@ def _arrivals(output: Path | None, into: str | None) -> Path | None:
 
 
 def _read(text: str) -> AssetLock:
-    from odfchain.api.asset_locks import AssetLock
+    from odfchain.assets.locks import AssetLock
 
     return AssetLock.read(text) if _is_file(text) else _of_dataset(text)
 
@@ -338,7 +337,6 @@ def _is_file(text: str) -> bool:
 
 
 def _of_dataset(text: str) -> AssetLock:
-    from odfchain.api.asset_locks import lock_of
     from odfchain.api.branching import at_point
     from odfchain.errors import LockNotFoundError, NotAWorkspaceError
 
@@ -349,15 +347,15 @@ def _of_dataset(text: str) -> AssetLock:
             f"{text}: no such file, and not inside a workspace that could have such a dataset",
             hint=error.hint,
         ) from None
-    return lock_of(at_point(workspace, text))
+    return at_point(workspace, text).lock()
 
 
 def _stores(given: dict[str, Any]) -> StoreOptions:
-    from odfchain.api.asset_locks import trusted_endpoints
+    from odfchain.api.settings import Configuration
     from odfchain.errors import NotAWorkspaceError
 
     try:
-        named = trusted_endpoints(open_workspace())
+        named = Configuration(open_workspace().path).get("assets.trustedEndpoints")
     except NotAWorkspaceError:  # a lock needs none
         named = []
     return StoreOptions(**{**given, "endpoints": [*given.get("endpoints", ()), *named]})
@@ -384,12 +382,11 @@ def _put(
         lock.write(output)
         say(f"wrote {output}: {lock.table.num_rows:,} rows")
         return
-    from odfchain.api.asset_locks import record_lock
     from odfchain.api.branching import on_branch
 
     with open_workspace() as workspace, TerminalProgress() as progress:
         dataset = on_branch(workspace, into or "")
-        outcome = record_lock(dataset, lock, probed=probed, progress=progress, **merging)
+        outcome = dataset.record_lock(lock, probed=probed, progress=progress, **merging)
         progress.stop()
         found = {op: sum(each.operations.get(op, 0) for each in outcome.inputs) for op in _OPERATIONS}
         changes = "  ".join(f"{op} {count:,}" for op, count in found.items() if count)

@@ -288,9 +288,10 @@ def fetch_command(
             shown = TransferProgress(progress)
             if locks:
                 from odfchain import AssetLock, StoreOptions
-                from odfchain.api.asset_locks import trusted_endpoints
+                from odfchain.api.settings import Configuration
 
-                stores = StoreOptions(trust_files=trust_files, endpoints=trusted_endpoints(workspace))
+                named = Configuration(workspace.path).get("assets.trustedEndpoints")
+                stores = StoreOptions(trust_files=trust_files, endpoints=named)
                 read = [AssetLock.read(lock) for lock in locks]
                 outcome = found.fetch_from_locks(read, stores=stores, parallel=parallel, progress=shown)
             else:

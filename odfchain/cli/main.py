@@ -17,11 +17,11 @@ from typing import Any
 
 import click
 
-from odfchain.api.known_errors import known_error
 from odfchain.cli.context import Globals, report_error
 from odfchain.cli.parameters import argument, command, formats
 from odfchain.cli.screen import echo, echo_document, echo_json
 from odfchain.errors import was_interrupted
+from odfchain.spark.known_errors import known_error
 from odfchain.startup import put_off_pandas
 from odfchain.text import first_line
 from odfchain.versions import SPEC_VERSION, __version__

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from odfchain.api.known_errors import known_error
 from odfchain.cli.context import options, report_error
 from odfchain.cli.screen import console, echo, human_size, styled
 from odfchain.errors import was_interrupted
 from odfchain.progress import WorkDone
+from odfchain.spark.known_errors import known_error
 from odfchain.text import printable
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain import errors
-from odfchain.api.known_errors import known_error
 from odfchain.api.options import QueryKeywords, maybe_time
 from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET_AT, argument, command, keywords, option
@@ -36,6 +35,7 @@ from odfchain.lazy import pa
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.odf.schema import parse_ddl
+from odfchain.spark.known_errors import known_error
 from odfchain.text import counted, first_line, one_line, printable
 from odfchain.workspace.points import parse_time
 

@@ -20,6 +20,7 @@ import odfchain as odf
 from odfchain.api.options import PullKeywords
 from odfchain.odf.manifests import read_snapshots
 from odfchain.spark.session import SparkEngine
+from tests.kit.lock_datasets import lock_dataset
 from tests.kit.support import derivative, manifest
 
 SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
@@ -491,6 +492,14 @@ def locks(scene: Scene) -> None:
     read = odf.AssetLock.read(scene.folder / "slices.lock.parquet")
     outcome = copy.fetch_from_locks([read], stores=odf.StoreOptions(trust_files=True))
     assert (outcome.objects, outcome.missing_slices) == (lock.table.num_rows, 0)
+
+
+@case("Dataset.record_lock")
+def recorded_locks(scene: Scene) -> None:
+    ds = lock_dataset(scene.elsewhere("locks"))
+    blocks = ds.summary.head_block.sequence_number
+    assert ds.record_lock(ds.lock()).up_to_date
+    assert ds.summary.head_block.sequence_number == blocks
 
 
 @case("Dataset.pull_branch", "Dataset.fetch_merged")

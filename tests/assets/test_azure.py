@@ -12,11 +12,11 @@ import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-from odfchain.api.asset_locks import AssetLock, StoreOptions
 from odfchain.assets.checking import Status
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_table import AssetRow, Facts, table_of
-from odfchain.assets.objects import PIECE, Access, Stores, probe, read_small, remove
+from odfchain.assets.lock_table import AssetRow
+from odfchain.assets.locks import AssetLock, table_of
+from odfchain.assets.objects import PIECE, Access, Facts, StoreOptions, Stores
 from odfchain.limits import FetchLimits
 from odfchain.storage.locations import Location
 from tests.kit.lying_objects import BYTES
@@ -99,7 +99,7 @@ def test_facts_are_what_azure_says(azure: SmallAzure | Azurite, tmp_path: Path) 
     assert [each.status for each in lock.check()] == [Status.SAME, Status.SAME]
     put(parse_href("az://scenes/x/B%2004.tif"), b"12345678", tmp_path)
     assert [each.errors for each in lock.check()] == [("size 7 → 8", "etag")] * 2
-    remove(parse_href("az://scenes/x/B%2004.tif"), stores(tmp_path))
+    stores(tmp_path).remove(parse_href("az://scenes/x/B%2004.tif"))
     assert [each.status for each in lock.check()] == [Status.MISSING, Status.MISSING]
 
 
@@ -194,10 +194,10 @@ def test_case_36_what_changes_before_it_is_read_is_not_copied(small: SmallAzure,
 def headers_of(small: SmallAzure, location: Location, where: Stores) -> list[dict[str, str]]:
     """What a probe and a reading of an object in a public container sent."""
     small.requests.clear()
-    found = probe(location, where)
+    found = where.probe(location)
     assert found.facts is not None, found
     assert found.facts.size_bytes == 7
-    assert read_small(location, where, 7) == BYTES
+    assert where.read_small(location, 7) == BYTES
     return [headers for _, _, headers in small.requests]
 
 
@@ -222,7 +222,7 @@ def test_an_account_that_the_user_named_is_signed_for(small: SmallAzure, tmp_pat
     put(location, BYTES, tmp_path)
     for headers in headers_of(small, location, stores(tmp_path, small.endpoint)):
         assert headers["authorization"].startswith(f"SharedKey {ACCOUNT}:")
-    refused = probe(location, stores(tmp_path, allow_private=True))
+    refused = stores(tmp_path, allow_private=True).probe(location)
     assert refused.missing  # Azure says so to whoever may not read
 
 
@@ -258,7 +258,7 @@ def test_a_wrong_key_is_told_as_such(
     create_container(small.endpoint, "scenes")
     put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "b3RoZXI=")
-    assert "403" in probe(parse_href("az://scenes/x.tif"), stores(tmp_path)).problem
+    assert "403" in stores(tmp_path).probe(parse_href("az://scenes/x.tif")).problem
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_exported_facts_are_as_the_store_wrote_them(small: SmallAzure, tmp_path:
     create_container(small.endpoint, "scenes")
     tag = put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
     row = AssetRow("S2A", "B04", parse_href(location) if ":" in location else at(small, "scenes", "x.tif"))
-    facts = probe(row.location, stores(tmp_path, small.endpoint)).facts
+    facts = stores(tmp_path, small.endpoint).probe(row.location).facts
     assert facts is not None
     AssetLock(table_of([replace(row, facts=facts)]), tmp_path).write(tmp_path / "x.parquet")
     read = AssetLock.read(tmp_path / "x.parquet")

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.assets import checking, objects
-from odfchain.assets.checking import check_rows
+from odfchain.assets import locks, objects
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, table_of, write_lock
-from odfchain.assets.objects import Access, Probe, Stores, probe
+from odfchain.assets.lock_table import SCHEMA, AssetRow
+from odfchain.assets.locks import AssetLock, check_rows, table_of
+from odfchain.assets.objects import Access, Facts, Probe, Stores
 from odfchain.cli.main import main
 from odfchain.cli.start import manifest_template
 from odfchain.storage.locations import Location
@@ -59,7 +59,9 @@ def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def lock_of(path: Path, hrefs: dict[str, str], facts: Facts = LOCKED) -> str:
     """A lock file with an asset for each href."""
     rows = [AssetRow("S2A", name, parse_href(href), facts) for name, href in hrefs.items()]
-    write_lock(table_of(rows, checksums=facts.file_checksum is not None), path / "assets.lock.parquet")
+    AssetLock(table_of(rows, checksums=facts.file_checksum is not None), path).write(
+        path / "assets.lock.parquet"
+    )
     return str(path / "assets.lock.parquet")
 
 
@@ -179,7 +181,7 @@ def test_absolute_paths_of_somebody_are_not_looked_at(
 def test_damaged_and_missing_locks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = numbered_rows(3)
     path = tmp_path / "x.parquet"
-    write_lock(table.append_column("href", table.column("key")), path)
+    AssetLock(table.append_column("href", table.column("key")), path.parent).write(path)
     for options in (["check"], ["check", "--offline"], ["href"], ["validate"]):
         code, _, err = ran(capsys, *options, str(path))
         assert code == 6
@@ -249,7 +251,7 @@ def test_as_many_requests_as_were_allowed_run_at_a_time(
 ) -> None:
     together, lock, running = threading.Barrier(7, timeout=60), threading.Lock(), set[str]()
 
-    def asked(location: Location, _: Stores) -> Probe:
+    def asked(_: Stores, location: Location) -> Probe:
         with lock:
             running.add(location.key)
             assert len(running) <= 7
@@ -259,8 +261,8 @@ def test_as_many_requests_as_were_allowed_run_at_a_time(
         together.wait()
         return Probe(Facts(int(location.key)))
 
-    monkeypatch.setattr(objects, "probe", asked)
-    found = objects.probes_of([Location("s3", "b", None, str(n)) for n in range(49)], stores(tmp_path), 7)
+    monkeypatch.setattr(Stores, "probe", asked)
+    found = stores(tmp_path).probes([Location("s3", "b", None, str(n)) for n in range(49)], 7)
     assert [each.facts for each in found] == [Facts(n) for n in range(49)], "in order"
 
 
@@ -282,7 +284,7 @@ def test_who_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: pytest.M
         thread = threading.Thread(target=silent, daemon=True)
         thread.start()
         origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        found = probe(parse_href(f"{origin}/x.tif"), stores(tmp_path))
+        found = stores(tmp_path).probe(parse_href(f"{origin}/x.tif"))
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()
     for connection in kept:
@@ -301,7 +303,7 @@ def test_results_come_before_all_is_asked(tmp_path: Path, monkeypatch: pytest.Mo
             given += 1
             yield AssetRow(str(number), "B04", Location("file", None, None, "none.tif"))
 
-    monkeypatch.setattr(checking, "WINDOW", 100)
+    monkeypatch.setattr(locks, "WINDOW", 100)
     found = check_rows(rows(), stores(tmp_path))
     assert next(found).status.value == "missing"
     assert given == 100

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from odfchain.assets.checking import compared
-from odfchain.assets.deriving import Derived, derive
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_table import AssetRow, Facts
-from odfchain.assets.objects import Access, Method, Probe, Stores, of_etag, probe
-from odfchain.assets.stac import Selection
+from odfchain.assets.lock_table import AssetRow
+from odfchain.assets.locks import AssetLock, checksum_of_etag
+from odfchain.assets.objects import Access, Facts, Method, Probe, StoreOptions, Stores
 from odfchain.errors import AccessError, AssetError, SourceNotFoundError
 from odfchain.limits import ASSETS, FetchLimits
 from tests.kit.asset_cases import Case, Hold, corrupted
@@ -32,10 +31,13 @@ def item(name: str, assets: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "Feature", "stac_version": "1.0.0", "id": name, "assets": assets, **more}
 
 
-def derived(tmp_path: Path, *items: dict[str, Any], **options: Any) -> Derived:
+def derived(tmp_path: Path, *items: dict[str, Any], **options: Any) -> AssetLock:
     path = tmp_path / "items.ndjson"
     path.write_text("".join(json.dumps(each) + "\n" for each in items))
-    return derive([str(path)], stores(tmp_path), options.pop("selection", Selection()), **options)
+    where = StoreOptions(allow_private=True)
+    return AssetLock.derive(
+        [str(path)], **{"folder": tmp_path, "stores": where, "keep_going": True} | options
+    )
 
 
 def hold_probe(case: Case, tmp_path: Path) -> None:
@@ -43,7 +45,7 @@ def hold_probe(case: Case, tmp_path: Path) -> None:
     if "bytes" in answer:
         answer["bytes"] = answer["bytes"].encode()
     with LyingObjects({"/x.tif": answer}) as server:
-        found = probe(parse_href(f"{server.origin}/x.tif"), stores(tmp_path))
+        found = stores(tmp_path).probe(parse_href(f"{server.origin}/x.tif"))
     assert found.missing == case.get("missing", False)
     if "facts" in case:
         assert found == Probe(Facts(*case["facts"]))
@@ -113,9 +115,9 @@ def test_case_25_what_is_missing_is_listed_and_left_out(tmp_path: Path) -> None:
     with LyingObjects({"/x.tif": {}}) as server:
         assets = {key: {"href": f"{server.origin}/{key}.tif"} for key in ("x", "y", "z")}
         found = derived(tmp_path, item("a", assets))
+        with pytest.raises(SourceNotFoundError, match=r"(?s)2 assets.*a y.*a z") as refused:
+            derived(tmp_path, item("a", assets), keep_going=False)
     assert [row.key for row in found.rows] == [("a", "x")]
-    with pytest.raises(SourceNotFoundError, match=r"(?s)2 assets.*a y.*a z") as refused:
-        found.check()
     assert refused.value.exit_code == 8
 
 
@@ -125,15 +127,15 @@ def test_case_30_files_are_the_same_in_a_copied_folder(tmp_path: Path) -> None:
         (folder / "assets").mkdir(parents=True)
         (folder / "assets" / "x.tif").write_bytes(b"1234567")
     row = AssetRow("a", "x", parse_href("assets/x.tif"))
-    facts = [probe(row.location, stores(folder)).facts for folder in (one, other)]
+    facts = [stores(folder).probe(row.location).facts for folder in (one, other)]
     assert facts == [Facts(7), Facts(7)]
 
 
 def test_case_32_checksums(tmp_path: Path) -> None:
     case = FIXTURE["F32"]
     for name in ("use-etag", "use-etag in capitals"):
-        assert of_etag(case[name]["etag"]) == case[name]["checksum"]
-    assert [of_etag(each) for each in case["no MD5"]] == [None] * len(case["no MD5"])
+        assert checksum_of_etag(case[name]["etag"]) == case[name]["checksum"]
+    assert [checksum_of_etag(each) for each in case["no MD5"]] == [None] * len(case["no MD5"])
     with LyingObjects({"/x.tif": {"bytes": case["bytes"].encode()}}) as server:
         asset = {"B04": {"href": f"{server.origin}/x.tif", "file:checksum": "1220" + "0" * 64}}
         for method in Method:
@@ -178,7 +180,7 @@ def test_more_assets_than_a_lock_has_rows_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assets = {f"B{n}": {"href": f"{n}.tif"} for n in range(3)}
-    monkeypatch.setattr("odfchain.assets.deriving.ASSETS", type(ASSETS)(rows=3))
+    monkeypatch.setattr("odfchain.assets.locks.ASSETS", type(ASSETS)(rows=3))
     assert len(derived(tmp_path, item("a", assets), probe=False).rows) == 3
     with pytest.raises(AssetError, match="more than 3 assets"):
         derived(tmp_path, item("a", assets), item("b", assets), probe=False)
@@ -188,11 +190,11 @@ def test_case_41_private_addresses_are_refused(tmp_path: Path) -> None:
     with LyingObjects({"/x.tif": {}}) as server:
         location = parse_href(f"{server.origin}/x.tif")
         closed = stores(tmp_path, private=False)
-        assert "private address" in probe(location, closed).problem
+        assert "private address" in closed.probe(location).problem
         with pytest.raises(AccessError):
             closed.store_of(parse_href("http://169.254.169.254/latest"))
         named = Stores(Access(folder=tmp_path, trusted=frozenset({server.origin})))
-        assert probe(location, named).facts is not None
+        assert named.probe(location).facts is not None
         assert [method for method, _, _ in server.requests] == ["HEAD"]
 
 
@@ -200,11 +202,11 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     (tmp_path / "lock").mkdir()
     (tmp_path / "lock" / "x.tif").symlink_to(tmp_path / "secret")
-    found = probe(parse_href("x.tif"), stores(tmp_path / "lock"))
+    found = stores(tmp_path / "lock").probe(parse_href("x.tif"))
     assert found.facts is None
     assert "a link" in found.problem
     foreign = Stores(Access(folder=tmp_path, foreign=True))
-    assert "absolute" in probe(parse_href("/etc/passwd"), foreign).problem
+    assert "absolute" in foreign.probe(parse_href("/etc/passwd")).problem
 
 
 def test_the_same_pair_from_two_collections_is_refused(tmp_path: Path) -> None:
@@ -220,16 +222,13 @@ def test_what_is_left_out(tmp_path: Path) -> None:
     assets["B04"] |= {"alternate": {"s3": {"href": "s3://b/B04.tif"}}}
 
     def keys(**selection: Any) -> list[str]:
-        chosen = Selection(**selection)
-        return [
-            row.asset_key for row in derived(tmp_path, item("a", assets), probe=False, selection=chosen).rows
-        ]
+        return [row.asset_key for row in derived(tmp_path, item("a", assets), probe=False, **selection).rows]
 
     assert keys() == ["B04", "B08"]
-    assert keys(include_metadata=True) == ["B04", "metadata", "B08"]
-    assert keys(assets=frozenset({"metadata"})) == ["metadata"]
+    assert keys(include_metadata=True) == ["B04", "B08", "metadata"]
+    assert keys(assets={"metadata"}) == ["metadata"]
     with pytest.raises(AssetError, match="B99"):
-        keys(assets=frozenset({"B99"}))
-    other = derived(tmp_path, item("a", assets), probe=False, selection=Selection(alternate="s3"))
+        keys(assets={"B99"})
+    other = derived(tmp_path, item("a", assets), probe=False, alternate="s3")
     assert [row.location.store for row in other.rows] == ["s3"]
     assert [fault.asset_key for fault in other.faults] == ["B08"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api.asset_locks import AssetLock
 from odfchain.assets.checking import Status
+from odfchain.assets.locks import AssetLock
 from tests.kit.lying_objects import BYTES
 from tests.kit.small_s3 import SmallS3, tag_of
 

@@ -16,8 +16,7 @@ import pytest
 
 from odfchain.assets import objects
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_table import Facts
-from odfchain.assets.objects import Access, Probe, Stores, probe, read_small
+from odfchain.assets.objects import Access, Facts, Probe, Stores
 from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
 from odfchain.storage import public_proxy
@@ -58,13 +57,13 @@ def stores(folder: Path, **allowed: Any) -> Stores:
 
 
 def probed(href: str, where: Stores) -> Probe:
-    return probe(parse_href(href), where)
+    return where.probe(parse_href(href))
 
 
 def test_an_object_at_a_public_address(public: LyingObjects, tmp_path: Path) -> None:
     where = stores(tmp_path)
     assert probed(f"{public.origin}/x.tif", where).facts == FACTS
-    assert read_small(parse_href(f"{public.origin}/x.tif"), where, 7) == BYTES
+    assert where.read_small(parse_href(f"{public.origin}/x.tif"), 7) == BYTES
     assert probed(f"{public.origin}/y.tif", where).missing
     names = {name for _, _, headers in public.requests for name in headers}
     assert not any(name.startswith("proxy-") for name in names)
@@ -82,7 +81,7 @@ def test_case_41_redirects_to_private_addresses_are_refused(
     assert host.rpartition(":")[0].strip("[]") in found.problem
     assert "is at a private address" in found.problem
     with pytest.raises(FetchError, match="a private address"):
-        read_small(parse_href(f"{public.origin}/x.tif"), where, 7)
+        where.read_small(parse_href(f"{public.origin}/x.tif"), 7)
     assert private.requests == []
 
 
@@ -104,7 +103,7 @@ def test_an_object_behind_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with Server(lambda _: Reply(headers=headers, body=BYTES), host=PUBLIC, tls=tls) as server:
         where = stores(tmp_path)
         assert probed(server.url("/x.tif"), where).facts == FACTS
-        assert read_small(parse_href(server.url("/x.tif")), where, 7) == BYTES
+        assert where.read_small(parse_href(server.url("/x.tif")), 7) == BYTES
         assert [request.target for request in server.requests] == ["/x.tif", "/x.tif"]
 
 
@@ -140,8 +139,8 @@ def test_a_stranger_s_s3_server_redirects_nowhere(
     monkeypatch.setenv("AWS_SSE_CUSTOMER_KEY_BASE64", "MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE=")
     public.answers |= {"/b/x": {"to": f"{private.origin}/secret"}, "/b/y": {}}
     place = Location("s3", "b", public.origin, "x")
-    assert "a private address" in probe(place, stores(tmp_path)).problem
-    assert probe(Location("s3", "b", public.origin, "y"), stores(tmp_path)).facts == FACTS
+    assert "a private address" in stores(tmp_path).probe(place).problem
+    assert stores(tmp_path).probe(Location("s3", "b", public.origin, "y")).facts == FACTS
     assert private.requests == []
     sent = {name for _, _, headers in public.requests for name in headers}
     assert sent <= {"accept", "user-agent", "host", "connection", "range"}

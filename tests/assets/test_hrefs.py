@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from odfchain.assets import hrefs
 from odfchain.assets.hrefs import STORES, checked_location, parse_href, public_href
-from odfchain.assets.objects import Access, Stores, probe
+from odfchain.assets.objects import Access, Stores
 from odfchain.errors import AssetError, InvalidIdError
 from odfchain.storage.locations import Location
 from odfchain.text import printable
@@ -129,7 +129,7 @@ def test_an_object_is_asked_for_as_its_href_spells_it(tmp_path: Path) -> None:
             except AssetError:
                 refused.add(segment)
         for path, location in parsed.items():
-            assert probe(location, stores).facts is not None
+            assert stores.probe(location).facts is not None
             for url in (server.requests[-1].target, location.href().removeprefix(server.url(""))):
                 assert unquote(url) == unquote(path), path
                 assert [url.count(each) for each in "/;"] == [path.count(each) for each in "/;"], path

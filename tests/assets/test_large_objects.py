@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from odfchain.api.asset_locks import AssetLock, StoreOptions
 from odfchain.assets import relocating
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
-from odfchain.assets.objects import PIECE, pieces
+from odfchain.assets.lock_table import AssetRow
+from odfchain.assets.locks import AssetLock, table_of
+from odfchain.assets.objects import PIECE, Facts, StoreOptions, Stores
 from tests.kit.memory_growth import growth_of_commands
 from tests.kit.small_s3 import SmallS3
 
@@ -78,13 +78,15 @@ def test_parts_are_dropped_when_the_store_refuses_one(bucket: SmallS3, tmp_path:
 def test_a_source_that_is_cut_while_it_is_read_leaves_no_parts(
     bucket: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pieces = Stores.pieces
+
     def cut(*args: Any, **options: Any) -> Iterator[memoryview]:
         for number, piece in enumerate(pieces(*args, **options)):
             yield piece
             if number == 1:  # what is left has not been read yet
                 os.truncate(tmp_path / "x.tif", PIECE)
 
-    monkeypatch.setattr(relocating, "pieces", cut)
+    monkeypatch.setattr(Stores, "pieces", cut)
     moved = lock_of(tmp_path).relocate(bucket.url("m"))
     assert [fault.error.exit_code for fault in moved.faults] == [6]
     assert (bucket.objects, bucket.uploads) == ({}, {})
@@ -117,7 +119,7 @@ def test_the_memory_of_a_relocation_does_not_grow_with_its_objects(
         with (folder / "x.tif").open("wb") as file:
             file.truncate(count * PIECE)
         row = AssetRow(name, "B04", parse_href("x.tif"), Facts(count * PIECE))
-        write_lock(table_of([row]), folder / "lock.parquet")
+        AssetLock(table_of([row]), folder).write(folder / "lock.parquet")
         to = ["--to", bucket.url("m"), "-o", str(folder / "new.parquet")]
         commands.append(["assets", "relocate", str(folder / "lock.parquet"), *to])
     found = growth_of_commands(*commands)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api.asset_locks import _with_unreachable
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_table import AssetRow, Facts, RowFault, table_of
+from odfchain.assets.lock_table import AssetRow, RowFault
+from odfchain.assets.locks import table_of
+from odfchain.assets.objects import Facts
 from odfchain.assets.stac import AssetFault
 from odfchain.cli.main import main
 from odfchain.errors import AssetError, FetchError, SourceNotFoundError
@@ -91,7 +92,7 @@ def test_what_could_not_be_reached_stays_in_the_dataset(tmp_path: Path) -> None:
     faults = [AssetFault(f"s{n}", "B04", error) for n, error in enumerate(errors)]
     new = odf.AssetLock(table_of(rows[4:]), tmp_path, faults=tuple(faults))
     known = odf.AssetLock(table_of(rows[:2]), tmp_path)
-    assert _with_unreachable(new, known).rows == [rows[0], rows[4]]
+    assert new.completed_by(known, probed=True).rows == [rows[0], rows[4]]
 
 
 def test_locks_without_rows_are_locks(

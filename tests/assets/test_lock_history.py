@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api.asset_locks import record_lock
 from odfchain.cli.main import main
 from tests.kit.lock_datasets import lock_dataset
 
@@ -62,7 +61,7 @@ def test_since_when_an_asset_is_there(dataset: odf.Dataset, capsys: pytest.Captu
 
 def test_a_night_in_which_nothing_changed_starts_no_spark(dataset: odf.Dataset) -> None:
     before = dataset.head
-    outcome = record_lock(dataset, dataset.lock())
+    outcome = dataset.record_lock(dataset.lock())
     assert outcome.up_to_date
     assert dataset.head == before
     assert [each.input_rows for each in outcome.inputs] == [3]

@@ -12,21 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.api.asset_locks import AssetLock
 from odfchain.assets import lock_table
 from odfchain.assets.hrefs import checked_location, parse_href
 from odfchain.assets.lock_table import (
     SCHEMA,
     SCHEMA_WITH_CHECKSUM,
     AssetRow,
-    Facts,
     LockFile,
-    read_lock,
     row_fault,
-    rows_of,
     surely_in_order,
-    table_of,
 )
+from odfchain.assets.locks import AssetLock, table_of
+from odfchain.assets.objects import Facts
 from odfchain.cli.main import main
 from odfchain.errors import AssetError, DamagedLockError
 from odfchain.odf.logical_hash import LogicalDigest
@@ -48,15 +45,15 @@ def rows(count: int = 3, *, checksums: bool = False) -> list[AssetRow]:
 
 def hold_hash(case: Case, tmp_path: Path) -> None:
     chosen = rows(case["rows"], checksums=case["checksums"])
-    table = lock_table.table_of(reversed(chosen), checksums=case["checksums"])
-    lock_table.write_lock(table, tmp_path / "assets.lock.parquet")
+    table = table_of(reversed(chosen), checksums=case["checksums"])
+    AssetLock(table, tmp_path).write(tmp_path / "assets.lock.parquet")
     read = pq.read_table(tmp_path / "assets.lock.parquet")
     assert read.schema.equals(SCHEMA_WITH_CHECKSUM if case["checksums"] else SCHEMA, check_metadata=True)
     digest = LogicalDigest(read.schema)
     for batch in read.to_batches():
         digest.update(batch)
     assert str(digest.finish()) == case["logical"]
-    assert list(rows_of(read)) == chosen
+    assert list(AssetLock(read, tmp_path).rows) == chosen
     assert list(LockFile(tmp_path / "assets.lock.parquet").faults()) == []
 
 
@@ -95,7 +92,7 @@ def hold_fault(case: Case, tmp_path: Path) -> None:
     assert [fault.number for fault in faults] == [number]
     assert case["fault"] in faults[0].message
     with pytest.raises(DamagedLockError) as refused:
-        read_lock(path)
+        AssetLock.read(path)
     assert refused.value.exit_code == 6
     assert str(faults[0]) in refused.value.message
 
@@ -160,7 +157,7 @@ def test_a_lock_is_written_as_every_lock_is(tmp_path: Path) -> None:
 
 def test_a_lock_names_each_asset_once() -> None:
     with pytest.raises(AssetError, match="named twice"):
-        lock_table.table_of([*rows(), rows()[0]])
+        table_of([*rows(), rows()[0]])
 
 
 texts = st.one_of(
@@ -189,7 +186,7 @@ def test_the_quick_judgement_lets_no_fault_through(given_rows: list[tuple[Any, .
 
 
 def test_what_is_usual_is_judged_at_once() -> None:
-    assert surely_in_order(lock_table.table_of(rows()).to_batches()[0]).all()
+    assert surely_in_order(table_of(rows()).to_batches()[0]).all()
 
 
 # --- many rows -----------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import odfchain as odf
-from odfchain.api.asset_locks import record_lock, with_known_facts
-from odfchain.assets.lock_table import SCHEMA, AssetRow, Facts, table_of
+from odfchain.assets.lock_table import SCHEMA, AssetRow
+from odfchain.assets.locks import table_of
+from odfchain.assets.objects import Facts
 from odfchain.cli.start import manifest_template
 from odfchain.storage.locations import Location
 from tests.kit.asset_cases import Case, Hold, corrupted, held, wrong_cases
@@ -90,7 +91,7 @@ def recorded(server: LyingObjects, dataset: odf.Dataset, folder: Path, case: Cas
     probed = case.get("probe", True)
     done, said, refused = dict[str, int](), "", None
     try:
-        done = operations(record_lock(dataset, lock, probed=probed, progress=notes, **chosen))
+        done = operations(dataset.record_lock(lock, probed=probed, progress=notes, **chosen))
         said = "\n".join(notes.said)
     except odf.OdfchainError as error:
         said, refused = str(error), error.exit_code
@@ -162,7 +163,7 @@ def hold_known_facts(case: Case, folder: Path) -> None:
         return odf.AssetLock(table_of(rows), folder)
 
     new = lock([case["claimed"], None, None], case.get("key", "x.tif"))
-    (row,) = with_known_facts(new, lock(case["known"])).rows
+    (row,) = new.completed_by(lock(case["known"]), probed=False).rows
     assert [row.facts.size_bytes, row.facts.etag, row.facts.last_modified] == case["facts"]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_table import AssetRow, Facts
-from odfchain.assets.objects import Access, Stores
-from odfchain.assets.relocating import Arrivals, Relocated, RelocateOptions, plan, relocate
+from odfchain.assets.lock_table import AssetRow
+from odfchain.assets.objects import Access, Facts, Stores
+from odfchain.assets.relocating import Arrivals, Relocated, Relocation
 from odfchain.limits import FetchLimits
 from odfchain.storage.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
@@ -36,12 +36,12 @@ def moved(
 ) -> Relocated:
     """One object, copied to `folder/a/S2A/B04.tif`."""
     row = AssetRow("S2A", "B04", parse_href(f"{server.origin}/x.tif"), facts)
-    chosen = RelocateOptions(**options)
+    chosen = Relocation(**options)
     here = Stores(
         Access(folder=folder, allow_private=True, limits=limits or FetchLimits(retries=1, first_wait=0.01))
     )
-    planned = plan([row], Location.parse(f"file://{folder}/a", folder=True), chosen)
-    return relocate(planned, here, here, Arrivals(None), chosen)
+    planned = chosen.plan([row], Location.parse(f"file://{folder}/a", folder=True))
+    return chosen.run(planned, here, here, Arrivals(None))
 
 
 REFUSED = [

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.api.asset_locks import AssetLock, StoreOptions
+from odfchain.assets.locks import AssetLock
+from odfchain.assets.objects import StoreOptions
 from odfchain.cli.main import main
 from odfchain.errors import CorruptedPeerError, SourceNotFoundError, UsageError
 from tests.kit.query_datasets import make

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ pytest.importorskip("pystac")  # an extra; the tests' own environment has it
 from pystac.errors import STACValidationError
 
 import odfchain as odf
-from odfchain.assets.deriving import ProjectOptions, project, projected_item
 from odfchain.assets.hrefs import checked_location, parse_href, placed
-from odfchain.assets.lock_table import AssetRow, Facts, table_of, write_lock
-from odfchain.assets.objects import Access, Stores
+from odfchain.assets.lock_table import AssetRow
+from odfchain.assets.locks import AssetLock, table_of
+from odfchain.assets.objects import Access, Facts, Stores
+from odfchain.assets.projecting import Projection
 from odfchain.assets.stac import Selection, StacReader
 from odfchain.cli.main import main
 from odfchain.errors import AssetError, EngineError, NameCollisionError, UsageError
@@ -56,12 +58,12 @@ def row_of(item_id: str, asset: str, *parts: Any) -> AssetRow:
     return AssetRow(item_id, asset, checked_location(*place), Facts(size, file_checksum=checksum))
 
 
-def options(**more: Any) -> ProjectOptions:
-    return ProjectOptions(access=Access(folder=Path("/lock")), **more)
+def projection(rows: Iterable[AssetRow] = (), **more: Any) -> Projection:
+    return Projection({row.key: row for row in rows}, Path("/lock"), **more)
 
 
 def written(document: dict[str, Any], *rows: AssetRow, **more: Any) -> tuple[dict[str, Any], int]:
-    return projected_item(document, {row.key: row for row in rows}, Path("/out/x"), options(**more))
+    return projection(rows, **more).item(document, Path("/out/x"))
 
 
 def hold_case(case: Case, _: Path, version: str = "1.1.0", keep: bool = False) -> None:
@@ -266,7 +268,7 @@ def test_whatever_is_written_is_valid_and_comes_back(
 
 def test_files_beside_the_lock_are_named_from_where_the_item_lies() -> None:
     row = AssetRow("a", "thumbnail", parse_href("assets/t b.png"), Facts(7))
-    found, _ = projected_item(item(), {row.key: row}, Path("/lock/stac/a"), options(primary=True))
+    found, _ = projection([row], primary=True).item(item(), Path("/lock/stac/a"))
     assert found["assets"]["thumbnail"]["href"] == "../../assets/t%20b.png"
 
 
@@ -279,8 +281,8 @@ def test_an_item_with_a_self_link_lies_where_it_is_written(tmp_path: Path) -> No
     }
     row = AssetRow("a", "thumbnail", parse_href("assets/t.png"))
     folder = tmp_path / "stac"
-    where = ProjectOptions(primary=True, access=Access(folder=tmp_path))
-    found, _ = projected_item(document, {row.key: row}, folder, where)
+    where = Projection({row.key: row}, tmp_path, primary=True)
+    found, _ = where.item(document, folder)
     check_stac(found)
     assert found["links"] == [{"rel": "canonical", "href": "https://h/items/a.json"}, links[1]]
     folder.mkdir()
@@ -294,12 +296,12 @@ def test_an_item_with_a_self_link_lies_where_it_is_written(tmp_path: Path) -> No
     assert found["assets"]["thumbnail"]["alternate"]["original"]["href"] == "https://h/items/t.png"
     others = {"x": {"href": "https://h/items/y.tif"}, "z": {"href": "?q=1"}}
     assert found["assets"]["more"]["alternate"] == others, "a query is no file"
-    assert projected_item(found, {row.key: row}, folder, where)[0] == found
+    assert where.item(found, folder)[0] == found
     twice = item() | {"links": [*links, {"rel": "canonical", "href": "https://o/a.json"}]}
-    found, _ = projected_item(twice, {row.key: row}, folder, where)
+    found, _ = where.item(twice, folder)
     assert [link["rel"] for link in found["links"]] == ["parent", "canonical"]
     elsewhere = AssetRow("a", "thumbnail", parse_href("s3://m/t.png"))
-    assert projected_item(twice, {row.key: elsewhere}, folder, where)[0]["links"] == twice["links"]
+    assert replace(where, rows={row.key: elsewhere}).item(twice, folder)[0]["links"] == twice["links"]
 
 
 CATALOG = {"type": "Catalog", "id": "c", "description": "c", "license": "proprietary"}
@@ -340,7 +342,7 @@ def test_folders_of_documents_are_written_as_they_are(tmp_path: Path, version: s
     documents = a_catalog(tmp_path / "in", version)
     row = row_of("a", "B04", "s3", "m", "http://minio:9000", "B04.tif", 7, None)
     out = tmp_path / "out"
-    done = project(str(tmp_path / "in"), {row.key: row}, out, options(keep_version=keep))
+    done = projection([row], keep_version=keep).write(str(tmp_path / "in"), out)
     assert (done.documents, done.assets) == (5, 2)
     names = [path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()]
     assert sorted(names) == sorted(documents)
@@ -356,10 +358,10 @@ def test_folders_of_documents_are_written_as_they_are(tmp_path: Path, version: s
     assert read["license"] == ("proprietary" if keep or version == "1.1.0" else "other")
     assert read["links"] == documents["s2/collection.json"]["links"]
     with pytest.raises(NameCollisionError, match="already exists") as refused:
-        project(str(tmp_path / "in"), {row.key: row}, out, options())
+        projection([row]).write(str(tmp_path / "in"), out)
     assert refused.value.exit_code == 5
     again = tmp_path / "again"
-    project(str(out), {row.key: row}, again, options(keep_version=keep))
+    projection([row], keep_version=keep).write(str(out), again)
     assert all((again / name).read_bytes() == (out / name).read_bytes() for name in documents)
 
 
@@ -377,7 +379,7 @@ def test_the_command_writes_what_derives_to_the_same_lock(
         )
         for row in odf.AssetLock.read("claimed.parquet").rows
     ]
-    write_lock(table_of(rows), tmp_path / "moved.parquet")
+    AssetLock(table_of(rows), tmp_path).write(tmp_path / "moved.parquet")
     assert main(["assets", "project", "moved.parquet", "--items", "in", "--out", "out", *way]) == 0
     assert "wrote 5 documents below out: 10 assets have their locations" in capsys.readouterr().err
     name = {"--primary": [], "--as": ["--alternate", "mirror"]}.get(way[0], ["--alternate", "locked"])
@@ -393,8 +395,8 @@ def test_older_catalogs_are_brought_up_to_date(tmp_path: Path) -> None:
     old = {"stac_version": "0.9.0", "id": "c", "description": "c", "links": []}
     (tmp_path / "c.json").write_text(json.dumps(old))
     (tmp_path / "i.json").write_text(json.dumps(item("0.9.0") | {"stac_extensions": ["checksum"]}))
-    project(str(tmp_path / "c.json"), {}, tmp_path / "out", options(keep_version=True))
-    project(str(tmp_path / "i.json"), {}, tmp_path / "out", options(keep_version=True))
+    projection(keep_version=True).write(str(tmp_path / "c.json"), tmp_path / "out")
+    projection(keep_version=True).write(str(tmp_path / "i.json"), tmp_path / "out")
     for name in ("c.json", "i.json"):
         found = json.loads((tmp_path / "out" / name).read_text())
         assert found["stac_version"] == "1.1.0"
@@ -408,18 +410,18 @@ def test_files_of_assets_are_no_documents(tmp_path: Path) -> None:
         (tmp_path / "in" / name).write_text(text)
     document = item(**{name.partition(".")[0]: {"href": f"./{name}"} for name in names})
     (tmp_path / "in" / "a.json").write_text(json.dumps(document))
-    assert project(str(tmp_path / "in"), {}, tmp_path / "out", options()).documents == 1
+    assert projection().write(str(tmp_path / "in"), tmp_path / "out").documents == 1
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.json"]
     (tmp_path / "in" / "more.json").write_text("[1]")
     with pytest.raises(AssetError, match=r"more\.json: not an Item"):
-        project(str(tmp_path / "in"), {}, tmp_path / "other", options())
+        projection().write(str(tmp_path / "in"), tmp_path / "other")
 
 
 def test_the_library_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.json").write_text(json.dumps(item()))
     monkeypatch.setitem(sys.modules, "pystac", None)
     with pytest.raises(EngineError, match="needs pystac"):
-        project(str(tmp_path / "a.json"), {}, tmp_path / "out", options())
+        projection().write(str(tmp_path / "a.json"), tmp_path / "out")
 
 
 def test_nothing_is_written_unless_all_is_in_order(tmp_path: Path) -> None:
@@ -429,11 +431,11 @@ def test_nothing_is_written_unless_all_is_in_order(tmp_path: Path) -> None:
     for name, text in zip(("x", "y", "z"), (*spoiled, "[]"), strict=True):
         (source / f"{name}.json").write_text(text)
     with pytest.raises(AssetError) as refused:
-        project(str(source), {}, out, options())
+        projection().write(str(source), out)
     for part in ("x.json: not JSON", "y.json: a number", "z.json: not an Item"):
         assert part in refused.value.message
     assert not out.exists()
     with pytest.raises(UsageError, match="in the folder that is read"):
-        project(str(source), {}, source / "out", options())
+        projection().write(str(source), source / "out")
     with pytest.raises(UsageError, match="no such file"):
-        project(str(tmp_path / "nowhere"), {}, out, options())
+        projection().write(str(tmp_path / "nowhere"), out)

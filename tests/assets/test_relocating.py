@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import odfchain as odf
-from odfchain.api.asset_locks import AssetLock, StoreOptions, record_lock
-from odfchain.assets import objects, relocating
+from odfchain.assets import objects
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_table import AssetRow, Facts, LockFile, table_of, write_lock
-from odfchain.assets.objects import Access, Stores
+from odfchain.assets.lock_table import AssetRow, LockFile
+from odfchain.assets.locks import AssetLock, table_of
+from odfchain.assets.objects import Access, Facts, StoreOptions, Stores
 from odfchain.assets.relocating import (
     Arrivals,
     Layout,
     Relocated,
-    RelocateOptions,
-    described_plan,
-    plan,
-    relocate,
+    Relocation,
 )
 from odfchain.cli.start import manifest_template
 from odfchain.errors import AssetError, NameCollisionError
@@ -67,32 +64,30 @@ def stores(folder: Path, *trusted: str) -> Stores:
 
 
 def moved(found: list[AssetRow], to: Location, folder: Path, trusted: str = "", **options: Any) -> Relocated:
-    chosen = RelocateOptions(**options)
+    chosen = Relocation(**options)
     here = stores(folder, trusted)
-    return relocate(plan(found, to, chosen), here, here, Arrivals(folder / "arrivals"), chosen)
+    return chosen.run(chosen.plan(found, to), here, here, Arrivals(folder / "arrivals"))
 
 
 def test_two_rows_with_one_target_are_refused(server: LyingObjects) -> None:
     one, other = rows(server, 2)
     clash = [one, replace(other, asset_key="B0.tif")]
     with pytest.raises(NameCollisionError, match="S2A B0"):
-        plan(clash, Location.parse("s3://m/p/", folder=True), RelocateOptions())
+        Relocation().plan(clash, Location.parse("s3://m/p/", folder=True))
 
 
 def test_source_keys_below_a_prefix(server: LyingObjects) -> None:
-    options = RelocateOptions(
-        layout=Layout.SOURCE_KEY, prefix=Location.parse(f"{server.origin}/o", folder=True)
-    )
-    planned = plan(rows(server, 1), Location.parse("s3://m/p/", folder=True), options)
+    options = Relocation(layout=Layout.SOURCE_KEY, prefix=Location.parse(f"{server.origin}/o", folder=True))
+    planned = options.plan(rows(server, 1), Location.parse("s3://m/p/", folder=True))
     assert [each.target.href() for each in planned] == ["s3://m/p/0.tif"]
-    other = RelocateOptions(layout=Layout.SOURCE_KEY, prefix=Location.parse("s3://o/", folder=True))
+    other = Relocation(layout=Layout.SOURCE_KEY, prefix=Location.parse("s3://o/", folder=True))
     with pytest.raises(AssetError, match="does not begin"):
-        plan(rows(server, 1), Location.parse("s3://m/p/", folder=True), other)
+        other.plan(rows(server, 1), Location.parse("s3://m/p/", folder=True))
 
 
 def test_case_39_a_plan_proves_nothing(server: LyingObjects) -> None:
-    options = RelocateOptions()
-    found = described_plan(plan(rows(server), Location.parse("s3://m/p/", folder=True), options), options)
+    options = Relocation()
+    found = options.described(options.plan(rows(server), Location.parse("s3://m/p/", folder=True)))
     assert {row.facts for row in found} == {Facts(7)}
     assert found[0].location.href() == "s3://m/p/S2A/B0.tif"
     assert server.requests == []
@@ -136,7 +131,7 @@ def test_case_37_the_facts_are_those_of_the_copy(
         "12208bb0cf6eb9b17d0f7d22b456f121257dc1254e1f01665370476383ea776df414"
     }
     # a target that is not what was written is removed
-    monkeypatch.setattr(relocating, "probe", _shortened(relocating.probe, to))
+    monkeypatch.setattr(Stores, "probe", _shortened(Stores.probe, to))
     short = moved(rows(server, 1), to, tmp_path / "x", trusted=str(to.endpoint), overwrite=True)
     assert [fault.error.exit_code for fault in short.faults] == [8]
     assert "m/p/S2A/B0.tif" not in "".join(bucket.objects)
@@ -145,8 +140,8 @@ def test_case_37_the_facts_are_those_of_the_copy(
 def _shortened(asked: Any, to: Location) -> Any:
     calls = list[Location]()
 
-    def shortened(location: Location, where: Stores) -> Any:
-        found = asked(location, where)
+    def shortened(where: Stores, location: Location) -> Any:
+        found = asked(where, location)
         if location.store == "s3":
             calls.append(location)
         return replace(found, facts=Facts(6)) if len(calls) == 2 and location.store == "s3" else found
@@ -158,7 +153,7 @@ def test_case_38_a_second_run_copies_the_rest(
     server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = Location.parse(f"file://{tmp_path}/a", folder=True)
-    copied, write = 0, relocating.write
+    copied, write = 0, Stores.write
 
     def killed(*args: Any) -> Any:
         nonlocal copied
@@ -167,7 +162,7 @@ def test_case_38_a_second_run_copies_the_rest(
         copied += 1
         return write(*args)
 
-    monkeypatch.setattr(relocating, "write", killed)
+    monkeypatch.setattr(Stores, "write", killed)
     with pytest.raises(KeyboardInterrupt):
         moved(rows(server), to, tmp_path, jobs=1)
     monkeypatch.undo()
@@ -180,7 +175,7 @@ def test_case_38_a_second_run_copies_the_rest(
 def test_a_copy_takes_four_of_the_requests_at_a_time(
     jobs: int, copies: int, server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    met, most, lock, write = threading.Barrier(copies), [0, 0], threading.Lock(), relocating.write
+    met, most, lock, write = threading.Barrier(copies), [0, 0], threading.Lock(), Stores.write
 
     def counted(*args: Any) -> Any:
         with lock:
@@ -191,7 +186,7 @@ def test_a_copy_takes_four_of_the_requests_at_a_time(
             most[0] -= 1
         return write(*args)
 
-    monkeypatch.setattr(relocating, "write", counted)
+    monkeypatch.setattr(Stores, "write", counted)
     source = AssetLock(table_of(rows(server, 4)), tmp_path, True)
     stores = StoreOptions(jobs=jobs, allow_private=True)
     done = source.relocate(f"file://{tmp_path}/a/", folder=tmp_path, stores=stores)
@@ -207,7 +202,7 @@ def test_case_38_a_killed_process_leaves_the_old_lock_and_what_arrived(
     server: LyingObjects, tmp_path: Path
 ) -> None:
     lock, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
-    write_lock(table_of(rows(server)), lock)
+    AssetLock(table_of(rows(server)), lock.parent).write(lock)
     old, arrived = lock.read_bytes(), tmp_path / "new.parquet.arrived"
     held = threading.Event()
     server.held.append(held)
@@ -284,7 +279,7 @@ def test_two_relocations_into_one_dataset_at_once(
             stores=StoreOptions(allow_private=True),
         )  # fmt: skip
         met.wait(TIMEOUT)
-        return record_lock(here["s2.mirror"], found).up_to_date
+        return here["s2.mirror"].record_lock(found).up_to_date
 
     with ThreadPoolExecutor(2) as pool:
         assert sorted(pool.map(run, range(2))) == [False, True]
@@ -360,10 +355,8 @@ def test_case_40_credentials_go_only_where_the_user_said(bucket: SmallS3, tmp_pa
 
     def headers(*trusted: str) -> dict[str, str]:
 
-        from odfchain.assets.objects import probe
-
         bucket.requests.clear()
-        probe(location, stores(tmp_path, *trusted))
+        stores(tmp_path, *trusted).probe(location)
         return bucket.requests[0][2]
 
     assert {"authorization", "x-amz-security-token"} & set(headers()) == set()

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from odfchain.api.asset_locks import AssetLock
 from odfchain.assets import relocating
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_table import AssetRow, Facts, table_of
-from odfchain.assets.objects import Access, Stores
-from odfchain.assets.relocating import Arrivals, Layout, RelocateOptions, file_name, plan, relocate
+from odfchain.assets.lock_table import AssetRow
+from odfchain.assets.locks import AssetLock, table_of
+from odfchain.assets.objects import Access, Facts, Stores
+from odfchain.assets.relocating import Arrivals, Layout, Relocation, file_name
 from odfchain.errors import AssetError, NameCollisionError, OdfchainError
 from odfchain.storage.locations import Location
 from tests.kit.asset_cases import Case, Hold, corrupted, held
@@ -34,17 +34,17 @@ def hold_name(case: Case, _: Path) -> None:
 def hold_plan(case: Case, _: Path) -> None:
     rows = [AssetRow(item, asset, parse_href(href)) for item, asset, href in case["rows"]]
     prefix = case.get("prefix")
-    options = RelocateOptions(
+    options = Relocation(
         layout=Layout(case.get("layout", "item-asset")),
         prefix=None if prefix is None else Location.parse(prefix, folder=True),
         sources_in=HERE,
     )
     to = Location.parse(case["to"], folder=True)
     if "targets" in case:
-        assert [each.target.href() for each in plan(rows, to, options)] == case["targets"]
+        assert [each.target.href() for each in options.plan(rows, to)] == case["targets"]
         return
     with pytest.raises(OdfchainError) as refused:
-        plan(rows, to, options)
+        options.plan(rows, to)
     assert refused.value.exit_code == case["exit"]
     assert case["says"] in refused.value.message
 
@@ -53,7 +53,7 @@ def hold_longest(case: Case, _: Path) -> None:
     row = AssetRow("S", case["letter"] * case["times"], parse_href("s3://s/x"))
     to = Location.parse("s3://m/pp", folder=True)
     try:
-        (planned,) = plan([row], to, RelocateOptions())
+        (planned,) = Relocation().plan([row], to)
     except AssetError as error:
         assert re.match("S .*: what its copy would be called: a key longer than 1,024", error.message)
         assert not case["fits"]
@@ -87,10 +87,10 @@ def files(folder: Path, **contents: bytes) -> list[AssetRow]:
 
 
 def copied(rows: list[AssetRow], to: Path, folder: Path, **options: Any) -> relocating.Relocated:
-    chosen = RelocateOptions(sources_in=folder, relative_to=folder, **options)
+    chosen = Relocation(sources_in=folder, relative_to=folder, **options)
     here = Stores(Access(folder=folder))
-    planned = plan(rows, Location.parse(f"file://{to}", folder=True), chosen)
-    return relocate(planned, here, here, Arrivals(None), chosen)
+    planned = chosen.plan(rows, Location.parse(f"file://{to}", folder=True))
+    return chosen.run(planned, here, here, Arrivals(None))
 
 
 def test_what_is_there_already_is_described(tmp_path: Path) -> None:

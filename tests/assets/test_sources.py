@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.lock_table import AssetRow, table_of, write_lock
+from odfchain.assets.lock_table import AssetRow
+from odfchain.assets.locks import AssetLock, table_of
 from odfchain.assets.objects import Access, Stores
 from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
 from odfchain.errors import AccessError, AssetError, UsageError
@@ -161,7 +162,7 @@ def test_a_catalog_is_walked_and_no_document_read_twice(tmp_path: Path) -> None:
 def test_a_package_with_its_lock_is_a_folder_of_documents(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(item("a", "./assets/B04.tif")))
     row = AssetRow("a", "B04", parse_href("assets/B04.tif"))
-    write_lock(table_of([row]), tmp_path / "assets.lock.parquet")
+    AssetLock(table_of([row]), tmp_path).write(tmp_path / "assets.lock.parquet")
     assert hrefs(tmp_path, str(tmp_path)) == {"a": f"file://{tmp_path}/assets/B04.tif"}
 
 

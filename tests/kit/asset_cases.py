@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from odfchain.assets.lock_table import SCHEMA, write_lock
+from odfchain.assets.lock_table import SCHEMA
+from odfchain.assets.locks import AssetLock
 
 Case = dict[str, Any]
 
@@ -98,5 +99,5 @@ def numbered_rows(count: int) -> pa.Table:
 
 def written_rows(path: Path, count: int) -> Path:
     """A file with a lock of so many rows."""
-    write_lock(numbered_rows(count), path)
+    AssetLock(numbered_rows(count), path.parent).write(path)
     return path

@@ -141,7 +141,7 @@ def test_an_error_from_the_cluster_keeps_its_meaning(engine: SparkEngine) -> Non
 
 def test_a_java_that_is_gone_is_no_fault_of_ours() -> None:
     """Py4J lets the error of its socket pass; the same error of anybody else is not Spark's."""
-    from odfchain.api.known_errors import known_error
+    from odfchain.spark.known_errors import known_error
 
     refusal = "raise ConnectionRefusedError(111, 'Connection refused')"
     for module, message in (

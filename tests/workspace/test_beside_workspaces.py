@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import odfchain
-from odfchain.api.known_errors import known_error
 from odfchain.api.settings import Configuration
 from odfchain.api.workspace import Workspace
 from odfchain.chain.statements import create_key_file, read_key_file
@@ -15,6 +14,7 @@ from odfchain.cli.parameters import token_for
 from odfchain.cli.start import manifest_template, questions
 from odfchain.errors import StoreError, UsageError
 from odfchain.odf.manifests import read_snapshots
+from odfchain.spark.known_errors import known_error
 from odfchain.transfer.public_layout import PeerUrl
 from odfchain.workspace.creation import in_creation_order
 
