@@ -39,7 +39,7 @@ class WorkDone:
     fraction: float | None = None
     """The part of the step that is done, from 0 to 1."""
     seconds_left: float | None = None
-    """Until the end of this step, not of what comes after it (`time_left`)."""
+    """Until the end of this step, not of what comes after it."""
 
 
 class WorkProgress(Progress, Protocol):
@@ -82,24 +82,6 @@ class SideBySide:
                 self._progress.work(
                     WorkDone(step=self._step, rows=rows, read_bytes=read, tasks=tasks, total_tasks=total)
                 )
-
-
-_LEAST_FRACTION = 0.05
-_LEAST_SECONDS = 3.0
-
-
-def time_left(fraction: float | None, took: float, ago: float) -> float | None:
-    """How long a step goes on if the rest is as fast as what is done [s]; None where that says little.
-
-    The `fraction` was reached `took` seconds after the step began, `ago` seconds before now. Between two
-    looks that bring nothing new the estimate runs down; once it has, there is none. None too in the first
-    3 s, before a twentieth is done, where the end is not known, and where there was more than was said.
-    """
-    if fraction is None or not _LEAST_FRACTION <= fraction <= 1 or took + ago < _LEAST_SECONDS:
-        return None
-    # as fast as before; between two reports the estimate runs down
-    left = took * (1 - fraction) / fraction - ago
-    return left if left >= 0 else None
 
 
 class Silent:

@@ -148,11 +148,11 @@ class Engines:
 
     def remote(self, transform: Transform, timeout: float | None = None) -> TransformEngine | None:
         """The engine behind an address of the settings, None where this version of this one is meant."""
-        from odfchain.transform.engine_protocol import remote_engine
+        from odfchain.transform.engine_protocol import RemoteEngine
         from odfchain.transform.engines import check_version
 
         config = self._config(timeout)
-        found = remote_engine(transform, config)
+        found = RemoteEngine.of(transform, config)
         if found is None:
             check_version(transform, config)
         return found

@@ -51,7 +51,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.logical_hash import LogicalDigest
 from odfchain.odf.row_hash import Numbers
 from odfchain.progress import SILENT, Progress
-from odfchain.slices.bounds import BATCH_ROWS
+from odfchain.slices.reader import BATCH_ROWS
 from odfchain.slices.state import takes_back
 from odfchain.slices.writer import SliceInputError, SliceSpec, finish_batch
 from odfchain.text import counted, one_line

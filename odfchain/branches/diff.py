@@ -22,7 +22,7 @@ from odfchain.branches.three_way import MergedTables, MergeInput, net_of_table
 from odfchain.errors import SchemaError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.row_hash import Numbers
-from odfchain.slices.runs import order_of
+from odfchain.slices.ordering import order_of
 from odfchain.slices.state import takes_back
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles

@@ -36,9 +36,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.row_hash import Numbers
 from odfchain.odf.schema import type_name
-from odfchain.slices.bounds import BATCH_ROWS
-from odfchain.slices.reader import fitted, open_parquet
-from odfchain.slices.runs import order_of
+from odfchain.slices.ordering import order_of
+from odfchain.slices.reader import BATCH_ROWS, fitted, open_parquet
 from odfchain.slices.state import takes_back
 from odfchain.spark.executor_files import StoreFolder, copy_put, files_of, staged, worker_folder
 from odfchain.spark.jobs import explain, run_job

@@ -31,8 +31,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
 from odfchain.slices import writer
-from odfchain.slices.bounds import BATCH_ROWS
-from odfchain.slices.runs import order_of
+from odfchain.slices.ordering import order_of
+from odfchain.slices.reader import BATCH_ROWS
 from odfchain.slices.state import SliceFile, newest_rows
 from odfchain.spark.jobs import explain
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit

@@ -25,8 +25,8 @@ from odfchain.odf.arrow_schema import nullable
 from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, OperationType
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.row_hash import Numbers, canonical
+from odfchain.slices.ordering import order_of
 from odfchain.slices.reader import PER_SECOND
-from odfchain.slices.runs import order_of
 from odfchain.slices.state import comparable, takes_back
 from odfchain.text import one_line
 
@@ -410,7 +410,7 @@ def _grouped(
 
 
 # Changes as rows: `-R`, `-C` and `+C`, `+A`, ordered by key and operation, so that `-C` comes right before
-# its `+C`. Keys are ordered as Spark orders them (`odfchain.slices.runs.order_of`).
+# its `+C`. Keys are ordered as Spark orders them (`odfchain.slices.ordering.order_of`).
 
 
 def rows_of_changes(diff: RowDiff, names: DatasetVocabulary) -> pa.Table:

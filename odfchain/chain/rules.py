@@ -352,19 +352,44 @@ def canonical(data_type: ds.DataType) -> ds.DataType:
     return ds.with_types(data_type, change)
 
 
-def without_units(data_type: ds.DataType) -> ds.DataType:
-    """The type with all timestamps in milliseconds, for telling whether two types differ in more."""
+def type_fits(declared: ds.DataType, found: ds.DataType, *, older: bool = False) -> bool:
+    """True if values of the type `found` in a Parquet file are of the type `declared`.
 
-    def change(part: ds.DataType) -> ds.DataType | None:
-        match part:
-            case ds.DataTypeTimestamp(timezone=zone):
-                zone = "UTC" if zone is None else zone
-                return ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone=zone)
-            case ds.DataTypeMap():
-                return part
-        return None
+    Nested values may be required that are declared optional. In an `older` file structs may lack members that
+    are optional by now, and null flags are left to the values.
+    """
+    if isinstance(found, ds.DataTypeOption) and not isinstance(declared, ds.DataTypeOption) and not older:
+        return False
+    a = declared.inner if isinstance(declared, ds.DataTypeOption) else declared
+    b = found.inner if isinstance(found, ds.DataTypeOption) else found
+    match a, b:
+        case ds.DataTypeStruct(), ds.DataTypeStruct():
+            return _members_fit(a, b, older=older)
+        case ds.DataTypeList(), ds.DataTypeList():
+            return type_fits(a.item_type, b.item_type, older=older)
+        case ds.DataTypeMap(), ds.DataTypeMap():
+            keys = type_fits(a.key_type, b.key_type, older=older)
+            return keys and type_fits(a.value_type, b.value_type, older=older)
+    # Parquet does not keep seconds, lengths of lists and sorted keys of maps, so these make no difference
+    return a == b or ds.stored(canonical(a)) == as_stored(b)
 
-    return ds.with_types(data_type, change)
+
+def _members_fit(declared: ds.DataTypeStruct, found: ds.DataTypeStruct, *, older: bool) -> bool:
+    members = {f.name: f for f in found.fields}
+    if len(members) != len(found.fields) or not members.keys() <= {f.name for f in declared.fields}:
+        return False
+    if not older and [f.name for f in declared.fields] != list(members):
+        return False
+    return all(
+        type_fits(f.type, members[f.name].type, older=older) if f.name in members else f.optional
+        for f in declared.fields
+    )
+
+
+def as_stored(found: ds.DataType) -> ds.DataType:
+    # like `stored`, but engines are asked for UTC: another zone in their file is a difference
+    zone = found.timezone if isinstance(found, ds.DataTypeTimestamp) else None
+    return ds.stored(canonical(found)) if zone in (None, "", "UTC", "+00:00") else found
 
 
 def check_append(block: MetadataBlock, history: History | None) -> None:

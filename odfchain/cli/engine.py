@@ -40,9 +40,9 @@ def engine_status(output: str = formats("table", "json")) -> None:
     environment use it. It ends when no command was there for as long as `engine.idle` says (10 minutes), and
     is never started where the environment variable CI is set.
     """
-    from odfchain.spark.session_client import status
+    from odfchain.spark.session_client import ask_server
 
-    found = status()
+    found = ask_server("status")
     if output == "json":
         echo_json({"running": found is not None, **(found or {})})
     elif found is None:
@@ -55,9 +55,9 @@ def engine_status(output: str = formats("table", "json")) -> None:
 @command("stop", engine_command)
 def engine_stop() -> None:
     """End the Spark session that stays; commands that use it finish first."""
-    from odfchain.spark.session_client import stop
+    from odfchain.spark.session_client import ask_server
 
-    ended = stop()
+    ended = ask_server("stop")
     if ended is None:
         say("no session stays")
     elif ended["clients"]:
@@ -163,12 +163,12 @@ def _workspace() -> Workspace | None:
 def _engine_service(
     workspace: Workspace | None, *, host: str, port: int, socket: Path | None, heap_mib: int
 ) -> Iterator[EngineServer]:
-    from odfchain.transform.engine_protocol import serve
+    from odfchain.transform.engine_protocol import EngineServer
     from odfchain.transform.spark_engine import SparkTransformEngine
 
     with _session(workspace, heap_mib) as session:
         session()  # "listening" means that a request is executed at once
-        with serve(SparkTransformEngine(session), host=host, port=port, socket=socket) as server:
+        with EngineServer(SparkTransformEngine(session), host=host, port=port, socket=socket) as server:
             yield server
 
 

@@ -34,11 +34,11 @@ from odfchain.odf.times import Timestamp
 from odfchain.slices.footers import quoted
 from odfchain.slices.reader import check_parquet
 from odfchain.slices.skipping import with_any_of
-from odfchain.slices.writer import SliceFacts
+from odfchain.slices.writer import ObservedParquet, PhysicalHash, SliceFacts, cast_column
 from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, files_of
 from odfchain.spark.input_frames import parquet_frame, spark_path
 from odfchain.spark.jobs import task_results
-from odfchain.spark.stage import StateSpec, WrittenFile, write_state
+from odfchain.spark.stage import WrittenFile, into_store, write_ordered
 from odfchain.spark.types import col, latest_rows, physical_struct, physical_type
 from odfchain.storage import fsio
 from odfchain.workspace.commit import StagedFile, slice_path
@@ -274,7 +274,7 @@ def _write_checkpoint(
     rows = read_recorded(session, recorded, fields)
     assert rows is not None  # noqa: S101 - the slice that made the checkpoint due
     last = recorded.slices[-1].offsets.end
-    spec = StateSpec(
+    spec = _StateSpec(
         schema=slice_schema(ds.DataSchema(fields=fields)).serialize().to_pybytes(),
         vocabulary=vocabulary,
         metadata={METADATA_KEY: describe(key, last)},
@@ -283,9 +283,53 @@ def _write_checkpoint(
     order = [*(col(name).asc_nulls_first() for name in key), col(vocabulary.offset_column).asc()]
     files, place = files_of(session), state.keys("checkpoints")
     into = None if files is None else StoreFolder(files, place)
-    facts = write_state(latest_rows(rows, key, vocabulary), order, spec, into)
+    facts = _write_in_order(latest_rows(rows, key, vocabulary), order, spec, into)
     path = Path(facts.path) if facts.path else None
     return facts, StateCheckpoint(path, key, last, facts.rows, f"{place}/{facts.physical_hash}")
+
+
+@dataclass(frozen=True, slots=True)
+class _StateSpec:
+    """Specification of a state checkpoint; sent to the worker that writes it."""
+
+    schema: bytes
+    """Arrow schema of the columns that are kept, serialized by pyarrow."""
+    vocabulary: DatasetVocabulary
+    metadata: dict[bytes, bytes]
+    """Key-value metadata of the file."""
+    folder: str
+    """A folder that driver and workers both see, or one of the worker's own."""
+
+
+def _write_in_order(
+    frame: DataFrame, order: list[Column], spec: _StateSpec, place: StoreFolder | None = None
+) -> WrittenFile:
+    """Order the rows and write them as one file, also when there are none.
+
+    `frame` has the columns of the schema as physical types. The worker puts the file into `place`, where one
+    is given.
+    """
+    names = pa.ipc.read_schema(pa.py_buffer(spec.schema)).names
+    write = into_store(_write_state, spec, place) if place else functools.partial(_write_state, spec=spec)
+    facts = write_ordered(frame, order, names, write)
+    assert facts is not None  # noqa: S101 - `_write` always says something
+    return WrittenFile(**facts)
+
+
+def _write_state(batches: Iterator[pa.RecordBatch], spec: _StateSpec) -> WrittenFile:
+    schema = pa.ipc.read_schema(pa.py_buffer(spec.schema))
+    path = Path(spec.folder) / f"state-{uuid.uuid4().hex}.parquet"
+    rows, physical = 0, PhysicalHash()
+    try:
+        with ObservedParquet(path, schema, spec.vocabulary, [physical], metadata=spec.metadata) as file:
+            for batch in batches:
+                columns = [cast_column(batch.column(i), target) for i, target in enumerate(schema)]
+                file.write(pa.RecordBatch.from_arrays(columns, schema=schema))
+                rows += batch.num_rows
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return WrittenFile(str(path), rows, physical.size, str(physical.hash))
 
 
 # Slices that may hold a key of the input; others are not read (RFC-032). A ledger checks every row's key

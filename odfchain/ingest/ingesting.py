@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import json
 import uuid
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,9 +36,10 @@ from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import open_parquet
+from odfchain.spark.executor_files import session_like
 from odfchain.spark.input_frames import ROW_ID, FinerTimes, InputFrame, first_bad_row
 from odfchain.spark.jobs import Steps, watched
-from odfchain.spark.plans import FEW_BYTES, FEW_ROWS, is_remote, session_for_few
+from odfchain.spark.plans import FEW_BYTES, FEW_ROWS, FEW_SETTINGS, is_remote
 from odfchain.spark.types import col, result_schema
 from odfchain.text import one_line
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit, on_the_newest_head
@@ -94,6 +96,20 @@ def stage_input(
         if isinstance(error, errors.BadInputError) and error.file == str(source.path):
             error.file = source.name
         raise
+
+
+_sessions: weakref.WeakKeyDictionary[SparkSession, SparkSession] = weakref.WeakKeyDictionary()
+
+
+def session_for_few(session: SparkSession) -> SparkSession:
+    """A second session in which few rows are read and merged; a remote one itself."""
+    if is_remote(session):
+        return session
+    if (made := _sessions.get(session)) is None:
+        made = _sessions[session] = session_like(session)
+        for key, value in FEW_SETTINGS.items():
+            made.conf.set(key, value)
+    return made
 
 
 def _stage(

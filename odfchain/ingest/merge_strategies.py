@@ -20,7 +20,9 @@ No row reaches the driver, and every comparison is an expression of Spark's.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +35,7 @@ from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, TAKES_
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.times import Duration, Timestamp
 from odfchain.spark.input_frames import ROW_ID
-from odfchain.spark.types import RESERVED, all_of, any_of, col, comparable, latest_rows, physical_type
+from odfchain.spark.types import RESERVED, any_of, col, comparable, latest_rows, physical_type
 from odfchain.text import cut, marker
 from odfchain.workspace.config import DuplicateKeys, LateEdits
 from odfchain.workspace.dataset_state import OPERATIONS, operations_problem
@@ -80,7 +82,7 @@ class MergeInput:
 
     def first_bad_key(self, key: tuple[str, ...], *, unique: bool = True) -> BadInputError | None:
         """The first null key, or (`unique`) key of two rows that differ, as an error, for a failed job."""
-        null = self.frame.where(all_of(col(n).isNull() for n in key)).orderBy(ROW_ID).limit(1).collect()
+        null = self.frame.where(_all_of(col(n).isNull() for n in key)).orderBy(ROW_ID).limit(1).collect()
         if null:
             what = f"column `{key[0]}` is null" if len(key) == 1 else f"({', '.join(key)}) has only nulls"
             return BadInputError(f"primary key {what}", file=self.file, row=self.row_number(null[0][ROW_ID]))
@@ -90,7 +92,7 @@ class MergeInput:
         twice = differing.orderBy(ROW_ID).limit(1).collect()
         if not twice:
             return None
-        of_key = all_of(col(name).eqNullSafe(twice[0][name]) for name in key)
+        of_key = _all_of(col(name).eqNullSafe(twice[0][name]) for name in key)
         (first,) = self.frame.where(of_key).orderBy(ROW_ID).limit(1).collect()
         there, here = (_texts(self, row[ROW_ID]) for row in (first, twice[0]))
         others = [n for n in self.schema.names if n not in key and there[n] != here[n]]
@@ -154,7 +156,7 @@ class MergeInput:
         before = col(_BEFORE)
         if history is not None:
             state = current_state(history, values, self)
-            same = all_of(col(name).eqNullSafe(col(_old_name(name))) for name in values)
+            same = _all_of(col(name).eqNullSafe(col(_old_name(name))) for name in values)
             frame, before = frame.join(state, same, "left"), F.coalesce(before, col(_old_name(time)))
         filled = F.when(self._takes_back() & col(time).isNull(), before).otherwise(col(time))
         frame = frame.withColumn(time, filled).select(*[col(name) for name in self.frame.columns])
@@ -220,7 +222,7 @@ _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 6, 60
 
 def _refuse_null_keys(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
     failure = F.raise_error(F.lit(marker("null-key"))).cast("boolean")
-    is_null = all_of(col(name).isNull() for name in key)
+    is_null = _all_of(col(name).isNull() for name in key)
     return frame.where(F.when(is_null, failure).otherwise(F.lit(True)))
 
 
@@ -410,7 +412,7 @@ def _keys_match(key: tuple[str, ...], new: MergeInput) -> Column:
         # a key of one column is never null (`_refuse_null_keys`), and a null-safe join has twice the keys
         required = len(key) == 1 or (field is not None and not field.optional)
         parts.append(col(name) == recorded if required else col(name).eqNullSafe(recorded))
-    return all_of(parts)
+    return _all_of(parts)
 
 
 # --- snapshot --------------------------------------------------------------------------------------
@@ -586,3 +588,9 @@ def _refused(message: str) -> GuardError:
         flag=ALLOW_FUTURE,
         setting="set ingest.maxFuture, or the source's `watermark: {maxFuture: …}`",
     )
+
+
+def _all_of(conditions: Iterable[Column]) -> Column:
+    """True if every condition holds; true for none."""
+    found = list(conditions)
+    return functools.reduce(operator.and_, found) if found else F.lit(True)

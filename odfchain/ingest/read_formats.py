@@ -24,8 +24,8 @@ from odfchain.odf.arrow_schema import mapped
 from odfchain.odf.schema import parse_ddl
 from odfchain.odf.times import RFC3339, java_format
 from odfchain.spark.executor_files import Handover
+from odfchain.spark.input_frames import TextRules
 from odfchain.spark.jobs import explain
-from odfchain.spark.parse import TextRules
 from odfchain.spark.types import check_columns
 from odfchain.storage.fsio import storage_errors
 from odfchain.text import printable

@@ -28,8 +28,7 @@ from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.schema import check_recordable, recorded, type_name
-from odfchain.spark.input_frames import InputFrame
-from odfchain.spark.parse import TextRules, or_fail, parse_text
+from odfchain.spark.input_frames import InputFrame, TextRules, or_fail, parse_text
 from odfchain.spark.types import check_columns, col
 from odfchain.storage.locations import Target
 from odfchain.storage.template import names_in

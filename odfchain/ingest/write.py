@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.errors import GuardError, NothingToCommitError, OdfchainError
 from odfchain.ingest import merge_strategies as merging
-from odfchain.ingest.history import (
-    LARGEST_INPUT,
-    LookBack,
-    WriterState,
-    read_recorded,
-    staged_file,
-)
+from odfchain.ingest.history import LARGEST_INPUT, LookBack, WriterState, read_recorded, staged_file
 from odfchain.ingest.schema_fit import settled
 from odfchain.lazy import F
 from odfchain.limits import AUDIT
@@ -36,8 +30,8 @@ from odfchain.slices.state import SliceFile
 from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
 from odfchain.spark import input_frames
 from odfchain.spark.executor_files import StoreFolder, files_of
+from odfchain.spark.input_frames import has_microseconds, to_milliseconds
 from odfchain.spark.jobs import explain, is_of_spark, run_job
-from odfchain.spark.parse import has_microseconds, to_milliseconds
 from odfchain.spark.types import col, physical_type
 from odfchain.workspace.commit import StagedFile
 from odfchain.workspace.config import DuplicateKeys, LateEdits
@@ -313,7 +307,8 @@ class _Write:
         return _MergeRun(new, facts, rows, recorded, edits, notes, merged.order)
 
     def _write_rows(self, frame: DataFrame, order: tuple[str, ...]) -> tuple[SliceFacts, ...]:
-        from odfchain.spark.stage import write_frame, write_slices
+        from odfchain.spark.slice_runs import write_slices
+        from odfchain.spark.stage import write_frame
 
         state, source, options = self.state, self.source, self.options
         spec = SliceSpec.of(

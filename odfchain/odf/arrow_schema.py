@@ -393,20 +393,8 @@ def with_extensions(schema: Any) -> Any:
     return mapped(schema, _with_extension)
 
 
-def without_extensions(schema: Any) -> Any:
-    """The `pyarrow.Schema` in which UUIDs are 16 bytes, and marked; other extensions are their storage."""
-    return mapped(schema, _without_extension)
-
-
 def _with_extension(f: Any) -> Any:
     return f.with_type(pa.uuid()) if is_uuid(f) else f
-
-
-def _without_extension(f: Any) -> Any:
-    if not isinstance(f.type, pa.BaseExtensionType):
-        return f
-    mark = UUID_MARK if isinstance(f.type, pa.UuidType) else {}
-    return f.with_type(f.type.storage_type).with_metadata({**(f.metadata or {}), **mark})
 
 
 def castable(kind: Any) -> Any:

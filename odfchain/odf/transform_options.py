@@ -11,12 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Any
 
-from odfchain.errors import InvalidIdError, ManifestError
 from odfchain.odf.sources import Transform
-from odfchain.odf.times import Duration
 
 ALLOWED_LATENESS = "allowedLateness"
 
@@ -32,30 +28,6 @@ def split_version(version: str) -> tuple[str, int]:
     """(the version without options, the allowed lateness [ms]); what is no option stays where it is."""
     found = re.fullmatch(rf"(.*?){_OPTIONS.pattern}", version, re.DOTALL)
     return (found[1], int(found[2]) * 1_000) if found is not None else (version, 0)
-
-
-def with_options(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The tree of a transform with its options in the version."""
-    given = tree.get(ALLOWED_LATENESS)
-    rest = {key: value for key, value in tree.items() if key != ALLOWED_LATENESS}
-    if given is None:
-        return rest
-    here = f"{path}.{ALLOWED_LATENESS}" if path else ALLOWED_LATENESS
-    hint = "write it like 1 day, 36 hours or 90m"
-    if not isinstance(given, str):
-        raise ManifestError("must be a length of time", path=here, hint=hint)
-    try:
-        lateness = Duration.parse(given).milliseconds
-    except InvalidIdError as error:
-        raise ManifestError(str(error), path=here, hint=error.hint) from None
-    if lateness % 1_000:
-        raise ManifestError(f"{given!r} is not a number of whole seconds", path=here, hint=hint)
-    version = rest.get("version")
-    if isinstance(version, str) and split_version(version)[1]:
-        raise ManifestError("the version says it already", path=here, hint="say it once")
-    if lateness:
-        rest["version"] = (version if isinstance(version, str) else "") + lateness_option(lateness)
-    return rest
 
 
 # What transforms call the engine of this project.
@@ -103,35 +75,24 @@ def with_own_name(transform: Transform) -> Transform:
 # transform is what a replay goes by; those who do not know it see an engine version that they do not have.
 # Source: specification "Query Evolution", "Engine Versioning"; RFC-019.
 
-_MARK = "+rebuild"
+REBUILD_MARK = "+rebuild"
 
 
 def is_rebuilt(transform: Transform) -> bool:
     """True if the first step of the transform computes everything anew."""
-    return (transform.version or "").endswith(_MARK)
+    return (transform.version or "").endswith(REBUILD_MARK)
 
 
 def rebuilt(transform: Transform) -> Transform:
     """The transform with the mark; it must have a version."""
     if is_rebuilt(transform):
         return transform
-    return dataclasses.replace(transform, version=f"{transform.version or ''}{_MARK}")
-
-
-def without_marks(version: str) -> str:
-    """The version of an engine, without what this project adds to it."""
-    return split_version(version.removesuffix(_MARK))[0]
-
-
-def with_version(transform: Transform, version: str) -> Transform:
-    """The transform with the version of the engine that executes it, and with the mark that it has."""
-    named = dataclasses.replace(transform, version=version)
-    return rebuilt(named) if is_rebuilt(transform) else named
+    return dataclasses.replace(transform, version=f"{transform.version or ''}{REBUILD_MARK}")
 
 
 def unmarked(transform: Transform) -> Transform:
     """The transform without the mark, as engines and manifests know it."""
     if not is_rebuilt(transform):
         return transform
-    version = (transform.version or "").removesuffix(_MARK)
+    version = (transform.version or "").removesuffix(REBUILD_MARK)
     return dataclasses.replace(transform, version=version or None)

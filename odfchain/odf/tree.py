@@ -22,7 +22,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from odfchain.errors import ManifestError, OdfchainError, child_path
+from odfchain.errors import InvalidIdError, ManifestError, OdfchainError, child_path
 from odfchain.odf import events, schema, sources
 from odfchain.odf.block_codec import field_defaults, field_types
 from odfchain.odf.flatbuffers import SCALARS, load_fbs
@@ -30,7 +30,7 @@ from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, DatasetRefAny, parse_ref_any
 from odfchain.odf.schema import ExtraAttributes
 from odfchain.odf.times import Duration, Timestamp
-from odfchain.odf.transform_options import with_options
+from odfchain.odf.transform_options import ALLOWED_LATENESS, lateness_option, split_version
 
 T = TypeVar("T")
 
@@ -261,7 +261,7 @@ def _read_object(cls: type[Any], value: Any, path: str) -> Any:
 def _newer_spelling(cls: type[Any], tree: dict[str, Any], path: str) -> dict[str, Any]:
     """`tree` with the 0.34.1 property `schema` renamed to what newer versions call it; options settled."""
     if cls is sources.TransformSql:
-        return with_options(tree, path)
+        return _with_options(tree, path)
     schema = tree.get("schema")
     if cls is events.SetDataSchema and isinstance(schema, str):
         newer = "rawArrowSchema"
@@ -333,3 +333,27 @@ def _sorted(value: Any) -> Any:
 
 POLLING_SOURCE = "default"
 """Name under which what belongs to the polling source is kept."""
+
+
+def _with_options(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The tree of a transform with its options in the version."""
+    given = tree.get(ALLOWED_LATENESS)
+    rest = {key: value for key, value in tree.items() if key != ALLOWED_LATENESS}
+    if given is None:
+        return rest
+    here = f"{path}.{ALLOWED_LATENESS}" if path else ALLOWED_LATENESS
+    hint = "write it like 1 day, 36 hours or 90m"
+    if not isinstance(given, str):
+        raise ManifestError("must be a length of time", path=here, hint=hint)
+    try:
+        lateness = Duration.parse(given).milliseconds
+    except InvalidIdError as error:
+        raise ManifestError(str(error), path=here, hint=error.hint) from None
+    if lateness % 1_000:
+        raise ManifestError(f"{given!r} is not a number of whole seconds", path=here, hint=hint)
+    version = rest.get("version")
+    if isinstance(version, str) and split_version(version)[1]:
+        raise ManifestError("the version says it already", path=here, hint="say it once")
+    if lateness:
+        rest["version"] = (version if isinstance(version, str) else "") + lateness_option(lateness)
+    return rest

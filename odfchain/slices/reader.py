@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
+import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types as t
 
-from odfchain.errors import BadInputError, SchemaError
-from odfchain.odf.arrow_schema import slice_schema, to_arrow, without_extensions
+from odfchain.errors import BadInputError, OversizedInputError, SchemaError
+from odfchain.limits import PARQUET
+from odfchain.odf.arrow_schema import UUID_MARK, mapped, slice_schema, to_arrow
 from odfchain.odf.identity import Multihash
 from odfchain.odf.logical_hash import LogicalDigest, NullRule
 from odfchain.odf.schema import DataSchema
-from odfchain.slices.bounds import open_checked, rows_at_a_time
-from odfchain.text import first_line, one_line
+from odfchain.text import first_line, one_line, printable
 
 # Values of a slice as Python has them; a file may hold others.
 
@@ -85,6 +89,15 @@ def _bounds(data_type: pa.DataType) -> tuple[int, int] | None:
     return None
 
 
+def first_gap(offsets: pa.Array, expected: int) -> int | None:
+    """The place of the first offset that does not follow the one before it; None when all do."""
+    if offsets.null_count:
+        return 0
+    wanted = np.uint64(expected) + np.arange(len(offsets), dtype=np.uint64)
+    wrong = np.flatnonzero(offsets.to_numpy(zero_copy_only=False).astype(np.uint64) != wanted)
+    return int(wrong[0]) if len(wrong) else None
+
+
 def plain_value(scalar: pa.Scalar) -> Any:
     """The value; of one that Python cannot hold, a text that says so."""
     try:
@@ -95,6 +108,18 @@ def plain_value(scalar: pa.Scalar) -> Any:
 
 
 Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
+
+
+def without_extensions(schema: pa.Schema) -> pa.Schema:
+    """The schema in which UUIDs are 16 bytes, and marked; other extensions are their storage."""
+    return mapped(schema, _without_extension)
+
+
+def _without_extension(f: pa.Field) -> pa.Field:
+    if not isinstance(f.type, pa.BaseExtensionType):
+        return f
+    mark = UUID_MARK if isinstance(f.type, pa.UuidType) else {}
+    return f.with_type(f.type.storage_type).with_metadata({**(f.metadata or {}), **mark})
 
 
 class ParquetSource:
@@ -269,3 +294,459 @@ def other_rule(path: Path, recorded: Multihash, declared: DataSchema | None) -> 
         if schema != slice_schema(declared) and hash_parquet(path, schema=schema)[0] == recorded:
             return "is that of the declared types, where Parquet keeps others"
     return None
+
+
+# The page headers of a Parquet file, read without decoding a page: what each would become.
+#
+# The footer may say what it likes; Arrow allocates what the page headers say. They are Thrift structs in
+# the compact protocol. Source: https://github.com/apache/parquet-format (parquet.thrift, `PageHeader`),
+# https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
+
+_READ_BYTES = 4 << 10
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+_DELTA = 7
+_DICTIONARY_CODED = (2, 8)
+_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of values, or with `dictionary` one that others refer to."""
+
+    dictionary: bool
+    size: int
+    """Uncompressed [bytes]."""
+    values: int
+    """Nulls included [count]."""
+    coded: bool
+    """Its values are numbers of those in the dictionary."""
+    delta: bool
+    """Its values share beginnings with the one before."""
+
+
+def read_pages(stream: BinaryIO, start: int, end: int) -> Iterator[Page]:
+    """The pages of the column chunk at the bytes `[start; end)`.
+
+    Raises:
+        ValueError: the headers are damaged, or lead out of the chunk.
+    """
+    at = start
+    while at < end:
+        header = _Header(stream, at)
+        fields = header.struct()
+        size, stored = _number(fields, 2), _number(fields, 3)
+        at += header.position + stored
+        if at > end:
+            raise ValueError("a page ends outside its column chunk")
+        kind = _number(fields, 1)
+        if kind == _DICTIONARY:
+            yield Page(True, size, _number(_inner(fields, 7), 1), False, False)
+        elif kind in (_DATA, _DATA_V2):
+            inner = _inner(fields, 5 if kind == _DATA else 8)
+            coding = _number(inner, 2 if kind == _DATA else 4)
+            yield Page(False, size, _number(inner, 1), coding in _DICTIONARY_CODED, coding == _DELTA)
+
+
+def _inner(fields: dict[int, object], key: int) -> dict[int, object]:
+    found = fields.get(key)
+    if not isinstance(found, dict):
+        raise ValueError("a page header lacks what its kind must have")  # noqa: TRY004 - of the file, not of a call
+    return found
+
+
+def _number(fields: dict[int, object], key: int) -> int:
+    found = fields.get(key)
+    if not isinstance(found, int) or found < 0:
+        raise ValueError("a page header has a negative or missing number")
+    return found
+
+
+class _Header:
+    """A struct in the compact protocol; numbers and structs are kept, everything else is passed over."""
+
+    def __init__(self, stream: BinaryIO, at: int) -> None:
+        self.position = 0
+        self._stream = stream
+        stream.seek(at)
+        self._data = stream.read(_READ_BYTES)
+
+    def struct(self, depth: int = 0) -> dict[int, object]:
+        if depth > _DEPTH:
+            raise ValueError("a page header is nested too deeply")
+        fields: dict[int, object] = {}
+        last = 0
+        while (head := self._byte()) != 0:
+            last = last + (head >> 4) if head >> 4 else self._signed()
+            fields[last] = self._value(head & 15, depth)
+        return fields
+
+    def _value(self, kind: int, depth: int) -> object:
+        match kind:
+            case 1 | 2:
+                return kind == 1
+            case 3:
+                return self._byte()
+            case 4 | 5 | 6:
+                return self._signed()
+            case 7:
+                self._skip(8)
+            case 8:
+                self._skip(self._unsigned())
+            case 9 | 10:
+                head = self._byte()
+                count = head >> 4 if head >> 4 < 15 else self._unsigned()
+                for _ in range(min(count, PARQUET.page_header_bytes)):
+                    self._value(head & 15, depth + 1)
+            case 12:
+                return self.struct(depth + 1)
+            case _:
+                raise ValueError("a page header has a field of unknown type")
+        return None
+
+    def _byte(self) -> int:
+        self._need(1)
+        self.position += 1
+        return self._data[self.position - 1]
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("a page header has a number of more than 64 bits")
+
+    def _signed(self) -> int:
+        value = self._unsigned()
+        return (value >> 1) ^ -(value & 1)
+
+    def _skip(self, count: int) -> None:
+        self._need(count)
+        self.position += count
+
+    def _need(self, count: int) -> None:
+        wanted = self.position + count
+        if wanted > PARQUET.page_header_bytes:
+            raise ValueError(f"a page header has more than {PARQUET.page_header_bytes:,} bytes")
+        while len(self._data) < wanted:
+            more = self._stream.read(max(_READ_BYTES, wanted - len(self._data)))
+            if not more:
+                raise ValueError("the file ends inside a page header")
+            self._data += more
+
+
+# Bounds on the decoded size of a file, without decoding it.
+#
+# A text that is named 100,000 times by a dictionary, pages of zeros, a run of a billion nulls: a few
+# kilobytes may stand for terabytes. Before rows are decoded, every page header is read, and where a
+# dictionary or shared beginnings could make values larger than the page that holds them, the lengths alone
+# are added up. What comes out are the rows that may be decoded at a time, or a refusal that names the column
+# (RFC-003).
+
+
+BATCH_ROWS = 65_536
+"""Rows that are decoded at a time where they are short [count]."""
+
+# Rows whose bytes are added up together [count].
+_STEP = 16
+
+_MOST_STEPS = 1 << 20
+
+# A text that is null [bytes], for what so many of them cost.
+_NULL_TEXT = 8
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+
+Sizes = np.ndarray[Any, np.dtype[np.float64]]
+"""Decoded bytes of every few rows of a row group."""
+
+
+def _step_of(rows: int) -> int:
+    # a bounded number of sums, however many rows a row group has
+    step = _STEP
+    while rows > step * _MOST_STEPS:
+        step *= 2
+    return step
+
+
+def open_checked(path: Path, **options: Any) -> pq.ParquetFile:
+    """A Parquet file whose footer is within bounds; no row of it has been looked at.
+
+    Raises:
+        OversizedInputError: the footer is not within bounds.
+        pa.ArrowException, OSError: as Arrow.
+    """
+    with path.open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - 8))
+        end = stream.read(8)
+    if len(end) == 8 and end[4:] == b"PAR1":
+        (footer,) = struct.unpack("<I", end[:4])
+        if PARQUET.footer_bytes < footer <= size:  # one that is longer than the file is damage
+            raise _oversized(
+                path, f"its footer has {footer:,} bytes, at most {PARQUET.footer_bytes:,} are read"
+            )
+    file = pq.ParquetFile(path, **options)
+    metadata = file.metadata
+    if metadata.num_columns > PARQUET.columns:
+        file.close()
+        raise _oversized(
+            path, f"it has {metadata.num_columns:,} columns, at most {PARQUET.columns:,} are read"
+        )
+    return file
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A column of a row group."""
+
+    index: int
+    name: str
+    kind: str
+    width: int
+    repeated: bool
+    stored: int
+    """In the file [bytes]."""
+    pages: tuple[Page, ...]
+
+    @property
+    def dictionary(self) -> int:
+        """The dictionary's size [bytes]; no value of it is longer."""
+        return max((p.size for p in self.pages if p.dictionary), default=0)
+
+    @property
+    def values(self) -> int:
+        return sum(p.values for p in self.pages if not p.dictionary)
+
+    @property
+    def plain(self) -> int:
+        return sum(p.size for p in self.pages)
+
+    @property
+    def delta(self) -> bool:
+        return any(p.delta for p in self.pages)
+
+    @property
+    def largest(self) -> int:
+        """The largest page [bytes]; no value is longer."""
+        return max((p.size for p in self.pages), default=0)
+
+    @property
+    def only_coded(self) -> bool:
+        return all(p.dictionary or p.coded for p in self.pages)
+
+    def most(self, longest: int) -> int:
+        """No more bytes than these can come out, where no value of the dictionary is longer."""
+        if self.kind != "BYTE_ARRAY":
+            return self.values * self.width
+        shared = sum(p.values for p in self.pages if p.coded) * longest
+        shared += sum(p.values for p in self.pages if p.delta) * self.largest
+        return self.plain + 4 * self.values + shared
+
+
+def rows_at_a_time(path: Path, groups: Sequence[int] | None = None) -> int:
+    """How many rows of a file (or of some of its row groups) may be decoded at a time."""
+    found = path.stat()
+    key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return _examined(path, key, None if groups is None else tuple(groups))
+
+
+@functools.lru_cache(maxsize=1_024)
+def _examined(path: Path, key: tuple[int, ...], groups: tuple[int, ...] | None) -> int:
+    size, most = key[2], _most(path)
+    with open_checked(path, pre_buffer=False) as file, path.open("rb") as stream:
+        metadata = file.metadata
+        rows, total, pages = BATCH_ROWS, 0.0, 0
+        for group in range(metadata.num_row_groups) if groups is None else groups:
+            chunks = list(_chunks(path, file, stream, group, size))
+            pages += sum(len(chunk.pages) for chunk in chunks)
+            if pages > PARQUET.pages:
+                raise _oversized(path, f"it has more than {PARQUET.pages:,} pages")
+            count = metadata.row_group(group).num_rows
+            sizes = _sizes(path, file, group, chunks, count, most - total)
+            total += float(sizes.sum())
+            rows = min(rows, _fitting(path, sizes, _step_of(count), chunks))
+    return rows
+
+
+def _chunks(path: Path, file: pq.ParquetFile, stream: Any, group: int, size: int) -> Iterator[_Chunk]:
+    metadata = file.metadata.row_group(group)
+    for index in range(metadata.num_columns):
+        column, leaf = metadata.column(index), file.schema.column(index)
+        name = printable(leaf.path, 100)
+        start = column.data_page_offset
+        first = (column.dictionary_page_offset or 0) if column.has_dictionary_page else 0
+        if first > 0 and (first < start or not start):  # a column without a row has no data page
+            start = first
+        end = start + column.total_compressed_size
+        if not 0 <= start <= end <= size:
+            raise _damaged(path, f"column `{name}`: its bytes lie outside the file")
+        try:
+            pages = tuple(read_pages(stream, start, end))
+        except ValueError as error:
+            raise _damaged(path, f"column `{name}`: {error}") from None
+        largest = max((p.size for p in pages), default=0)
+        if largest > PARQUET.page_bytes:
+            what = f"a page becomes {largest:,} bytes, at most {PARQUET.page_bytes:,} are read"
+            raise _oversized(path, f"column `{name}`: {what}")
+        kind = leaf.physical_type
+        width = leaf.length if kind == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(kind, 0)
+        repeated = leaf.max_repetition_level > 0
+        yield _Chunk(index, name, kind, width, repeated, end - start, pages)
+
+
+def _sizes(
+    path: Path, file: pq.ParquetFile, group: int, chunks: list[_Chunk], rows: int, most: float
+) -> Sizes:
+    """Decoded size of every few rows of a row group; `most` [bytes] is the bound for all of them."""
+    fixed = sum(c.width for c in chunks if c.width and not c.repeated)
+    if rows * sum(c.width or _NULL_TEXT for c in chunks if not c.repeated) > most or rows > most:
+        name = _largest(chunks)
+        raise _beyond(path, name, _most(path))
+    step = _step_of(rows)
+    steps = -(-rows // step)
+    sizes: Sizes = np.full(steps, float(fixed * step))
+    total = float(fixed * rows)
+    for chunk in chunks:
+        if chunk.width and not chunk.repeated:
+            continue
+        if chunk.repeated:
+            allowed = max(PARQUET.nested_bytes, PARQUET.nested_ratio * chunk.stored)
+            if chunk.values * max(4, chunk.width) > allowed:
+                raise _beyond(path, chunk.name, allowed)
+        own = _column_sizes(path, file, group, chunk, rows, most - total)
+        if chunk.repeated and own.sum() > allowed:
+            raise _beyond(path, chunk.name, allowed)
+        total += float(own.sum())
+        if total > most:
+            raise _beyond(path, chunk.name, _most(path))
+        sizes += own
+    return sizes
+
+
+def _column_sizes(
+    path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk, rows: int, most: float
+) -> Sizes:
+    # a bound is cheap and does where it is small; only else are values looked at
+    size = chunk.most(chunk.dictionary)
+    if size > PARQUET.unexamined_bytes and chunk.kind == "BYTE_ARRAY" and (chunk.dictionary or chunk.delta):
+        longest = chunk.largest if chunk.delta else _longest(path, file, group, chunk)
+        size = chunk.most(longest)
+        if chunk.delta or longest > PARQUET.short_text_bytes or size > most:
+            if not chunk.only_coded:
+                longest = max(longest, chunk.largest)
+            return _measured(path, file, group, chunk, rows, longest, most)
+    steps = -(-rows // _step_of(rows))
+    return np.full(steps, size / max(1, steps))
+
+
+def _longest(path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk) -> int:
+    with _by_dictionary(path, file, chunk) as source:
+        # one row is enough: the reader hands on the whole dictionary with it
+        batches = source.reader.iter_batches(
+            1, row_groups=[group], column_indices=[chunk.index], use_threads=False
+        )
+        found = _leaf(next(iter(batches)).column(0)) if chunk.values else None
+    if found is None or not t.is_dictionary(found.type) or not len(found.dictionary):
+        return chunk.dictionary
+    return int(pc.max(pc.binary_length(found.dictionary)).as_py() or 0)
+
+
+def _by_dictionary(path: Path, file: pq.ParquetFile, chunk: _Chunk) -> pq.ParquetFile:
+    name = file.schema.column(chunk.index).path
+    return pq.ParquetFile(path, read_dictionary=[name], pre_buffer=False)
+
+
+def _measured(
+    path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk, rows: int, longest: int, most: float
+) -> Sizes:
+    step = _step_of(rows)
+    sizes: Sizes = np.zeros(-(-rows // step))
+    with contextlib.ExitStack() as stack:
+        # values of a dictionary are not made: its lengths are looked up by code
+        if chunk.only_coded:
+            batch_rows, source = BATCH_ROWS, stack.enter_context(_by_dictionary(path, file, chunk))
+        else:
+            batch_rows, source = max(1, min(BATCH_ROWS, PARQUET.batch_bytes // 2 // max(1, longest))), file
+        batches = source.reader.iter_batches(
+            batch_rows, row_groups=[group], column_indices=[chunk.index], use_threads=False
+        )
+        at, total = 0, 0.0
+        for batch in batches:
+            lengths = _lengths(_leaf(batch.column(0)))
+            total += float(lengths.sum())
+            if total > most:
+                raise _beyond(path, chunk.name, _most(path))
+            if chunk.repeated:
+                place = np.linspace(at, at + batch.num_rows, num=len(lengths), endpoint=False)
+            else:
+                place = np.arange(at, at + len(lengths))
+            place = np.minimum(place.astype(np.int64) // step, len(sizes) - 1)
+            first = min(at // step, len(sizes) - 1)
+            added = np.bincount(place - first, weights=lengths)
+            sizes[first : first + len(added)] += added
+            at += batch.num_rows
+    return sizes
+
+
+def _leaf(array: pa.Array) -> pa.Array:
+    while True:
+        if t.is_struct(array.type):
+            array = array.field(0)
+        elif t.is_map(array.type):  # one of its two leaves was read
+            array = array.items if array.keys.null_count == len(array.keys) else array.keys
+        elif t.is_list(array.type) or t.is_large_list(array.type) or t.is_fixed_size_list(array.type):
+            array = array.flatten()
+        else:
+            return array
+
+
+def _lengths(array: pa.Array) -> Sizes:
+    if t.is_dictionary(array.type):
+        each = pc.binary_length(array.dictionary).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        numbers = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        lengths = each[numbers] if len(each) else np.zeros(len(array), dtype=np.int64)
+    else:
+        lengths = pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    return np.asarray(lengths, dtype=np.float64) + 4.0
+
+
+def _fitting(path: Path, sizes: Sizes, step: int, chunks: list[_Chunk]) -> int:
+    rows = BATCH_ROWS
+    while rows >= step:
+        width = rows // step
+        starts = np.arange(0, len(sizes), width)
+        if not len(sizes) or np.add.reduceat(sizes, starts).max() <= PARQUET.batch_bytes:
+            return rows
+        rows //= 2
+    if float(sizes.max()) <= step * PARQUET.page_bytes:
+        return 1
+    raise _beyond(path, _largest(chunks), PARQUET.batch_bytes)
+
+
+def _largest(chunks: list[_Chunk]) -> str:
+    return max(chunks, key=lambda c: c.most(c.dictionary)).name if chunks else ""
+
+
+def _damaged(path: Path, what: str) -> BadInputError:
+    return BadInputError(f"not a readable Parquet file: {what}", file=str(path))
+
+
+def _most(path: Path) -> int:
+    return max(PARQUET.decoded_bytes, PARQUET.decoded_ratio * path.stat().st_size)
+
+
+def _beyond(path: Path, name: str, most: int) -> OversizedInputError:
+    what = f"its rows become more than {most >> 20:,} MiB, which is all that is decoded"
+    return _oversized(path, f"column `{name}`: {what}")
+
+
+def _oversized(path: Path, what: str) -> OversizedInputError:
+    return OversizedInputError(
+        f"{what} of a file of {path.stat().st_size:,} bytes",
+        file=str(path),
+        hint="a file like this is made to exhaust memory; if it is not, write it in smaller pieces",
+    )

@@ -30,10 +30,9 @@ from odfchain.spark.executor_files import (
     text_ranges,
     translate_errors,
 )
-from odfchain.spark.input_frames import ROW_ID, InputFrame, parsed, spark_path, text_struct
+from odfchain.spark.input_frames import ROW_ID, InputFrame, TextRules, parsed, spark_path, text_struct
 from odfchain.spark.jobs import explain, run_job
 from odfchain.spark.json_pieces import Piece, SplitDocument, TypedColumn, TypedReader, UnsureError
-from odfchain.spark.parse import TextRules
 from odfchain.spark.types import RESERVED, check_columns, from_spark_type, physical_type
 from odfchain.text import find_marker, marker
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from odfchain.errors import AccessError, EngineError, ObjectCorruptedError, OdfchainError, TransferError
+from odfchain.errors import AccessError, ObjectCorruptedError, OdfchainError, TransferError
 from odfchain.lazy import pa
 from odfchain.odf.physical_hash import hash_file
 from odfchain.storage import fsio
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_SHARED = "where they do see them: `spark.files: shared` in the workspace's config.yaml"
 CREDENTIALS_HINT = (
     "executors reach the store with the credentials of their own environment (docs/operate.md); where they "
     "see the folders of the driver, `spark.files: shared` in the workspace's config.yaml does without"
@@ -126,15 +125,6 @@ def give_files(session: SparkSession, files: ExecutorFiles | None) -> SparkSessi
 def files_of(session: SparkSession) -> ExecutorFiles | None:
     """How executors of a session reach files; None: they see the driver's folders."""
     return _given.get(session)
-
-
-def need_folders(session: SparkSession, what: str, hint: str) -> None:
-    """Refuse `what` where executors of a session do not see the folders of the driver."""
-    if files_of(session) is not None:
-        raise EngineError(
-            f"{what} in a Spark whose executors do not see the folders of the driver",
-            hint=f"{hint}; or {_SHARED}",
-        )
 
 
 def session_like(session: SparkSession) -> SparkSession:

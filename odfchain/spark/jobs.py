@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
 from odfchain.lazy import pa
-from odfchain.progress import Progress, WorkDone, shows_work, time_left
+from odfchain.progress import Progress, WorkDone, shows_work
 from odfchain.spark.plans import is_local, is_remote
 from odfchain.text import find_marker, message_of, one_line
 
@@ -413,6 +413,24 @@ class Tally:
         return dataclasses.replace(done, fraction=known, seconds_left=left)
 
 
+_LEAST_FRACTION = 0.05
+_LEAST_SECONDS = 3.0
+
+
+def time_left(fraction: float | None, took: float, ago: float) -> float | None:
+    """How long a step goes on if the rest is as fast as what is done [s]; None where that says little.
+
+    The `fraction` was reached `took` seconds after the step began, `ago` seconds before now. Between two
+    looks that bring nothing new the estimate runs down; once it has, there is none. None too in the first
+    3 s, before a twentieth is done, where the end is not known, and where there was more than was said.
+    """
+    if fraction is None or not _LEAST_FRACTION <= fraction <= 1 or took + ago < _LEAST_SECONDS:
+        return None
+    # as fast as before; between two reports the estimate runs down
+    left = took * (1 - fraction) / fraction - ago
+    return left if left >= 0 else None
+
+
 def _at_least(total: int | None, done: int) -> int | None:
     # a total that is less than what is done already is wrong: then none is known
     return total if total is not None and done <= total else None
@@ -548,34 +566,38 @@ def watched(progress: Progress, steps: Steps) -> Iterator[None]:
         yield
 
 
-def row_counter(session: SparkSession) -> str | None:
-    """The file in which a worker of this machine counts rows (`counted`); None where no progress is shown."""
-    watch = _watch.get()
-    try:
-        if watch is None or not is_local(session):
-            return None
-        return watch.counter()
-    except Exception:  # noqa: BLE001 - progress never fails a command
-        return None
+@dataclass(frozen=True, slots=True)
+class RowCounter:
+    """Counts the rows that a worker writes in a file that the driver watches; nothing where none is shown."""
 
+    file: str | None
 
-def counted(batches: Iterator[pa.RecordBatch], counter: str | None) -> Iterator[pa.RecordBatch]:
-    """The batches; the number of rows that passed is written to the file, if that is possible."""
-    if counter is None:
-        yield from batches
-        return
-    rows = 0
-    with contextlib.ExitStack() as stack:
-        file: int | None = None
-        with contextlib.suppress(OSError):
-            file = os.open(counter, os.O_WRONLY)
-            stack.callback(os.close, file)
-        for batch in batches:
-            rows += batch.num_rows
-            if file is not None:
-                with contextlib.suppress(OSError):
-                    os.pwrite(file, rows.to_bytes(8, "little"), 0)
-            yield batch
+    @classmethod
+    def of(cls, session: SparkSession) -> RowCounter:
+        """A counter for a worker of this machine, if progress is shown."""
+        watch = _watch.get()
+        try:
+            return cls(None if watch is None or not is_local(session) else watch.counter())
+        except Exception:  # noqa: BLE001 - progress never fails a command
+            return cls(None)
+
+    def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches; the number of rows that passed is written to the file, if that is possible."""
+        if self.file is None:
+            yield from batches
+            return
+        rows = 0
+        with contextlib.ExitStack() as stack:
+            file: int | None = None
+            with contextlib.suppress(OSError):
+                file = os.open(self.file, os.O_WRONLY)
+                stack.callback(os.close, file)
+            for batch in batches:
+                rows += batch.num_rows
+                if file is not None:
+                    with contextlib.suppress(OSError):
+                        os.pwrite(file, rows.to_bytes(8, "little"), 0)
+                yield batch
 
 
 @contextlib.contextmanager

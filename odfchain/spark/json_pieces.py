@@ -27,7 +27,7 @@ from odfchain.odf import schema as ds
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.times import RFC3339
 from odfchain.spark import json_values
-from odfchain.spark.parse import TextRules
+from odfchain.spark.input_frames import TextRules
 from odfchain.startup import no_search_for_circles
 
 if TYPE_CHECKING:

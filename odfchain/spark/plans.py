@@ -10,12 +10,9 @@ itself visits, in pre-order, so that a node's first child comes right after it.
 from __future__ import annotations
 
 import uuid
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
-
-from odfchain.spark.executor_files import session_like
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -247,16 +244,3 @@ ONE_TASK = {
 
 FEW_SETTINGS = ONE_TASK | INTERPRETED | {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 """Settings for few rows."""
-
-_sessions: weakref.WeakKeyDictionary[SparkSession, SparkSession] = weakref.WeakKeyDictionary()
-
-
-def session_for_few(session: SparkSession) -> SparkSession:
-    """A second session in which few rows are read and merged; a remote one itself."""
-    if is_remote(session):
-        return session
-    if (made := _sessions.get(session)) is None:
-        made = _sessions[session] = session_like(session)
-        for key, value in FEW_SETTINGS.items():
-            made.conf.set(key, value)
-    return made

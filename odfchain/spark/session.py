@@ -301,7 +301,7 @@ class SparkEngine:
             try:
                 return self._join_living(self._finding)
             except Exception as error:  # noqa: BLE001 - the session that stays is a gain of time, nothing else
-                session_client.note(f"command {os.getpid()} starts its own Java: {error!r}")
+                _note(f"command {os.getpid()} starts its own Java: {error!r}")
                 self.close()
         # a JVM of our own
         launch = self._starting = self._starting or Launch(self._start_java, _end_java)
@@ -337,7 +337,7 @@ class SparkEngine:
         return gateway, settings
 
     def _find_place(self, unwanted: Callable[[], bool]) -> session_client.Lease:
-        return session_client.take_place(
+        return session_client.Lease.take(
             self._settings,
             scratch=lambda: _scratch_base(_cache_folder()) / _new_name(),
             idle=self._idle,
@@ -504,6 +504,14 @@ def recording_session(session: SparkSession, files: ExecutorFiles | None = None)
     for key, value in SQL_SETTINGS.items():
         made.conf.set(key, value)
     return made
+
+
+def _note(text: str) -> None:
+    """One line in the server's log, if there can be one."""
+    with contextlib.suppress(OSError, EngineError):
+        fd = os.open(session_client.log_file(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        os.write(fd, session_client.line(text).encode())
+        os.close(fd)
 
 
 def _new_name() -> str:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from odfchain.errors import EngineError
 from odfchain.spark.gateway import archive_options, archive_path, pyspark_folder
@@ -65,6 +65,48 @@ class Lease:
     port: int
     secret: str
     scratch: Path
+
+    @classmethod
+    def take(
+        cls,
+        settings: Callable[[Path], dict[str, str]],
+        *,
+        scratch: Callable[[], Path],
+        idle: float,
+        where: str,
+        unwanted: Callable[[], bool],
+    ) -> Lease:
+        """A place in the JVM that stays; it is started if need be (RFC-030).
+
+        `settings` are those of a session, by its folder for temporary files, and `where` its working folder.
+
+        Raises:
+            EngineError: it does not start, or its session is `unwanted` meanwhile.
+        """
+        folder = server_folder()
+        # a fixed scratch folder: the real one differs each time and must not tell sessions apart
+        parts = _fingerprint(settings(Path("/scratch")) | {"folder": where})
+        with turn(folder) as lock:
+            if (place := _attach(folder, parts)) is not None:
+                return place
+            own, java = scratch(), find_java()
+            order = {
+                "folder": str(folder),
+                "scratch": str(own),
+                "java": str(java),
+                "archive": None if archive_options(java) else str(archive_path(java)),
+                "settings": settings(own),
+                "parts": parts,
+                "idle": idle,
+                "cwd": where,
+            }
+            _start_server(folder, order, lock)
+            # the command has ended meanwhile, the session stays for the next one
+            if unwanted():
+                raise EngineError("Spark is not needed any more")
+            if (place := _attach(folder, parts)) is None:
+                raise EngineError("the session that stays has ended at once")
+            return place
 
     def leave(self) -> None:
         """Give the place back, with nothing of ours left in the session."""
@@ -167,47 +209,6 @@ def turn(folder: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def take_place(
-    settings: Callable[[Path], dict[str, str]],
-    *,
-    scratch: Callable[[], Path],
-    idle: float,
-    where: str,
-    unwanted: Callable[[], bool],
-) -> Lease:
-    """A place in the JVM that stays; it is started if need be (RFC-030).
-
-    `settings` are those of a session, by its folder for temporary files, and `where` its working folder.
-
-    Raises:
-        EngineError: it does not start, or its session is `unwanted` meanwhile.
-    """
-    folder = server_folder()
-    # a fixed scratch folder: the real one differs each time and must not tell sessions apart
-    parts = _fingerprint(settings(Path("/scratch")) | {"folder": where})
-    with turn(folder) as lock:
-        if (place := _attach(folder, parts)) is not None:
-            return place
-        own, java = scratch(), find_java()
-        order = {
-            "folder": str(folder),
-            "scratch": str(own),
-            "java": str(java),
-            "archive": None if archive_options(java) else str(archive_path(java)),
-            "settings": settings(own),
-            "parts": parts,
-            "idle": idle,
-            "cwd": where,
-        }
-        _start_server(folder, order, lock)
-        # the command has ended meanwhile, the session stays for the next one
-        if unwanted():
-            raise EngineError("Spark is not needed any more")
-        if (place := _attach(folder, parts)) is None:
-            raise EngineError("the session that stays has ended at once")
-        return place
-
-
 def _attach(folder: Path, parts: dict[str, str]) -> Lease | None:
     # a server whose session has another fingerprint listens no more afterwards
     connection = _connected(folder)
@@ -248,30 +249,9 @@ def _start_server(folder: Path, order: dict[str, Any], lock: int) -> None:
             raise EngineError("the session that stays did not start", hint=f"its log is {path}")
 
 
-def status() -> dict[str, Any] | None:
-    """The status that this user's server reports, None where there is none."""
-    return _request({"ask": "status"})
-
-
-def stop() -> dict[str, Any] | None:
-    """The session takes no more commands and ends with those that it has; None where there is none.
-
-    Where it has none, it has ended when this returns.
-    """
-    return _request({"ask": "stop"})
-
-
 def log_file() -> Path:
     """Where the server and its Java write what happens."""
     return server_folder() / LOG
-
-
-def note(text: str) -> None:
-    """One line in the server's log, if there can be one."""
-    with contextlib.suppress(OSError, EngineError):
-        fd = os.open(log_file(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        os.write(fd, line(text).encode())
-        os.close(fd)
 
 
 def line(text: str) -> str:
@@ -279,14 +259,19 @@ def line(text: str) -> str:
     return f"{datetime.now(UTC):%y/%m/%d %H:%M:%S} keeper: {' '.join(text.split())}\n"
 
 
-def _request(message: dict[str, Any]) -> dict[str, Any] | None:
+def ask_server(what: Literal["status", "stop"]) -> dict[str, Any] | None:
+    """The answer of this user's server; None where there is none.
+
+    Asked to stop, it takes no more commands and ends with those that it has, which it says; where it has
+    none, it has ended when this returns.
+    """
     connection = _connected(server_folder())
     if connection is None:
         return None
     with connection:
         try:
-            answer = _ask(connection, message)
-            if message["ask"] == "stop" and not answer.get("clients"):
+            answer = _ask(connection, {"ask": what})
+            if what == "stop" and not answer.get("clients"):
                 connection.settimeout(_WAIT_SECONDS)
                 connection.recv(1)  # closed when all has ended
         except OSError as error:

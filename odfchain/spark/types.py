@@ -179,12 +179,6 @@ def col(name: str) -> Column:
     return F.col(quoted(name))
 
 
-def all_of(conditions: Iterable[Column]) -> Column:
-    """True if every condition holds; true for none."""
-    found = list(conditions)
-    return functools.reduce(operator.and_, found) if found else F.lit(True)
-
-
 def any_of(conditions: Iterable[Column]) -> Column:
     """True if some condition holds; false for none."""
     found = list(conditions)

@@ -121,6 +121,80 @@ class Manifest:
                 raise CodecError(f"{where}: parts: {part.name!r} comes twice")
         return manifest
 
+    def write(self, path: Path, parts: Mapping[str, Path]) -> None:
+        """Durably write the checkpoint under its name, all of it or nothing; parts are streamed.
+
+        Raises:
+            EngineError: `parts` are not those of the manifest, or one changes while it is copied.
+        """
+        text = self.to_bytes()
+        Manifest.parse(text, str(path))
+        names = [part.name for part in self.parts]
+        if set(names) != set(parts):
+            listed, given = ", ".join(names), ", ".join(sorted(parts))
+            raise EngineError(f"{path}: the manifest lists the parts [{listed}], given are [{given}]")
+        for name in names:
+            if not _PART_NAME.fullmatch(name):
+                raise EngineError(f"{path}: part name {name!r} (lower-case letters, digits, `_` and `-`)")
+        temp = fsio.temp_path(path.parent)
+        try:
+            with fsio.storage_errors(path), temp.open("xb") as out:
+                _write_entry(out, MANIFEST_NAME, [text], len(text))
+                for name in names:
+                    with fsio.storage_errors(parts[name]):
+                        size = parts[name].stat().st_size
+                    _write_entry(out, _entry_name(name), _chunks(parts[name]), size)
+                out.write(_ZEROS * 2)
+            fsio.sync_file(temp)
+            with fsio.storage_errors(path):
+                temp.replace(path)
+        except BaseException:
+            fsio.remove_quietly(temp)
+            raise
+        fsio.sync_folder(path.parent)
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """The manifest of a checkpoint; nothing after it is read."""
+        with _opened(path) as (stream, total):
+            block = _read(stream, _BLOCK, path)
+            entry = _entry(block, 0, total, path)
+            return _read_manifest(stream, entry, path)
+
+    @classmethod
+    def unpack(cls, path: Path, folder: Path) -> tuple[Manifest, dict[str, Path]]:
+        """The manifest and, unpacked into the empty `folder`, the parts by name; nothing is left on failure.
+
+        Raises:
+            CodecError: the file is not a checkpoint in exactly the form that is written.
+            EngineError: a checkpoint of another format, or the folder is not empty.
+        """
+        # the content of the parts is not read here
+        with fsio.storage_errors(folder):
+            if any(folder.iterdir()):
+                raise EngineError(f"{folder}: is not empty, a checkpoint cannot be unpacked there")
+        with _opened(path) as (stream, total):
+            entries = _scan(stream, total, path)
+            manifest = _read_manifest(stream, entries[0], path)
+            names = [_part_name(entry) for entry in entries[1:]]
+            listed = [part.name for part in manifest.parts]
+            for name in (*listed, *names):
+                if name not in names:
+                    raise CodecError(f"{path}: part {name!r} of the manifest is missing")
+                if name not in listed:
+                    raise CodecError(f"{path}: entry {_entry_name(name)!r} is not in the manifest")
+            unpacked: dict[str, Path] = {}
+            try:
+                for name, entry in zip(names, entries[1:], strict=True):
+                    target = folder / f"{name}.parquet"
+                    unpacked[name] = target
+                    _unpack(stream, entry, target, path)
+            except BaseException:
+                for target in unpacked.values():
+                    fsio.remove_quietly(target)
+                raise
+        return manifest, unpacked
+
 
 MANIFEST_BYTES = 1 << 20
 """Limit of a manifest [bytes]; it is read into memory."""
@@ -134,81 +208,6 @@ class _Entry:
     start: int
     """The offset of its content in the file."""
     size: int
-
-
-def write_checkpoint(path: Path, manifest: Manifest, parts: Mapping[str, Path]) -> None:
-    """Durably write the checkpoint under its name, all of it or nothing; parts are streamed.
-
-    Raises:
-        EngineError: `parts` are not those of the manifest, or one changes while it is copied.
-    """
-    text = manifest.to_bytes()
-    Manifest.parse(text, str(path))
-    names = [part.name for part in manifest.parts]
-    if set(names) != set(parts):
-        listed, given = ", ".join(names), ", ".join(sorted(parts))
-        raise EngineError(f"{path}: the manifest lists the parts [{listed}], given are [{given}]")
-    for name in names:
-        if not _PART_NAME.fullmatch(name):
-            raise EngineError(f"{path}: part name {name!r} (lower-case letters, digits, `_` and `-`)")
-    temp = fsio.temp_path(path.parent)
-    try:
-        with fsio.storage_errors(path), temp.open("xb") as out:
-            _write_entry(out, MANIFEST_NAME, [text], len(text))
-            for name in names:
-                with fsio.storage_errors(parts[name]):
-                    size = parts[name].stat().st_size
-                _write_entry(out, _entry_name(name), _chunks(parts[name]), size)
-            out.write(_ZEROS * 2)
-        fsio.sync_file(temp)
-        with fsio.storage_errors(path):
-            temp.replace(path)
-    except BaseException:
-        fsio.remove_quietly(temp)
-        raise
-    fsio.sync_folder(path.parent)
-
-
-def read_manifest(path: Path) -> Manifest:
-    """The manifest of a checkpoint; nothing after it is read."""
-    with _opened(path) as (stream, total):
-        block = _read(stream, _BLOCK, path)
-        entry = _entry(block, 0, total, path)
-        return _read_manifest(stream, entry, path)
-
-
-def open_checkpoint(path: Path, folder: Path) -> tuple[Manifest, dict[str, Path]]:
-    """The manifest and, unpacked into the empty `folder`, the parts by name; nothing is left on failure.
-
-    Raises:
-        CodecError: the file is not a checkpoint in exactly the form that is written.
-        EngineError: a checkpoint of another format, or the folder is not empty.
-    """
-    # the content of the parts is not read here
-    with fsio.storage_errors(folder):
-        if any(folder.iterdir()):
-            raise EngineError(f"{folder}: is not empty, a checkpoint cannot be unpacked there")
-    with _opened(path) as (stream, total):
-        entries = _scan(stream, total, path)
-        manifest = _read_manifest(stream, entries[0], path)
-        names = [_part_name(entry) for entry in entries[1:]]
-        listed = [part.name for part in manifest.parts]
-        for name in (*listed, *names):
-            if name not in names:
-                raise CodecError(f"{path}: part {name!r} of the manifest is missing")
-            if name not in listed:
-                raise CodecError(f"{path}: entry {_entry_name(name)!r} is not in the manifest")
-        unpacked: dict[str, Path] = {}
-        try:
-            for name, entry in zip(names, entries[1:], strict=True):
-                target = folder / f"{name}.parquet"
-                unpacked[name] = target
-                _unpack(stream, entry, target, path)
-        except BaseException:
-            for target in unpacked.values():
-                fsio.remove_quietly(target)
-            raise
-    return manifest, unpacked
 
 
 # --- writing ---------------------------------------------------------------------------------------

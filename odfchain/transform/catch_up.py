@@ -12,9 +12,13 @@ Each commit is one transaction: what was committed stays when a later one fails.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -27,15 +31,15 @@ from odfchain.odf.enums import TAKES_BACK, DatasetKind, OperationType
 from odfchain.odf.events import MetadataEvent, Seed
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
-from odfchain.odf.transform_options import (
-    unmarked,
-    with_version,
-)
-from odfchain.progress import SILENT, Progress
+from odfchain.odf.transform_options import is_rebuilt, rebuilt, unmarked
+from odfchain.progress import SILENT, Progress, SideBySide, Silent
+from odfchain.slices.reader import read_footer
 from odfchain.slices.state import SliceFile
+from odfchain.slices.writer import notes_on_cut_times
 from odfchain.text import first_line
-from odfchain.transform.execute import Engines, ExecutedStep, StepRun, executed_steps
-from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
+from odfchain.transform.engines import InProcessEngine, TransformEngine
+from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, build_request, execute_step
+from odfchain.transform.planner import PlannedStep, UpToDate, plan_next, read_backlog
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
@@ -248,7 +252,7 @@ def _next(
     with dataset.staging() as folder:
         engine = engines(unmarked(step.transform.transform))
         run = StepRun(dataset, engine, folder, system_time, options.system_columns, progress)
-        done = executed_steps(run, step, options.slice_bytes)
+        done = _executed_steps(run, step, options.slice_bytes)
         _check_taken_back(dataset, state, done, progress)
         events = _events(state, done)
         hashes: list[Multihash] = []
@@ -306,7 +310,8 @@ def _events(state: DatasetState, done: Done) -> list[MetadataEvent]:
         transform = step.transform.transform
         unnamed = executed.version is not None and unmarked(transform).version is None
         if executed.version is not None and unnamed:
-            transform = with_version(transform, executed.version)
+            named = dataclasses.replace(transform, version=executed.version)
+            transform = rebuilt(named) if is_rebuilt(transform) else named
         if executed.schema is not None and executed.schema != schema:
             events.append(schema_event(executed.schema, odf_form=state.odf_schema))
             schema = executed.schema
@@ -334,3 +339,186 @@ def _changes(step: PlannedStep, executed: ExecutedStep) -> bool:
         or executed.watermark != step.prev_watermark
         or any(item.event.new_block_hash is not None for item in step.inputs)
     )
+
+
+# A large step is cut into several that are computed side by side (RFC-049):
+#
+#     pieces    blocks of the input with so many bytes                        footers are read
+#     rows      how many records come of each piece                           a query, side by side
+#     steps     pieces whose records fit into one slice
+#     execute   each step as it will be replayed, offsets known beforehand    side by side
+#
+# Only row-by-row queries over one input are cut, so the result is the same. Where a step ends depends on the
+# chain, the footers, the counts and the limit alone, so it can be replayed.
+
+T = TypeVar("T")
+
+_MOST_AT_ONCE = 64
+"""Threads that wait for Spark [count]."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """Context for executing steps; nothing is committed."""
+
+    dataset: DatasetFiles
+    engine: TransformEngine
+    folder: Path
+    """An empty one, for what is staged."""
+    system_time: Timestamp
+    system_columns: SystemColumns
+    progress: Progress
+
+
+def _executed_steps(
+    run: StepRun, step: PlannedStep, max_bytes: int
+) -> list[tuple[PlannedStep, ExecutedStep]]:
+    """The step, or several in its place whose slices have about `max_bytes` of values, executed."""
+    steps = _cut(run, step, max_bytes) if max_bytes else [step]
+    if len(steps) == 1:
+        return [(step, _execute_one(run, step, run.folder, run.progress))]
+    work = [functools.partial(_execute_one, run, each) for each in steps]
+    done = _side_by_side(run, "Computing", work)
+    known = step.prev_watermark
+    settled = []
+    for each, following, executed in zip(steps, [*steps[1:], None], done, strict=True):
+        new = executed.slice
+        if new is None or (following is not None and following.next_offset != new.offset_interval.end + 1):
+            raise errors.EngineError(
+                f"{run.dataset.alias}: a step brought other records than were counted before it",
+                hint="this is a fault of odfchain; please report it. Meanwhile `slice.maxBytes: 0` avoids it",
+            )
+        known = max((mark for mark in (known, executed.watermark) if mark is not None), default=None)
+        settled.append((each, dataclasses.replace(executed, watermark=known)))
+    finer: Counter[str] = Counter()
+    for executed in done:
+        finer += Counter(executed.facts.finer if executed.facts is not None else {})
+    for note in notes_on_cut_times(finer):
+        run.progress.note(note)
+    return settled
+
+
+def _execute_one(run: StepRun, step: PlannedStep, folder: Path, progress: Progress) -> ExecutedStep:
+    return execute_step(
+        step, run.dataset, run.engine, folder, run.system_time, progress, run.system_columns, to_commit=True
+    )
+
+
+# --- where a step is cut -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Blocks of an input up to one with data."""
+
+    end: Multihash
+    rows: int
+    size: int
+    """Of its records, not compressed [bytes]."""
+
+
+def _cut(run: StepRun, step: PlannedStep, max_bytes: int) -> list[PlannedStep]:
+    pieces = _pieces(step, max_bytes)
+    if len(pieces) < 2 or not isinstance(run.engine, InProcessEngine):
+        return [step]
+    planned = step.cut_after(run.dataset, [piece.end for piece in pieces[:-1]])
+    work = [functools.partial(_rows_of, run, run.engine, each) for each in planned]
+    notes: dict[str, None] = {}
+    counts = [rows for rows in _side_by_side(run, "Counting", work, notes) if rows is not None]
+    for note in notes:
+        run.progress.note(note)
+    if len(counts) < len(pieces):
+        return [step]
+    ends, wanted = zip(*_fitting(pieces, counts, max_bytes), strict=True)
+    if len(ends) == 1:
+        return [step]
+    offsets = itertools.accumulate(wanted, initial=step.next_offset)
+    return [
+        dataclasses.replace(each, prev_offset=offset - 1 if offset else None)
+        for each, offset in zip(step.cut_after(run.dataset, ends[:-1]), offsets, strict=False)
+    ]
+
+
+def _fitting(pieces: Sequence[_Piece], counts: Sequence[int], max_bytes: int) -> list[tuple[Multihash, int]]:
+    # a record counts as much as a row that is read; a piece without records goes with another one
+    found: list[tuple[Multihash, int]] = []
+    size = 0.0
+    for piece, rows in zip(pieces, counts, strict=True):
+        more = piece.size * rows / piece.rows
+        if found and not (size and more and size + more > max_bytes):
+            found[-1] = piece.end, found[-1][1] + rows
+            size += more
+        else:
+            found.append((piece.end, rows))
+            size = more
+    return found
+
+
+def _pieces(step: PlannedStep, max_bytes: int) -> list[_Piece]:
+    # None where the step cannot be cut
+    if len(step.inputs) != 1 or step.output is not None or step.prev_checkpoint is not None:
+        return []
+    (item,) = step.inputs
+    end = item.event.new_block_hash
+    if len(item.slices) < 2 or end is None:
+        return []
+    backlog = read_backlog(item.dataset.chain, item.event.prev_block_hash, end)
+    assert backlog is not None  # noqa: S101 - it was planned
+    found: list[_Piece] = []
+    for name, block in backlog.blocks:
+        if (data := block.new_data) is None:
+            continue
+        footer, _ = read_footer(item.dataset.data.verified_path(data.physical_hash))
+        size = sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
+        rows = data.offset_interval.count
+        if found and found[-1].size + size <= max_bytes:
+            rows, size = found[-1].rows + rows, found.pop().size + size
+        found.append(_Piece(name, rows, size))
+    return found
+
+
+def _rows_of(
+    run: StepRun, engine: InProcessEngine, step: PlannedStep, folder: Path, progress: Progress
+) -> int | None:
+    request = build_request(
+        step, run.dataset, folder, system_time=run.system_time,
+        new_data_path=folder / "data", new_checkpoint_path=folder / "checkpoint",
+    )  # fmt: skip
+    return engine.rows_of(request, progress=progress)
+
+
+# --- side by side --------------------------------------------------------------------------------------
+
+
+class _Noted(Silent):
+    """Keeps notes, each once."""
+
+    def __init__(self, notes: dict[str, None]) -> None:
+        self._notes = notes
+
+    def note(self, text: str) -> None:
+        self._notes[text] = None
+
+
+def _side_by_side(
+    run: StepRun,
+    phase: str,
+    work: Sequence[Callable[[Path, Progress], T]],
+    notes: dict[str, None] | None = None,
+) -> list[T]:
+    # each piece of work has a folder of its own; results keep the order
+    run.progress.phase(phase, len(work))
+    together = SideBySide(run.progress, phase)
+    tasks = run.engine.tasks() if isinstance(run.engine, InProcessEngine) else 1
+    with JobThreads(min(len(work), tasks, _MOST_AT_ONCE)) as threads:
+        waiting = []
+        for number, each in enumerate(work):
+            folder = run.folder / f"{phase.lower()}-{number}"
+            folder.mkdir()
+            progress = together.part() if notes is None else _Noted(notes)
+            waiting.append(threads.submit(each, folder, progress))
+        found = []
+        for future in waiting:
+            found.append(future.result())
+            run.progress.advance()
+    return found

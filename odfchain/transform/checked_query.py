@@ -4,154 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from odfchain.errors import BadInputError, EngineError, QueryError
-from odfchain.lazy import t
-from odfchain.odf import schema as ds
-from odfchain.odf.arrow_schema import from_arrow, slice_schema
-from odfchain.odf.engine_messages import TransformRequest, TransformRequestInput
+from odfchain.errors import QueryError
+from odfchain.odf.engine_messages import TransformRequest
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.sources import TemporalTable, Transform
 from odfchain.odf.transform_options import FORMER_NAME, is_own
-from odfchain.slices.reader import check_parquet, open_parquet
-from odfchain.spark.executor_files import copy_put
 from odfchain.spark.query import resolved_query
-from odfchain.spark.stage import WrittenFile, write_rows
-from odfchain.spark.types import col, physical_struct, physical_type, quoted
+from odfchain.spark.types import quoted
 from odfchain.transform import archive
 from odfchain.transform import operators as ops
-from odfchain.transform.engine_check import Cut, row_facts
-from odfchain.transform.engine_result import StepFiles
 from odfchain.transform.engines import EngineRules, rules_of
-from odfchain.transform.retracting import TableColumns
-from odfchain.transform.stream_flow import StepMemory, blind_to, used_columns
+from odfchain.transform.step_files import StepFiles, StepInput
+from odfchain.transform.stream_flow import StepMemory, made_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-
-# Inputs of a step and their new rows.
-
-_SHORT_ROW = 2_048
-"""Bytes of a row up to which Arrow batches may be cut by rows alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputRows:
-    """The new rows of an input: columns `c0`, `c1`, … in the order of its schema, rows by offset."""
-
-    alias: str
-    frame: DataFrame
-    columns: TableColumns
-    has_changes: bool
-    """True if some rows retract or correct others."""
-    short: bool
-    oldest_ms: int | None
-    """The oldest event time; None when there is none."""
-    empty: bool
-
-    def may_have_before(self, ms: int) -> bool:
-        """True if some row may be older than this."""
-        return not self.empty and (self.oldest_ms is None or self.oldest_ms < ms)
-
-
-@dataclass(frozen=True, slots=True)
-class StepInput:
-    """An input as the request describes it."""
-
-    given: TransformRequestInput
-    schema: ds.DataSchema
-
-    @classmethod
-    def of(cls, given: TransformRequestInput) -> StepInput:
-        """The input of a request.
-
-        Raises:
-            EngineError: the schema file cannot be read, or lacks a system column.
-        """
-        try:
-            with open_parquet(Path(given.schema_file)) as file:
-                schema = from_arrow(file.schema_arrow.remove_metadata())
-        except BadInputError as error:
-            raise EngineError(f"{given.query_alias}: the schema file cannot be read: {error}") from None
-        for name in given.vocab.columns:
-            if schema.field(name) is None:
-                raise EngineError(f"{given.query_alias}: the schema has no column `{name}`")
-        return cls(given, schema)
-
-    @property
-    def identity(self) -> tuple[str, str, DatasetVocabulary, ds.DataSchema]:
-        """The parts that a plan and its digest depend on."""
-        return str(self.given.dataset_id), self.given.query_alias, self.given.vocab, self.schema
-
-    @property
-    def columns(self) -> TableColumns:
-        """Positions of the system columns."""
-        names = self.schema.names
-        return TableColumns(tuple(names), *map(names.index, self.given.vocab.columns))
-
-    def struct(self) -> StructType:
-        """The table as queries see it: offsets and operations are signed integers."""
-        signed = {
-            self.given.vocab.offset_column: t.LongType(),
-            self.given.vocab.operation_type_column: t.IntegerType(),
-        }
-        return t.StructType(
-            [
-                t.StructField(f.name, signed.get(f.name) or physical_type(f.type), f.optional)
-                for f in self.schema.fields
-            ]
-        )
-
-    def watermark(self, known: int | None) -> int | None:
-        """The last watermark of the input [ms], those of earlier steps included."""
-        given = [w.event_time.epoch_ms for w in self.given.explicit_watermarks]
-        return max([*given, *([] if known is None else [known])], default=None)
-
-    def rows(self, session: SparkSession, files: StepFiles, wanted: Collection[int] | None) -> InputRows:
-        """The new rows, with the system columns and those at the places `wanted` (None: all)."""
-        given, struct, folder = self.given, self.struct(), files.folder
-        slices = tuple(map(Path, given.data_paths))
-        made_of = Cut(slices, given.offset_interval, slice_schema(self.schema), given.vocab)
-        path = made_of.into(folder, f"input-{len(list(folder.iterdir()))}")
-        names = [f"c{index}" for index in range(len(struct.fields))]
-        if path is None:
-            return InputRows(
-                given.query_alias, session.createDataFrame([], struct).toDF(*names).coalesce(1),
-                self.columns, False, True, None, True,
-            )  # fmt: skip
-        stored = physical_struct(self.schema.fields)
-        check_parquet(path)
-        frame = files.rows(session, path, stored, made_of)
-        system = self.columns
-        kept = {system.offset, system.operation, system.event_time}
-        kept.update(range(len(names)) if wanted is None else wanted)
-        columns = [
-            (col(f.name) if f.dataType == s.dataType else col(f.name).cast(f.dataType)).alias(n)
-            for i, (f, s, n) in enumerate(zip(struct.fields, stored.fields, names, strict=True))
-            if i in kept
-        ]
-        typed = frame.select(*columns)
-        known = row_facts(path, given.vocab)
-        return InputRows(
-            given.query_alias, typed.coalesce(1), self.columns, known.has_changes, _has_short_rows(path),
-            known.oldest_ms, False,
-        )  # fmt: skip
-
-
-def _has_short_rows(path: Path) -> bool:
-    with open_parquet(path) as file:
-        metadata = file.metadata
-    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    return bool(size < _SHORT_ROW * max(1, metadata.num_rows))
 
 
 def watermark_of(marks: Sequence[int | None], before: int | None) -> int | None:
@@ -186,6 +61,47 @@ class Query:
     digest: str
     """Multihash of the text and the tables: another query has another one."""
 
+    @classmethod
+    def of(
+        cls,
+        session: SparkSession,
+        transform: Transform,
+        inputs: Sequence[StepInput],
+        *,
+        note: Callable[[str], None],
+    ) -> Query:
+        """The operators of a transform over these inputs.
+
+        Raises:
+            QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
+        """
+        views = {table.name: _versions(table, inputs) for table in transform.temporal_tables or ()}
+        structs = {i.given.query_alias: i.struct() for i in inputs}
+        plain = dataclasses.replace(transform, temporal_tables=None)
+        plan = resolved_query(session, plain, structs, views=views, note=note)
+        catalyst = ops.Catalyst(session)
+        node = catalyst.read(plan, structs)
+        vocabularies = {i.given.query_alias: i.given.vocab for i in inputs}
+        has_subqueries = any(catalyst.has_subquery(n) for n in node.walk())
+        if has_subqueries and views:
+            raise QueryError(
+                "a query over temporal tables cannot have a query inside an expression",
+                hint="join instead, or compute it in a step of its own",
+            )
+        times = ops.EventTimes(catalyst)
+        root = ops.PlanReader(catalyst, times, vocabularies).read(node)
+        return cls(
+            catalyst,
+            times,
+            root,
+            ops.kind_of(root),
+            catalyst.schema_of(plan),
+            has_subqueries,
+            _used_columns(root, rules_of(transform.version)),
+            sum(n.kind == "Generate" for n in node.walk()),
+            _digest(transform, inputs),
+        )
+
     @property
     def is_row_by_row(self) -> bool:
         """True if each row of the result comes of one row of the only input, in its order."""
@@ -206,6 +122,16 @@ class Query:
         places = {i for op in sources for i, a in enumerate(op.node.output) if a.id in self.used}
         return frozenset(places)
 
+    def identity(self) -> list[int] | None:
+        """The columns that tell groups of the result apart; None where there are none or they do not show."""
+        found = _keys(self.root)
+        if found is None:
+            return None
+        shown, keys = found
+        places = [index for index, a in enumerate(self.root.node.output) if a.id in shown]
+        covered = {key for index in places for key in shown[self.root.node.output[index].id]}
+        return places if covered == keys else None
+
     def notes(self, vocabulary: DatasetVocabulary) -> tuple[str, ...]:
         """Notes for the user before the query is recorded."""
         notes = []
@@ -220,7 +146,7 @@ class Query:
                 f"`{vocabulary.event_time_column}` does not follow from the inputs' event times: "
                 "the dataset will have no watermark"
             )
-        blind = blind_to(self.root)
+        blind = _blind_to(self.root)
         if blind and self.kind is not ops.QueryKind.STATELESS:
             names = ", ".join(f"`{name}`" for name in blind)
             notes.append(
@@ -243,39 +169,105 @@ class Query:
             )
 
 
-def query_of(
-    session: SparkSession, transform: Transform, inputs: Sequence[StepInput], *, note: Callable[[str], None]
-) -> Query:
-    """The operators of a transform over these inputs.
+_ALL_USED = frozenset({"Distinct", "Except", "Intersect", "LateralJoin", "Union"})
 
-    Raises:
-        QueryError: a step is not a query, asks for what a query may not do, or names what is not there.
-    """
-    views = {table.name: _versions(table, inputs) for table in transform.temporal_tables or ()}
-    structs = {i.given.query_alias: i.struct() for i in inputs}
-    plain = dataclasses.replace(transform, temporal_tables=None)
-    plan = resolved_query(session, plain, structs, views=views, note=note)
-    catalyst = ops.Catalyst(session)
-    node = catalyst.read(plan, structs)
-    vocabularies = {i.given.query_alias: i.given.vocab for i in inputs}
-    has_subqueries = any(catalyst.has_subquery(n) for n in node.walk())
-    if has_subqueries and views:
-        raise QueryError(
-            "a query over temporal tables cannot have a query inside an expression",
-            hint="join instead, or compute it in a step of its own",
+
+def _used_columns(root: ops.Operator, rules: EngineRules) -> frozenset[int]:
+    """The attributes that a query computes with or returns; the others need not be remembered."""
+    used: set[int] = set()
+    waiting = [(root, {a.id for a in root.node.output})]
+    while waiting:
+        op, wanted = waiting.pop()
+        used |= wanted
+        below = _needed(op, wanted, rules)
+        used |= below
+        waiting += [(child, below & {a.id for a in child.node.output}) for child in op.children]
+    return frozenset(used)
+
+
+def _needed(op: ops.Operator, wanted: set[int], rules: EngineRules) -> set[int]:
+    found = {time.source for number, time in op.times.items() if number in wanted}
+    match op:
+        case ops.TimeGroup(key=key):
+            found.add(key.source)
+        case ops.SessionWindow(session=session, time=time):
+            found |= {session, time}
+        case ops.IntervalJoin(left_time=left, right_time=right):
+            found |= {left, right}
+    node = op.node
+    if node.kind in _ALL_USED:
+        return found | {a.id for child in node.children for a in child.output}
+    if node.kind == "Project":
+        return found | ops.used_by(
+            *(e for e in ops.scala_items(node.plan.projectList()) if e.exprId().id() in wanted)
         )
-    times = ops.EventTimes(catalyst)
-    root = ops.PlanReader(catalyst, times, vocabularies).read(node)
-    return Query(
-        catalyst,
-        times,
-        root,
-        ops.kind_of(root),
-        catalyst.schema_of(plan),
-        has_subqueries,
-        used_columns(root, rules_of(transform.version)),
-        sum(n.kind == "Generate" for n in node.walk()),
-        _digest(transform, inputs),
+    if node.kind == "Expand":
+        if not rules.reads_grouping_sets:
+            return found | wanted
+        places = [index for index, a in enumerate(node.output) if a.id in wanted]
+        rows = [ops.scala_items(row) for row in ops.scala_items(node.plan.projections())]
+        return found | wanted | ops.used_by(*(row[place] for row in rows for place in places))
+    return found | wanted | ops.used_by(node.plan)
+
+
+def _blind_to(root: ops.Operator) -> tuple[str, ...]:
+    """The made columns that a query uses below windows, so that corrections do not find their rows."""
+    # below any other operator rows are remembered as they came, so they are found again
+    found: dict[str, None] = {}
+    waiting = [child for op in root.walk() if ops.is_windowed(op) for child in op.children]
+    while waiting:
+        op = waiting.pop()
+        if not isinstance(op, ops.RowWise | ops.UnionAll):
+            continue
+        waiting += op.children
+        made = {n for child in op.children for n in made_columns(child)}
+        used = frozenset() if isinstance(op, ops.UnionAll) else ops.used_by(op.node.plan)
+        if op.node.kind == "Project":
+            named = map(ops.unaliased, ops.scala_items(op.node.plan.projectList()))
+            used = ops.used_by(*(e for e in named if ops.number_of(e) is None))
+        names = {a.id: a.name for child in op.children for a in child.node.output}
+        found |= dict.fromkeys(sorted(names[n] for n in made & used))
+    return tuple(found)
+
+
+def _keys(op: ops.Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
+    """(for each column that follows from keys alone the numbers of those, all numbers)."""
+    if isinstance(op, ops.TimeGroup | ops.SessionWindow) and op.node.kind == "Aggregate":
+        grouping = ops.scala_items(op.node.plan.groupingExpressions())
+        numbers = {number: n for n, g in enumerate(grouping) if (number := ops.number_of(g)) is not None}
+        found = {}
+        for named in ops.scala_items(op.node.plan.aggregateExpressions()):
+            value = ops.unaliased(named)
+            same = frozenset(n for n, g in enumerate(grouping) if value.semanticEquals(g))
+            if from_keys := same or _of_keys(value, numbers):
+                found[named.exprId().id()] = from_keys
+        return found, set(range(len(grouping)))
+    if not isinstance(op, ops.RowWise) or len(op.children) != 1:
+        return None
+    below = _keys(op.children[0])
+    if below is None or op.node.kind in ("Filter", "View"):
+        return below
+    if op.node.kind != "Project":
+        return None
+    shown, keys = below
+    found = {}
+    for named in ops.scala_items(op.node.plan.projectList()):
+        used = ops.used_by(named)
+        if used and used <= set(shown):
+            found[named.exprId().id()] = frozenset(key for number in used for key in shown[number])
+    return found, keys
+
+
+def _of_keys(value: Any, numbers: dict[int, int]) -> frozenset[int]:
+    # none when the expression depends on anything else
+    used = ops.used_by(value)
+    follows = used <= set(numbers) and not _aggregates(value)
+    return frozenset(numbers[n] for n in used) if follows else frozenset()
+
+
+def _aggregates(value: Any) -> bool:
+    return ops.class_name(value) == "AggregateExpression" or any(
+        _aggregates(child) for child in ops.scala_items(value.children())
     )
 
 
@@ -359,7 +351,7 @@ class StepContext:
         if request.prev_checkpoint_path is not None:
             unpacked = folder / "before"
             unpacked.mkdir()
-            previous, parts = archive.open_checkpoint(Path(request.prev_checkpoint_path), unpacked)
+            previous, parts = archive.Manifest.unpack(Path(request.prev_checkpoint_path), unpacked)
             same = previous.query_hash == query.digest and previous.kind == query.kind.value
             if not same:
                 restarted = bool(parts)
@@ -387,8 +379,8 @@ class StepContext:
         files: StepFiles,
         few: int,
     ) -> archive.Manifest:
-        """Write the checkpoint that the next step begins with; `few` as in `write_rows`."""
-        parts = {name: _written(frame, files, few) for name, frame in memory.after.items()}
+        """Write the checkpoint that the next step begins with; `few` as in `write_ordered`."""
+        parts = {name: files.write(frame, few=few) for name, frame in memory.after.items()}
         waiting: dict[str, int] = {}
         for table, rows in memory.waiting:
             if number := parts[rows].rows if isinstance(rows, str) else rows.count():
@@ -409,22 +401,9 @@ class StepContext:
             waiting=waiting,
             **left_out,
         )
-        archive.write_checkpoint(
-            Path(self.request.new_checkpoint_path),
-            manifest,
-            {name: Path(facts.path) for name, facts in parts.items()},
-        )
+        paths = {name: Path(facts.path) for name, facts in parts.items()}
+        manifest.write(Path(self.request.new_checkpoint_path), paths)
         return manifest
-
-
-def _written(frame: DataFrame, files: StepFiles, few: int) -> WrittenFile:
-    place = files.place()
-    facts = write_rows(frame, files.folder, few=few, place=place)
-    if facts.path or place is None:
-        return facts
-    target = files.folder / f"rows-{uuid.uuid4().hex}.parquet"
-    copy_put(place(), facts.physical_hash, facts.size, target)
-    return dataclasses.replace(facts, path=str(target))
 
 
 def _point(ms: int | None, late: int = 0) -> ops.TimePoint | None:

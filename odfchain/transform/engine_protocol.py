@@ -40,7 +40,7 @@ from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.flatbuffers import load_fbs
 from odfchain.odf.sources import Transform
-from odfchain.odf.transform_options import OWN_ENGINE, is_own_name, without_marks
+from odfchain.odf.transform_options import OWN_ENGINE, REBUILD_MARK, is_own_name, split_version
 from odfchain.storage import fsio
 from odfchain.text import one_line
 from odfchain.transform.engines import Executed, address_of, check_version
@@ -223,6 +223,29 @@ class RemoteEngine:
         self._deadline = deadline
         self._accept = accept
 
+    @classmethod
+    def of(cls, transform: Transform, config: TransformConfig) -> RemoteEngine | None:
+        """The engine at the address that the settings give for a transform; None where this one is meant.
+
+        Raises:
+            TransformError: the transform is for another engine, and no address is known.
+        """
+        address = address_of(transform, config)
+        if address is not None:
+
+            def accept(version: str) -> None:
+                check_version(transform, config, version, f"the engine at {address}")
+
+            return cls(address, deadline=config.timeout_seconds or None, accept=accept)
+        if not is_own_name(transform.engine):
+            name = transform.engine.lower()
+            raise errors.TransformError(
+                f"the transform is for the engine `{transform.engine}`, which is not this one",
+                hint=f"give its address in the settings: transform.engines.{name}, "
+                f"or write the query for {OWN_ENGINE}",
+            )
+        return None
+
     def execute(
         self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
     ) -> Executed:
@@ -300,7 +323,7 @@ class RemoteEngine:
         said = next((value for key, value in metadata if key == VERSION_KEY), None)
         if said is None or self._accept is None:
             return None
-        if not _VERSION.fullmatch(said) or without_marks(said) != said:
+        if not _VERSION.fullmatch(said) or said.endswith(REBUILD_MARK) or split_version(said)[1]:
             raise self._broken(f"the version that it says, {one_line(said)!r}, cannot be one")
         self._accept(said)
         return str(said)
@@ -357,29 +380,6 @@ class RemoteEngine:
             raise self._broken(f"its {name} file {path} cannot be read: {error.strerror}") from error
         if not stat.S_ISREG(mode):
             raise self._broken(f"its {name} file {path} is not a plain file")
-
-
-def remote_engine(transform: Transform, config: TransformConfig) -> RemoteEngine | None:
-    """The engine at the address that the settings give for a transform; None where this one is meant.
-
-    Raises:
-        TransformError: the transform is for another engine, and no address is known.
-    """
-    address = address_of(transform, config)
-    if address is not None:
-
-        def accept(version: str) -> None:
-            check_version(transform, config, version, f"the engine at {address}")
-
-        return RemoteEngine(address, deadline=config.timeout_seconds or None, accept=accept)
-    if not is_own_name(transform.engine):
-        name = transform.engine.lower()
-        raise errors.TransformError(
-            f"the transform is for the engine `{transform.engine}`, which is not this one",
-            hint=f"give its address in the settings: transform.engines.{name}, "
-            f"or write the query for {OWN_ENGINE}",
-        )
-    return None
 
 
 _PATHS = ("prev_checkpoint_path", "new_checkpoint_path", "new_data_path", "output_data_path")
@@ -535,64 +535,61 @@ _WAITING_CALLS = 32
 _SOCKET_PATH_BYTES = 107
 
 
-def serve(
-    engine: TransformEngine,
-    *,
-    host: str = "127.0.0.1",
-    port: int = DEFAULT_PORT,
-    socket: Path | None = None,
-    workers: int = 4,
-    progress_interval: float = PROGRESS_SECONDS,
-) -> EngineServer:
-    """The engine, listening: on a Unix socket if one is named, else on a TCP port (0 is any free one).
-
-    `workers` requests are executed at a time, others wait. `progress_interval` is in seconds. An engine's
-    `version`, visible ASCII without blanks, is sent. One with a method `cancel(request)` is called when the
-    client of a request has gone (which can be before it has seen the request); any other notices at the next
-    thing that it reports, where an `EngineError` is raised.
-    """
-    grpc = load_grpc()
-    calls = workers + _WAITING_CALLS
-    pool = ThreadPoolExecutor(calls, thread_name_prefix="odfchain-call")
-    server = grpc.server(
-        pool,
-        maximum_concurrent_rpcs=calls,
-        options=(
-            ("grpc.max_receive_message_length", MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MESSAGE_BYTES),
-            ("grpc.so_reuseport", 0),  # a port that is taken is an error
-        ),
-    )
-    service = EngineServer(engine, server, pool, workers, progress_interval)
-    handlers = {
-        call.method: grpc.unary_stream_rpc_method_handler(functools.partial(service.respond, call))
-        for call in (EXECUTE_TRANSFORM, EXECUTE_RAW_QUERY)
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    try:
-        service.address = _bind_socket(server, socket) if socket else _bind_port(server, host, port)
-        server.start()
-    except BaseException:
-        server.stop(None)
-        pool.shutdown()
-        raise
-    return service
-
-
 class EngineServer:
-    """A running server; as a context manager it is stopped at the end."""
+    """An engine, listening; as a context manager it is stopped at the end."""
 
     address: str
     """The address for clients: `host:port` or `unix:path`."""
 
     def __init__(
-        self, engine: TransformEngine, server: Any, pool: ThreadPoolExecutor, workers: int, interval: float
+        self,
+        engine: TransformEngine,
+        *,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        socket: Path | None = None,
+        workers: int = 4,
+        progress_interval: float = PROGRESS_SECONDS,
     ) -> None:
-        self._engine, self._server, self._pool, self._interval = engine, server, pool, interval
+        """Listen on a Unix socket if one is named, else on a TCP port (0 is any free one).
+
+        `workers` requests are executed at a time, others wait. `progress_interval` is in seconds. An engine's
+        `version`, visible ASCII without blanks, is sent. One with a method `cancel(request)` is called when
+        the client of a request has gone (which can be before it has seen the request); any other notices at
+        the next thing that it reports, where an `EngineError` is raised.
+        """
+        grpc = load_grpc()
+        calls = workers + _WAITING_CALLS
+        self._engine, self._interval = engine, progress_interval
         self._free = threading.Semaphore(workers)
         self._threads: set[threading.Thread] = set()
         version = getattr(engine, "version", None)
         self._metadata = () if version is None else ((VERSION_KEY, version),)
+        self._pool = ThreadPoolExecutor(calls, thread_name_prefix="odfchain-call")
+        self._server = grpc.server(
+            self._pool,
+            maximum_concurrent_rpcs=calls,
+            options=(
+                ("grpc.max_receive_message_length", MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MESSAGE_BYTES),
+                ("grpc.so_reuseport", 0),  # a port that is taken is an error
+            ),
+        )
+        handlers = {
+            call.method: grpc.unary_stream_rpc_method_handler(functools.partial(self.respond, call))
+            for call in (EXECUTE_TRANSFORM, EXECUTE_RAW_QUERY)
+        }
+        handler = grpc.method_handlers_generic_handler(SERVICE, handlers)
+        self._server.add_generic_rpc_handlers((handler,))
+        try:
+            self.address = (
+                _bind_socket(self._server, socket) if socket else _bind_port(self._server, host, port)
+            )
+            self._server.start()
+        except BaseException:
+            self._server.stop(None)
+            self._pool.shutdown()
+            raise
 
     def wait(self) -> None:
         """Return when the server has been stopped; Ctrl-C gets through."""

@@ -8,41 +8,49 @@ Source: specification "Derivative Transformations", "ExecuteTransform"; RFC-019.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
-import itertools
-from collections import Counter
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from odfchain.errors import EngineError, SchemaError
+from odfchain.chain.rules import as_stored, type_fits
+from odfchain.errors import BadInputError, EngineError, SchemaError
+from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import from_arrow, slice_schema, to_arrow
 from odfchain.odf.engine_messages import TransformRequest, TransformRequestInput
-from odfchain.odf.enums import OperationType
-from odfchain.odf.events import Checkpoint, DataSlice, ExecuteTransform, OffsetInterval
-from odfchain.odf.identity import Multihash
+from odfchain.odf.enums import OperationType, TimeUnit
+from odfchain.odf.events import Checkpoint, DatasetVocabulary, DataSlice, ExecuteTransform, OffsetInterval
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.row_hash import PAIR, Numbers
-from odfchain.odf.schema import DataSchema
+from odfchain.odf.schema import DataSchema, format_type
 from odfchain.odf.sources import SqlQueryStep, Transform
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import unmarked
-from odfchain.progress import SILENT, Progress, SideBySide, Silent
-from odfchain.slices.reader import data_batches, open_parquet, read_footer
+from odfchain.progress import SILENT, Progress
+from odfchain.slices.reader import ParquetSource, data_batches, first_gap, open_parquet
 from odfchain.slices.state import SliceFile, Walk, hashed_rows, takes_back
-from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times, write_slice
+from odfchain.slices.writer import (
+    LogicalHash,
+    RowTotals,
+    SliceFacts,
+    SliceInputError,
+    SliceSpec,
+    hash_threads,
+    write_slice,
+)
 from odfchain.storage import fsio
-from odfchain.text import first_line
-from odfchain.transform.engine_check import check_output, measure, rewrite
+from odfchain.text import find_marker, first_line
 from odfchain.transform.engines import Executed, InProcessEngine, TransformEngine
-from odfchain.transform.planner import PlannedInput, PlannedStep, cut_after, read_backlog
+from odfchain.transform.planner import PlannedInput, PlannedStep
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import SystemColumns
 
@@ -373,153 +381,6 @@ def _chosen(
             yield pa.RecordBatch.from_arrays(columns, names=schema.names)
 
 
-# A large step is cut into several that are computed side by side (RFC-049):
-#
-#     pieces    blocks of the input with so many bytes                        footers are read
-#     rows      how many records come of each piece                           a query, side by side
-#     steps     pieces whose records fit into one slice
-#     execute   each step as it will be replayed, offsets known beforehand    side by side
-#
-# Only row-by-row queries over one input are cut, so the result is the same. Where a step ends depends on the
-# chain, the footers, the counts and the limit alone, so it can be replayed.
-
-T = TypeVar("T")
-
-_MOST_AT_ONCE = 64
-"""Threads that wait for Spark [count]."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepRun:
-    """Context for executing steps; nothing is committed."""
-
-    dataset: DatasetFiles
-    engine: TransformEngine
-    folder: Path
-    """An empty one, for what is staged."""
-    system_time: Timestamp
-    system_columns: SystemColumns
-    progress: Progress
-
-
-def executed_steps(run: StepRun, step: PlannedStep, max_bytes: int) -> list[tuple[PlannedStep, ExecutedStep]]:
-    """The step, or several in its place whose slices have about `max_bytes` of values, executed."""
-    steps = _cut(run, step, max_bytes) if max_bytes else [step]
-    if len(steps) == 1:
-        return [(step, _execute(run, step, run.folder, run.progress))]
-    work = [functools.partial(_execute, run, each) for each in steps]
-    done = _side_by_side(run, "Computing", work)
-    known = step.prev_watermark
-    settled = []
-    for each, following, executed in zip(steps, [*steps[1:], None], done, strict=True):
-        new = executed.slice
-        if new is None or (following is not None and following.next_offset != new.offset_interval.end + 1):
-            raise EngineError(
-                f"{run.dataset.alias}: a step brought other records than were counted before it",
-                hint="this is a fault of odfchain; please report it. Meanwhile `slice.maxBytes: 0` avoids it",
-            )
-        known = max((mark for mark in (known, executed.watermark) if mark is not None), default=None)
-        settled.append((each, dataclasses.replace(executed, watermark=known)))
-    finer: Counter[str] = Counter()
-    for executed in done:
-        finer += Counter(executed.facts.finer if executed.facts is not None else {})
-    for note in notes_on_cut_times(finer):
-        run.progress.note(note)
-    return settled
-
-
-def _execute(run: StepRun, step: PlannedStep, folder: Path, progress: Progress) -> ExecutedStep:
-    return execute_step(
-        step, run.dataset, run.engine, folder, run.system_time, progress, run.system_columns, to_commit=True
-    )
-
-
-# --- where a step is cut -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Blocks of an input up to one with data."""
-
-    end: Multihash
-    rows: int
-    size: int
-    """Of its records, not compressed [bytes]."""
-
-
-def _cut(run: StepRun, step: PlannedStep, max_bytes: int) -> list[PlannedStep]:
-    pieces = _pieces(step, max_bytes)
-    if len(pieces) < 2 or not isinstance(run.engine, InProcessEngine):
-        return [step]
-    planned = cut_after(run.dataset, step, [piece.end for piece in pieces[:-1]])
-    work = [functools.partial(_count, run, run.engine, each) for each in planned]
-    notes: dict[str, None] = {}
-    counts = [rows for rows in _side_by_side(run, "Counting", work, notes) if rows is not None]
-    for note in notes:
-        run.progress.note(note)
-    if len(counts) < len(pieces):
-        return [step]
-    ends, wanted = zip(*_fitting(pieces, counts, max_bytes), strict=True)
-    if len(ends) == 1:
-        return [step]
-    offsets = itertools.accumulate(wanted, initial=step.next_offset)
-    return [
-        dataclasses.replace(each, prev_offset=offset - 1 if offset else None)
-        for each, offset in zip(cut_after(run.dataset, step, ends[:-1]), offsets, strict=False)
-    ]
-
-
-def _fitting(pieces: Sequence[_Piece], counts: Sequence[int], max_bytes: int) -> list[tuple[Multihash, int]]:
-    # a record counts as much as a row that is read; a piece without records goes with another one
-    found: list[tuple[Multihash, int]] = []
-    size = 0.0
-    for piece, rows in zip(pieces, counts, strict=True):
-        more = piece.size * rows / piece.rows
-        if found and not (size and more and size + more > max_bytes):
-            found[-1] = piece.end, found[-1][1] + rows
-            size += more
-        else:
-            found.append((piece.end, rows))
-            size = more
-    return found
-
-
-def _pieces(step: PlannedStep, max_bytes: int) -> list[_Piece]:
-    # None where the step cannot be cut
-    if len(step.inputs) != 1 or step.output is not None or step.prev_checkpoint is not None:
-        return []
-    (item,) = step.inputs
-    end = item.event.new_block_hash
-    if len(item.slices) < 2 or end is None:
-        return []
-    backlog = read_backlog(item.dataset.chain, item.event.prev_block_hash, end)
-    assert backlog is not None  # noqa: S101 - it was planned
-    found: list[_Piece] = []
-    for name, block in backlog.blocks:
-        if (data := block.new_data) is None:
-            continue
-        footer, _ = read_footer(item.dataset.data.verified_path(data.physical_hash))
-        size = sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups))
-        rows = data.offset_interval.count
-        if found and found[-1].size + size <= max_bytes:
-            rows, size = found[-1].rows + rows, found.pop().size + size
-        found.append(_Piece(name, rows, size))
-    return found
-
-
-def _count(
-    run: StepRun, engine: InProcessEngine, step: PlannedStep, folder: Path, progress: Progress
-) -> int | None:
-    request = build_request(
-        step, run.dataset, folder, system_time=run.system_time,
-        new_data_path=folder / "data", new_checkpoint_path=folder / "checkpoint",
-    )  # fmt: skip
-    return engine.rows_of(request, progress=progress)
-
-
-# --- side by side --------------------------------------------------------------------------------------
-
-
 class JobThreads(ThreadPoolExecutor):
     """Threads that are waited for; but not after Ctrl-C, which closes the engine under them."""
 
@@ -532,35 +393,243 @@ class JobThreads(ThreadPoolExecutor):
         self.shutdown(wait=not interrupted, cancel_futures=kind is not None)
 
 
-class _Noted(Silent):
-    """Keeps notes, each once."""
+# --- what an engine made -------------------------------------------------------------------------------
+#
+# An engine may be an untrusted program. Its slice must be a plain Parquet file with the system columns that
+# were asked for; only those are read, batch by batch. Source: specification "Common Data Schema",
+# "Representation of Retractions and Corrections", "Engine Contract"; RFC-019.
 
-    def __init__(self, notes: dict[str, None]) -> None:
-        self._notes = notes
+_UNREADABLE = "not a readable Parquet file: "
 
-    def note(self, text: str) -> None:
-        self._notes[text] = None
+_CORRECT_FROM, _CORRECT_TO = 2, 3
+_MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 
 
-def _side_by_side(
-    run: StepRun,
-    phase: str,
-    work: Sequence[Callable[[Path, Progress], T]],
-    notes: dict[str, None] | None = None,
-) -> list[T]:
-    # each piece of work has a folder of its own; results keep the order
-    run.progress.phase(phase, len(work))
-    together = SideBySide(run.progress, phase)
-    tasks = run.engine.tasks() if isinstance(run.engine, InProcessEngine) else 1
-    with JobThreads(min(len(work), tasks, _MOST_AT_ONCE)) as threads:
-        waiting = []
-        for number, each in enumerate(work):
-            folder = run.folder / f"{phase.lower()}-{number}"
-            folder.mkdir()
-            progress = together.part() if notes is None else _Noted(notes)
-            waiting.append(threads.submit(each, folder, progress))
-        found = []
-        for future in waiting:
-            found.append(future.result())
-            run.progress.advance()
+def check_output(
+    path: Path,
+    *,
+    vocabulary: DatasetVocabulary,
+    schema: ds.DataSchema | None,
+    interval: OffsetInterval | None,
+    system_time: Timestamp,
+) -> ds.DataSchema:
+    """The schema of an engine's slice, which has exactly the records of `interval` and may be committed.
+
+    With a declared `schema` the slice has its columns in its order; without one the four system columns come
+    first. Null flags of system columns are not looked at, their values are.
+
+    Raises:
+        EngineError: the engine broke a rule; says which, and the first offset where it did.
+    """
+    try:
+        plain = stat.S_ISREG(path.lstat().st_mode)
+    except OSError as error:
+        raise _broken(f"no output file {path} ({error.strerror})") from None
+    if not plain:
+        raise _broken(f"the output {path} is not a plain file")
+    with _reading(path), open_parquet(path) as file:
+        found = _schema_of(file)
+        _check_columns(found, vocabulary, schema)
+        expected = interval.count if interval else 0
+        if file.metadata.num_rows != expected:
+            raise _broken(f"{expected:,} records are declared, the file has {file.metadata.num_rows:,}")
+        if interval is not None:
+            _check_records(file, vocabulary, interval, system_time)
     return found
+
+
+def rewrite(
+    path: Path,
+    declared: ds.DataSchema,
+    vocabulary: DatasetVocabulary,
+    start_offset: int,
+    system_time_ms: int,
+    folder: Path,
+) -> SliceFacts | None:
+    """A new file in `folder` with the same records in exactly the declared types; None when there are none.
+
+    The file must have passed `check_output`.
+
+    Raises:
+        EngineError: the file cannot be read, or a value does not fit its declared type.
+        SchemaError: a column type without a logical hash.
+        StoreError: the new file cannot be written; it is removed.
+    """
+    spec = SliceSpec.of(declared, vocabulary, start_offset, system_time_ms, folder)
+    try:
+        return write_slice(_batches(path, declared, vocabulary), spec)
+    except SliceInputError as error:
+        found = find_marker(str(error))
+        raise _broken(str(found["message"]) if found else str(error)) from None
+    except pa.ArrowException as error:
+        raise _broken(f"a value does not fit its declared type: {first_line(error)}") from None
+    except OSError as error:
+        raise fsio.storage_error(error, folder) from error
+
+
+def measure(path: Path, vocabulary: DatasetVocabulary) -> SliceFacts:
+    """Hashes and counts of a slice that has the declared types already; memory stays at one row group."""
+    with _reading(path):
+        physical, size = hash_file(path)
+        with ThreadPoolExecutor(max(1, hash_threads() - 1)) as pool, open_parquet(path) as file:
+            logical, totals = LogicalHash(file.schema_arrow, pool), RowTotals(vocabulary)
+            for batch in file.batches():
+                logical.batch(batch)
+                totals.batch(batch)
+    logical.finish()
+    totals.finish()
+    return SliceFacts(
+        path=str(path),
+        rows=totals.rows,
+        size=size,
+        physical_hash=str(physical),
+        logical_hash=str(logical.hash),
+        max_event_time_ms=totals.latest_ms,
+        ops=totals.ops,
+    )
+
+
+# --- columns ---------------------------------------------------------------------------------------
+
+
+def _schema_of(file: ParquetSource) -> ds.DataSchema:
+    try:
+        return from_arrow(file.schema_arrow)
+    except SchemaError as error:
+        raise _broken(str(error)) from None
+
+
+def _check_columns(
+    found: ds.DataSchema, vocabulary: DatasetVocabulary, declared: ds.DataSchema | None
+) -> None:
+    for index, name in enumerate(found.names):
+        if name in found.names[:index]:
+            raise _broken(f"column `{name}` comes twice")
+    if declared is not None:
+        problem = schema_difference(declared, found, vocabulary)
+        if problem is not None:
+            raise _broken(f"the output does not have the schema of the dataset: {problem}")
+    elif found.names[:4] != vocabulary.columns:
+        expected, first = ", ".join(vocabulary.columns), ", ".join(found.names[:4])
+        raise _broken(
+            f"the first columns of the output must be {expected}, they are {first or 'none'}",
+            hint=f"let the query select `{vocabulary.event_time_column}` first",
+        )
+    for name, allowed in _system_types(vocabulary).items():
+        column = found.field(name)
+        if column is None:
+            raise _broken(f"column `{name}` is missing")
+        if not any(as_stored(column.value_type) == t for t in allowed):
+            names = " or ".join(format_type(t) for t in allowed)
+            raise _broken(f"column `{name}` must be {names}, it is {format_type(column.value_type)}")
+
+
+def _system_types(vocabulary: DatasetVocabulary) -> dict[str, tuple[ds.DataType, ...]]:
+    # the signed types are those that most engines write
+    return {
+        vocabulary.offset_column: (ds.DataTypeUInt64(), ds.DataTypeInt64()),
+        vocabulary.operation_type_column: (ds.DataTypeUInt8(), ds.DataTypeInt32()),
+        vocabulary.system_time_column: (_MS_UTC,),
+        vocabulary.event_time_column: (_MS_UTC, ds.DataTypeDate()),
+    }
+
+
+def schema_difference(
+    declared: ds.DataSchema, found: ds.DataSchema, vocabulary: DatasetVocabulary
+) -> str | None:
+    """Why a file with the schema `found` cannot be committed to a dataset with the declared one, or None."""
+    # offsets may be int64 for uint64 and operations int32 for uint8, or the reverse, and optional columns may
+    # be required: `rewrite` gives such a file the declared types
+    for name in declared.names:
+        if name not in found.names:
+            return f"column `{name}` is missing"
+    for name in found.names:
+        if name not in declared.names:
+            return f"column `{name}` is not declared"
+    if declared.names != found.names:
+        return f"the order of columns is {', '.join(found.names)}, declared is {', '.join(declared.names)}"
+    alike = dict(list(_system_types(vocabulary).items())[:2])
+    for a, b in zip(declared.fields, found.fields, strict=True):
+        if a.value_type in alike.get(a.name, ()) and b.value_type in alike[a.name]:
+            continue
+        if not type_fits(a.value_type, b.value_type):
+            return (
+                f"column `{a.name}` is {format_type(b.value_type)}, declared is {format_type(a.value_type)}"
+            )
+        if b.optional and not a.optional and a.name not in vocabulary.columns:
+            return f"column `{a.name}` may be null, declared is NOT NULL"
+    return None
+
+
+# --- records ---------------------------------------------------------------------------------------
+
+
+def _check_records(
+    file: ParquetSource, vocabulary: DatasetVocabulary, interval: OffsetInterval, system_time: Timestamp
+) -> None:
+    position, last_op = interval.start, 0
+    for batch in file.batches(list(vocabulary.columns)):
+        columns = [batch.column(name) for name in vocabulary.columns]
+        for name, column in zip(vocabulary.columns, columns, strict=True):
+            if column.null_count:
+                at = position + pc.index(column.is_null(), pa.scalar(True)).as_py()
+                raise _broken(f"offset {at}: column `{name}` is null")
+        offset, op, time, _ = columns
+        if (at := first_gap(offset, position)) is not None:
+            raise _broken(f"offset {position + at} was expected, the record has {offset[at].as_py()}")
+        last_op = _check_operations(op.to_numpy(zero_copy_only=False), position, last_op)
+        times = time.cast(pa.int64()).to_numpy()
+        if (at := _first(times != system_time.epoch_ms)) is not None:
+            raise _broken(
+                f"offset {position + at}: the system time is {times[at]} ms, "
+                f"that of the request is {system_time.epoch_ms} ms ({system_time.truncated_to_ms()})"
+            )
+        position += batch.num_rows
+    if position != interval.end + 1:  # the pages have fewer rows than the footer says
+        raise _broken(f"offset {position}: the file ends before, offset {interval.end} should be the last")
+    if last_op == _CORRECT_FROM:
+        raise _broken(f"offset {interval.end}: a correction (op 2) without its new values (op 3) after it")
+
+
+def _first(wrong: np.ndarray[Any, np.dtype[np.bool_]]) -> int | None:
+    found = np.flatnonzero(wrong)
+    return int(found[0]) if len(found) else None
+
+
+def _check_operations(ops: np.ndarray[Any, Any], position: int, before: int) -> int:
+    at = _first((ops < 0) | (ops > _CORRECT_TO))
+    if at is not None:
+        raise _broken(f"offset {position + at}: operation {ops[at]} (0 to 3 are defined)")
+    previous = np.concatenate(([before], ops[:-1]))
+    at = _first((previous == _CORRECT_FROM) != (ops == _CORRECT_TO))
+    if at is not None and ops[at] == _CORRECT_TO:
+        raise _broken(f"offset {position + at}: new values (op 3) without the old ones (op 2) before them")
+    if at is not None:
+        raise _broken(
+            f"offset {position + at - 1}: a correction (op 2) without its new values (op 3) after it"
+        )
+    return int(ops[-1])
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+
+def _batches(path: Path, declared: ds.DataSchema, vocabulary: DatasetVocabulary) -> Iterator[pa.RecordBatch]:
+    with _reading(path), open_parquet(path) as file:
+        problem = schema_difference(declared, _schema_of(file), vocabulary)
+        if problem is not None:
+            raise _broken(f"the output does not have the schema of the dataset: {problem}")
+        yield from file.batches()
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeError, BadInputError) as error:
+        reason = error.message if isinstance(error, BadInputError) else first_line(error)
+        raise _broken(f"the output {path} is {_UNREADABLE}{reason.removeprefix(_UNREADABLE)}") from None
+
+
+def _broken(message: str, *, hint: str | None = None) -> EngineError:
+    return EngineError(f"the engine broke its contract: {message}", hint=hint)

@@ -202,6 +202,25 @@ class PlannedStep:
         """Offset of the first record that the step may produce."""
         return 0 if self.prev_offset is None else self.prev_offset + 1
 
+    def cut_after(self, dataset: DatasetFiles, ends: Sequence[Multihash]) -> list[PlannedStep]:
+        """The step as several: up to each of these blocks of its only input, and one for the rest of it."""
+        # the results of earlier steps are not known yet, so all have the offset, checkpoint and watermark
+        # before the first
+        (item,) = self.inputs
+        found: list[PlannedStep] = []
+        before = dataclasses.replace(item.event, new_block_hash=None, new_offset=None)
+        for end in (*ends, item.event.last_block_hash):
+            assert end is not None  # noqa: S101 - the step was planned with these blocks
+            backlog = read_backlog(item.dataset.chain, before.last_block_hash, end)
+            assert backlog is not None  # noqa: S101 - as above
+            event = _event(item.event.dataset_id, before, backlog)
+            reads = _planned(dataset, item.dataset, item.alias, event, backlog)
+            assert reads is not None  # noqa: S101 - records have a schema
+            executed = self.transform if found else self.executed_before
+            found.append(dataclasses.replace(self, inputs=(reads,), executed_before=executed))
+            before = event
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class UpToDate:
@@ -290,26 +309,6 @@ def plan_next(
         executed_before=state.executed_transform,
         output=tuple(ref.slice for ref in state.slices()) if rebuild else None,
     )
-
-
-def cut_after(dataset: DatasetFiles, step: PlannedStep, ends: Sequence[Multihash]) -> list[PlannedStep]:
-    """The step as several: one up to each of these blocks of its only input, and one for the rest of it."""
-    # the results of earlier steps are not known yet, so all have the offset, checkpoint and watermark before
-    # the first
-    (item,) = step.inputs
-    last = item.event.last_block_hash
-    found: list[PlannedStep] = []
-    before = dataclasses.replace(item.event, new_block_hash=None, new_offset=None)
-    for end in (*ends, last):
-        backlog = read_backlog(item.dataset.chain, before.last_block_hash, end) if end is not None else None
-        assert backlog is not None  # noqa: S101 - the step was planned with these blocks
-        event = _event(item.event.dataset_id, before, backlog)
-        reads = _planned(dataset, item.dataset, item.alias, event, backlog)
-        assert reads is not None  # noqa: S101 - records have a schema
-        executed = step.transform if found else step.executed_before
-        found.append(dataclasses.replace(step, inputs=(reads,), executed_before=executed))
-        before = event
-    return found
 
 
 def _from_the_beginning(item: PlannedInput) -> PlannedInput:

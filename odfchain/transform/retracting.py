@@ -10,7 +10,7 @@ at once, both rows of a correction when the corrected one is final (`odfchain.tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from odfchain.transform import operators as ops
 from odfchain.transform.stream_flow import Flow, earlier, in_force, recorded, takes_back
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 
 # Input rows of a query that can retract results, now and before the step. Every recorded row counts at once;
@@ -309,114 +309,3 @@ class RetractingFlow:
             everything, _ = in_force(both, columns, to_the_bit=True)
         self._flow.memory.after[name] = everything
         return everything
-
-
-def used_of_tables(
-    root: ops.Operator, used: frozenset[int], tables: Mapping[str, TableColumns], *, whole: bool
-) -> dict[str, list[str]]:
-    """The columns of each input that the query uses; all of them for one that is computed as a `whole`."""
-    if whole:
-        return {table: [f"c{i}" for i in range(len(c.names))] for table, c in tables.items()}
-    places: dict[str, set[int]] = {table: set() for table in tables}
-    for op in root.walk():
-        if isinstance(op, ops.InputScan):
-            found = {i for i, a in enumerate(op.node.output) if a.id in used}
-            places.setdefault(op.node.table or "", set()).update(found)
-    return {table: [f"c{i}" for i in sorted(found)] for table, found in places.items()}
-
-
-# Retracted and new results as recorded rows. The two are a correction (-C, +C) if they are of the same group,
-# the result has the group's columns, and the step changes one row of it; else -R and +A (specification
-# "Representation of Retractions and Corrections"; RFC-019).
-
-_PLACE = "place"
-"""Column that says where a row is ordered: the row itself, or the one that it replaces."""
-
-
-def corrected(new: DataFrame, back: DataFrame, identity: Sequence[int] | None) -> DataFrame:
-    """The rows of a step with `OPERATION`, and what `in_place` orders them by.
-
-    `identity` are the columns that tell the groups of the result apart; None where it does not show them.
-    """
-    codes = {op: F.lit(op.code) for op in OperationType}
-    row = F.struct(*[F.col(name) for name in new.columns])
-    rows = new.withColumn(OPERATION, codes[OperationType.APPEND]).union(
-        back.withColumn(OPERATION, codes[OperationType.RETRACT])
-    )
-    rows = rows.coalesce(1).withColumn(_PLACE, row)
-    if identity is None:
-        return rows
-    is_back = F.col(OPERATION) == codes[OperationType.RETRACT]
-    group = Window.partitionBy(*[F.col(f"c{index}") for index in identity])
-    gone, come = F.sum(is_back.cast("int")).over(group), F.sum((~is_back).cast("int")).over(group)
-    rows = rows.withColumn("pair", (gone == 1) & (come == 1))
-    old = F.max(F.when(is_back, F.col(_PLACE))).over(group)
-    operation = (
-        F.when(F.col("pair") & is_back, codes[OperationType.CORRECT_FROM])
-        .when(F.col("pair"), codes[OperationType.CORRECT_TO])
-        .otherwise(F.col(OPERATION))
-    )
-    rows = rows.withColumn(_PLACE, F.when(F.col("pair"), old).otherwise(F.col(_PLACE)))
-    return rows.withColumn(OPERATION, operation).drop("pair")
-
-
-def in_place(frame: DataFrame, event_time: int) -> list[Column]:
-    """The order of corrected rows: as without corrections, a correction in the old row's place."""
-    count = sum(name.startswith("c") for name in frame.columns)
-    place = [F.col(f"{_PLACE}.c{index}").asc_nulls_first() for index in range(count)]
-    return [place[event_time], *place, F.col(OPERATION).asc()]
-
-
-# --- what the rows of a query are the results of -----------------------------------------------------
-
-
-def identity_of(root: ops.Operator) -> list[int] | None:
-    """The columns that tell the groups of a result apart; None where there are none or they do not show."""
-    found = _keys(root)
-    if found is None:
-        return None
-    shown, keys = found
-    places = [index for index, a in enumerate(root.node.output) if a.id in shown]
-    covered = {key for index in places for key in shown[root.node.output[index].id]}
-    return places if covered == keys else None
-
-
-def _keys(op: ops.Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
-    """(for each column that follows from keys alone the numbers of those, all numbers)."""
-    if isinstance(op, ops.TimeGroup | ops.SessionWindow) and op.node.kind == "Aggregate":
-        grouping = ops.scala_items(op.node.plan.groupingExpressions())
-        numbers = {number: n for n, g in enumerate(grouping) if (number := ops.number_of(g)) is not None}
-        found = {}
-        for named in ops.scala_items(op.node.plan.aggregateExpressions()):
-            value = ops.unaliased(named)
-            same = frozenset(n for n, g in enumerate(grouping) if value.semanticEquals(g))
-            if from_keys := same or _of_keys(value, numbers):
-                found[named.exprId().id()] = from_keys
-        return found, set(range(len(grouping)))
-    if not isinstance(op, ops.RowWise) or len(op.children) != 1:
-        return None
-    below = _keys(op.children[0])
-    if below is None or op.node.kind in ("Filter", "View"):
-        return below
-    if op.node.kind != "Project":
-        return None
-    shown, keys = below
-    found = {}
-    for named in ops.scala_items(op.node.plan.projectList()):
-        used = ops.used_by(named)
-        if used and used <= set(shown):
-            found[named.exprId().id()] = frozenset(key for number in used for key in shown[number])
-    return found, keys
-
-
-def _of_keys(value: Any, numbers: dict[int, int]) -> frozenset[int]:
-    # none when the expression depends on anything else
-    used = ops.used_by(value)
-    follows = used <= set(numbers) and not _aggregates(value)
-    return frozenset(numbers[n] for n in used) if follows else frozenset()
-
-
-def _aggregates(value: Any) -> bool:
-    return ops.class_name(value) == "AggregateExpression" or any(
-        _aggregates(child) for child in ops.scala_items(value.children())
-    )

@@ -20,53 +20,44 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError, QueryError
-from odfchain.lazy import pq
+from odfchain.lazy import F, Window, pq
+from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
+from odfchain.odf.enums import OperationType, TimeUnit
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
+from odfchain.odf.schema import check_recordable, recorded
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
-from odfchain.slices.reader import check_parquet, open_parquet
-from odfchain.slices.writer import notes_on_cut_times
-from odfchain.spark.executor_files import need_folders, session_like
+from odfchain.slices.reader import check_parquet
+from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times, parquet_writer
+from odfchain.spark.executor_files import copy_put, files_of, session_like
 from odfchain.spark.input_frames import spark_path
 from odfchain.spark.jobs import Cancellation, Steps, explain, run_job, watched
 from odfchain.spark.plans import FEW_ROWS, INTERPRETED, ONE_TASK, is_remote
 from odfchain.spark.query import check_queries, run_queries
 from odfchain.spark.session import SQL_SETTINGS, judge_of
+from odfchain.spark.stage import write_frame
+from odfchain.spark.types import result_schema
 from odfchain.text import counted
 from odfchain.transform import archive
-from odfchain.transform.checked_query import InputRows, Query, StepContext, StepInput, query_of
-from odfchain.transform.engine_result import (
-    KeyOf,
-    StepFiles,
-    check_result,
-    in_order,
-    result_fields,
-    settled_schema,
-    whole_pairs,
-    write_output,
-)
+from odfchain.transform.checked_query import InputRows, Query, StepContext, StepInput
 from odfchain.transform.engines import EngineRules, Executed, engine_version, rules_of
 from odfchain.transform.operators import Catalyst, QueryKind
-from odfchain.transform.retracting import (
-    FinalTables,
-    RetractingFlow,
-    Tables,
-    corrected,
-    identity_of,
-    used_of_tables,
-)
+from odfchain.transform.retracting import OPERATION, FinalTables, RetractingFlow, Tables
+from odfchain.transform.step_files import KeyOf, StepFiles
 from odfchain.transform.stream_flow import Flow, StepMemory
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from odfchain.odf.schema import DataSchema
     from odfchain.progress import Progress
@@ -212,10 +203,10 @@ class SparkTransformEngine:
         session = self.session()
 
         def find() -> QueryCheck:
-            query = query_of(session, transform, inputs, note=progress.note)
-            check_result(query.result, vocabulary, query.kind)
+            query = Query.of(session, transform, inputs, note=progress.note)
+            _check_result(query.result, vocabulary, query.kind)
             query.check_options(rules_of(transform.version))
-            schema = result_fields(query.result, [i.schema for i in inputs], vocabulary)
+            schema = _result_fields(query.result, [i.schema for i in inputs], vocabulary)
             return QueryCheck(query.kind, schema, query.notes(vocabulary))
 
         with _explained(transform):
@@ -244,8 +235,8 @@ class SparkTransformEngine:
         with self._lock:
             query = self._queries.get(key)
             if query is None:
-                query = query_of(session, request.transform, inputs, note=progress.note)
-                check_result(query.result, request.vocab, query.kind)
+                query = Query.of(session, request.transform, inputs, note=progress.note)
+                _check_result(query.result, request.vocab, query.kind)
                 self._queries[key] = query
             return query
 
@@ -277,16 +268,16 @@ class SparkTransformEngine:
         if step.restarted:
             progress.note("the query changed: what it remembers starts anew with this step")
         target = settled_schema(
-            result_fields(query.result, [i.schema for i in inputs], request.vocab), schema
+            _result_fields(query.result, [i.schema for i in inputs], request.vocab), schema
         )
         rows = [i.rows(session, files, query.columns_of(i.given.query_alias)) for i in inputs]
-        memory = StepMemory({name: _read_part(session, files, path) for name, path in step.parts.items()})
+        memory = StepMemory({name: files.read(session, path) for name, path in step.parts.items()})
         progress.phase("Computing")
         with watched(progress, _steps(request)):
             frame, promise = _result(query, step, rows, memory)
             names = query.result.names
-            facts = write_output(
-                in_order(frame, names, request.vocab.event_time_column, query.kind),
+            facts = _write_output(
+                _in_order(frame, names, request.vocab.event_time_column, query.kind),
                 names, target, request.vocab,
                 start_offset=request.next_offset,
                 system_time_ms=request.system_time.epoch_ms,
@@ -344,7 +335,12 @@ class SparkTransformEngine:
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
         """Run a query over raw Parquet files, exposed as the table `input`; returns the number of records."""
-        need_folders(self._base(), "raw queries do not run", "run them where Spark is `local[*]`")
+        if files_of(self._base()) is not None:
+            raise EngineError(
+                "raw queries do not run in a Spark whose executors do not see the folders of the driver",
+                hint="run them where Spark is `local[*]`; or where they do see them: `spark.files: shared` "
+                "in the workspace's config.yaml",
+            )
         session = self.session()
         return self._run(request, lambda files: _raw_query(session, request, files.folder, progress))
 
@@ -370,7 +366,11 @@ def _result(
     )
     if query.kind is QueryKind.RETRACTING:
         tables = {r.alias: r.columns for r in rows}
-        used = used_of_tables(query.root, query.used, tables, whole=query.has_subqueries)
+        places = {name: query.columns_of(name) for name in tables}
+        used = {
+            name: [f"c{i}" for i in (range(len(tables[name].names)) if wanted is None else sorted(wanted))]
+            for name, wanted in places.items()
+        }
         session, transform = catalyst.session, step.request.transform
         versions = frozenset(t.name for t in transform.temporal_tables or ())
         counted = (Tables if step.rules.counts_at_once else FinalTables)(
@@ -394,10 +394,10 @@ def _result(
     changes = flow.rows(query.root)
     frame = catalyst.frame(changes.plan)
     if changes.back is not None:
-        frame = corrected(frame, catalyst.frame(changes.back), identity_of(query.root))
+        frame = _corrected(frame, catalyst.frame(changes.back), query.identity())
     operation = step.vocabulary.operation_type_column
     if operation in query.result.names and any(r.has_changes for r in rows):
-        frame = whole_pairs(frame, f"c{query.result.names.index(operation)}")
+        frame = _whole_pairs(frame, f"c{query.result.names.index(operation)}")
     mark = changes.marks.get(query.event_time(step.vocabulary))
     point = mark.promise if mark is not None else None
     return frame, None if point is None else point.start // 1_000
@@ -424,7 +424,7 @@ def _with_version(request: TransformRequest) -> TransformRequest:
     # without a version a transform goes on by the rules of its last checkpoint
     if request.transform.version is not None or request.prev_checkpoint_path is None:
         return request
-    version = archive.read_manifest(Path(request.prev_checkpoint_path)).engine_version
+    version = archive.Manifest.read(Path(request.prev_checkpoint_path)).engine_version
     return dataclasses.replace(request, transform=dataclasses.replace(request.transform, version=version))
 
 
@@ -438,7 +438,7 @@ def _rows_of(request: TransformRequest) -> int:
     new = sum(interval.end - interval.start + 1 for interval in intervals)
     if request.prev_checkpoint_path is None:
         return new
-    manifest = archive.read_manifest(Path(request.prev_checkpoint_path))
+    manifest = archive.Manifest.read(Path(request.prev_checkpoint_path))
     return new + sum(part.rows for part in manifest.parts)
 
 
@@ -461,22 +461,6 @@ def _counted(frames: Sequence[tuple[str, DataFrame]]) -> dict[str, int]:
         if number := frame.count():
             counts[name] = counts.get(name, 0) + number
     return counts
-
-
-def _read_part(session: SparkSession, files: StepFiles, path: Path) -> DataFrame:
-    import json
-
-    from pyspark.sql.types import StructType
-
-    from odfchain.spark.stage import SCHEMA_KEY
-
-    try:
-        with open_parquet(path) as file:
-            struct = StructType.fromJson(json.loads((file.metadata.metadata or {})[SCHEMA_KEY]))
-    except (KeyError, ValueError, TypeError) as error:
-        raise EngineError(f"{path.name}: the checkpoint's rows have no schema") from error
-    check_parquet(path)
-    return files.rows(session, path, struct).coalesce(1)
 
 
 def _output_of(request: TransformRequest | RawQueryRequest) -> str:
@@ -513,6 +497,276 @@ def _explained(transform: Transform) -> Iterator[None]:
         raise
     except Exception as error:
         raise failed_query(error, transform=transform) or explain(error) from error
+
+
+# --- the result as a slice: its columns, their types, the order of its rows ------------------------------
+
+_MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
+_INTEGERS = frozenset({"byte", "short", "integer", "long"})
+
+
+def _check_result(result: StructType, vocabulary: DatasetVocabulary, kind: QueryKind) -> None:
+    """The columns of a query's result can become a slice.
+
+    Raises:
+        QueryError: naming the column.
+    """
+    names = result.names
+    for name in names:
+        if names.count(name) > 1:
+            raise QueryError(
+                f"the result has two columns `{name}`", hint="give one of them another name: AS …"
+            )
+        if not name.strip():
+            raise QueryError("the result has a column without a name", hint="give it one: AS …")
+    for made in (vocabulary.offset_column, vocabulary.system_time_column):
+        if made in names:
+            raise QueryError(
+                f"the result has a column `{made}`, which is made when the slice is written",
+                hint="leave it out, or select the columns by name instead of *",
+            )
+    _check_event_time(result, vocabulary)
+    _check_operation(result, vocabulary, kind)
+    if kind is not QueryKind.STATELESS:
+        for field in result.fields:
+            if "map<" in field.dataType.simpleString():
+                raise QueryError(
+                    f"column `{field.name}` is a map, and maps have no order",
+                    hint="use map_entries: sort_array(map_entries(…))",
+                )
+
+
+def _check_event_time(result: StructType, vocabulary: DatasetVocabulary) -> None:
+    name = vocabulary.event_time_column
+    if name not in result.names:
+        raise QueryError(
+            f"the result has no column `{name}`: every row needs an event time",
+            hint=f"select it, or name a time so: … AS {name}",
+        )
+    kind = result[name].dataType.typeName()
+    if kind not in ("timestamp", "date"):
+        raise QueryError(
+            f"the event time `{name}` is a {result[name].dataType.simpleString()}, not a timestamp or a date",
+            hint="cast it to TIMESTAMP (times are UTC)",
+        )
+
+
+def _check_operation(result: StructType, vocabulary: DatasetVocabulary, kind: QueryKind) -> None:
+    name = vocabulary.operation_type_column
+    if name not in result.names:
+        return
+    if result[name].dataType.typeName() not in _INTEGERS:
+        raise QueryError(
+            f"the operation `{name}` is a {result[name].dataType.simpleString()}, not an integer",
+            hint="0 appends, 1 retracts, 2 and 3 correct",
+        )
+    if kind is not QueryKind.STATELESS:
+        raise QueryError(
+            f"`{name}` cannot be chosen in a query that looks at more than one row",
+            hint="leave it out: the operations follow from what changes in the result",
+        )
+
+
+def _result_fields(
+    result: StructType, inputs: Iterable[ds.DataSchema], vocabulary: DatasetVocabulary
+) -> ds.DataSchema:
+    """The schema of the slices of a query: system columns first, then the result's columns in their order.
+
+    Source: specification "Common Data Schema".
+    """
+    known: dict[str, ds.DataField] = {}
+    for schema in inputs:
+        for field in schema.fields:
+            known.setdefault(field.name, field)
+    found = result_schema(result, ds.DataSchema(fields=tuple(known.values())))
+    check_recordable(found.fields)
+    offset, op, system_time, event_time = vocabulary.columns
+    time = found.field(event_time)
+    assert time is not None  # noqa: S101 - _check_result
+    kind: ds.DataType = ds.DataTypeDate() if isinstance(time.value_type, ds.DataTypeDate) else _MS_UTC
+    if result[event_time].nullable:
+        kind = ds.optional(kind)
+    system = (
+        ds.DataField(name=offset, type=ds.DataTypeUInt64()),
+        ds.DataField(name=op, type=ds.DataTypeUInt8()),
+        ds.DataField(name=system_time, type=_MS_UTC),
+        ds.DataField(name=event_time, type=kind),
+    )
+    return ds.DataSchema(fields=system + tuple(f for f in found.fields if f.name not in vocabulary.columns))
+
+
+def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.DataSchema:
+    """The schema to write: the declared one, with what a new query adds at its end.
+
+    The declared unit of a time stays.
+
+    Source: specification "Schema Evolution".
+
+    Raises:
+        QueryError: a declared column is gone or has another type.
+    """
+    if declared is None:
+        return found
+    # the first four are the system columns, which `_result_fields` makes
+    for field in declared.fields[4:]:
+        now = found.field(field.name)
+        if now is None:
+            raise QueryError(
+                f"the result has no column `{field.name}` any more, and readers of the dataset count on it",
+                hint="select it, or make another dataset",
+            )
+        if _without_units(recorded(now.value_type)) != _without_units(recorded(field.value_type)):
+            raise QueryError(
+                f"column `{field.name}` is {now.value_type.KIND} now and was {field.value_type.KIND}",
+                hint="cast it to what it was, or make another dataset",
+            )
+    names = set(declared.names)
+    added = tuple(f for f in found.fields if f.name not in names)
+    return ds.DataSchema(fields=declared.fields + added, extra=declared.extra)
+
+
+def _without_units(data_type: ds.DataType) -> ds.DataType:
+    """The type with all timestamps in milliseconds, for telling whether two types differ in more."""
+
+    def change(part: ds.DataType) -> ds.DataType | None:
+        match part:
+            case ds.DataTypeTimestamp(timezone=zone):
+                zone = "UTC" if zone is None else zone
+                return ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone=zone)
+            case ds.DataTypeMap():
+                return part
+        return None
+
+    return ds.with_types(data_type, change)
+
+
+def _whole_pairs(frame: DataFrame, operation: str) -> DataFrame:
+    """The rows with corrections in pairs: where a query kept one half, that is an append or a retraction."""
+    # both halves are next to each other; whether two halves are of one pair is not known here
+    codes = {op: op.code for op in OperationType}
+    in_order = Window.orderBy("i")
+    op = F.col(operation)
+    # the last row has no next one: a null would make the whole condition null
+    following = F.coalesce(F.lead(op).over(in_order), F.lit(-1)) == codes[OperationType.CORRECT_TO]
+    leading = F.coalesce(F.lag(op).over(in_order), F.lit(-1)) == codes[OperationType.CORRECT_FROM]
+    whole = (
+        F.when((op == codes[OperationType.CORRECT_FROM]) & ~following, codes[OperationType.RETRACT])
+        .when((op == codes[OperationType.CORRECT_TO]) & ~leading, codes[OperationType.APPEND])
+        .otherwise(op)
+    )
+    # these ids have the order of the rows within one partition only
+    numbered = frame.coalesce(1).withColumn("i", F.monotonically_increasing_id())
+    return numbered.withColumn(operation, whole).sortWithinPartitions("i").drop("i")
+
+
+def _in_order(frame: DataFrame, names: Sequence[str], event_time: str, kind: QueryKind) -> DataFrame:
+    """The rows in the order in which they are recorded (RFC-019).
+
+    Stateless: as they come. Windowed: by event time, then by every column from left to right; a correction
+    takes the place of the row that it corrects. Retracting: what is taken back first, then by every column
+    from left to right. Nulls come first, NaN last.
+    """
+    columns = [F.col(f"c{index}").asc_nulls_first() for index in range(len(names))]
+    order: list[Column]
+    if kind is QueryKind.STATELESS:
+        return frame
+    if kind is QueryKind.WINDOWED and OPERATION in frame.columns:
+        order = _in_place(frame, names.index(event_time))
+    elif kind is QueryKind.WINDOWED:
+        order = [F.col(f"c{names.index(event_time)}").asc_nulls_first(), *columns]
+    else:
+        order = [F.col(OPERATION).desc(), *columns]
+    return frame.coalesce(1).sortWithinPartitions(*order)
+
+
+def _write_output(
+    frame: DataFrame,
+    names: Sequence[str],
+    schema: ds.DataSchema,
+    vocabulary: DatasetVocabulary,
+    *,
+    start_offset: int,
+    system_time_ms: int,
+    files: StepFiles,
+    target: Path,
+    short: bool,
+    few: int,
+) -> SliceFacts | None:
+    """Write rows as a slice at `target`; without rows a file that only has the schema, and None.
+
+    `short` and `few` as in `write_frame`. The facts have no path where a worker has put the slice into the
+    store, too.
+
+    Raises:
+        BadInputError, QueryError: a value that does not fit.
+    """
+    op = vocabulary.operation_type_column
+    named = {name: F.col(f"c{index}") for index, name in enumerate(names)}
+    if OPERATION in frame.columns:
+        named[op] = F.col(OPERATION)
+    elif op not in named:
+        named[op] = F.lit(0)
+    made = (vocabulary.offset_column, vocabulary.system_time_column)
+    selected = frame.select(*[named[f.name].alias(f.name) for f in schema.fields if f.name not in made])
+    spec = SliceSpec.of(schema, vocabulary, start_offset, system_time_ms, files.folder)
+    place = files.place(of_slice=True)
+    facts = write_frame(selected, None, spec, short=short, few=few, place=place)
+    if facts is None:
+        with target.open("xb") as sink:
+            parquet_writer(sink, slice_schema(schema), vocabulary).close()
+        return None
+    wrong = [code for code in facts.ops if int(code) > 3]
+    if wrong:
+        raise QueryError(
+            f"the operation `{op}` is {wrong[0]} in some rows", hint="0 appends, 1 retracts, 2 and 3 correct"
+        )
+    if facts.path:
+        Path(facts.path).replace(target)
+    elif place is not None:
+        copy_put(place(), facts.physical_hash, facts.size, target)
+    return facts
+
+
+# Retracted and new results as recorded rows. The two are a correction (-C, +C) if they are of the same group,
+# the result has the group's columns, and the step changes one row of it; else -R and +A (specification
+# "Representation of Retractions and Corrections"; RFC-019).
+
+_PLACE = "place"
+"""Column that says where a row is ordered: the row itself, or the one that it replaces."""
+
+
+def _corrected(new: DataFrame, back: DataFrame, identity: Sequence[int] | None) -> DataFrame:
+    """The rows of a step with `OPERATION`, and what `_in_place` orders them by.
+
+    `identity` are the columns that tell the groups of the result apart; None where it does not show them.
+    """
+    codes = {op: F.lit(op.code) for op in OperationType}
+    row = F.struct(*[F.col(name) for name in new.columns])
+    rows = new.withColumn(OPERATION, codes[OperationType.APPEND]).union(
+        back.withColumn(OPERATION, codes[OperationType.RETRACT])
+    )
+    rows = rows.coalesce(1).withColumn(_PLACE, row)
+    if identity is None:
+        return rows
+    is_back = F.col(OPERATION) == codes[OperationType.RETRACT]
+    group = Window.partitionBy(*[F.col(f"c{index}") for index in identity])
+    gone, come = F.sum(is_back.cast("int")).over(group), F.sum((~is_back).cast("int")).over(group)
+    rows = rows.withColumn("pair", (gone == 1) & (come == 1))
+    old = F.max(F.when(is_back, F.col(_PLACE))).over(group)
+    operation = (
+        F.when(F.col("pair") & is_back, codes[OperationType.CORRECT_FROM])
+        .when(F.col("pair"), codes[OperationType.CORRECT_TO])
+        .otherwise(F.col(OPERATION))
+    )
+    rows = rows.withColumn(_PLACE, F.when(F.col("pair"), old).otherwise(F.col(_PLACE)))
+    return rows.withColumn(OPERATION, operation).drop("pair")
+
+
+def _in_place(frame: DataFrame, event_time: int) -> list[Column]:
+    """The order of corrected rows: as without corrections, a correction in the old row's place."""
+    count = sum(name.startswith("c") for name in frame.columns)
+    place = [F.col(f"{_PLACE}.c{index}").asc_nulls_first() for index in range(count)]
+    return [place[event_time], *place, F.col(OPERATION).asc()]
 
 
 # Raw queries: another coordinator's preprocess steps over Parquet files.

@@ -72,7 +72,6 @@ def recorded(frame: DataFrame, name: str) -> Column:
 
 
 _DAY = 86_400_000_000
-_ALL_USED = frozenset({"Distinct", "Except", "Intersect", "LateralJoin", "Union"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,67 +370,9 @@ def made_columns(op: ops.Operator) -> frozenset[int]:
     return frozenset(passed)
 
 
-def blind_to(root: ops.Operator) -> tuple[str, ...]:
-    """The made columns that a query uses below windows, so that corrections do not find their rows."""
-    # below any other operator rows are remembered as they came, so they are found again
-    found: dict[str, None] = {}
-    waiting = [child for op in root.walk() if ops.is_windowed(op) for child in op.children]
-    while waiting:
-        op = waiting.pop()
-        if not isinstance(op, ops.RowWise | ops.UnionAll):
-            continue
-        waiting += op.children
-        made = {n for child in op.children for n in made_columns(child)}
-        used = frozenset() if isinstance(op, ops.UnionAll) else ops.used_by(op.node.plan)
-        if op.node.kind == "Project":
-            named = map(ops.unaliased, ops.scala_items(op.node.plan.projectList()))
-            used = ops.used_by(*(e for e in named if ops.number_of(e) is None))
-        names = {a.id: a.name for child in op.children for a in child.node.output}
-        found |= dict.fromkeys(sorted(names[n] for n in made & used))
-    return tuple(found)
-
-
 def table_of(op: ops.Operator) -> str:
     """The inputs that rows of an operator come from."""
     return ", ".join(dict.fromkeys(o.node.table or "" for o in op.walk() if isinstance(o, ops.InputScan)))
-
-
-def used_columns(root: ops.Operator, rules: EngineRules) -> frozenset[int]:
-    """The attributes that a query computes with or returns; the others need not be remembered."""
-    used: set[int] = set()
-    waiting = [(root, {a.id for a in root.node.output})]
-    while waiting:
-        op, wanted = waiting.pop()
-        used |= wanted
-        below = _needed(op, wanted, rules)
-        used |= below
-        waiting += [(child, below & {a.id for a in child.node.output}) for child in op.children]
-    return frozenset(used)
-
-
-def _needed(op: ops.Operator, wanted: set[int], rules: EngineRules) -> set[int]:
-    found = {time.source for number, time in op.times.items() if number in wanted}
-    match op:
-        case ops.TimeGroup(key=key):
-            found.add(key.source)
-        case ops.SessionWindow(session=session, time=time):
-            found |= {session, time}
-        case ops.IntervalJoin(left_time=left, right_time=right):
-            found |= {left, right}
-    node = op.node
-    if node.kind in _ALL_USED:
-        return found | {a.id for child in node.children for a in child.output}
-    if node.kind == "Project":
-        return found | ops.used_by(
-            *(e for e in ops.scala_items(node.plan.projectList()) if e.exprId().id() in wanted)
-        )
-    if node.kind == "Expand":
-        if not rules.reads_grouping_sets:
-            return found | wanted
-        places = [index for index, a in enumerate(node.output) if a.id in wanted]
-        rows = [ops.scala_items(row) for row in ops.scala_items(node.plan.projections())]
-        return found | wanted | ops.used_by(*(row[place] for row in rows for place in places))
-    return found | wanted | ops.used_by(node.plan)
 
 
 def earlier(time: Column, point: ops.TimePoint | None, frame: DataFrame) -> Column:

@@ -50,8 +50,8 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from odfchain.odf.schema import DataSchema
-    from odfchain.transform.checked_query import StepInput
     from odfchain.transform.spark_engine import SparkTransformEngine
+    from odfchain.transform.step_files import StepInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +136,9 @@ def _check_transform(
     event: ev.SetTransform, present: _Present, known: _Inputs, checker: Checker, progress: Progress
 ) -> None:
     from odfchain.odf.engine_messages import TransformRequestInput
-    from odfchain.transform.checked_query import StepInput
     from odfchain.transform.engine_protocol import load_grpc
-    from odfchain.transform.engine_result import settled_schema
+    from odfchain.transform.spark_engine import settled_schema
+    from odfchain.transform.step_files import StepInput
 
     ids = [i.dataset_ref.id for i in event.inputs if isinstance(i.dataset_ref, RemoteDatasetId)]
     aliases = [item.alias or str(item.dataset_ref) for item in event.inputs]
@@ -453,7 +453,7 @@ def _settle_state(
 def _remembered(dataset: DatasetFiles, state: DatasetState) -> int | None:
     # rows of the last step for the next one, none if another query has replaced it for good; None where only
     # another engine can tell
-    from odfchain.transform.archive import read_manifest
+    from odfchain.transform.archive import Manifest
 
     last, transform = state.last_execution, state.executed_transform
     if last is None or last.new_checkpoint is None or transform is None:
@@ -464,7 +464,7 @@ def _remembered(dataset: DatasetFiles, state: DatasetState) -> int | None:
         return None
     try:
         path = dataset.checkpoints.verified_path(last.new_checkpoint.physical_hash)
-        manifest = read_manifest(path)
+        manifest = Manifest.read(path)
     except (errors.CodecError, errors.EngineError, errors.StoreError):
         return None
     return sum(part.rows for part in manifest.parts)

@@ -17,7 +17,7 @@ from odfchain.branches import intervals as executor
 from odfchain.branches.intervals import Engine, Interval, KeyResult, MergedColumns, _bounds, _ranges, compute
 from odfchain.branches.row_diff import key_columns
 from odfchain.errors import ChainError
-from odfchain.slices.runs import order_of
+from odfchain.slices.ordering import order_of
 from odfchain.slices.writer import SliceSpec, write_slice
 from odfchain.spark.executor_files import give_files
 from odfchain.spark.session import SparkEngine

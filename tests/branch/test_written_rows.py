@@ -13,7 +13,7 @@ import pytest
 
 from odfchain.branches.row_diff import RowDiff, between, net_of, rows_of_changes
 from odfchain.odf.events import DatasetVocabulary
-from odfchain.slices.runs import order_of
+from odfchain.slices.ordering import order_of
 from tests.kit.support import manifest
 
 if TYPE_CHECKING:

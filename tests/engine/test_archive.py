@@ -17,14 +17,7 @@ from hypothesis import strategies as st
 
 from odfchain.errors import CodecError, EngineError, OdfchainError, StoreError
 from odfchain.transform import archive
-from odfchain.transform.archive import (
-    InputMark,
-    Manifest,
-    StateTable,
-    open_checkpoint,
-    read_manifest,
-    write_checkpoint,
-)
+from odfchain.transform.archive import InputMark, Manifest, StateTable
 from tests.kit.support import hash_of, seeded_id
 
 CONTENT = {"left": b"PAR1 left PAR1", "right-2": bytes(range(256)) * 2 + b".", "empty_": b""}
@@ -52,7 +45,7 @@ def pack(folder: Path, manifest: Manifest = MANIFEST, content: dict[str, bytes] 
         parts[name] = folder / f"source {name}"
         parts[name].write_bytes(data)
     path = folder / "checkpoint"
-    write_checkpoint(path, manifest, parts)
+    manifest.write(path, parts)
     return path
 
 
@@ -78,7 +71,7 @@ def attempt(
         for name, limit in limits.items():
             monkeypatch.setattr(archive, name, limit)
         try:
-            manifest, parts = open_checkpoint(path, folder)
+            manifest, parts = Manifest.unpack(path, folder)
         except OdfchainError as error:
             assert "\n" not in str(error)
             assert list(folder.iterdir()) == []
@@ -103,8 +96,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = pack(tmp_path)
     folder = tmp_path / "out"
     folder.mkdir()
-    manifest, parts = open_checkpoint(path, folder)
-    assert manifest == MANIFEST == read_manifest(path)
+    manifest, parts = Manifest.unpack(path, folder)
+    assert manifest == MANIFEST == Manifest.read(path)
     assert {name: part.read_bytes() for name, part in parts.items()} == CONTENT
     assert parts["left"] == folder / "left.parquet"
     assert path.stat().st_mode & 0o777 & ~0o644 == 0
@@ -250,7 +243,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     gone = {name: tmp_path / f"source {name}" for name in CONTENT}
     gone["right-2"].unlink()
     with pytest.raises(StoreError, match="source right-2: No such file"):
-        write_checkpoint(path, MANIFEST, gone)
+        MANIFEST.write(path, gone)
     assert path.read_bytes() == before
     assert list(tmp_path.glob(".pending-*")) == []
 
@@ -262,7 +255,7 @@ def test_a_part_that_changes_while_it_is_copied() -> None:
 
 def test_no_room(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file"):
-        write_checkpoint(tmp_path / "missing" / "c", dataclasses.replace(MANIFEST, parts=()), {})
+        dataclasses.replace(MANIFEST, parts=()).write(tmp_path / "missing" / "c", {})
 
 
 # --- hostile bytes ---------------------------------------------------------------------------------
@@ -498,18 +491,18 @@ def test_what_is_no_archive(attempt: Any, tmp_path: Path) -> None:
         with pytest.raises(CodecError, match=message):
             attempt(data)
     with pytest.raises(CodecError, match="not a plain file"):
-        read_manifest(tmp_path)
+        Manifest.read(tmp_path)
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with pytest.raises(CodecError, match="not a plain file"):
-        read_manifest(fifo)
+        Manifest.read(fifo)
     with pytest.raises(StoreError, match="No such file"):
-        read_manifest(tmp_path / "missing")
+        Manifest.read(tmp_path / "missing")
     full = tmp_path / "full"
     full.mkdir()
     (full / "left.parquet").write_bytes(b"kept")
     with pytest.raises(EngineError, match="is not empty"):
-        open_checkpoint(tmp_path / "missing", full)
+        Manifest.unpack(tmp_path / "missing", full)
     assert (full / "left.parquet").read_bytes() == b"kept"
 
 

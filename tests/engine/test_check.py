@@ -19,9 +19,9 @@ from odfchain.odf.arrow_schema import from_arrow
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.times import Timestamp
-from odfchain.slices import bounds
+from odfchain.slices import reader
 from odfchain.slices.reader import hash_parquet
-from odfchain.transform.engine_check import check_output, measure, rewrite, schema_difference
+from odfchain.transform.execute import check_output, measure, rewrite, schema_difference
 
 VOCABULARY = DatasetVocabulary()
 MS = pa.timestamp("ms", "UTC")
@@ -167,7 +167,7 @@ def test_a_right_output_passes(
     path = tmp_path_factory.mktemp("right") / "data"
     write(path, len(ops), start=start, fields=[*system, CITY], rows=rows, op=ops)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "BATCH_ROWS", batch)
+        patch.setattr(reader, "BATCH_ROWS", batch)
         assert checked(path, len(ops), start, schema=schema_of(CITY)) == schema_of(CITY, system=system)
         assert measure(path, VOCABULARY).ops == {str(op): ops.count(op) for op in sorted(set(ops))}
 
@@ -204,7 +204,7 @@ def test_a_right_output_passes(
 def test_records(
     columns: dict[str, list[Any]], message: str, batch: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "BATCH_ROWS", batch)
+    monkeypatch.setattr(reader, "BATCH_ROWS", batch)
     write(path, fields=[*FOREIGN, CITY], **columns)
     with pytest.raises(EngineError) as found:
         checked(path)

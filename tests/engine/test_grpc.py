@@ -43,7 +43,6 @@ from odfchain.transform.engine_protocol import (
     EXECUTE_TRANSFORM,
     EngineServer,
     RemoteEngine,
-    serve,
     unwrap,
     wrap,
 )
@@ -138,7 +137,7 @@ class Ticks:
 
 @contextmanager
 def serving(simulated: Any, **options: Any) -> Iterator[EngineServer]:
-    with serve(simulated, **({"port": 0, "progress_interval": 0.01} | options)) as server:
+    with EngineServer(simulated, **({"port": 0, "progress_interval": 0.01} | options)) as server:
         yield server
 
 
@@ -469,7 +468,7 @@ def test_a_port_that_is_taken(files: Path) -> None:
     with serving(SimulatedEngine()) as server:
         port = int(server.address.rpartition(":")[2])
         with pytest.raises(EngineError, match=f"cannot listen on 127.0.0.1:{port}: "):
-            serve(SimulatedEngine(), port=port)
+            EngineServer(SimulatedEngine(), port=port)
 
 
 def test_a_socket_is_its_owners_alone(files: Path) -> None:
@@ -477,17 +476,17 @@ def test_a_socket_is_its_owners_alone(files: Path) -> None:
     with serving(SimulatedEngine(), socket=path):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
         with pytest.raises(EngineError, match=r"an engine listens on .* already"):
-            serve(SimulatedEngine(), socket=path)
+            EngineServer(SimulatedEngine(), socket=path)
     assert not path.exists()
 
 
 def test_sockets_that_cannot_be(files: Path) -> None:
     with pytest.raises(EngineError, match="may have 107 bytes"):
-        serve(SimulatedEngine(), socket=files / ("x" * 108))
+        EngineServer(SimulatedEngine(), socket=files / ("x" * 108))
     with pytest.raises(EngineError, match="already exists and is not a socket"):
-        serve(SimulatedEngine(), socket=files / "in.parquet")
+        EngineServer(SimulatedEngine(), socket=files / "in.parquet")
     with pytest.raises(EngineError, match="cannot listen on"):
-        serve(SimulatedEngine(), socket=files / "none" / "engine.sock")
+        EngineServer(SimulatedEngine(), socket=files / "none" / "engine.sock")
 
 
 def test_an_engine_that_is_not_there(files: Path) -> None:
@@ -534,7 +533,7 @@ def test_a_socket_has_no_port() -> None:
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(EngineError) as caught:
-        serve(SimulatedEngine(), port=0)
+        EngineServer(SimulatedEngine(), port=0)
     assert "odfchain[engine]" in str(caught.value.hint)
 
 

@@ -11,9 +11,9 @@ import pytest
 from odfchain.odf.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
-from odfchain.transform.checked_query import StepInput
 from odfchain.transform.operators import QueryKind
 from odfchain.transform.spark_engine import QueryCheck, SparkTransformEngine
+from odfchain.transform.step_files import StepInput
 from tests.kit.transform_cases import MS, InputSlice, input_schema, request_of
 
 if TYPE_CHECKING:

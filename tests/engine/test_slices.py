@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError, StorageFullError, StoreError
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
-from odfchain.transform.engine_check import Cut, RowFacts, row_facts
-from odfchain.transform.engine_result import CutByWorkers
+from odfchain.transform.step_files import Cut, CutByWorkers, RowFacts
 from tests.kit.folder_files import FolderFiles
 from tests.kit.support import write_lying
 
@@ -287,7 +286,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, folder: Path) -> None:
     for content in (b"", data[:-20]):
         bad.write_bytes(content)
         with pytest.raises(BadInputError, match="bad: not a readable Parquet file"):
-            row_facts(bad, VOCABULARY)
+            RowFacts.of(bad, VOCABULARY)
     with pytest.raises(BadInputError, match="missing: not a readable Parquet file"):
         Cut((tmp_path / "missing",), between(0, 5), SCHEMA, VOCABULARY).into(folder, "a")
     assert list(folder.iterdir()) == []
@@ -314,21 +313,21 @@ def test_changes(tmp_path: Path, statistics: bool, data_type: pa.DataType) -> No
     for ops, expected in (([0] * 5, False), ([0, 0, 0, 0, 1], True), ([3, 3, 3, 3, 3], True), ([], False)):
         found = table(span(0, len(ops) - 1), schema, op=ops)
         pq.write_table(found, path, row_group_size=2, write_statistics=statistics)
-        assert row_facts(path, VOCABULARY).has_changes is expected
+        assert RowFacts.of(path, VOCABULARY).has_changes is expected
 
 
 def test_changes_under_another_name(tmp_path: Path) -> None:
     path = tmp_path / "a"
     time = pa.array([0], pa.timestamp("ms", "UTC"))
     pq.write_table(pa.table({"op": [1], "kind": [0], "event_time": time}), path)
-    assert row_facts(path, DatasetVocabulary(operation_type_column="kind")).has_changes is False
-    assert row_facts(path, VOCABULARY).has_changes is True
+    assert RowFacts.of(path, DatasetVocabulary(operation_type_column="kind")).has_changes is False
+    assert RowFacts.of(path, VOCABULARY).has_changes is True
     for names in ({"operation_type_column": "what"}, {"event_time_column": "what"}):
         with pytest.raises(BadInputError, match="required column `what` is missing"):
-            row_facts(path, DatasetVocabulary(**names))
+            RowFacts.of(path, DatasetVocabulary(**names))
     pq.write_table(pa.table({"op": pa.array([None], pa.int32()), "event_time": time}), path)
     with pytest.raises(BadInputError, match="column `op` has nulls"):
-        row_facts(path, VOCABULARY)
+        RowFacts.of(path, VOCABULARY)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +346,7 @@ def test_the_oldest_event_time(
     path = tmp_path / "a"
     times = pa.array(values, pa.int32() if pa.types.is_date(data_type) else pa.int64()).cast(data_type)
     pq.write_table(pa.table({"op": pa.array([0] * len(values), pa.uint8()), "event_time": times}), path)
-    assert row_facts(path, VOCABULARY) == RowFacts(has_changes=False, oldest_ms=oldest)
+    assert RowFacts.of(path, VOCABULARY) == RowFacts(has_changes=False, oldest_ms=oldest)
 
 
 def test_what_a_file_says_of_its_rows_is_not_believed(tmp_path: Path, folder: Path) -> None:
@@ -357,5 +356,5 @@ def test_what_a_file_says_of_its_rows_is_not_believed(tmp_path: Path, folder: Pa
     rows = table(span(0, 3), op=[0, 1, 0, 0], event_time=times)
     write_lying(path, rows, table([100] * 4, event_time=times[:1] * 4, city=["city 9"] * 4), row_group_size=2)
     oldest = int(times[-1].timestamp() * 1_000)
-    assert row_facts(path, VOCABULARY) == RowFacts(has_changes=True, oldest_ms=oldest)
+    assert RowFacts.of(path, VOCABULARY) == RowFacts(has_changes=True, oldest_ms=oldest)
     assert take([path], 1, 2, folder)["op"].to_pylist() == [1, 0]

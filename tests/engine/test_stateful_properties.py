@@ -27,7 +27,7 @@ from odfchain.odf.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
 from odfchain.slices.reader import hash_parquet
-from odfchain.transform.archive import Manifest, read_manifest
+from odfchain.transform.archive import Manifest
 from odfchain.transform.engines import EngineRules, Executed
 from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit.transform_cases import SIGNED, InputSlice, input_schema, request_of
@@ -321,7 +321,7 @@ def run(
         output = pq.read_table(request.new_data_path)
         assert output["offset"].to_pylist() == list(range(next_offset, next_offset + output.num_rows))
         next_offset += output.num_rows
-        yield Step(request, executed, output, read_manifest(Path(request.new_checkpoint_path)))
+        yield Step(request, executed, output, Manifest.read(Path(request.new_checkpoint_path)))
 
 
 def net_of(outputs: Sequence[pa.Table]) -> Counter[tuple[Any, ...]]:

@@ -20,7 +20,7 @@ from odfchain.errors import EngineError, QueryError
 from odfchain.odf.engine_messages import TransformRequest
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
-from odfchain.transform.engine_protocol import RemoteEngine, serve
+from odfchain.transform.engine_protocol import EngineServer, RemoteEngine
 from odfchain.transform.engines import Executed
 from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit import case_process
@@ -235,7 +235,7 @@ def test_compiled_plans_other_integer_types_and_the_engine_contract_give_the_sam
     engine: SparkEngine, here: dict[tuple[str, int], list[str]], tmp_path: Path, every: int
 ) -> None:
     compiling = SparkTransformEngine(lambda: engine.session, small_rows=-1)
-    with tempfile.TemporaryDirectory() as short, serve(compiling, socket=Path(short) / "s") as server:
+    with tempfile.TemporaryDirectory() as short, EngineServer(compiling, socket=Path(short) / "s") as server:
         remote = RemoteEngine(server.address)
         there = {
             (case, step): hashes

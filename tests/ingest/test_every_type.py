@@ -29,7 +29,7 @@ from odfchain.odf.schema import _NAMES, _SIMPLE, _UNSIGNED, type_name
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import from_tree
 from odfchain.spark.session import SparkEngine
-from odfchain.transform.engine_result import settled_schema
+from odfchain.transform.spark_engine import settled_schema
 from odfchain.workspace.commit import StagedFile, commit
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import MADE, START, add_root, records, schema_with, slice_of

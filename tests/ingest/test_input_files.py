@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import OdfchainError
+from odfchain.ingest.ingesting import session_for_few
 from odfchain.ingest.read_formats import OpenedInput, open_input
 from odfchain.odf.sources import (
     ReadStep,
@@ -30,7 +31,7 @@ from odfchain.odf.sources import (
 from odfchain.spark import executor_files
 from odfchain.spark.executor_files import InputFile, files_of, give_files, text_ranges
 from odfchain.spark.input_frames import ROW_ID
-from odfchain.spark.plans import FEW_SETTINGS, session_for_few
+from odfchain.spark.plans import FEW_SETTINGS
 from odfchain.spark.session import recording_session
 from tests.kit.folder_files import FolderFiles
 

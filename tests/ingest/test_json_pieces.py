@@ -191,7 +191,7 @@ from odfchain.odf.schema import parse_ddl
 from odfchain.spark.documents import piece_batches
 from odfchain.spark.json_pieces import TypedColumn, split
 from odfchain.spark.json_values import JsonArray
-from odfchain.spark.parse import TextRules
+from odfchain.spark.input_frames import TextRules
 fields = parse_ddl(("text STRING", "numbers ARRAY<DOUBLE>")).fields
 """
 

@@ -22,9 +22,9 @@ from odfchain.odf.schema import parse_ddl
 from odfchain.odf.sources import ReadStepJson
 from odfchain.spark import json_pieces
 from odfchain.spark.documents import DocumentInputError, piece_batches, record_batches
+from odfchain.spark.input_frames import TextRules
 from odfchain.spark.json_pieces import SplitDocument, TypedColumn, TypedReader, UnsureError, split
 from odfchain.spark.json_values import FeatureCollection, JsonArray
-from odfchain.spark.parse import TextRules
 from tests.kit.json_documents import NUMBERS, Writer
 
 if TYPE_CHECKING:

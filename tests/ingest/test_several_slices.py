@@ -21,11 +21,11 @@ from odfchain.odf.events import AddData, Checkpoint, DatasetVocabulary, SourceSt
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.sources import MergeStrategyAppend
 from odfchain.odf.times import Timestamp
-from odfchain.slices.runs import Rows, Run, cuts
 from odfchain.slices.writer import SliceFacts
-from odfchain.spark import stage
+from odfchain.spark import slice_runs
 from odfchain.spark.plans import INTERPRETED
 from odfchain.spark.session import SparkEngine
+from odfchain.spark.slice_runs import Rows, Run, cuts
 from odfchain.workspace.read_slices import RecordedRows
 from tests.kit.keyed_inputs import COLUMNS, MERGES, releases
 from tests.kit.support import limit_slices, manifest
@@ -95,7 +95,7 @@ def test_it_is_as_if_it_were_one(
         runs.append(len(found))
         return cuts(found, max_bytes)
 
-    monkeypatch.setattr(stage, "cuts", counted)
+    monkeypatch.setattr(slice_runs, "cuts", counted)
     path = tmp_path / "input.ndjson"
     for text in releases(kind):
         path.write_text(text)

@@ -23,7 +23,7 @@ from odfchain.odf.events import OffsetInterval
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
-from odfchain.transform.engine_protocol import serve
+from odfchain.transform.engine_protocol import EngineServer
 from odfchain.transform.engines import Executed
 
 PATIENCE = 30
@@ -150,7 +150,7 @@ def main() -> int:
     try:
         with (
             ended_by_sigterm(),
-            serve(engine, port=0, socket=args.socket, progress_interval=0.01) as server,
+            EngineServer(engine, port=0, socket=args.socket, progress_interval=0.01) as server,
         ):
             serve_until_ended(server, print_address=True, quiet=False)
     except KeyboardInterrupt:

@@ -21,10 +21,10 @@ from odfchain.odf.arrow_schema import (
     schema_of_event,
     to_arrow,
     with_extensions,
-    without_extensions,
 )
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.schema import format_ddl, parse_ddl
+from odfchain.slices.reader import without_extensions
 from tests.kit.support import conformance
 
 SIMPLE = [

@@ -22,8 +22,7 @@ from odfchain.errors import BadInputError, OdfchainError, OversizedInputError
 from odfchain.odf import events as ev
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.times import Timestamp
-from odfchain.slices.bounds import rows_at_a_time
-from odfchain.slices.reader import check_parquet, hash_parquet, open_parquet
+from odfchain.slices.reader import check_parquet, hash_parquet, open_parquet, rows_at_a_time
 from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.recorded_dataset import add, schema_event
 from tests.kit.support import FIXTURES, ROOT

@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odfchain.slices import runs
-from odfchain.slices.runs import Numbers, Run, RunLayout, cuts, row_sizes, rows_between, write_runs
+from odfchain.slices.ordering import Numbers
+from odfchain.spark import slice_runs as runs
+from odfchain.spark.slice_runs import Run, RunLayout, cuts, row_sizes, rows_between, write_runs
 
 SCHEMA = pa.schema(
     [

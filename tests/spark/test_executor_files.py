@@ -26,6 +26,7 @@ from odfchain.errors import (
     OdfchainError,
     TransferError,
 )
+from odfchain.ingest.ingesting import session_for_few
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import from_arrow
 from odfchain.odf.physical_hash import hash_bytes
@@ -42,7 +43,6 @@ from odfchain.spark.executor_files import (
 )
 from odfchain.spark.input_frames import parquet_frame, spark_path
 from odfchain.spark.jobs import explain
-from odfchain.spark.plans import session_for_few
 from odfchain.spark.types import physical_struct
 from odfchain.transfer import store_files
 from odfchain.transfer.store_files import StoreFiles

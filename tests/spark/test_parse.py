@@ -16,7 +16,7 @@ from odfchain.errors import SchemaError
 from odfchain.odf import schema as ds
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.times import java_format
-from odfchain.spark.parse import TextRules, parse_text
+from odfchain.spark.input_frames import TextRules, parse_text
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.progress import SILENT, SideBySide, WorkDone, shows_work, time_left
+from odfchain.progress import SILENT, SideBySide, WorkDone, shows_work
 from odfchain.spark import jobs
-from odfchain.spark.jobs import JavaStatus, Looking, Stage, Steps, Tally, _following, watched
+from odfchain.spark.jobs import JavaStatus, Looking, Stage, Steps, Tally, _following, time_left, watched
 from odfchain.spark.stage import write_ordered
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ def test_nobody_is_asked_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> 
     for progress in (SILENT, Looked(shows_work=False)):
         with watched(progress, STEPS), _following(session, "tag"):
             assert jobs._watch.get() is None
-            assert jobs.row_counter(session) is None
+            assert jobs.RowCounter.of(session).file is None
 
 
 def test_spark_connect_tells_by_itself() -> None:
@@ -319,10 +319,10 @@ def test_rows_are_counted_where_they_pass(tmp_path: Path) -> None:
     batches: Any = [SimpleNamespace(num_rows=3), SimpleNamespace(num_rows=4)]
     counter = tmp_path / "rows"
     counter.touch()
-    assert list(jobs.counted(iter(batches), str(counter))) == batches
+    assert list(jobs.RowCounter(str(counter)).counted(iter(batches))) == batches
     assert int.from_bytes(counter.read_bytes(), "little") == 7
     for missing in (None, str(tmp_path / "on" / "another" / "machine")):
-        assert list(jobs.counted(iter(batches), missing)) == batches
+        assert list(jobs.RowCounter(missing).counted(iter(batches))) == batches
 
 
 # --- Spark -----------------------------------------------------------------------------------------

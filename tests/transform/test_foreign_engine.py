@@ -24,7 +24,7 @@ from odfchain.odf.sources import TransformSql
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.text import printable
-from odfchain.transform.engine_protocol import serve
+from odfchain.transform.engine_protocol import EngineServer
 from odfchain.transform.engines import Executed, check_version
 from odfchain.workspace.config import TransformConfig
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -104,7 +104,7 @@ class NamedEngine(ForeignEngine):
 
 @contextmanager
 def foreign(workspace: Workspace, engine: ForeignEngine, compatible: str = "") -> Iterator[None]:
-    with serve(engine, port=0) as server:
+    with EngineServer(engine, port=0) as server:
         engines = f"engines: {{datafusion: '{server.address}'}}, compatibleVersions: [{compatible}]"
         settings = f"kind: WorkspaceConfig\nversion: 1\ncontent: {{transform: {{{engines}}}}}\n"
         (workspace.path / "config.yaml").write_text(settings)

@@ -1,34 +1,47 @@
-"""Sorted runs of rows as files, where slices are cut in them, and the rows of a slice in their order.
+"""Rows to as many slices as their size asks for, written side by side: each from its part of sorted runs.
 
-Rows that become several slices are first left by each task as runs: files with rows of one partition in
-order, first what orders them, in small blocks, then the columns of the slice, in large ones. Where a slice
-ends follows from the rows of all runs in their total order, and from nothing else: not from how many runs
-there are, nor from which row is in which. A run is read by ranges of bytes, wherever it is. Source: RFC-049.
+    each task puts its rows in order and leaves them as runs          no shuffle
+    the driver looks up in the runs where slices are cut             a few rows
+    each slice is put in order from its part of the runs, written    one task for each
+    and hashed
 
-The order is that of the engine: ascending by one column after the other, nulls first, NaN as the largest
-number, texts by their bytes.
+Runs are files with rows of one partition in order, first what orders them, in small blocks, then the columns
+of the slice, in large ones. Where a slice ends follows from the rows of all runs in their total order
+(`odfchain.slices.ordering`), and from nothing else: not from how many runs there are, nor from which row is
+in which. So what is recorded is the same for one task and for many. A run is read by ranges of bytes,
+wherever it is. Source: RFC-049.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 import itertools
-import math
+import pickle
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from odfchain.odf.enums import CORRECT_TO
-from odfchain.slices.bounds import BATCH_ROWS
+from odfchain.slices.ordering import Numbers, order_of, sort_value
+from odfchain.slices.reader import BATCH_ROWS
+from odfchain.slices.writer import SliceFacts, SliceSpec, write_slice
+from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, staged, translate_errors, worker_folder
+from odfchain.spark.jobs import explain, run_job, task_results
+from odfchain.spark.stage import batches_by_rows, given_columns
+from odfchain.spark.types import col
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 
 BATCH_BYTES = 64 << 20
 """Rows that are handed on together take no more than that, give or take one [bytes]."""
@@ -44,7 +57,6 @@ _RUN_ROWS, _RUN_BYTES = 1 << 20, 128 << 20
 # Of each row, that its offset and its system time take.
 _SYSTEM_BYTES = 16
 
-Numbers: TypeAlias = npt.NDArray[np.int64]
 Rows: TypeAlias = tuple[int, ...]
 """How many rows of each run, its first ones."""
 ReadBytes: TypeAlias = Callable[[int, int], pa.Buffer | bytes]
@@ -244,7 +256,7 @@ class Run:
     def key(self, row: int) -> tuple[Any, ...]:
         """The sort key of a row; comparable with those of other runs."""
         batch, within = self._at(row)
-        return tuple(_comparable(batch.column(column)[within]) for column in self._ordered)
+        return tuple(sort_value(batch.column(column)[within]) for column in self._ordered)
 
     def size_of(self, rows: int) -> int:
         """Sum of the sizes of the first rows [bytes]."""
@@ -275,72 +287,6 @@ class Run:
     def values(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The rows of an interval, with the columns of the slice."""
         return self._values.rows(start, end)
-
-
-# --- the order of rows ---------------------------------------------------------------------------------
-
-
-def order_of(rows: pa.Table, columns: Sequence[int | str]) -> Numbers:
-    """The positions of rows in the order of these columns; those that are equal in them stay as they are."""
-    # a select by numbers, because names may be there twice
-    chosen = rows.select(list(columns)).columns
-    if any(_has_items(column.type) for column in chosen):
-        keys = [tuple(map(_comparable, row)) for row in zip(*chosen, strict=True)]
-        return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
-    flat = [part for column in chosen for part in _flat(column)]
-    if not flat:
-        return np.arange(rows.num_rows)
-    names = [str(number) for number in range(len(flat))]
-    by = [(name, "ascending") for name in names]
-    indices: Numbers = pc.sort_indices(pa.table(flat, names=names), sort_keys=by).to_numpy()
-    return indices.astype(np.int64)
-
-
-def _has_items(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_has_items(field.type) for field in kind)
-    return bool(pa.types.is_nested(kind))
-
-
-def _flat(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """Columns without nulls that matter, without NaN and without parts, by which rows are ordered alike."""
-    if pa.types.is_null(column.type):
-        return
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if column.null_count:
-        yield column.is_valid()
-    if pa.types.is_struct(column.type):
-        for part in column.flatten():
-            yield from _flat(part)
-    elif pa.types.is_floating(column.type):  # Arrow sorts NaN next to the nulls
-        number = column.cast(pa.float64())
-        odd = pc.is_nan(number)
-        yield from (odd, pc.if_else(odd, pa.scalar(0.0), number))
-    else:
-        yield column
-
-
-def _comparable(value: pa.Scalar) -> Any:
-    """A value that Python orders as the engine does."""
-    if not value.is_valid:
-        return (False,)
-    kind = value.type
-    if pa.types.is_dictionary(kind):
-        return _comparable(value.value)
-    if pa.types.is_struct(kind):
-        return (True, tuple(_comparable(part) for part in value.values()))
-    if pa.types.is_nested(kind):
-        return (True, tuple(_comparable(item) for item in value.values))
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
-        return (True, value.as_buffer().to_pybytes())
-    if pa.types.is_temporal(kind):
-        return (True, value.value)
-    plain = value.as_py()
-    if pa.types.is_floating(kind):
-        odd = math.isnan(plain)
-        return (True, odd, 0 if odd else plain)
-    return (True, plain)
 
 
 # --- where slices are cut ------------------------------------------------------------------------------
@@ -496,3 +442,137 @@ def _gathered(parts: Sequence[_RowRange], firsts: Numbers, wanted: Numbers) -> p
     table = pa.Table.from_batches(pieces).combine_chunks()
     (batch,) = table.take(pa.array(local)).combine_chunks().to_batches() or [None]
     return batch
+
+
+# --- in tasks of Spark ---------------------------------------------------------------------------------
+
+
+def write_slices(
+    frame: DataFrame,
+    order: Sequence[str],
+    spec: SliceSpec,
+    max_bytes: int,
+    *,
+    file: str | None = None,
+    short: bool = False,
+    place: StoreFolder | None = None,
+) -> tuple[SliceFacts, ...]:
+    """Order the rows, write them as slices of about the same size, and return their facts in order.
+
+    The order is ascending, nulls first, and no two rows are alike in it. A slice has at most `max_bytes` of
+    values, give or take a row. For the rest as `odfchain.spark.stage.write_frame`; `spec` is of the first.
+    With a `place` the runs are in the store, too, for as long as this takes.
+    """
+    names = given_columns(spec)
+    columns = [*names, *(name for name in order if name not in names)]
+    operation = names.index(spec.vocabulary.operation_type_column)
+    layout = RunLayout(len(names), tuple(columns.index(name) for name in order), operation)
+    with contextlib.nullcontext("") if place is None else staged(place.files) as below:
+        into = spec.folder if place is None else StoreFolder(place.files, below)
+        runs = _task_runs(frame, columns, _RunsOfATask(layout, into), file=file, short=short)
+        try:
+            if not runs:
+                return ()
+            ends = cuts([_opened(run, place) for run in runs], max_bytes)
+            # what lookups need is not needed by who reads all
+            lean = tuple(replace(run, index=b"") for run in runs)
+            task = _WriteSlice(lean, tuple(names), (0,) * len(runs), tuple(ends), spec, place)
+            return tuple(task_results(frame.sparkSession, task, len(ends), file=file))
+        finally:
+            for run in runs if place is None else ():
+                Path(run.path).unlink(missing_ok=True)
+
+
+def _opened(run: RunFacts, place: StoreFolder | None) -> Run:
+    if place is None:
+        return Run.of_file(run)
+    read = functools.partial(place.files.read, run.path)
+    return Run(run, read, read)
+
+
+def _task_runs(
+    frame: DataFrame, columns: Sequence[str], write: _RunsOfATask, *, file: str | None, short: bool
+) -> list[RunFacts]:
+    # by position, as in `write_ordered`
+    numbered = frame.select(*[col(name).alias(f"c{index}") for index, name in enumerate(columns)])
+    session = frame.sparkSession
+    try:
+        with batches_by_rows(session) if short else contextlib.nullcontext():
+            rows = run_job(session, numbered.mapInArrow(write, "said binary").collect)
+    except Exception as error:
+        raise explain(error, file=file) from error
+    return [pickle.loads(row["said"]) for row in rows]  # noqa: S301 - by our own tasks
+
+
+@dataclass(frozen=True, slots=True)
+class _RunsOfATask:
+    """Leaves the rows of a task as runs; sent to the workers."""
+
+    layout: RunLayout
+    into: str | StoreFolder
+    """A folder that driver and workers see, or one in the store."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for facts in self._written(batches):
+            yield pa.RecordBatch.from_pydict({"said": [pickle.dumps(facts)]})
+
+    def _written(self, batches: Iterator[pa.RecordBatch]) -> Iterator[RunFacts]:
+        if isinstance(self.into, str):
+            yield from write_runs(batches, self.layout, self.into)
+            return
+        with translate_errors(), worker_folder() as folder:
+            for facts in write_runs(batches, self.layout, str(folder)):
+                path = Path(facts.path)
+                key = f"{self.into.key}/{path.name}"
+                self.into.files.put(path, key)
+                path.unlink()
+                yield replace(facts, path=key)
+
+
+@dataclass(frozen=True, slots=True)
+class _WriteSlice:
+    """Writes the slice of a number; sent to the workers."""
+
+    runs: tuple[RunFacts, ...]
+    names: tuple[str, ...]
+    start: Rows
+    ends: tuple[Rows, ...]
+    spec: SliceSpec
+    place: StoreFolder | None
+
+    def __call__(self, number: int) -> SliceFacts:
+        start, end = self.ends[number - 1] if number else self.start, self.ends[number]
+        spec = replace(self.spec, start_offset=self.spec.start_offset + sum(start))
+        if self.place is None:
+            return self._write([Run.of_file(run) for run in self.runs], start, end, spec)
+        with worker_folder() as folder:
+            runs = [
+                _brought(self.place.files, run, first, last, folder / str(n))
+                for n, (run, first, last) in enumerate(zip(self.runs, start, end, strict=True))
+            ]
+            facts = self._write(runs, start, end, replace(spec, folder=str(folder)))
+            self.place.files.put(Path(facts.path), f"{self.place.key}/{facts.physical_hash}")
+            return replace(facts, path="")
+
+    def _write(self, runs: list[Run], start: Rows, end: Rows, spec: SliceSpec) -> SliceFacts:
+        batches = rows_between(runs, start, end)
+        facts = write_slice((batch.rename_columns(self.names) for batch in batches), spec)
+        assert facts is not None  # noqa: S101 - slices are not empty
+        return facts
+
+
+def _brought(files: ExecutorFiles, run: RunFacts, start: int, end: int, target: Path) -> Run:
+    def ranged(blocks: RunBlocks, first: int, suffix: str) -> ReadBytes:
+        low, high = blocks.around(first, end)
+        path = target.with_suffix(suffix)
+        files.copy(run.path, low, high, path)
+        return mapped(path, low)
+
+    if start == end:
+        return Run(run, _nothing, _nothing)
+    # the row before the interval, too: it has the sum of all sizes up to there
+    return Run(run, ranged(run.keys, max(0, start - 1), ".keys"), ranged(run.values, start, ".values"))
+
+
+def _nothing(_start: int, _end: int) -> bytes:
+    raise AssertionError("no row of it is in the slice")
