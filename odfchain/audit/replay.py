@@ -37,7 +37,7 @@ from odfchain.odf.transform_options import unmarked
 from odfchain.progress import Progress, SideBySide
 from odfchain.slices.reader import hash_parquet
 from odfchain.transform.engines import address_of, rules_of
-from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, execute_step
+from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, StepRun
 from odfchain.transform.planner import RecordedStep, plan_recorded
 from odfchain.workspace.config import TransformConfig
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -211,7 +211,8 @@ def _replayed(
 ) -> _Outcome:
     try:
         with dataset.staging() as folder:
-            done = execute_step(recorded.step, dataset, engine, folder, recorded.system_time, progress)
+            run = StepRun(dataset, engine, folder, recorded.system_time, progress)
+            done = run.execute(recorded.step)
             differences = list(_differences(dataset, recorded, done))
             notes = tuple(_checkpoint_notes(recorded, done, done.version or name))
             if done.version is not None:

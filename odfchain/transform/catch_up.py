@@ -12,12 +12,10 @@ Each commit is one transaction: what was committed stays when a later one fails.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
@@ -37,8 +35,8 @@ from odfchain.slices.reader import read_footer
 from odfchain.slices.state import SliceFile
 from odfchain.slices.writer import notes_on_cut_times
 from odfchain.text import first_line
-from odfchain.transform.engines import InProcessEngine, TransformEngine
-from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, build_request, execute_step
+from odfchain.transform.engines import InProcessEngine
+from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, StepRun
 from odfchain.transform.planner import PlannedStep, UpToDate, plan_next, read_backlog
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -251,7 +249,7 @@ def _next(
     system_time = state.next_system_time(options.system_time)
     with dataset.staging() as folder:
         engine = engines(unmarked(step.transform.transform))
-        run = StepRun(dataset, engine, folder, system_time, options.system_columns, progress)
+        run = StepRun(dataset, engine, folder, system_time, progress, options.system_columns)
         done = _executed_steps(run, step, options.slice_bytes)
         _check_taken_back(dataset, state, done, progress)
         events = _events(state, done)
@@ -357,28 +355,14 @@ _MOST_AT_ONCE = 64
 """Threads that wait for Spark [count]."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepRun:
-    """Context for executing steps; nothing is committed."""
-
-    dataset: DatasetFiles
-    engine: TransformEngine
-    folder: Path
-    """An empty one, for what is staged."""
-    system_time: Timestamp
-    system_columns: SystemColumns
-    progress: Progress
-
-
 def _executed_steps(
     run: StepRun, step: PlannedStep, max_bytes: int
 ) -> list[tuple[PlannedStep, ExecutedStep]]:
     """The step, or several in its place whose slices have about `max_bytes` of values, executed."""
     steps = _cut(run, step, max_bytes) if max_bytes else [step]
     if len(steps) == 1:
-        return [(step, _execute_one(run, step, run.folder, run.progress))]
-    work = [functools.partial(_execute_one, run, each) for each in steps]
-    done = _side_by_side(run, "Computing", work)
+        return [(step, run.execute(step, to_commit=True))]
+    done = _side_by_side(run, "Computing", steps, lambda part, each: part.execute(each, to_commit=True))
     known = step.prev_watermark
     settled = []
     for each, following, executed in zip(steps, [*steps[1:], None], done, strict=True):
@@ -396,12 +380,6 @@ def _executed_steps(
     for note in notes_on_cut_times(finer):
         run.progress.note(note)
     return settled
-
-
-def _execute_one(run: StepRun, step: PlannedStep, folder: Path, progress: Progress) -> ExecutedStep:
-    return execute_step(
-        step, run.dataset, run.engine, folder, run.system_time, progress, run.system_columns, to_commit=True
-    )
 
 
 # --- where a step is cut -------------------------------------------------------------------------------
@@ -422,9 +400,12 @@ def _cut(run: StepRun, step: PlannedStep, max_bytes: int) -> list[PlannedStep]:
     if len(pieces) < 2 or not isinstance(run.engine, InProcessEngine):
         return [step]
     planned = step.cut_after(run.dataset, [piece.end for piece in pieces[:-1]])
-    work = [functools.partial(_rows_of, run, run.engine, each) for each in planned]
-    notes: dict[str, None] = {}
-    counts = [rows for rows in _side_by_side(run, "Counting", work, notes) if rows is not None]
+    engine, notes = run.engine, dict[str, None]()
+
+    def rows_of(part: StepRun, each: PlannedStep) -> int | None:
+        return engine.rows_of(part.request(each), progress=part.progress)
+
+    counts = [rows for rows in _side_by_side(run, "Counting", planned, rows_of, notes) if rows is not None]
     for note in notes:
         run.progress.note(note)
     if len(counts) < len(pieces):
@@ -477,16 +458,6 @@ def _pieces(step: PlannedStep, max_bytes: int) -> list[_Piece]:
     return found
 
 
-def _rows_of(
-    run: StepRun, engine: InProcessEngine, step: PlannedStep, folder: Path, progress: Progress
-) -> int | None:
-    request = build_request(
-        step, run.dataset, folder, system_time=run.system_time,
-        new_data_path=folder / "data", new_checkpoint_path=folder / "checkpoint",
-    )  # fmt: skip
-    return engine.rows_of(request, progress=progress)
-
-
 # --- side by side --------------------------------------------------------------------------------------
 
 
@@ -503,20 +474,22 @@ class _Noted(Silent):
 def _side_by_side(
     run: StepRun,
     phase: str,
-    work: Sequence[Callable[[Path, Progress], T]],
+    steps: Sequence[PlannedStep],
+    work: Callable[[StepRun, PlannedStep], T],
     notes: dict[str, None] | None = None,
 ) -> list[T]:
-    # each piece of work has a folder of its own; results keep the order
-    run.progress.phase(phase, len(work))
+    # each step has a folder of its own; results keep the order
+    run.progress.phase(phase, len(steps))
     together = SideBySide(run.progress, phase)
     tasks = run.engine.tasks() if isinstance(run.engine, InProcessEngine) else 1
-    with JobThreads(min(len(work), tasks, _MOST_AT_ONCE)) as threads:
+    with JobThreads(min(len(steps), tasks, _MOST_AT_ONCE)) as threads:
         waiting = []
-        for number, each in enumerate(work):
+        for number, each in enumerate(steps):
             folder = run.folder / f"{phase.lower()}-{number}"
             folder.mkdir()
             progress = together.part() if notes is None else _Noted(notes)
-            waiting.append(threads.submit(each, folder, progress))
+            part = dataclasses.replace(run, folder=folder, progress=progress)
+            waiting.append(threads.submit(work, part, each))
         found = []
         for future in waiting:
             found.append(future.result())

@@ -35,7 +35,7 @@ from odfchain.odf.schema import DataSchema, format_type
 from odfchain.odf.sources import SqlQueryStep, Transform
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import unmarked
-from odfchain.progress import SILENT, Progress
+from odfchain.progress import Progress
 from odfchain.slices.reader import ParquetSource, data_batches, first_gap, open_parquet
 from odfchain.slices.state import SliceFile, Walk, hashed_rows, takes_back
 from odfchain.slices.writer import (
@@ -53,40 +53,6 @@ from odfchain.transform.engines import Executed, InProcessEngine, TransformEngin
 from odfchain.transform.planner import PlannedInput, PlannedStep
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import SystemColumns
-
-# The request of a planned step: its files, and names for new ones (specification "TransformRequest",
-# "TransformRequestInput").
-
-
-def build_request(
-    step: PlannedStep,
-    dataset: DatasetFiles,
-    folder: Path,
-    *,
-    system_time: Timestamp,
-    new_data_path: Path,
-    new_checkpoint_path: Path,
-) -> TransformRequest:
-    """The request for a step; every file that it names was hashed, or is new and lies in `folder`."""
-    # the watermark known before the step comes first, so that an engine without memory is held back by idle
-    # inputs, too
-    checkpoint = step.read_checkpoint
-    return TransformRequest(
-        dataset_id=dataset.id,
-        dataset_alias=dataset.alias,
-        system_time=system_time,
-        vocab=step.vocabulary,
-        transform=normalized(step.transform.transform),
-        query_inputs=tuple(
-            _input(item, folder / f"schema-{index}.parquet") for index, item in enumerate(step.inputs)
-        ),
-        next_offset=step.next_offset,
-        prev_checkpoint_path=(
-            str(dataset.checkpoints.verified_path(checkpoint.physical_hash)) if checkpoint else None
-        ),
-        new_checkpoint_path=str(new_checkpoint_path),
-        new_data_path=str(new_data_path),
-    )
 
 
 def normalized(transform: Transform) -> Transform:
@@ -172,107 +138,114 @@ class ExecutedStep:
         )
 
 
-def execute_step(
-    step: PlannedStep,
-    dataset: DatasetFiles,
-    engine: TransformEngine,
-    folder: Path,
-    system_time: Timestamp,
-    progress: Progress = SILENT,
-    system_columns: SystemColumns = SystemColumns.SPECIFICATION,
-    *,
-    to_commit: bool = False,
-) -> ExecutedStep:
-    """Execute a step in `folder` and check what the engine made; nothing is committed."""
-    # what is to be committed may already be in the workspace's store
-    data, checkpoint = folder / "data", folder / "checkpoint"
-    request = build_request(
-        step, dataset, folder, system_time=system_time, new_data_path=data, new_checkpoint_path=checkpoint
-    )
-    wanted = step.schema
-    if wanted is None and system_columns is not SystemColumns.SPECIFICATION:
-        wanted = DataSchema(fields=system_columns.numbers(step.vocabulary))  # the rest is the result's
-    if to_commit and step.output is None and isinstance(engine, InProcessEngine):
-        engine = engine.keeping(dataset.keys("data"))
-    executed = engine.execute(request, schema=wanted, progress=progress)
-    progress.phase("Checking")
-    facts, schema = _checked(step, executed, data, folder, system_time, system_columns)
-    made_here = facts is not None and facts is executed.facts
-    if step.output is not None and schema is not None:
-        progress.phase("Comparing with the output so far")
-        facts = _difference(step, dataset, facts, schema, folder, system_time)
-    new_data = None
-    if facts is not None:
-        data = Path(facts.path)
-        new_data = facts.slice_at(step.next_offset)
-    kept, written = (step.read_checkpoint if executed.keeps_checkpoint else None), None
-    if checkpoint.exists():
-        name, size = hash_file(checkpoint)
-        kept, written = Checkpoint(physical_hash=name, size=size), checkpoint
-    known = [w for w in (executed.watermark, step.prev_watermark) if w is not None]
-    mark = max(known, default=None)
-    return ExecutedStep(
-        schema,
-        new_data,
-        facts,
-        kept,
-        mark,
-        data,
-        written,
-        executed.takes_back_own or step.output is not None,
-        made_here,
-        executed.put_since,
-        executed.version,
-    )
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """Where and by which engine steps are executed; nothing is committed."""
 
+    dataset: DatasetFiles
+    engine: TransformEngine
+    folder: Path
+    """An empty one, for what is staged."""
+    system_time: Timestamp
+    progress: Progress
+    system_columns: SystemColumns = SystemColumns.SPECIFICATION
 
-def _checked(
-    step: PlannedStep,
-    executed: Executed,
-    data: Path,
-    folder: Path,
-    system_time: Timestamp,
-    system_columns: SystemColumns,
-) -> tuple[SliceFacts | None, DataSchema | None]:
-    # the output is checked, and rewritten where its form is not the declared one
-    interval, vocabulary = executed.offset_interval, step.vocabulary
-    if interval is None and not data.exists():
-        return None, step.schema
-    grown = _grown(step, executed, data)
-    found = check_output(
-        data, vocabulary=vocabulary, schema=grown, interval=interval, system_time=system_time
-    )
-    schema = grown or found
-    if grown is None and system_columns is not SystemColumns.SPECIFICATION:
-        schema = system_columns.of(found, vocabulary)  # engines elsewhere choose types of their own
-    if interval is None:
-        return None, schema
-    if executed.facts is not None:
-        return executed.facts, schema
-    if found == schema:
-        return measure(data, vocabulary), schema
-    return rewrite(data, schema, vocabulary, interval.start, system_time.epoch_ms, folder), schema
+    def request(self, step: PlannedStep) -> TransformRequest:
+        """The request for a step; every file that it names was hashed, or is new and lies in the folder.
 
+        Source: specification "TransformRequest", "TransformRequestInput".
+        """
+        # the watermark known before the step comes first, so that an engine without memory is held back by
+        # idle inputs, too
+        dataset, folder, checkpoint = self.dataset, self.folder, step.read_checkpoint
+        return TransformRequest(
+            dataset_id=dataset.id,
+            dataset_alias=dataset.alias,
+            system_time=self.system_time,
+            vocab=step.vocabulary,
+            transform=normalized(step.transform.transform),
+            query_inputs=tuple(
+                _input(item, folder / f"schema-{index}.parquet") for index, item in enumerate(step.inputs)
+            ),
+            next_offset=step.next_offset,
+            prev_checkpoint_path=(
+                str(dataset.checkpoints.verified_path(checkpoint.physical_hash)) if checkpoint else None
+            ),
+            new_checkpoint_path=str(folder / "checkpoint"),
+            new_data_path=str(folder / "data"),
+        )
 
-def _difference(
-    step: PlannedStep,
-    dataset: DatasetFiles,
-    facts: SliceFacts | None,
-    schema: DataSchema,
-    folder: Path,
-    system_time: Timestamp,
-) -> SliceFacts | None:
-    names = step.vocabulary
-    earlier = [
-        SliceFile(dataset.data.verified_path(item.physical_hash), names, item.offset_interval)
-        for item in step.output or ()
-    ]
-    made = None
-    if facts is not None:
-        interval = OffsetInterval(start=step.next_offset, end=step.next_offset + facts.rows - 1)
-        made = SliceFile(Path(facts.path), names, interval)
-    spec = SliceSpec.of(schema, names, step.next_offset, system_time.epoch_ms, folder)
-    return write_difference(earlier, made, schema, spec)
+    def execute(self, step: PlannedStep, *, to_commit: bool = False) -> ExecutedStep:
+        """The step, executed; what the engine made is checked."""
+        # what is to be committed may already be in the workspace's store
+        data, checkpoint = self.folder / "data", self.folder / "checkpoint"
+        engine, wanted = self.engine, step.schema
+        if wanted is None and self.system_columns is not SystemColumns.SPECIFICATION:
+            # the rest is the result's
+            wanted = DataSchema(fields=self.system_columns.numbers(step.vocabulary))
+        if to_commit and step.output is None and isinstance(engine, InProcessEngine):
+            engine = engine.keeping(self.dataset.keys("data"))
+        executed = engine.execute(self.request(step), schema=wanted, progress=self.progress)
+        self.progress.phase("Checking")
+        facts, schema = self._checked(step, executed, data)
+        made_here = facts is not None and facts is executed.facts
+        if step.output is not None and schema is not None:
+            self.progress.phase("Comparing with the output so far")
+            facts = self._difference(step, facts, schema)
+        kept, written = (step.read_checkpoint if executed.keeps_checkpoint else None), None
+        if checkpoint.exists():
+            name, size = hash_file(checkpoint)
+            kept, written = Checkpoint(physical_hash=name, size=size), checkpoint
+        known = [w for w in (executed.watermark, step.prev_watermark) if w is not None]
+        return ExecutedStep(
+            schema,
+            None if facts is None else facts.slice_at(step.next_offset),
+            facts,
+            kept,
+            max(known, default=None),
+            data if facts is None else Path(facts.path),
+            written,
+            executed.takes_back_own or step.output is not None,
+            made_here,
+            executed.put_since,
+            executed.version,
+        )
+
+    def _checked(
+        self, step: PlannedStep, executed: Executed, data: Path
+    ) -> tuple[SliceFacts | None, DataSchema | None]:
+        # the output is checked, and rewritten where its form is not the declared one
+        interval, vocabulary, now = executed.offset_interval, step.vocabulary, self.system_time
+        if interval is None and not data.exists():
+            return None, step.schema
+        grown = _grown(step, executed, data)
+        found = check_output(data, vocabulary=vocabulary, schema=grown, interval=interval, system_time=now)
+        schema = grown or found
+        if grown is None and self.system_columns is not SystemColumns.SPECIFICATION:
+            # engines elsewhere choose types of their own
+            schema = self.system_columns.of(found, vocabulary)
+        if interval is None:
+            return None, schema
+        if executed.facts is not None:
+            return executed.facts, schema
+        if found == schema:
+            return measure(data, vocabulary), schema
+        return rewrite(data, schema, vocabulary, interval.start, now.epoch_ms, self.folder), schema
+
+    def _difference(
+        self, step: PlannedStep, facts: SliceFacts | None, schema: DataSchema
+    ) -> SliceFacts | None:
+        names = step.vocabulary
+        earlier = [
+            SliceFile(self.dataset.data.verified_path(item.physical_hash), names, item.offset_interval)
+            for item in step.output or ()
+        ]
+        made = None
+        if facts is not None:
+            interval = OffsetInterval(start=step.next_offset, end=step.next_offset + facts.rows - 1)
+            made = SliceFile(Path(facts.path), names, interval)
+        spec = SliceSpec.of(schema, names, step.next_offset, self.system_time.epoch_ms, self.folder)
+        return write_difference(earlier, made, schema, spec)
 
 
 def _grown(step: PlannedStep, executed: Executed, data: Path) -> DataSchema | None:

@@ -15,7 +15,8 @@ from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow
 from odfchain.odf.engine_messages import TransformRequest, Watermark
 from odfchain.odf.sources import SqlQueryStep, TransformSql
-from odfchain.transform.execute import build_request, normalized, write_empty_parquet
+from odfchain.progress import SILENT
+from odfchain.transform.execute import StepRun, normalized, write_empty_parquet
 from odfchain.transform.planner import PlannedStep
 from tests.kit.derivation import Derived, Root, at, on_disk, schema_of
 
@@ -36,9 +37,9 @@ def derived(tmp_path: Path, numbers: Root) -> Derived:
     return Derived(numbers, other, files=on_disk(tmp_path, "derived"))
 
 
-def request_of(derived: Derived, step: PlannedStep, folder: Path, **more: Any) -> TransformRequest:
-    paths: dict[str, Any] = {"new_data_path": folder / "data", "new_checkpoint_path": folder / "checkpoint"}
-    return build_request(step, derived.files, folder, system_time=at(99), **(paths | more))
+def request_of(derived: Derived, step: PlannedStep, folder: Path) -> TransformRequest:
+    engine: Any = None
+    return StepRun(derived.files, engine, folder, at(99), SILENT).request(step)
 
 
 def test_a_request_names_the_files_of_the_step(numbers: Root, derived: Derived, staging: Path) -> None:
