@@ -36,9 +36,20 @@ from odfchain.query.sql_text import (
     usage,
     wrong_count,
 )
-from odfchain.slices.condition_visitor import NULL, UNKNOWN, ConditionVisitor, Parts
 from odfchain.slices.footers import Value, quoted
-from odfchain.slices.skipping import AnyOf, Condition, Every, Group, Test, group_of, value_for
+from odfchain.slices.skipping import (
+    NULL,
+    UNKNOWN,
+    AnyOf,
+    Condition,
+    ConditionVisitor,
+    Every,
+    Group,
+    Parts,
+    Test,
+    group_of,
+    value_for,
+)
 from odfchain.storage import fsio
 from odfchain.text import excerpt, located, one_line
 

@@ -34,9 +34,9 @@ from odfchain.query.sql_text import (
     wrong_count,
 )
 from odfchain.slices import skipping
-from odfchain.slices.condition_visitor import UNKNOWN, ConditionVisitor, Parts
 from odfchain.slices.footers import Value, file_stats, stats_text
 from odfchain.slices.footers import quoted as quoted_column
+from odfchain.slices.skipping import UNKNOWN, ConditionVisitor, Parts
 from odfchain.spark import query_rules as functions
 from odfchain.spark.executor_files import files_of, give_files
 from odfchain.spark.jobs import explain, run_job, task_results

@@ -20,12 +20,15 @@ from sqlglot.dialects.spark import Spark
 
 from odfchain.errors import InvalidIdError, QueryError
 from odfchain.odf.times import Timestamp
-from odfchain.slices.condition_visitor import NULL, UNKNOWN, ConditionVisitor, Parts
 from odfchain.slices.footers import Value, quoted
 from odfchain.slices.skipping import (
     MAYBE,
+    NULL,
+    UNKNOWN,
     Condition,
+    ConditionVisitor,
     Group,
+    Parts,
     Test,
     group_of,
     understood,

@@ -17,10 +17,11 @@ import datetime as dt
 import enum
 import math
 import struct
-from collections.abc import Callable, Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -332,3 +333,72 @@ def may_hold(statistics: Any, values: Sequence[Any]) -> bool:
 
 def _comparable(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
+
+
+# Conditions of SQL as tests of columns: one rule for the trees of every parser and engine. An adapter says
+# what a node is, and which columns and values are in it. What it does not know is `MAYBE`.
+
+Parts: TypeAlias = tuple[Any, ...]
+"""The kind of a node (a `Test`, or one of the words in `condition`), then what it is made of."""
+UNKNOWN: Parts = (None,)
+NULL = object()
+"""The value of a literal that is null."""
+
+
+class ConditionVisitor(ABC):
+    """Makes the condition that a tree means; `types` are those of the columns, by their path."""
+
+    types: Mapping[str, pa.DataType]
+
+    @abstractmethod
+    def parts(self, node: Any) -> Parts:
+        """What a node is; `UNKNOWN` for others."""
+
+    @abstractmethod
+    def path(self, node: Any) -> str | None:
+        """The path of the column that a node is; None where it is none of `types`."""
+
+    @abstractmethod
+    def value(self, node: Any, kind: pa.DataType) -> Any:
+        """A literal as a bound of a column of this type; `NULL`, or None for what only the engine knows."""
+
+    def condition(self, node: Any, *, negated: bool = False) -> Condition:
+        """The tests that a node makes; `negated`: of its contrary."""
+        kind, *parts = self.parts(node)
+        match kind:
+            case "not":
+                return self.condition(parts[0], negated=not negated)
+            case "and" | "or":
+                sides = tuple(self.condition(side, negated=negated) for side in parts)
+                return Every(sides) if (kind == "and") is not negated else AnyOf(sides)
+            case "in" | "not in":
+                path, other = self.path(parts[0]), (kind == "not in") is not negated
+                tests = tuple(self._test(Test.NE if other else Test.EQ, path, item) for item in parts[1:])
+                return Every(tests) if other else AnyOf(tests)
+            case Test.BEGINS:
+                return MAYBE if negated else self._begins(*parts)
+            case Test():
+                test = INVERSE[kind] if negated else kind
+                path = self.path(parts[0])
+                if test in (Test.NULL, Test.VALUE):
+                    return MAYBE if path is None else ColumnTest(path, test)
+                if path is not None:
+                    return self._test(test, path, parts[1])
+                return self._test(TURNED.get(test, test), self.path(parts[1]), parts[0])
+        return MAYBE
+
+    def _begins(self, column: Any, pattern: str) -> Condition:
+        path = self.path(column)
+        if path is None or group_of(self.types[path]) is not Group.TEXT:
+            return MAYBE
+        most = min((pattern.index(sign) for sign in "%_\\" if sign in pattern), default=len(pattern))
+        return ColumnTest(path, Test.BEGINS, Group.TEXT, pattern[:most])
+
+    def _test(self, test: Test, path: str | None, literal: Any) -> Condition:
+        if path is None:
+            return MAYBE
+        kind = self.types[path]
+        value = self.value(literal, kind)
+        if value is NULL:
+            return ColumnTest(path, test)
+        return MAYBE if value is None else ColumnTest(path, test, group_of(kind), value)

@@ -23,9 +23,8 @@ from odfchain.odf.transform_options import OWN_ENGINE
 from odfchain.spark.executor_files import files_of, give_files
 from odfchain.spark.jobs import on_a_thread
 from odfchain.spark.plans import is_remote, jvm_of, walker_of
-from odfchain.spark.query_gate import DateGuard, Gate
+from odfchain.spark.query_gate import DateGuard, Gate, TableSize
 from odfchain.spark.query_refusals import ONE_SELECT, QueryStep, step_labels, translate_spark_errors
-from odfchain.spark.query_size import TableSize
 from odfchain.spark.session import SQL_SETTINGS, give_judge, judge_of
 from odfchain.spark.types import quoted
 from odfchain.text import excerpt, located, one_line

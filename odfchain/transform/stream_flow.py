@@ -9,7 +9,8 @@ is computed with and without the changes, and the difference is emitted.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -551,15 +552,26 @@ def _side(
 
 
 def _result(flow: Flow, op: ops.IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
+    pairs = functools.partial(_pairs, flow, op, left, right)
+    return _with_alone(op, left, right, pairs, functools.partial(_alone, flow, op))
+
+
+def _with_alone(
+    op: ops.IntervalJoin,
+    left: _JoinSide,
+    right: _JoinSide,
+    pairs: Callable[[], DataFrame],
+    alone: Callable[[_JoinSide, _JoinSide, str], DataFrame],
+) -> DataFrame:
+    # the pairs, and the rows that an outer join keeps without a partner
     if op.kind in ("LeftSemi", "LeftAnti"):
-        return _alone(flow, op, left, right, op.kind)
-    pairs = _pairs(flow, op, left, right)
+        return alone(left, right, op.kind)
+    found = pairs()
     if op.kind in ("LeftOuter", "FullOuter"):
-        pairs = pairs.union(_padded(_alone(flow, op, left, right, "LeftAnti"), pairs, 0))
+        found = found.union(_padded(alone(left, right, "LeftAnti"), found, 0))
     if op.kind in ("RightOuter", "FullOuter"):
-        start = len(left.child.node.output)
-        pairs = pairs.union(_padded(_alone(flow, op, right, left, "LeftAnti"), pairs, start))
-    return pairs.coalesce(1)
+        found = found.union(_padded(alone(right, left, "LeftAnti"), found, len(left.child.node.output)))
+    return found.coalesce(1)
 
 
 def _pairs(flow: Flow, op: ops.IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
@@ -573,22 +585,15 @@ def _pairs(flow: Flow, op: ops.IntervalJoin, left: _JoinSide, right: _JoinSide) 
 
 
 def _total(flow: Flow, op: ops.IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
+    def pairs() -> DataFrame:
+        one, other = left.plan(flow, left.everything), right.plan(flow, right.everything)
+        return flow.catalyst.frame(flow.catalyst.join(op.node, one, other, "Inner"))
+
     def alone(side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
         clear = side.everything.where(side.resolved(side.partner.now, side.everything))
         return _matched(flow, op, side, clear, other, kind)
 
-    # pairs, and rows that are known to be alone
-    if op.kind in ("LeftSemi", "LeftAnti"):
-        return alone(left, right, op.kind)
-    plan = flow.catalyst.join(
-        op.node, left.plan(flow, left.everything), right.plan(flow, right.everything), "Inner"
-    )
-    found = flow.catalyst.frame(plan)
-    if op.kind in ("LeftOuter", "FullOuter"):
-        found = found.union(_padded(alone(left, right, "LeftAnti"), found, 0))
-    if op.kind in ("RightOuter", "FullOuter"):
-        found = found.union(_padded(alone(right, left, "LeftAnti"), found, len(left.child.node.output)))
-    return found.coalesce(1)
+    return _with_alone(op, left, right, pairs, alone)
 
 
 def _alone(flow: Flow, op: ops.IntervalJoin, side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:

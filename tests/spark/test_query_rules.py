@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from odfchain.spark.query_gate import shown_count
 from odfchain.spark.query_refusals import (
     deciding_arguments,
     has_text,
@@ -20,7 +21,6 @@ from odfchain.spark.query_refusals import (
     times_in,
     unformatted,
 )
-from odfchain.spark.query_size import shown_count
 
 
 def array(element: Any) -> dict[str, Any]:
