@@ -48,11 +48,11 @@ from odfchain.spark.stage import write_frame
 from odfchain.spark.types import result_schema
 from odfchain.text import counted
 from odfchain.transform import archive
-from odfchain.transform.checked_query import InputRows, Query, StepContext, StepInput
+from odfchain.transform.checked_query import Query, StepContext
 from odfchain.transform.engines import EngineRules, Executed, engine_version, rules_of
 from odfchain.transform.operators import Catalyst, QueryKind
 from odfchain.transform.retracting import OPERATION, FinalTables, RetractingFlow, Tables
-from odfchain.transform.step_files import KeyOf, StepFiles
+from odfchain.transform.step_files import InputRows, KeyOf, StepFiles, StepInput
 from odfchain.transform.stream_flow import Flow, StepMemory
 
 if TYPE_CHECKING:
