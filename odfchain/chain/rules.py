@@ -387,7 +387,7 @@ def _members_fit(declared: ds.DataTypeStruct, found: ds.DataTypeStruct, *, older
 
 
 def as_stored(found: ds.DataType) -> ds.DataType:
-    # like `stored`, but engines are asked for UTC: another zone in their file is a difference
+    """The type as `stored`; engines are asked for UTC, so another zone in their file is a difference."""
     zone = found.timezone if isinstance(found, ds.DataTypeTimestamp) else None
     return ds.stored(canonical(found)) if zone in (None, "", "UTC", "+00:00") else found
 
