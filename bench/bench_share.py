@@ -27,10 +27,10 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.schema import DataField, DataSchema, DataTypeInt64
 from odfchain.odf.times import Timestamp
 from odfchain.storage.local import HEAD
-from odfchain.transfer.folder_peer import HintCache
+from odfchain.storage.public_layout import HINT_KEY, PeerUrl
 from odfchain.transfer.open_peer import open_peer
-from odfchain.transfer.public_layout import HINT_KEY, PeerUrl
 from odfchain.transfer.pulling import SyncOutcome, pull_dataset
+from odfchain.transfer.server_app import HintCache
 from odfchain.workspace.dataset_files import PUBLIC_FOLDERS, DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 

@@ -33,9 +33,9 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.schema import DataField, DataSchema, DataTypeInt64
 from odfchain.odf.times import Timestamp
+from odfchain.storage.store import RawBlock
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.block_batch import packed
-from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.smart_messages import PulledBlocks, text_of
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles

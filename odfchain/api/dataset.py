@@ -542,11 +542,11 @@ class Dataset(Branching, Readable, Upkeep):
             TransferError, CorruptedPeerError: no place has a slice unchanged.
         """
         from odfchain.assets.objects import StoreOptions
-        from odfchain.transfer.slice_locks import LockPeer
+        from odfchain.transfer.slice_locks import LockTransport
 
         chosen = stores or StoreOptions()
         where = chosen.stores(Path.cwd(), ours=True)  # files are judged as those of their locks
-        peer = LockPeer([(lock, lock.stores(chosen)) for lock in locks], self._files, where)
+        peer = LockTransport([(lock, lock.stores(chosen)) for lock in locks], self._files, where)
         parallel = parallel or self._workspace._sharing.config.parallel
         return peer.bring(parallel=parallel, progress=progress)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
     from odfchain.ingest.ingesting import InputOutcome
     from odfchain.ingest.polling import FetchAhead, PullOptions, PullOutcome
-    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain.storage.public_layout import PeerUrl
     from odfchain.transfer.pulling import SyncOutcome
     from odfchain.transform.catch_up import StepOutcome, TransformOutcome
 

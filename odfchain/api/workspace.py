@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from odfchain.query.answers import Answer
     from odfchain.query.resolved_tables import CheckedSlices
     from odfchain.query.results import QueryResult
+    from odfchain.storage.public_layout import PeerUrl
     from odfchain.transfer.access_tokens import AccessToken, NewToken
-    from odfchain.transfer.public_layout import PeerUrl
     from odfchain.transfer.repositories import Repositories, RepositoryEntry
     from odfchain.transfer.sharing import Sharing
     from odfchain.transform.validate import Checker, StateChange
@@ -68,10 +68,10 @@ def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
     """A workspace folder; the `store` is a workspace from now on, if it was none."""
     if store is None:
         return WorkspaceFiles.init(parent, exists_ok=exists_ok, connect=connect)
-    from odfchain.transfer.object_peer import place_of
+    from odfchain.storage.bucket_store import place_of
+    from odfchain.storage.public_layout import PeerUrl
     from odfchain.transfer.object_workspace import make_workspace_at
     from odfchain.transfer.open_peer import NamedStores
-    from odfchain.transfer.public_layout import PeerUrl
 
     url = PeerUrl.parse(store)
     place_of(url)

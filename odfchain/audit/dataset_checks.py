@@ -74,6 +74,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.local import HEAD
+from odfchain.storage.public_layout import signature_key
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_records
@@ -310,7 +311,7 @@ class _ReadAhead:
 
 
 def _check_signature(run: Run, *, required: bool) -> None:
-    path, dataset_id = run.dataset.folder / signed_heads.signature_key(run.dataset.ref), run.dataset_id
+    path, dataset_id = run.dataset.folder / signature_key(run.dataset.ref), run.dataset_id
     if dataset_id is None or not run.chain.blocks:
         run.report.skip(
             [SIGNATURE], "the dataset's id is not known: its chain cannot be followed to its Seed"

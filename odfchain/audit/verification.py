@@ -16,7 +16,6 @@ from odfchain.audit.chain_checks import Run
 from odfchain.audit.dataset_checks import VerifyOptions, examine, is_trusted
 from odfchain.audit.input_claims import missing_input
 from odfchain.audit.report import CHECKS, FAULTY, PHYSICAL, PRESENT, REPLAY, Fault, Report
-from odfchain.chain.signed_heads import SignedFile
 from odfchain.chain.signed_lines import AUDITS, AttestationLine, SnapshotKind, read_attestations
 from odfchain.chain.statements import (
     Attestation,
@@ -39,9 +38,9 @@ from odfchain.odf.times import Timestamp
 from odfchain.profiles.published import published
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
+from odfchain.storage.public_layout import HEAD_KEY, ObjectKey, ObjectKind, SignedFile
+from odfchain.storage.store import Store
 from odfchain.text import one_line
-from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
 from odfchain.transfer.sharing import Sharing
 from odfchain.transfer.signed_statements import SignaturePolicy, read_offer
 from odfchain.transfer.slice_files import DataObject, objects_of
@@ -301,7 +300,7 @@ class RemoteCopy:
 
 @contextmanager
 def remote_copy(
-    peer: Peer,
+    peer: Store,
     alias: DatasetAlias,
     base: Path,
     progress: Progress,
@@ -334,7 +333,7 @@ def remote_copy(
         yield copy
 
 
-def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignaturePolicy) -> Multihash | None:
+def _receive_head(peer: Store, copy: RemoteCopy, folder: Path, policy: SignaturePolicy) -> Multihash | None:
     try:
         offer = read_offer(peer, policy)
     except errors.CorruptedPeerError as error:
@@ -361,7 +360,7 @@ def _receive_head(peer: Peer, copy: RemoteCopy, folder: Path, policy: SignatureP
     return offer.head
 
 
-def _receive_profiles(peer: Peer, copy: RemoteCopy, progress: Progress) -> None:
+def _receive_profiles(peer: Store, copy: RemoteCopy, progress: Progress) -> None:
     try:
         lines = published(copy.dataset, SnapshotKind.PROFILE)
     except errors.OdfchainError:
@@ -375,7 +374,7 @@ def _receive_profiles(peer: Peer, copy: RemoteCopy, progress: Progress) -> None:
 
 
 def _receive_chain(
-    peer: Peer, copy: RemoteCopy, folder: Path, head: Multihash | None, progress: Progress
+    peer: Store, copy: RemoteCopy, folder: Path, head: Multihash | None, progress: Progress
 ) -> list[DataObject]:
     progress.phase("Receiving blocks")
     objects: dict[tuple[ObjectKey, int], DataObject] = {}
@@ -416,7 +415,7 @@ def _check_space(folder: Path, total: int, where: str) -> None:
         )
 
 
-def _receive(peer: Peer, copy: RemoteCopy, key: ObjectKey, size: int, progress: Progress) -> None:
+def _receive(peer: Store, copy: RemoteCopy, key: ObjectKey, size: int, progress: Progress) -> None:
     target = copy.dataset.folder / str(key)
     try:
         peer.fetch(key, size, target, progress)

@@ -7,64 +7,16 @@ Sharing"; RFC-021.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import eq
-from typing import Protocol, overload
+from typing import Protocol
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import BrokenChainError, OdfchainError
 from odfchain.limits import LIMITS
 from odfchain.odf.block_codec import decode_header
 from odfchain.odf.events import BlockHeader, MetadataBlock
-from odfchain.odf.identity import Multihash
-
-_DIGEST_BYTES = 32
-
-
-class HashList(Sequence[Multihash]):
-    """Hashes of blocks, 32 bytes each: a list of a million of them takes 32 MB."""
-
-    def __init__(self, hashes: Iterable[Multihash] = ()) -> None:
-        self._digests = bytearray()
-        for name in hashes:
-            self.append(name)
-
-    def append(self, name: Multihash) -> None:
-        """Add a hash at the end."""
-        self._digests += name.digest
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, HashList):
-            return self._digests == other._digests
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
-
-    __hash__ = None  # type: ignore[assignment] # it grows
-
-    def __len__(self) -> int:
-        return len(self._digests) // _DIGEST_BYTES
-
-    def __iter__(self) -> Iterator[Multihash]:
-        return map(Multihash.sha3_256, self._pieces(range(0, len(self._digests), _DIGEST_BYTES)))
-
-    def __reversed__(self) -> Iterator[Multihash]:
-        last = len(self._digests) - _DIGEST_BYTES
-        return map(Multihash.sha3_256, self._pieces(range(last, -1, -_DIGEST_BYTES)))
-
-    def _pieces(self, starts: range) -> Iterator[bytes]:
-        return (bytes(self._digests[start : start + _DIGEST_BYTES]) for start in starts)
-
-    @overload
-    def __getitem__(self, index: int) -> Multihash: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Multihash]: ...
-
-    def __getitem__(self, index: int | slice) -> Multihash | Sequence[Multihash]:
-        if isinstance(index, slice):
-            return HashList(self[i] for i in range(*index.indices(len(self))))
-        start = range(len(self))[index] * _DIGEST_BYTES
-        return Multihash.sha3_256(bytes(self._digests[start : start + _DIGEST_BYTES]))
+from odfchain.odf.identity import HashList, Multihash
 
 
 class Links(Protocol):

@@ -16,10 +16,9 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import StrEnum
 from pathlib import Path
 
-from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS
 from odfchain.chain.statements import (
     Did,
     Problem,
@@ -35,15 +34,11 @@ from odfchain.odf.identity import DatasetId, DatasetKey, Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalRefStore
+from odfchain.storage.public_layout import SignedFile, signature_key
 from odfchain.text import printable
 
-HEAD_SIGNATURE_KEY = "refs/head.jws"
+HEAD_SIGNATURE_KEY = SignedFile.HEAD.value
 """Where it is in the dataset's folder, and in the simple transfer layout."""
-
-
-def signature_key(ref: str) -> str:
-    """The same for any reference."""
-    return f"refs/{ref}.jws"
 
 
 BlockAt = Callable[[int], Multihash | None]
@@ -288,22 +283,3 @@ class HeadSigner:
                 return None
             fsio.replace_file(self.folder / signature_key(ref), line)
         return signed
-
-
-class SignedFile(Enum):
-    """The files of signed statements: unlike objects they change, and nothing about them is known before."""
-
-    HEAD = HEAD_SIGNATURE_KEY
-    AUDITS = AUDITS.key
-    SNAPSHOTS = SNAPSHOTS.key
-
-    @property
-    def limit(self) -> int:
-        """The largest that is read [bytes]."""
-        match self:
-            case SignedFile.HEAD:
-                return ATTEST.statement_bytes + 1
-            case SignedFile.AUDITS:
-                return ATTEST.attestations_bytes
-            case SignedFile.SNAPSHOTS:
-                return ATTEST.snapshot_lines_bytes

@@ -21,6 +21,7 @@ from odfchain.limits import ATTEST
 from odfchain.odf.identity import DatasetId, DatasetKey, Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
+from odfchain.storage.public_layout import SignedFile
 
 T = TypeVar("T")
 
@@ -304,7 +305,7 @@ def _about(found: statements.Attestation) -> About:
 
 
 AUDITS = LineFile(
-    key="attestations/audits.jws",
+    key=SignedFile.AUDITS.value,
     one="an attestation",
     many="attestations",
     read=statements.read_attestation,
@@ -387,7 +388,7 @@ def _about_snapshot(line: SnapshotLine) -> About:
 
 
 SNAPSHOTS = LineFile(
-    key="attestations/snapshots.jws",
+    key=SignedFile.SNAPSHOTS.value,
     one="a line about a snapshot",
     many="lines about snapshots",
     # one command reads the lines of the same dataset several times

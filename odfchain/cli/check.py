@@ -282,8 +282,8 @@ def proof_verify_command(
     answer = Answer.of_file(file)
     if remote is not None:
         from odfchain.query.proofs import verdict_of_node
-        from odfchain.transfer.peer import as_transfer_errors
-        from odfchain.transfer.public_layout import PeerUrl
+        from odfchain.storage.public_layout import PeerUrl
+        from odfchain.storage.store import as_transfer_errors
 
         token = token_for([PeerUrl.parse(remote)])
         with as_transfer_errors():

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.names import DatasetAlias
+from odfchain.storage.public_layout import PeerUrl
 from odfchain.text import printable
 from odfchain.transfer.open_peer import open_peer
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles

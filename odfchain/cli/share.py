@@ -433,7 +433,7 @@ def _kind(kind: str | None) -> str:
 
 
 def _without_password(alias: str) -> str:
-    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain.storage.public_layout import PeerUrl
 
     if "://" not in alias:
         return alias
@@ -559,7 +559,7 @@ def logout_command(
 
 
 def _peer_url(place: str) -> PeerUrl:
-    from odfchain.transfer.public_layout import PeerUrl
+    from odfchain.storage.public_layout import PeerUrl
 
     if "://" in place:
         return PeerUrl.parse(place)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import binascii
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar, Self
+from operator import eq
+from typing import TYPE_CHECKING, ClassVar, Self, overload
 
 from odfchain.errors import InvalidIdError
 
@@ -326,3 +328,51 @@ class Multihash:
     def short(self) -> str:
         """The last eight characters of the base16 text, for people."""
         return str(self)[-8:]
+
+
+_DIGEST_BYTES = 32
+
+
+class HashList(Sequence[Multihash]):
+    """Hashes of blocks, 32 bytes each: a list of a million of them takes 32 MB."""
+
+    def __init__(self, hashes: Iterable[Multihash] = ()) -> None:
+        self._digests = bytearray()
+        for name in hashes:
+            self.append(name)
+
+    def append(self, name: Multihash) -> None:
+        """Add a hash at the end."""
+        self._digests += name.digest
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, HashList):
+            return self._digests == other._digests
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment] # it grows
+
+    def __len__(self) -> int:
+        return len(self._digests) // _DIGEST_BYTES
+
+    def __iter__(self) -> Iterator[Multihash]:
+        return map(Multihash.sha3_256, self._pieces(range(0, len(self._digests), _DIGEST_BYTES)))
+
+    def __reversed__(self) -> Iterator[Multihash]:
+        last = len(self._digests) - _DIGEST_BYTES
+        return map(Multihash.sha3_256, self._pieces(range(last, -1, -_DIGEST_BYTES)))
+
+    def _pieces(self, starts: range) -> Iterator[bytes]:
+        return (bytes(self._digests[start : start + _DIGEST_BYTES]) for start in starts)
+
+    @overload
+    def __getitem__(self, index: int) -> Multihash: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Multihash]: ...
+
+    def __getitem__(self, index: int | slice) -> Multihash | Sequence[Multihash]:
+        if isinstance(index, slice):
+            return HashList(self[i] for i in range(*index.indices(len(self))))
+        start = range(len(self))[index] * _DIGEST_BYTES
+        return Multihash.sha3_256(bytes(self._digests[start : start + _DIGEST_BYTES]))

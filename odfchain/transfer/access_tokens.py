@@ -31,8 +31,8 @@ from odfchain.odf.tree import from_tree, to_tree
 from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
 from odfchain.storage.fsio import FileState
+from odfchain.storage.public_layout import ObjectKey
 from odfchain.text import one_line
-from odfchain.transfer.public_layout import ObjectKey
 
 _RANDOM_BYTES = 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from odfchain.errors import CorruptedPeerError
 from odfchain.limits import LIMITS, SMART
 from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage.store import RawBlock
 from odfchain.text import one_line
-from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.smart_messages import BlocksBatch
 
 _END = b"\0" * 1024

@@ -19,7 +19,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore
-from odfchain.transfer.peer import AbsentError, Peer
+from odfchain.storage.store import AbsentError, Store
 from odfchain.transfer.receive import BlockSpool, Download, Received
 from odfchain.transfer.slice_files import DataObject, incoming_folder, objects_of
 from odfchain.transfer.sync import differ, shortened
@@ -91,7 +91,7 @@ class BranchFetch:
 
 
 @contextmanager
-def fetching(dataset: DatasetFiles, peer: Peer, parallel: int, progress: Progress) -> Iterator[BranchFetch]:
+def fetching(dataset: DatasetFiles, peer: Store, parallel: int, progress: Progress) -> Iterator[BranchFetch]:
     """A private area for a fetch, removed afterwards unless the next attempt can use it.
 
     The caller holds the lock for what arrives.
@@ -198,7 +198,7 @@ class FetchedSources:
 
 def bring_merged(
     dataset: DatasetFiles,
-    peer: Peer,
+    peer: Store,
     *,
     on_demand: bool = False,
     parallel: int = 10,

@@ -26,9 +26,9 @@ from odfchain.storage import fsio
 from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_rules import Deadline, Timing, TransientError
 from odfchain.storage.locations import Target, parse_target, redact
+from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.store import PEER_LIMITS, as_transfer_errors
 from odfchain.text import json_object, one_line
-from odfchain.transfer.peer import PEER_LIMITS, as_transfer_errors
-from odfchain.transfer.public_layout import PeerUrl
 
 VARIABLE = "ODFCHAIN_CREDENTIALS"
 """Names another file."""

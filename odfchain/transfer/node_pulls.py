@@ -22,11 +22,11 @@ from odfchain.limits import SMART
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.identity import Multihash
 from odfchain.storage.locations import HOST_AND_PORT
+from odfchain.storage.store import RawBlock
 from odfchain.text import cut, one_line
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.access_tokens import Reader
 from odfchain.transfer.block_batch import packed
-from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.slice_files import BRING_OBJECTS, objects_of
 from odfchain.workspace.dataset_files import DatasetFiles
 

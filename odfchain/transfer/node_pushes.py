@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from odfchain import errors
-from odfchain.chain.signed_heads import SignatureStatus, SignedFile
+from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.limits import SMART
 from odfchain.odf.block_codec import decode_block, decode_header
 from odfchain.odf.events import Seed
@@ -34,6 +34,8 @@ from odfchain.storage import fsio
 from odfchain.storage.fsio import FileState
 from odfchain.storage.http_connection import Pieces
 from odfchain.storage.http_rules import Deadline
+from odfchain.storage.public_layout import HEAD_KEY, Incoming, ObjectKey, ObjectKind, SignedFile
+from odfchain.storage.store import AbsentError, Opened, RawBlock, Store, Transport
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.access_tokens import (
     LEFT_SECONDS,
@@ -60,8 +62,6 @@ from odfchain.transfer.node_pulls import (
     fields_of,
     refuse_upgrade,
 )
-from odfchain.transfer.peer import AbsentError, Opened, Peer, RawBlock
-from odfchain.transfer.public_layout import HEAD_KEY, Incoming, ObjectKey, ObjectKind
 from odfchain.transfer.pulling import SyncOptions, arrival_folder, judge_pull, present, pull_dataset
 from odfchain.transfer.signed_statements import NO_POLICY, read_offer
 from odfchain.transfer.slice_files import DataObject, arriving
@@ -83,7 +83,7 @@ _SAID: Mapping[type[errors.OdfchainError], str] = {
 }
 
 
-class PushedPeer(Peer):
+class PushedTransport(Transport):
     """A push as a source of a pull; objects wait where pulls look."""
 
     def __init__(
@@ -104,13 +104,13 @@ class PushedPeer(Peer):
             self._files[SignedFile.HEAD.value] = signature
 
     @contextmanager
-    def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> Iterator[Opened]:  # noqa: ARG002 - as `Peer`
+    def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> Iterator[Opened]:  # noqa: ARG002 - as `Transport`
         data = self._files.get(key)
         if data is None:
             raise AbsentError(f"{self.where}{key}: it was not sent")
         yield Opened(f"{self.where}{key}", Pieces(iter([data[start:]])), len(data), start=start)
 
-    def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - as `Peer`
+    def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - as `Transport`
         """All of them."""
         return iter(self._blocks)
 
@@ -190,7 +190,7 @@ class DatasetTarget:
         self._head = blocks[-1].hash
         if self._collision is None:
             self._make_room(sum(len(block.data) for block in blocks))
-            peer = PushedPeer(self._where, self._head, blocks)
+            peer = Store(PushedTransport(self._where, self._head, blocks))
             try:
                 found = judge_pull(self.workspace, peer, self.session.alias, self._options)
             except errors.RefConflictError:
@@ -316,7 +316,7 @@ class DatasetTarget:
         self._refuse_collision()
         self.sessions.close(self.session)
         # the blocks lie where they were put when they were judged
-        peer = PushedPeer(self._where, self._head, has_hashed=self.sessions.has_hashed)
+        peer = Store(PushedTransport(self._where, self._head, has_hashed=self.sessions.has_hashed))
         try:
             outcome = pull_dataset(self.workspace, peer, self.session.alias, self._options)
         except errors.NameCollisionError:
@@ -774,7 +774,7 @@ async def _take_signature(
         return 400, "this is not a signature"
     if (refused := refusal()) is not None:
         return refused
-    peer = PushedPeer(f"what is pushed to {alias}: ", head, signature=data)
+    peer = Store(PushedTransport(f"what is pushed to {alias}: ", head, signature=data))
 
     def judged() -> bool:
         offer = read_offer(peer, NO_POLICY)

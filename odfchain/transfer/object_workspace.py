@@ -22,27 +22,27 @@ from pathlib import Path
 
 from odfchain import errors
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.signed_heads import SignedFile, read_head_signature, warn
+from odfchain.chain.signed_heads import read_head_signature, warn
 from odfchain.chain.statements import read_branch, read_head
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.odf.identity import DatasetId, Multihash, encode_base16
 from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
-from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, LocalRefStore, RefStore
-from odfchain.text import json_object
-from odfchain.transfer.object_peer import (
+from odfchain.storage.bucket_store import (
     NO_VERSION,
     STORE_LIMITS,
+    BucketTransport,
     ConditionsUnknownError,
     Listed,
-    ObjectPeer,
-    ObjectSpace,
     Version,
     WriteRefusedError,
 )
+from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, LocalRefStore, RefStore
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.store import Store
+from odfchain.text import json_object
 from odfchain.transfer.open_peer import NamedStores
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.signed_statements import push_statements
 from odfchain.transfer.snapshot_objects import send_objects
@@ -91,7 +91,7 @@ class Name:
 class SharedNames:
     """The names in a store; `cache` is a file with those that were read before."""
 
-    space: ObjectSpace
+    space: BucketTransport
     cache: Path
 
     def all(self) -> list[Name]:
@@ -193,7 +193,7 @@ _VERSION = 1
 
 def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
     """The place is a workspace, and its store keeps conditions; says whether it was none before."""
-    space = ObjectSpace(url, limits)
+    space = BucketTransport(url, limits)
     made = False
     try:
         data = check_workspace_at(space)
@@ -213,7 +213,7 @@ def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
     return made
 
 
-def check_workspace_at(space: ObjectSpace) -> bytes:
+def check_workspace_at(space: BucketTransport) -> bytes:
     """The marker of a supported workspace at this place."""
     data, _ = space.read(_KEY, _MARKER_BYTES)
     found = json_object(data)
@@ -230,7 +230,7 @@ def check_workspace_at(space: ObjectSpace) -> bytes:
     return data
 
 
-def _without_conditions(space: ObjectSpace) -> errors.UnsupportedPeerError:
+def _without_conditions(space: BucketTransport) -> errors.UnsupportedPeerError:
     return errors.UnsupportedPeerError(
         f"{space.where}: the store does not keep the conditions of conditional writes, so two writers would "
         "lose each other's commits",
@@ -247,7 +247,7 @@ class SharedWorkspace(SharedStore):
         self._root = root
         self._url = url
         self._limits = limits
-        self._space = ObjectSpace(url, limits)
+        self._space = BucketTransport(url, limits)
         self._shared_names = SharedNames(self._space, root / "run" / "names.json")
         self._names: list[Name] | None = None
         self._datasets: dict[str, StoredDataset] = {}
@@ -380,11 +380,9 @@ class SharedWorkspace(SharedStore):
 
         def bring(store: LocalObjectStore, name: Multihash) -> None:
             key, peer = ObjectKey(kind, name), self._of(folder.parent).peer()
-            with (
-                contextlib.suppress(errors.ObjectNotFoundError),
-                DatasetFiles.open(folder.parent).staging() as area,
-            ):
-                size = peer.size(key)
+            if (size := peer.size(key)) is None:
+                return
+            with DatasetFiles.open(folder.parent).staging() as area:
                 if size > shutil.disk_usage(area).free:
                     raise errors.StorageFullError(
                         f"{area}: no room for {key} of {peer.where}, {size:,} bytes"
@@ -423,14 +421,12 @@ class SharedWorkspace(SharedStore):
             self._shared_names.claim(name)
         except errors.NameCollisionError:
             if there is None:
-                peer.remove()  # no name leads to it
+                stored.bucket.remove()  # no name leads to it
             raise
         self._renamed(name.dataset_id, name)
         stored.is_open = True
 
-    def _check_left(
-        self, name: Name, peer: ObjectPeer, there: Multihash, blocks: Sequence[HashedBlock]
-    ) -> None:
+    def _check_left(self, name: Name, peer: Store, there: Multihash, blocks: Sequence[HashedBlock]) -> None:
         held = by_id(self._shared_names.all()).get(name.dataset_id)
         # an attempt may have ended after writing the head and before writing the name
         is_left = held is None and any(there == hashed.hash for hashed in blocks)
@@ -444,7 +440,7 @@ class SharedWorkspace(SharedStore):
     def _first_head(stored: StoredDataset, head: Multihash) -> None:
         peer, version = stored.peer(), stored.known[HEAD][1]
         try:
-            stored.known[HEAD] = head, peer.replace_head(version, head)
+            stored.known[HEAD] = head, stored.bucket.replace(HEAD, version, head)
         except WriteRefusedError:  # perhaps by our own request, repeated
             if stored.look() != head:
                 raise errors.NameCollisionError(f"{peer.where}: the dataset was made meanwhile") from None
@@ -457,7 +453,7 @@ class SharedWorkspace(SharedStore):
     def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
         self._give_up(dataset_id, alias)
         stored = self._at(dataset_id)
-        stored.peer().remove()
+        stored.bucket.remove()
         stored.known.clear()
         self._renamed(dataset_id, None)
 

@@ -6,18 +6,20 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import AccessError, StoreError, UnsupportedPeerError
+from odfchain.errors import AccessError, OdfchainError, StoreError, UnsupportedPeerError
 from odfchain.storage import fsio
+from odfchain.storage.bucket_store import BucketTransport, place_of
+from odfchain.storage.folder_store import FolderTransport
+from odfchain.storage.http_store import HttpTransport
+from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.store import PEER_LIMITS, Store, Transport
 from odfchain.text import json_object
-from odfchain.transfer.folder_peer import FolderPeer
-from odfchain.transfer.http_peer import HttpPeer
-from odfchain.transfer.object_peer import ObjectPeer, place_of
-from odfchain.transfer.peer import PEER_LIMITS, Peer, WritablePeer
-from odfchain.transfer.public_layout import PeerUrl
 
 if TYPE_CHECKING:
     from odfchain.limits import FetchLimits
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 
 _WEB = ("http", "https")
-_IPFS = ("ipfs", "ipns")
 _LOCALHOST = re.compile(r"^(http://)localhost(?=[:/])", re.IGNORECASE)
 
 
@@ -72,46 +73,86 @@ def options_of(config: ShareConfig, *, token: str | None = None, parallel: int |
     )
 
 
-def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Peer:
-    """The peer to read a dataset from; nothing is asked of it yet."""
-    if url.is_smart:
-        from odfchain.transfer.node_peer import SmartPeer  # noqa: PLC0415 - most commands reach no peer
+class Listing(Enum):
+    """How a repository says which datasets it has."""
 
-        return SmartPeer(url.plain, _limits(options), token=options.token_for(url), parallel=options.parallel)
-    if url.scheme in (*_WEB, *_IPFS):
-        by_gateway = url.scheme in _IPFS
-        return HttpPeer(
-            gateway_url(url, options.ipfs_gateway) if by_gateway else url,
-            _limits(options),
-            token=None if by_gateway else options.token_for(url),
-            parallel=options.parallel,
-            ipfs_gateway=by_gateway,
-        )
-    return open_writable(url, options)
+    INDEX = auto()
+    """By an index of its own (RFC-021)."""
+    ACCOUNTS = auto()
+    """By an index, that of all accounts if not by one of its own: a node."""
+    FOLDERS = auto()
+    """By the folders below its URL."""
 
 
-def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> WritablePeer:
-    """The peer to write a dataset to; nothing is asked of it yet."""
-    if url.scheme in _IPFS:
-        raise UnsupportedPeerError(
-            f"{url}: what an IPFS address names cannot be written through a gateway",
-            hint="push to a folder (file:///…), and add that folder with your IPFS node",
-        )
-    if url.is_smart:
-        from odfchain.transfer.node_peer import SmartDestination  # noqa: PLC0415 - as above
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of place that datasets are carried to and from."""
 
-        return SmartDestination(
-            url.plain, _limits(options), token=options.token_for(url), parallel=options.parallel
-        )
-    if url.scheme in _WEB:
-        raise AccessError(
-            f"{url}: a dataset can only be read over {url.scheme}, not written",
-            hint="push to the folder or bucket behind it (file, s3, gs, az), to a node (odf+https), or pull "
-            "from the other side",
-        )
-    if url.scheme == "file":
-        return FolderPeer(url)
-    return ObjectPeer(url)
+    open: Callable[[PeerUrl, PeerOptions], Transport]
+    read_only: Callable[[PeerUrl], OdfchainError] | None = None
+    """Why nothing can be written there; None where it can."""
+    listing: Listing | None = None
+
+
+def _folder(url: PeerUrl, _options: PeerOptions) -> Transport:
+    return FolderTransport(url)
+
+
+def _bucket(url: PeerUrl, _options: PeerOptions) -> Transport:
+    return BucketTransport(url)
+
+
+def _web(url: PeerUrl, options: PeerOptions) -> Transport:
+    return HttpTransport(url, _limits(options), token=options.token_for(url), parallel=options.parallel)
+
+
+def _node(url: PeerUrl, options: PeerOptions) -> Transport:
+    from odfchain.transfer.node_store import NodeTransport  # noqa: PLC0415 - most commands reach no node
+
+    return NodeTransport(url.plain, _limits(options), token=options.token_for(url), parallel=options.parallel)
+
+
+def _ipfs(url: PeerUrl, options: PeerOptions) -> Transport:
+    url = gateway_url(url, options.ipfs_gateway)
+    return HttpTransport(url, _limits(options), parallel=options.parallel, ipfs_gateway=True)
+
+
+def _web_is_read(url: PeerUrl) -> OdfchainError:
+    return AccessError(
+        f"{url}: a dataset can only be read over {url.scheme}, not written",
+        hint="push to the folder or bucket behind it (file, s3, gs, az), to a node (odf+https), or pull "
+        "from the other side",
+    )
+
+
+def _ipfs_is_read(url: PeerUrl) -> OdfchainError:
+    return UnsupportedPeerError(
+        f"{url}: what an IPFS address names cannot be written through a gateway",
+        hint="push to a folder (file:///…), and add that folder with your IPFS node",
+    )
+
+
+KINDS = {
+    "file": Kind(_folder, listing=Listing.FOLDERS),
+    **dict.fromkeys(("s3", "gs", "az", "s3+http", "s3+https"), Kind(_bucket, listing=Listing.FOLDERS)),
+    **dict.fromkeys(_WEB, Kind(_web, _web_is_read, Listing.INDEX)),
+    **dict.fromkeys(("odf+http", "odf+https"), Kind(_node, listing=Listing.ACCOUNTS)),
+    **dict.fromkeys(("ipfs", "ipns"), Kind(_ipfs, _ipfs_is_read)),
+}
+"""The kinds by the scheme of a URL: what is not here is not carried."""
+
+
+def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Store:
+    """The store to read a dataset from; nothing is asked of it yet."""
+    return Store(KINDS[url.scheme].open(url, options))
+
+
+def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Store:
+    """The store to write a dataset to; nothing is asked of it yet."""
+    kind = KINDS[url.scheme]
+    if kind.read_only is not None:
+        raise kind.read_only(url)
+    return Store(kind.open(url, options))
 
 
 def _limits(options: PeerOptions) -> FetchLimits:

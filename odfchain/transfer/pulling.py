@@ -28,7 +28,6 @@ from odfchain.chain.compare import (
     Descent,
     Diverged,
     Equal,
-    HashList,
     compare,
     whole_chain,
 )
@@ -37,21 +36,19 @@ from odfchain.chain.signed_heads import (
     BlockAt,
     HeadSignature,
     SignatureStatus,
-    SignedFile,
     check_branch,
     read_head_signature,
-    signature_key,
 )
-from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.identity import DatasetId, HashList, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore, conflict
+from odfchain.storage.public_layout import PeerUrl, SignedFile, signature_key
+from odfchain.storage.store import Store
 from odfchain.transfer.branch_fetch import BranchFetch, fetching
 from odfchain.transfer.open_peer import open_peer
-from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.receive import BlockSpool, Download, PeerLinks, Received
 from odfchain.transfer.sharing import (
     AliasKind,
@@ -174,7 +171,7 @@ class SyncOutcome:
 
 def pull_dataset(
     workspace: WorkspaceFiles,
-    peer: Peer,
+    peer: Store,
     alias: DatasetAlias,
     options: SyncOptions = DEFAULTS,
     progress: Progress = SILENT,
@@ -185,7 +182,7 @@ def pull_dataset(
 
 
 def judge_pull(
-    workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions = DEFAULTS
+    workspace: WorkspaceFiles, peer: Store, alias: DatasetAlias, options: SyncOptions = DEFAULTS
 ) -> list[DataObject]:
     """Validate a pull's blocks and list its objects, oldest first; the dataset stays as it is."""
     with _begun(workspace, peer, alias, options, SILENT) as pull:
@@ -204,7 +201,7 @@ def _file_key(alias: DatasetAlias) -> str:
 
 @contextmanager
 def _begun(
-    workspace: WorkspaceFiles, peer: Peer, alias: DatasetAlias, options: SyncOptions, progress: Progress
+    workspace: WorkspaceFiles, peer: Store, alias: DatasetAlias, options: SyncOptions, progress: Progress
 ) -> Iterator[_HeadPull]:
     offer = read_offer(peer, options.signature or NO_POLICY)
     if offer is None:
@@ -267,7 +264,7 @@ class _HeadPull(Sync[Arrived, SyncOutcome]):
     """A pull of the head; things arrive in `area`, blocks in its `spool`."""
 
     workspace: WorkspaceFiles
-    peer: Peer
+    peer: Store
     offer: Offer
     options: SyncOptions
     progress: Progress
@@ -524,7 +521,7 @@ class _Copy(_HeadPull):
 
 def pull_branch_from(
     dataset: DatasetFiles,
-    peer: Peer,
+    peer: Store,
     where: str,
     options: SyncOptions = DEFAULTS,
     progress: Progress = SILENT,

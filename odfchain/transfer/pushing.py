@@ -22,20 +22,19 @@ from odfchain.chain.compare import (
     Comparison,
     Diverged,
     Equal,
-    HashList,
     compare,
     whole_chain,
 )
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.statements import Did, parse_did
 from odfchain.limits import SHARING
-from odfchain.odf.identity import Multihash
+from odfchain.odf.identity import HashList, Multihash
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.local import HEAD, LocalObjectStore
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.store import Store
 from odfchain.transfer.branch_fetch import merged_into
 from odfchain.transfer.open_peer import open_writable
-from odfchain.transfer.peer import WritablePeer
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.receive import PeerLinks
 from odfchain.transfer.sharing import AliasKind, Ref, Sharing, add_alias
 from odfchain.transfer.signed_statements import Seen, SeenHeads, push_statements, push_to_node
@@ -130,14 +129,14 @@ class PushOutcome:
         return f"{repr(self.plan).removesuffix('>')}, {self.problem or self.signature}>"
 
 
-def plan_push(dataset: DatasetFiles, peer: WritablePeer, options: PushOptions = _OPTIONS) -> PushPlan:
+def plan_push(dataset: DatasetFiles, peer: Store, options: PushOptions = _OPTIONS) -> PushPlan:
     """Plan `push_dataset`; the destination is only read, and no further than needed."""
     return _Push(dataset, peer, options, SILENT).plan()
 
 
 def push_dataset(
     dataset: DatasetFiles,
-    peer: WritablePeer,
+    peer: Store,
     options: PushOptions = _OPTIONS,
     progress: Progress = SILENT,
 ) -> PushOutcome:
@@ -145,14 +144,14 @@ def push_dataset(
 
     Every file is hashed before it is sent. What the destination has already is not sent again.
     """
-    kind = _Push if peer.takes_files else _PushToNode
+    kind = _Push if peer.transport.takes_files else _PushToNode
     return kind(dataset, peer, options, progress).run()
 
 
 @dataclass(frozen=True)
 class _Push(Sync[PushPlan, PushOutcome]):
     dataset: DatasetFiles
-    peer: WritablePeer
+    peer: Store
     options: PushOptions
     progress: Progress
 
@@ -221,7 +220,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
         return Ahead(HashList(name for name, _ in chain.walk(head, tail=tail)))
 
     def _merged_blocks(self, head: Multihash) -> Sequence[Multihash]:
-        if not self.options.merged or not self.peer.takes_files:
+        if not self.options.merged or not self.peer.transport.takes_files:
             return ()  # nodes know one line of blocks
 
         def is_there(name: Multihash) -> bool:
@@ -303,7 +302,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
         signed = push_statements(self.dataset, self.peer, plan.new_head, self.options.trusted)
         return PushOutcome(
             plan=plan,
-            caveat=None if plan.up_to_date else self.peer.caveat,
+            caveat=None if plan.up_to_date else self.peer.transport.caveat,
             signature=signed.signature,
             problem="; ".join(filter(None, (signed.problem, *sent.problems))) or None,
             snapshots=sent.objects,
@@ -321,14 +320,14 @@ class _PushToNode(_Push):
 
     def move(self, plan: PushPlan) -> None:
         # loaded here: most pushes are to folders and stores
-        from odfchain.transfer.node_peer import Shipment, SmartDestination  # noqa: PLC0415
+        from odfchain.transfer.node_store import NodeTransport, Shipment  # noqa: PLC0415
         from odfchain.transfer.smart_messages import Visibility  # noqa: PLC0415
 
-        dataset, peer = self.dataset, self.peer
-        assert isinstance(peer, SmartDestination)  # noqa: S101 - the one that takes no files
-        peer.parallel = self.options.parallel
+        dataset, node = self.dataset, self.peer.transport
+        assert isinstance(node, NodeTransport)  # noqa: S101 - the one that takes no files
+        node.parallel = self.options.parallel
         self.progress.phase(f"Sending {dataset.alias}", len(plan.blocks))
-        peer.send(
+        node.send(
             Shipment(
                 expected=plan.old_head,
                 new=plan.new_head,
@@ -336,6 +335,7 @@ class _PushToNode(_Push):
                 read=dataset.chain.get_bytes,
                 objects=plan.objects,
                 path=lambda item: store_of(dataset, item.key.kind).verified_path(item.key.name),
+                ref=self.peer.ref,
                 force=plan.overwrites,
                 visibility=Visibility.PUBLIC if self.options.public else Visibility.PRIVATE,
             ),
@@ -384,7 +384,7 @@ def push(
     dataset = sharing.dataset(ref)
     trusted = tuple(parse_did(text) for text in sharing.workspace.config.audit.trusted_auditors)
 
-    def run(peer: WritablePeer, options: PushOptions) -> PushOutcome:
+    def run(peer: Store, options: PushOptions) -> PushOutcome:
         return push_dataset(dataset, peer, replace(options, trusted=trusted), progress)
 
     outcome, remember = _at_destination(sharing, dataset, target, options, token, run)
@@ -405,7 +405,7 @@ def planned_push(
     """Plan `push`; nothing is written or remembered."""
     dataset = sharing.dataset(ref)
 
-    def run(peer: WritablePeer, options: PushOptions) -> PushPlan:
+    def run(peer: Store, options: PushOptions) -> PushPlan:
         return plan_push(dataset, peer, options)
 
     return _at_destination(sharing, dataset, target, options, token, run)[0]
@@ -417,7 +417,7 @@ def _at_destination(
     target: str | None,
     given: PushOptions | None,
     token: str | None,
-    run: Callable[[WritablePeer, PushOptions], _T],
+    run: Callable[[Store, PushOptions], _T],
 ) -> tuple[_T, str]:
     options = given or PushOptions(parallel=sharing.config.parallel)
     url, remember = sharing.destination(dataset, target)

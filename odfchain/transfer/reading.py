@@ -21,11 +21,11 @@ from odfchain.progress import SILENT, Progress
 from odfchain.spark.session_client import temporary_folder
 from odfchain.storage import fsio
 from odfchain.storage.local import LocalObjectStore
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.store import Store
 from odfchain.transfer.credentials import Credentials
 from odfchain.transfer.object_workspace import connect
 from odfchain.transfer.open_peer import PeerOptions, open_peer
-from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions, pull_dataset
 from odfchain.transfer.signed_statements import SignaturePolicy
 from odfchain.transfer.slice_files import DataObject, absent, bring
@@ -147,7 +147,7 @@ class Origin:
         except InvalidIdError:
             return DatasetAlias.parse("dataset")  # only messages say it
 
-    def _peer(self) -> Peer:
+    def _peer(self) -> Store:
         options = PeerOptions(token=self.token, credentials=Credentials.of_user())
         return open_peer(PeerUrl(self.url), options)
 

@@ -24,11 +24,11 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
+from odfchain.storage.http_store import Prefetch
 from odfchain.storage.local import LocalObjectStore, ObjectStore, check_object_name
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.store import Store
 from odfchain.text import one_line
-from odfchain.transfer.http_peer import Prefetch
-from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.slice_files import DataObject, absent, bring, objects_of
 from odfchain.workspace.dataset_files import DatasetFiles
 
@@ -120,7 +120,7 @@ class PeerLinks:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: Store,
         spool: BlockSpool | None,
         local: ObjectStore | None = None,
         progress: Progress = SILENT,
@@ -168,7 +168,7 @@ class PeerLinks:
                         local=self.local,
                         fetch=self.fetch,
                         keep=self._spool.add,
-                        pipeline=self._peer.pipeline(),
+                        pipeline=self._peer.transport.pipeline(),
                     )
         self._progress.phase("Receiving blocks", max(0, number - known - 1))
         return number
@@ -245,7 +245,7 @@ def _below(hint: Sequence[Multihash], limit: int, head: Multihash) -> Iterator[M
     return (hint[i] for i in range(end - 1, -1, -1))
 
 
-def bad_block(peer: Peer, name: Multihash, error: Exception) -> errors.CorruptedPeerError:
+def bad_block(peer: Store, name: Multihash, error: Exception) -> errors.CorruptedPeerError:
     """The error for a block that cannot be read as one."""
     newer = isinstance(error, errors.UnsupportedVersionError)
     return errors.CorruptedPeerError(
@@ -258,7 +258,7 @@ def bad_block(peer: Peer, name: Multihash, error: Exception) -> errors.Corrupted
 
 
 def checked_blocks(
-    peer: Peer, links: PeerLinks, newest_first: Sequence[Multihash], base: History | None
+    peer: Store, links: PeerLinks, newest_first: Sequence[Multihash], base: History | None
 ) -> Iterator[HashedBlock]:
     """The blocks of a chain, oldest first, each after it was found to keep all append rules.
 
@@ -297,7 +297,7 @@ class Received:
 class Download:
     """What one pull receives from one peer; `area` is its folder."""
 
-    peer: Peer
+    peer: Store
     area: Path
     parallel: int
     progress: Progress

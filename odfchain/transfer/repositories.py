@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from odfchain import errors
-from odfchain.limits import LIMITS, SHARING
+from odfchain.limits import SHARING
 from odfchain.odf.block_codec import decode_block, decode_header
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import Seed
@@ -28,13 +28,10 @@ from odfchain.odf.names import DatasetAlias, RepoName
 from odfchain.odf.tree import to_tree
 from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
-from odfchain.storage.local import parse_ref
+from odfchain.storage.public_layout import INDEX_KEY, PeerUrl
+from odfchain.storage.store import Store
 from odfchain.text import one_line
-from odfchain.transfer.folder_peer import FolderPeer
-from odfchain.transfer.object_peer import STORE_LIMITS, ObjectSpace
-from odfchain.transfer.open_peer import DEFAULTS, PeerOptions, open_peer
-from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, PeerUrl
+from odfchain.transfer.open_peer import DEFAULTS, KINDS, Listing, PeerOptions, open_peer
 from odfchain.transfer.signed_statements import NO_POLICY, SignaturePolicy, as_fields, from_fields
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -308,16 +305,16 @@ _NO_INDEX = "many nodes have no such list: name the dataset, as in `odfchain pul
 
 def list_repository(url: PeerUrl, options: PeerOptions = DEFAULTS) -> list[RepositoryEntry]:
     """The datasets of a repository, ordered by alias."""
-    if url.is_smart:
-        found = _node_entries(url, options)
-    elif url.scheme in ("http", "https"):
-        found = _index_entries(url, options)
-    elif url.scheme == "file":
-        found = list(_folder_entries(Path(url.path), url))
-    elif url.scheme in ("ipfs", "ipns"):
-        raise errors.UnsupportedPeerError(f"{url}: a repository behind an IPFS gateway cannot be listed")
-    else:
-        found = _store_entries(url)
+    match KINDS[url.scheme].listing:
+        case Listing.ACCOUNTS:
+            found = _node_entries(url, options)
+        case Listing.INDEX:
+            found = _index_entries(url, options)
+        case Listing.FOLDERS:
+            with closing(open_peer(url, options)) as store:
+                found = list(_entries(url, store))
+        case None:
+            raise errors.UnsupportedPeerError(f"{url}: a repository behind an IPFS gateway cannot be listed")
     return sorted(found, key=lambda entry: entry.alias)
 
 
@@ -352,7 +349,7 @@ def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
 
 def _index_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
     where = f"{url}{INDEX_KEY}"
-    with contextlib.closing(open_peer(url, options)) as peer:
+    with closing(open_peer(url, options)) as peer:
         data = peer.index(SHARING.index_bytes)
     if data is None:
         raise errors.UnsupportedPeerError(
@@ -368,56 +365,17 @@ def _index_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
 # --- folders and object stores -------------------------------------------------------------------------
 
 
-def _folder_entries(folder: Path, url: PeerUrl) -> Iterator[RepositoryEntry]:
-    if not folder.is_dir():
-        raise errors.TransferError(f"{url}: no such folder")
-
-    def below(path: str) -> Sequence[str]:
-        try:
-            with os.scandir(folder / path) as found:
-                return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
-        except OSError as error:
-            raise errors.TransferError(f"{one_line(f'{url}{path}')}: {error.strerror}") from error
-
-    def head(path: str) -> Multihash | None:
-        peer = FolderPeer(url.dataset(path.rstrip("/")) if path else url)
-        try:
-            return peer.head()
-        finally:
-            peer.close()
-
-    yield from _entries(url, below, head)
-
-
-def _store_entries(url: PeerUrl) -> list[RepositoryEntry]:
-    space = ObjectSpace(url, STORE_LIMITS)
-
-    def head(path: str) -> Multihash | None:
-        try:
-            data = space.read(f"{path}{HEAD_KEY}", LIMITS.ref_bytes)[0]
-        except errors.ObjectNotFoundError:
-            return None
-        try:
-            return parse_ref(data, f"{url}{path}{HEAD_KEY}")
-        except errors.StoreError as error:
-            raise errors.CorruptedPeerError(one_line(str(error))) from error
-
-    return list(_entries(url, space.folders, head))
-
-
-def _entries(
-    url: PeerUrl, below: Callable[[str], Sequence[str]], head: Callable[[str], Multihash | None]
-) -> Iterator[RepositoryEntry]:
+def _entries(url: PeerUrl, store: Store) -> Iterator[RepositoryEntry]:
     # otherwise the parts of a dataset would be listed as datasets
-    if head("") is not None:
+    if store.head() is not None:
         raise errors.UnsupportedPeerError(f"{url}: this is a dataset, not a repository of datasets")
     accounts = [""]
     for _ in range(2):  # datasets, and those of accounts
-        paths = [path for account in accounts for path in _aliases(account, below(account))]
+        paths = [path for account in accounts for path in _aliases(account, store.transport.folders(account))]
         if len(paths) > SHARING.listed_datasets:
             raise errors.TransferError(f"{url}: has more than {SHARING.listed_datasets:,} folders")
         with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-            heads = dict(zip(paths, pool.map(head, paths), strict=True))
+            heads = dict(zip(paths, pool.map(lambda path: store.head(below=path), paths), strict=True))
         for path, found in heads.items():
             if found is not None:
                 yield RepositoryEntry(alias=DatasetAlias.parse(path.rstrip("/")), head=found)
@@ -467,7 +425,7 @@ def _id_at(url: PeerUrl, head: Multihash, options: PeerOptions) -> DatasetId | N
         return None
 
 
-def _seed_id(peer: Peer, head: Multihash) -> DatasetId | None:
+def _seed_id(peer: Store, head: Multihash) -> DatasetId | None:
     hint = peer.hint(SHARING.hinted_blocks)
     name: Multihash | None = hint[0] if hint else head
     for _ in range(SHARING.hinted_blocks):

@@ -6,7 +6,7 @@
     /accounts/me            whose the token is that is shown; and /platform/… (`odfchain.transfer.server_app`)
     /{alias}/refs/head      hash of the newest block
     /{alias}/blocks/…       and data/…, checkpoints/…: files as they are on the disk
-    /{alias}/hints/chain    hashes of all blocks (`odfchain.transfer.folder_peer`)
+    /{alias}/hints/chain    hashes of all blocks (`odfchain.storage.folder_store`)
     /{alias}/refs/head.jws  the owner's signature; and attestations/audits.jws
     /{alias}/refs/NAME      branches that are published, with refs/NAME.jws and hints/refs
     /{alias}/pull           a WebSocket: the smart protocol (`odfchain.transfer.node_pulls`)
@@ -33,12 +33,13 @@ import re
 import stat
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from odfchain.chain.signed_heads import SignedFile
+from odfchain.chain.chain import MetadataChain
 from odfchain.errors import InvalidIdError, OdfchainError
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.identity import DatasetId, Multihash, encode_base16
@@ -47,8 +48,19 @@ from odfchain.odf.names import parse_ref as parse_dataset_ref
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, parse_ref
+from odfchain.storage.public_layout import (
+    HEAD_KEY,
+    HINT_KEY,
+    INDEX_KEY,
+    REFS_HINT_KEY,
+    ObjectKey,
+    ObjectKind,
+    SignedFile,
+    encode_hint,
+    encode_names,
+    ref_key,
+)
 from odfchain.transfer.access_tokens import Reader, Readers, TokenFile, holder
-from odfchain.transfer.folder_peer import HintCache
 from odfchain.transfer.node_pulls import (
     Message,
     Receive,
@@ -57,16 +69,6 @@ from odfchain.transfer.node_pulls import (
     fields_of,
     is_this_version,
     refuse_upgrade,
-)
-from odfchain.transfer.public_layout import (
-    HEAD_KEY,
-    HINT_KEY,
-    INDEX_KEY,
-    REFS_HINT_KEY,
-    ObjectKey,
-    ObjectKind,
-    encode_names,
-    ref_key,
 )
 from odfchain.transfer.repositories import INDEX_VERSION, RepositoryEntry, RepositoryIndex
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -699,3 +701,35 @@ def _page(entries: Iterable[RepositoryEntry]) -> bytes:
         "<h1>Datasets</h1>\n<table>\n<tr><th>Dataset<th>Kind<th>Blocks<th>Records<th>Bytes<th>Head</tr>\n"
         f'{rows}</table>\n<p>For programs: <a href="/{INDEX_KEY}">{INDEX_KEY}</a></p>\n</body></html>\n'
     ).encode()
+
+
+# The hint of a chain: hashes of all its blocks, seed first, one to a line.
+# Walking a chain costs one round trip per block; with a hint a client requests many blocks at a time and
+# still verifies every link. The hashes come from the chain's index: no block is read. Source: RFC-021.
+
+_CACHE_BYTES = 64 << 20
+
+
+class HintCache:
+    """Hints by head, as many as fit into a fixed amount of memory. For one thread at a time."""
+
+    def __init__(self, capacity: int = _CACHE_BYTES) -> None:
+        self._capacity = capacity
+        self._hints: OrderedDict[Multihash, bytes] = OrderedDict()
+        self._size = 0
+
+    def get(self, chain: MetadataChain, head: Multihash) -> bytes:
+        """The hint for a head of the chain, empty for a chain that is too long for one."""
+        found = self._hints.get(head)
+        if found is not None:
+            self._hints.move_to_end(head)
+            return found
+        too_long = chain.get(head).sequence_number >= SHARING.hinted_blocks
+        made = b"" if too_long else encode_hint(chain.hashes(head))
+        if len(made) <= self._capacity:
+            self._hints[head] = made
+            self._size += len(made)
+        while self._size > self._capacity:
+            _, dropped = self._hints.popitem(last=False)
+            self._size -= len(dropped)
+        return made

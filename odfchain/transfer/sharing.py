@@ -30,9 +30,9 @@ from odfchain.odf.names import (
 )
 from odfchain.storage.local import HEAD
 from odfchain.storage.locations import HOST_AND_PORT
+from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.store import Store
 from odfchain.transfer.open_peer import PeerOptions, open_peer, options_of
-from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.repositories import (
     Repositories,
     RepositoryEntry,
@@ -247,7 +247,7 @@ class Sharing:
         repository = self.repositories.get(RepoName(prefix))
         return find_by_id(repository, wanted, self.peer_options(token))
 
-    def open(self, ref: str, token: str | None = None, parallel: int | None = None) -> Peer:
+    def open(self, ref: str, token: str | None = None, parallel: int | None = None) -> Store:
         """The peer that a reference to a remote dataset names; nothing is asked of the dataset yet."""
         return open_peer(self.place_of(ref, token), self.peer_options(token, parallel))
 
@@ -293,7 +293,7 @@ class Sharing:
         source: str | None,
         parallel: int | None = None,
         token: str | None = None,
-    ) -> Peer:
+    ) -> Store:
         """A place that has a copy of the dataset: where it was pulled from, when none is given."""
         place = source or known_place(dataset, AliasKind.PULL, "name a copy of it: --from URL")
         return self.open(place, token if source else None, parallel)

@@ -22,7 +22,6 @@ from odfchain.chain.signed_heads import (
     BlockAt,
     HeadSignature,
     SignatureStatus,
-    SignedFile,
     check_branch,
     check_head,
     read_head_signature,
@@ -34,8 +33,9 @@ from odfchain.odf.identity import DatasetId, Multihash, encode_base16
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
+from odfchain.storage.public_layout import SignedFile
+from odfchain.storage.store import Store
 from odfchain.text import one_line
-from odfchain.transfer.peer import Peer, WritablePeer
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -132,7 +132,7 @@ class Offer:
 
 
 def read_offer(
-    peer: Peer, policy: SignaturePolicy, pause: Callable[[float], None] = time.sleep
+    peer: Store, policy: SignaturePolicy, pause: Callable[[float], None] = time.sleep
 ) -> Offer | None:
     """The peer's head and signature, read once more when they do not fit: its owner may just have committed.
 
@@ -151,7 +151,7 @@ def read_offer(
     return offer
 
 
-def _read(peer: Peer) -> Offer | None:
+def _read(peer: Store) -> Offer | None:
     head = peer.head()
     if head is None:
         return None
@@ -460,7 +460,7 @@ class Examination:
     """The result of examining a peer's signed statements; `warnings` are for the user."""
 
     workspace: WorkspaceFiles
-    peer: Peer
+    peer: Store
     offer: Offer
     policy: SignaturePolicy
     force: bool
@@ -607,7 +607,7 @@ class Statements:
 
 
 def push_statements(
-    dataset: DatasetFiles, peer: WritablePeer, head: Multihash, trusted: Sequence[Did] = ()
+    dataset: DatasetFiles, peer: Store, head: Multihash, trusted: Sequence[Did] = ()
 ) -> Statements:
     """The destination, whose head is `head`, has its signature and the attestations of this chain.
 
@@ -630,7 +630,7 @@ def push_statements(
 
 
 def _push_signature(
-    dataset: DatasetFiles, dataset_id: DatasetId, peer: WritablePeer, head: Multihash, block_at: BlockAt
+    dataset: DatasetFiles, dataset_id: DatasetId, peer: Store, head: Multihash, block_at: BlockAt
 ) -> SignatureStatus:
     number = dataset.chain.get(head).sequence_number
     here, there = read_head_signature(dataset.folder), _there(peer, SignedFile.HEAD)
@@ -642,7 +642,7 @@ def _push_signature(
 
 
 def push_to_node(
-    dataset: DatasetFiles, dataset_id: DatasetId, peer: WritablePeer, head: Multihash
+    dataset: DatasetFiles, dataset_id: DatasetId, peer: Store, head: Multihash
 ) -> SignatureStatus:
     """A node's signed statements, after it was offered the owner's signature of its head, if that is here."""
     number = dataset.chain.get(head).sequence_number
@@ -654,7 +654,7 @@ def push_to_node(
 
 
 def _push_branch_signature(
-    dataset: DatasetFiles, dataset_id: DatasetId, peer: WritablePeer, head: Multihash
+    dataset: DatasetFiles, dataset_id: DatasetId, peer: Store, head: Multihash
 ) -> SignatureStatus:
     ref = dataset.chain.ref
     here, there = read_head_signature(dataset.folder, ref), _there(peer, SignedFile.HEAD)
@@ -670,7 +670,7 @@ def _push_lines(
     file: LineFile[T],
     dataset: DatasetFiles,
     dataset_id: DatasetId,
-    peer: WritablePeer,
+    peer: Store,
     block_at: BlockAt,
     trusted: Sequence[Did],
 ) -> None:
@@ -686,7 +686,7 @@ def _push_lines(
         peer.put_signed(place, content)
 
 
-def _there(peer: WritablePeer, file: SignedFile) -> bytes | None:
+def _there(peer: Store, file: SignedFile) -> bytes | None:
     try:
         return peer.signed(file)
     except errors.TransferError:

@@ -27,8 +27,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore
-from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.store import Store
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.points import branch_names, lock_path
@@ -152,7 +152,7 @@ def absent(
 
 def bring(
     dataset: DatasetFiles,
-    peer: Peer,
+    peer: Store,
     objects: Sequence[DataObject],
     folder: Path,
     *,
@@ -170,7 +170,7 @@ def bring(
     fsio.make_folder(folder)
     _check_space(peer, folder, objects)
     # objects of an earlier attempt are in `folder`, and are continued
-    peer.announce([(item.key, item.size) for item in objects])
+    peer.transport.announce([(item.key, item.size) for item in objects])
     progress.phase(f"Receiving {len(objects):,} objects", total)
     together = _Together(progress)
 
@@ -205,7 +205,7 @@ def arriving(folder: Path, key: ObjectKey) -> Path:
     return folder / f"{key.kind.value}-{key.name}"
 
 
-def _check_sizes(peer: Peer, objects: Sequence[DataObject]) -> None:
+def _check_sizes(peer: Store, objects: Sequence[DataObject]) -> None:
     sizes: dict[ObjectKey, DataObject] = {}
     for item in objects:
         other = sizes.setdefault(item.key, item)
@@ -216,7 +216,7 @@ def _check_sizes(peer: Peer, objects: Sequence[DataObject]) -> None:
             )
 
 
-def _check_space(peer: Peer, folder: Path, objects: Sequence[DataObject]) -> None:
+def _check_space(peer: Store, folder: Path, objects: Sequence[DataObject]) -> None:
     with fsio.storage_errors(folder):
         free = shutil.disk_usage(folder).free
         present = sum(path.stat().st_size for path in folder.iterdir())
@@ -230,12 +230,13 @@ def _check_space(peer: Peer, folder: Path, objects: Sequence[DataObject]) -> Non
         )
 
 
-def _receive(peer: Peer, item: DataObject, target: Path, progress: Progress) -> None:
+def _receive(peer: Store, item: DataObject, target: Path, progress: Progress) -> None:
     progress.advance(0)
     with fsio.storage_errors(target):
         if target.exists() and (found := target.stat()).st_size >= item.size:
             if found.st_size == item.size and (
-                peer.has_hashed(item.key, fsio.file_state(found)) or hash_file(target)[0] == item.key.name
+                peer.transport.has_hashed(item.key, fsio.file_state(found))
+                or hash_file(target)[0] == item.key.name
             ):
                 progress.advance(item.size)
                 return
@@ -341,7 +342,7 @@ def missing_objects(dataset: DatasetFiles) -> list[DataObject]:
 
 def fetch_missing(
     dataset: DatasetFiles,
-    peer: Peer,
+    peer: Store,
     selection: Selection = EVERYTHING,
     *,
     where: Where | None = None,
@@ -374,7 +375,7 @@ def fetch_missing(
 
 
 def _that_may_match(
-    dataset: DatasetFiles, peer: Peer, objects: Sequence[DataObject], where: Where
+    dataset: DatasetFiles, peer: Store, objects: Sequence[DataObject], where: Where
 ) -> tuple[list[DataObject], int, int]:
     """(the slices that may hold a row, how many others there are, of how many nothing is known)."""
     from odfchain.profiles.manifests import trusted_stats  # noqa: PLC0415 - few commands need it

@@ -18,12 +18,12 @@ from odfchain.progress import SILENT, Progress
 from odfchain.storage.http_connection import Pieces
 from odfchain.storage.http_rules import Deadline
 from odfchain.storage.locations import Location
-from odfchain.transfer.peer import AbsentError, Opened, Peer
+from odfchain.storage.store import AbsentError, Opened, Store, Transport
 from odfchain.transfer.slice_files import FetchOutcome, fetch_missing
 from odfchain.workspace.dataset_files import DatasetFiles
 
 
-class LockPeer(Peer):
+class LockTransport(Transport):
     """The objects of a dataset that rows of locks name, each from the first place that has it unchanged.
 
     It is read-only, and has neither a head nor blocks. `stores` are those of any lock; relative paths are
@@ -59,13 +59,13 @@ class LockPeer(Peer):
         for turn in range(max(map(len, self._places.values())) - 1):
             self._turn = turn
             with contextlib.suppress(TransferError):  # what came whole stays for the next turn
-                return fetch_missing(self._dataset, self, parallel=parallel, progress=progress)
+                return fetch_missing(self._dataset, Store(self), parallel=parallel, progress=progress)
         self._turn = -1
-        return fetch_missing(self._dataset, self, parallel=parallel, progress=progress)
+        return fetch_missing(self._dataset, Store(self), parallel=parallel, progress=progress)
 
     @contextlib.contextmanager
     def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> Iterator[Opened]:  # noqa: ARG002
-        """As `Peer`; always from the beginning."""
+        """As `Transport`; always from the beginning."""
         found = list(self._places.get(key, ()))
         turn = self._turn % len(found) if found else 0
         problems = list[OdfchainError]()

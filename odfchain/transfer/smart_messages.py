@@ -30,8 +30,8 @@ from odfchain.errors import CorruptedPeerError, InvalidIdError, UnsupportedPeerE
 from odfchain.limits import SMART
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.text import one_line
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 
 VERSION = ("x-odf-smtp-version", "1")
 """The header that every request for a transfer has."""

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from odfchain.chain.signed_heads import SignedFile
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
 from odfchain.chain.statements import Did
 from odfchain.errors import AccessError, OdfchainError, StoreError, TransferError
@@ -22,9 +21,9 @@ from odfchain.profiles.published import object_of, publish, published, store_of_
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
+from odfchain.storage.store import AbsentError, Store
 from odfchain.text import one_line
-from odfchain.transfer.peer import AbsentError, Peer, WritablePeer
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
@@ -45,7 +44,7 @@ def key_of(line: SnapshotLine) -> ObjectKey:
 
 def bring_newest(
     dataset: DatasetFiles,
-    peer: Peer,
+    peer: Store,
     there: bytes | None,
     area: Path,
     trusted: Collection[Did],
@@ -112,7 +111,7 @@ def _is_here(dataset: DatasetFiles, line: SnapshotLine) -> bool:
     return store_of_kind(dataset, line.kind).contains(line.object)
 
 
-def _bring(dataset: DatasetFiles, peer: Peer, line: SnapshotLine, area: Path, progress: Progress) -> None:
+def _bring(dataset: DatasetFiles, peer: Store, line: SnapshotLine, area: Path, progress: Progress) -> None:
     key = key_of(line)
     target = area / f"{key.kind.value}-{key.name}"
     peer.fetch(key, line.size, target, progress)
@@ -120,7 +119,7 @@ def _bring(dataset: DatasetFiles, peer: Peer, line: SnapshotLine, area: Path, pr
     store_of_kind(dataset, line.kind).put_file(target, line.object)
 
 
-def object_from(dataset: DatasetFiles, peer: Peer, line: SnapshotLine) -> bytes:
+def object_from(dataset: DatasetFiles, peer: Store, line: SnapshotLine) -> bytes:
     """The document that a line names, which was brought from a peer and is here from now on."""
     with dataset.staging() as folder:
         # at most the line's size is read, and the content must hash to its name
@@ -128,7 +127,7 @@ def object_from(dataset: DatasetFiles, peer: Peer, line: SnapshotLine) -> bytes:
     return object_of(dataset, line)
 
 
-def send_objects(dataset: DatasetFiles, peer: WritablePeer, *, parallel: int) -> CopiedSnapshots:
+def send_objects(dataset: DatasetFiles, peer: Store, *, parallel: int) -> CopiedSnapshots:
     """The objects of lines that the destination does not have are there, and those of the newest lines.
 
     With the dataset's key the manifest of the head is published before. Of branches nothing is sent. What

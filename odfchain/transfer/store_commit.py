@@ -21,22 +21,22 @@ from typing import NoReturn
 from odfchain import errors
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import DATA_EVENTS, MERGE
-from odfchain.chain.signed_heads import SignedFile, warn
+from odfchain.chain.signed_heads import warn
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, is_branch_name
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
-from odfchain.storage.local import HEAD, LocalRefStore, check_object_name, conflict
-from odfchain.transfer.branch_fetch import bring_merged, fetching, unknown_sources
-from odfchain.transfer.object_peer import (
+from odfchain.storage.bucket_store import (
+    BucketTransport,
     ConditionsUnknownError,
-    ObjectPeer,
-    ObjectSpace,
     Version,
     WriteRefusedError,
 )
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.local import HEAD, LocalRefStore, check_object_name, conflict
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.store import Store
+from odfchain.transfer.branch_fetch import bring_merged, fetching, unknown_sources
 from odfchain.transfer.pulling import SyncOptions, SyncStatus, pull_branch_from, pull_dataset
 from odfchain.transfer.slice_files import objects_of, store_of
 from odfchain.transfer.store_garbage import LIFE, Leases
@@ -76,7 +76,7 @@ _HINT_EVERY = 100
 class StoredDataset:
     """One dataset of a workspace in a store; `folder` is its copy here."""
 
-    def __init__(self, space: ObjectSpace, url: str, limits: FetchLimits, folder: Path) -> None:
+    def __init__(self, space: BucketTransport, url: str, limits: FetchLimits, folder: Path) -> None:
         self.folder = folder
         self.known: dict[str, tuple[Multihash | None, Version | None]] = {}
         """References in the store as they were seen last."""
@@ -103,13 +103,18 @@ class StoredDataset:
         """The copy here, without the store behind it."""
         return DatasetFiles.open(self.folder, ref=ref)
 
-    def peer(self, ref: str = HEAD) -> ObjectPeer:
+    @property
+    def bucket(self) -> BucketTransport:
+        """The dataset in the store, for conditional writes."""
+        return _bucket_at(self._url, self._limits)
+
+    def peer(self, ref: str = HEAD) -> Store:
         """The dataset in the store, on its head or on a branch."""
-        return _peer_at(self._url, self._limits, ref)
+        return Store(self.bucket, ref)
 
     def look(self, ref: str = HEAD) -> Multihash | None:
         """The present head, or branch, in the store."""
-        self.known[ref] = found = self.peer(ref).versioned_head()
+        self.known[ref] = found = self.bucket.versioned(ref)
         return found[0]
 
     @property
@@ -301,7 +306,7 @@ class StoredDataset:
         return [key for key in reused if key not in named], replaces  # an old checkpoint is named again
 
     @contextlib.contextmanager
-    def kept(self, dataset: DatasetFiles, peer: ObjectPeer, reused: list[ObjectKey]) -> Iterator[None]:
+    def kept(self, dataset: DatasetFiles, peer: Store, reused: list[ObjectKey]) -> Iterator[None]:
         """Protect objects that were in the store before this commit from gc until its head is there."""
         if not reused:
             yield
@@ -316,10 +321,8 @@ class StoredDataset:
 
 
 @functools.lru_cache(maxsize=1_024)
-def _peer_at(url: str, limits: FetchLimits, ref: str) -> ObjectPeer:
-    peer = ObjectPeer(PeerUrl.parse(url), limits)
-    peer.ref = ref
-    return peer
+def _bucket_at(url: str, limits: FetchLimits) -> BucketTransport:
+    return BucketTransport(PeerUrl.parse(url), limits)
 
 
 def _is_needed(branch: DatasetFiles, block: Multihash) -> bool:
@@ -352,7 +355,7 @@ def _replacing(folder: Path, expected: Multihash, new: Multihash) -> Iterator[No
 
 def send(
     dataset: DatasetFiles,
-    peer: ObjectPeer,
+    peer: Store,
     blocks: list[HashedBlock],
     just_sent: Collection[ObjectKey] = (),
 ) -> list[ObjectKey]:
@@ -379,7 +382,7 @@ def send(
     return [key for key, was_there in zip(keys, there, strict=True) if was_there]
 
 
-def _put(dataset: DatasetFiles, peer: ObjectPeer, key: ObjectKey) -> bool:
+def _put(dataset: DatasetFiles, peer: Store, key: ObjectKey) -> bool:
     store = store_of(dataset, key.kind)
     here = store.contains(key.name)
     if (key.kind is ObjectKind.CHECKPOINT or not here) and peer.contains(key):
@@ -451,13 +454,13 @@ class SharedRefStore:
     def remove(self, name: str, expected: Multihash) -> None:
         """A branch that points at `expected` now is none any more, in the store; here it stays."""
         peer, known = self.stored.peer(name), self.stored.known
-        head, version = known[name] = peer.versioned_head()
+        head, version = known[name] = self.stored.bucket.versioned(name)
         if head is None:
             return
         if head != expected:
             self._conflict(name, expected, head)
         try:
-            known[name] = None, peer.empty_ref(version)
+            known[name] = None, self.stored.bucket.replace(name, version, None)
         except WriteRefusedError:  # by another writer, or by our own request that was repeated
             head = self.stored.look(name)
             if head is not None:
@@ -476,14 +479,14 @@ class SharedRefStore:
     def _version(self, name: str, expected: Multihash | None) -> Version | None:
         head, version = self.stored.known.get(name, (None, None))
         if head is None or head != expected:
-            head, version = self.stored.known[name] = self.stored.peer(name).versioned_head()
+            head, version = self.stored.known[name] = self.stored.bucket.versioned(name)
         if head != expected:
             self._conflict(name, expected, head)
         return version
 
     def _commit(
         self,
-        peer: ObjectPeer,
+        peer: Store,
         expected: Multihash | None,
         version: Version | None,
         new: Multihash,
@@ -496,12 +499,10 @@ class SharedRefStore:
         ):  # an opening of the dataset has moved it at least as far
             self.local.compare_and_swap(peer.ref, expected, new)
 
-    def _move(
-        self, peer: ObjectPeer, expected: Multihash | None, version: Version | None, new: Multihash
-    ) -> None:
+    def _move(self, peer: Store, expected: Multihash | None, version: Version | None, new: Multihash) -> None:
         problem: errors.TransferError | None = None
         try:
-            self.stored.known[peer.ref] = new, peer.replace_head(version, new)
+            self.stored.known[peer.ref] = new, self.stored.bucket.replace(peer.ref, version, new)
         except ConditionsUnknownError:
             raise errors.TransferError(
                 f"{peer.where}: the store has no conditional writes any more"
@@ -521,7 +522,7 @@ class SharedRefStore:
 
     def _look(
         self,
-        peer: ObjectPeer,
+        peer: Store,
         expected: Multihash | None,
         new: Multihash,
         problem: errors.TransferError | None,

@@ -15,8 +15,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.spark.executor_files import kept_copy
 from odfchain.storage import fsio
-from odfchain.transfer.object_peer import STORE_LIMITS, ObjectSpace, retry
-from odfchain.transfer.public_layout import PeerUrl
+from odfchain.storage.bucket_store import STORE_LIMITS, BucketTransport, retry
+from odfchain.storage.public_layout import PeerUrl
 
 KEPT_BYTES = 16 << 30
 """Copies that a machine keeps for its workers [bytes]."""
@@ -34,7 +34,7 @@ class StoreFiles:
     url: str
 
     @property
-    def _space(self) -> ObjectSpace:
+    def _space(self) -> BucketTransport:
         return _space_at(self.url)
 
     def put(self, path: Path, key: str) -> None:
@@ -83,8 +83,8 @@ class StoreFiles:
 
 
 @functools.lru_cache(maxsize=64)
-def _space_at(url: str) -> ObjectSpace:
-    return ObjectSpace(PeerUrl.parse(url), STORE_LIMITS)
+def _space_at(url: str) -> BucketTransport:
+    return BucketTransport(PeerUrl.parse(url), STORE_LIMITS)
 
 
 @contextlib.contextmanager

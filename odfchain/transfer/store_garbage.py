@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from odfchain.errors import BusyError, InvalidIdError, ObjectNotFoundError, OdfchainError
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.storage.bucket_store import BucketTransport, Listed, WriteRefusedError
 from odfchain.storage.local import HEAD, parse_ref
-from odfchain.transfer.object_peer import Listed, ObjectPeer, ObjectSpace, WriteRefusedError
-from odfchain.transfer.public_layout import HEAD_KEY, ObjectKey, ObjectKind
+from odfchain.storage.public_layout import HEAD_KEY, ObjectKey, ObjectKind
+from odfchain.storage.store import Store
 from odfchain.transfer.slice_files import objects_of
 from odfchain.workspace.merge_record import merged_names
 from odfchain.workspace.shared_store import Garbage
@@ -64,7 +65,7 @@ class Lease:
 class Leases:
     """The marks on one dataset, by the name of its folder in a workspace's store."""
 
-    space: ObjectSpace
+    space: BucketTransport
     folder: str
 
     @property
@@ -137,7 +138,7 @@ class Leases:
                 self.space.delete(mark)
 
 
-def store_time(space: ObjectSpace) -> float:
+def store_time(space: BucketTransport) -> float:
     """The store's clock [s since the epoch]."""
     probe = f"relying/{secrets.token_hex(16)}"
     space.write(probe, b"-")
@@ -160,7 +161,7 @@ _KINDS = {
 class Removal:
     """How objects are removed: those that were written longer than `grace` [s] ago; or only counted."""
 
-    space: ObjectSpace
+    space: BucketTransport
     grace: float
     dry_run: bool
 
@@ -208,21 +209,21 @@ class Removal:
             garbage
             for folder in self.space.folders("datasets/")
             if folder not in named and _is_dataset(folder)
-            if not self.space.contains(f"datasets/{folder}/{HEAD_KEY}")
+            if self.space.size(f"datasets/{folder}/{HEAD_KEY}") is None
             for garbage in self.of_dataset(folder, lambda folder=folder: self._nothing(folder))[:-1]  # type: ignore[misc]
         ]
         return [_garbage("runs in the store", dead), *left]
 
     def _nothing(self, folder: str) -> frozenset[str] | None:
         # it may have a head by now
-        return None if self.space.contains(f"datasets/{folder}/{HEAD_KEY}") else frozenset()
+        return frozenset() if self.space.size(f"datasets/{folder}/{HEAD_KEY}") is None else None
 
     def _remove(self, keys: list[str], lease: Lease) -> None:
         for start in range(0, 0 if self.dry_run else len(keys), _AT_ONCE):
             lease.check()
             self.space.delete_all(keys[start : start + _AT_ONCE])
 
-    def with_other_references(self, peer: ObjectPeer, folder: str, needed: frozenset[str]) -> frozenset[str]:
+    def with_other_references(self, peer: Store, folder: str, needed: frozenset[str]) -> frozenset[str]:
         """The needed keys, with those that refs of other tools lead to."""
         found: set[str] = set()
         waiting: list[Multihash | None] = []

@@ -35,8 +35,8 @@ from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.fsio import LocalScratch, MemoryScratch
 from odfchain.storage.local import HEAD, LocalObjectStore
-from odfchain.transfer.peer import Peer
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.store import Store
 from odfchain.transfer.signed_statements import SeenHeads, signed_last
 from odfchain.transfer.slice_files import DataObject, incoming_folder, is_partial, objects_of, store_of
 from odfchain.transfer.snapshot_objects import key_of
@@ -98,7 +98,7 @@ def stored_blocks(dataset: DatasetFiles) -> _StoredBlocks | None:
     return _StoredBlocks(found, dataset_id)
 
 
-def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Peer | None) -> list[HeadCandidate]:
+def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Store | None) -> list[HeadCandidate]:
     """Candidates for the lost head, the newest block first; with their evidence."""
     stored = stored_blocks(dataset)
     if stored is None:
@@ -177,7 +177,7 @@ def _heads(dataset: DatasetFiles, names: list[str]) -> set[Multihash | None]:
     return heads
 
 
-def _contains(peer: Peer, stored: _StoredBlocks, name: Multihash, number: int) -> bool:
+def _contains(peer: Store, stored: _StoredBlocks, name: Multihash, number: int) -> bool:
     try:
         current, at = peer.head(), None
         while current is not None and current != name:
@@ -247,7 +247,7 @@ class FsckReport:
 def fsck(
     workspace: WorkspaceFiles,
     dataset: DatasetFiles,
-    peer: Peer | None = None,
+    peer: Store | None = None,
     *,
     dry_run: bool = False,
     head: Multihash | None = None,
@@ -271,7 +271,7 @@ class _Fsck:
         self,
         workspace: WorkspaceFiles,
         dataset: DatasetFiles,
-        peer: Peer | None,
+        peer: Store | None,
         dry_run: bool,
         head: Multihash | None,
         progress: Progress,
@@ -535,7 +535,7 @@ class _Fsck:
         fsio.remove_quietly(target)
         return None
 
-    def _fetch(self, peer: Peer, key: ObjectKey, size: int | None, target: Path) -> bool:
+    def _fetch(self, peer: Store, key: ObjectKey, size: int | None, target: Path) -> bool:
         fsio.remove_quietly(target)
         try:
             if size is None:

@@ -38,8 +38,8 @@ from odfchain.odf.names import RemoteDatasetId
 from odfchain.profiles.published import parts_folder
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, parse_ref
+from odfchain.storage.public_layout import ObjectKind
 from odfchain.text import counted, one_line
-from odfchain.transfer.public_layout import ObjectKind
 from odfchain.transfer.slice_files import incoming_folder, objects_of, store_of
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState

@@ -20,8 +20,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore
+from odfchain.storage.store import Store
 from odfchain.transfer.open_peer import open_peer, options_of
-from odfchain.transfer.peer import Peer
 from odfchain.transfer.receive import PeerLinks
 from odfchain.transfer.repositories import Repositories
 from odfchain.transfer.sharing import AliasKind, aliases, resolve_remote
@@ -102,7 +102,7 @@ def places_with(
 
 
 def _held(
-    dataset: DatasetFiles, peer: Peer, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
+    dataset: DatasetFiles, peer: Store, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
 ) -> frozenset[Multihash]:
     ours = ChainLinks(dataset.chain)
     comparison = compare(

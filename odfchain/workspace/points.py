@@ -18,13 +18,13 @@ from pathlib import Path
 
 from odfchain import errors
 from odfchain.chain.chain import MetadataChain
-from odfchain.chain.signed_heads import signature_key
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.storage.fsio import LocalScratch, MemoryScratch
 from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore, RefStore
+from odfchain.storage.public_layout import signature_key
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState

@@ -16,7 +16,6 @@ from odfchain.chain.compare import (
     Comparison,
     Diverged,
     Equal,
-    HashList,
     compare,
     whole_chain,
 )
@@ -24,9 +23,10 @@ from odfchain.errors import BrokenChainError, DatasetNotFoundError
 from odfchain.limits import LIMITS
 from odfchain.odf.block_codec import decode_header
 from odfchain.odf.events import BlockHeader
-from odfchain.odf.identity import Multihash
+from odfchain.odf.identity import HashList, Multihash
 from odfchain.odf.names import DatasetAlias
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.store import Store
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.memory_peer import MemoryPeer
@@ -90,7 +90,7 @@ def test_a_local_chain_has_the_status_that_the_shared_cases_say(case: dict[str, 
     if case["remote"] is None:
         assert case["expect"] == {"error": "RemoteDatasetNotFound"}
         with pytest.raises(DatasetNotFoundError, match="memory://peer/"):
-            pull_dataset(WorkspaceFiles.init(tmp_path), MemoryPeer(None), DatasetAlias.parse("x"))
+            pull_dataset(WorkspaceFiles.init(tmp_path), Store(MemoryPeer(None)), DatasetAlias.parse("x"))
         return
     found, _, _ = compared(case["local"], case["remote"])
     actual: Any

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from odfchain.storage.public_layout import Incoming, ObjectKey
 from odfchain.transfer import node_pushes
-from odfchain.transfer.public_layout import Incoming, ObjectKey
 
 PIECE = 5 << 18
 """Of so many bytes that are sent the node takes the most, a megabyte at least [bytes]."""

@@ -20,7 +20,7 @@ from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKind
+from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKind
 from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.recorded_dataset import schema_event, slice_of
 from tests.kit.scenario import Chain, time_of

@@ -18,7 +18,7 @@ from odfchain.odf.events import DatasetSnapshot
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import RAW_SCHEMA

@@ -17,11 +17,11 @@ from websockets.sync.client import ClientConnection, connect
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
+from odfchain.storage.public_layout import ObjectKind, PeerUrl
+from odfchain.storage.store import RawBlock
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.peer import RawBlock
-from odfchain.transfer.public_layout import ObjectKind, PeerUrl
 from odfchain.transfer.pushing import PushOptions, PushOutcome, push_dataset
 from odfchain.transfer.smart_messages import BlocksBatch, PushedBlocks, document_of
 from odfchain.workspace.dataset_files import DatasetFiles

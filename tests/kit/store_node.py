@@ -11,10 +11,10 @@ from typing import Any
 
 from odfchain.errors import DatasetNotFoundError
 from odfchain.odf.names import DatasetAlias
+from odfchain.storage.bucket_store import STORE_LIMITS
+from odfchain.storage.public_layout import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
-from odfchain.transfer.object_peer import STORE_LIMITS
 from odfchain.transfer.object_workspace import SharedWorkspace
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.scenario import Chain, chain_of, extend

@@ -164,7 +164,7 @@ _LOOP = """
     from tests.kit import upkeep_scenes as scenes
     import odfchain.slices.writer, odfchain.upkeep.compact, odfchain.upkeep.fsck, odfchain.upkeep.garbage  # once, not in each child
     import odfchain.api.branching, odfchain.branches.merging, odfchain.audit.dataset_checks
-    import odfchain.chain.statements, odfchain.slices.reader, odfchain.transfer.folder_peer, odfchain.transfer.sharing
+    import odfchain.chain.statements, odfchain.slices.reader, odfchain.storage.folder_store, odfchain.transfer.sharing
     from odfchain.workspace.workspace_files import WorkspaceFiles
 
     template, target, work = Path(sys.argv[1]), Path(sys.argv[2]), scenes.OPERATIONS[sys.argv[3]]

@@ -19,10 +19,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Protocol
 
-from odfchain.chain.signed_heads import SignedFile
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.transfer.open_peer import KINDS, Kind, Listing
+from tests.kit.memory_peer import MemoryTransport
+from tests.kit.small_s3 import SmallS3
 
 
 class Place(Protocol):
@@ -115,12 +117,83 @@ def by_child(root: Path) -> Iterator[WebPlace]:
             child.terminate()
 
 
+@dataclass
+class NodePlace:
+    """The same for who asks as of a node, without its protocol: files come one by one."""
+
+    web: WebPlace
+
+    def publish(self, folder: Path) -> PeerUrl:
+        return PeerUrl.parse(f"odf+{self.web.publish(folder).text}")
+
+
+@contextlib.contextmanager
+def as_node(root: Path) -> Iterator[NodePlace]:
+    with by_threads(root) as web:
+        yield NodePlace(web)
+
+
+@dataclass
+class BucketPlace:
+    """A prefix of a bucket."""
+
+    store: SmallS3
+
+    def publish(self, folder: Path) -> PeerUrl:
+        place = f"bucket/{folder.name}"
+        self.store.objects |= {f"{place}/{key}": data for key, data in files_of(folder).items()}
+        return PeerUrl.parse(self.store.url(place))
+
+
+@contextlib.contextmanager
+def in_bucket(root: Path) -> Iterator[BucketPlace]:
+    with SmallS3() as store:
+        yield BucketPlace(store)
+
+
+@dataclass
+class MemoryPlace:
+    """A transport of its own: a file and a line in the table is all there is to it."""
+
+    files: dict[str, dict[str, bytes]]
+
+    def publish(self, folder: Path) -> PeerUrl:
+        url = PeerUrl(f"memory://{folder.name.replace(' ', '%20')}/")
+        self.files.setdefault(url.text, {}).update(files_of(folder))
+        return url
+
+
+@contextlib.contextmanager
+def in_memory(root: Path) -> Iterator[MemoryPlace]:
+    place = MemoryPlace({})
+    KINDS["memory"] = Kind(
+        lambda url, _options: MemoryTransport(place.files[url.text], url.text), listing=Listing.FOLDERS
+    )
+    try:
+        yield place
+    finally:
+        del KINDS["memory"]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The files below a folder by key."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {key: path.read_bytes() for key, path in found.items()}
+
+
 PLACES: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "folder": in_folder,
+    "bucket": in_bucket,
+    "memory": in_memory,
+    "node": as_node,
     "http.server in threads": by_threads,
     "python -m http.server": by_child,
 }
-WRITABLE: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {"folder": in_folder}
+WRITABLE: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
+    "folder": in_folder,
+    "bucket": in_bucket,
+    "memory": in_memory,
+}
 
 
 class Published:

@@ -57,7 +57,7 @@ if __name__ == "__main__":
     import odfchain.odf.arrow_schema
     import odfchain.odf.logical_hash
     import odfchain.slices.reader
-    import odfchain.transfer.http_peer  # noqa: F401
+    import odfchain.storage.http_store  # noqa: F401
     from odfchain.cli import conformance
 
     gc.freeze()  # memory that no run writes to is not copied

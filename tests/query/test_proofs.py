@@ -28,7 +28,7 @@ from odfchain.odf.identity import DidKey
 from odfchain.query import proofs
 from odfchain.query.answers import FILE_BYTES, Answer, canonical, output_of, read_answer, written
 from odfchain.query.proofs import VOLATILE, verdict_of_node
-from odfchain.transfer.peer import as_transfer_errors
+from odfchain.storage.store import as_transfer_errors
 from tests.kit import curve
 from tests.kit.node_types import RECORDED, recorded_answer, workspace_with_types
 from tests.kit.root_rows import add_root, schema_with

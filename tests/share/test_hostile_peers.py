@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from odfchain.chain import compare
-from odfchain.chain.signed_heads import SignedFile
 from odfchain.cli import conformance
 from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.limits import LIMITS, SHARING
@@ -28,10 +27,10 @@ from odfchain.odf.enums import DatasetKind
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage import http_client as http_dial
 from odfchain.storage import urls as fetch_address
+from odfchain.storage.http_store import HttpTransport
+from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.store import PEER_LIMITS, Store
 from odfchain.transfer import receive
-from odfchain.transfer.http_peer import HttpPeer
-from odfchain.transfer.peer import PEER_LIMITS
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions, pull_dataset
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import pull_client as clients
@@ -558,10 +557,10 @@ ALIAS = DatasetAlias.parse(conformance.DATASET)
 
 
 @contextlib.contextmanager
-def by_library(url: str, **limits: Any) -> Iterator[HttpPeer]:
+def by_library(url: str, **limits: Any) -> Iterator[Store]:
     """A peer that waits for nothing in earnest."""
     clock = limits.pop("clock", None) or Clock()
-    peer = HttpPeer(PeerUrl.parse(url), replace(PEER_LIMITS, **limits), timing=clock.timing)
+    peer = Store(HttpTransport(PeerUrl.parse(url), replace(PEER_LIMITS, **limits), timing=clock.timing))
     try:
         yield peer
     finally:

@@ -22,9 +22,9 @@ from odfchain.limits import LIMITS
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
-from odfchain.transfer.http_peer import HttpPeer
-from odfchain.transfer.peer import PEER_LIMITS
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.http_store import HttpTransport
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.store import PEER_LIMITS, Store
 from tests.kit.servers import Clock, Meter, Reply, Request, Server, closed_port
 from tests.kit.stand_ins import write_certificate
 from tests.kit.support import cases, hash_of
@@ -45,11 +45,11 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def opened(url: str, *, clock: Clock | None = None, **options: Any) -> Iterator[HttpPeer]:
+def opened(url: str, *, clock: Clock | None = None, **options: Any) -> Iterator[Store]:
     """A peer that waits for nothing in earnest; limits are given by their names."""
     limits = {key: options.pop(key) for key in list(options) if hasattr(PEER_LIMITS, key)}
     timing = (clock or Clock()).timing
-    peer = HttpPeer(PeerUrl.parse(url), replace(PEER_LIMITS, **limits), timing=timing, **options)
+    peer = Store(HttpTransport(PeerUrl.parse(url), replace(PEER_LIMITS, **limits), timing=timing, **options))
     try:
         yield peer
     finally:
@@ -57,12 +57,12 @@ def opened(url: str, *, clock: Clock | None = None, **options: Any) -> Iterator[
 
 
 @contextlib.contextmanager
-def serving(*script: Reply | Callable[[Request], Reply], **options: Any) -> Iterator[tuple[Server, HttpPeer]]:
+def serving(*script: Reply | Callable[[Request], Reply], **options: Any) -> Iterator[tuple[Server, Store]]:
     with Server(*script) as server, opened(server.url("/ds"), **options) as peer:
         yield server, peer
 
 
-def said(error: pytest.ExceptionInfo[TransferError], peer: HttpPeer, key: object) -> str:
+def said(error: pytest.ExceptionInfo[TransferError], peer: Store, key: object) -> str:
     """The message, which names object and peer in one line."""
     text = str(error.value)
     assert text.startswith(f"{peer.where}{key}")
@@ -268,7 +268,7 @@ def test_closing_ends_what_others_wait_for() -> None:
         return Reply(body=BLOCK, cut=2, stall=True)
 
     with Server(stall) as server, ThreadPoolExecutor(1) as threads:
-        peer = HttpPeer(PeerUrl.parse(server.url("/ds")))
+        peer = Store(HttpTransport(PeerUrl.parse(server.url("/ds"))))
         waiting = threads.submit(peer.block, NAME)
         assert began.wait(10)
         peer.close()
@@ -550,13 +550,13 @@ def test_secrets_are_not_shown_in_redirects() -> None:
 @pytest.mark.parametrize("token", ["", "two words", "line\r\nX: y", "\u20ac"])
 def test_tokens_that_cannot_be_sent(token: str) -> None:
     with pytest.raises(AccessError, match="cannot be sent"):
-        HttpPeer(PeerUrl.parse("http://h/"), token=token)
+        HttpTransport(PeerUrl.parse("http://h/"), token=token)
 
 
 @pytest.mark.parametrize("url", ["http://h:0/", "http://h:99999/", "http://a\x01b/", "http://h/\udc00"])
 def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(TransferError) as caught:
-        HttpPeer(PeerUrl.parse(url))
+        HttpTransport(PeerUrl.parse(url))
     assert str(caught.value).isprintable()
 
 

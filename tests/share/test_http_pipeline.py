@@ -15,8 +15,9 @@ from odfchain.limits import LIMITS
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.http_client import HttpPipeline
-from odfchain.transfer.http_peer import AHEAD, HttpPeer
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, PeerUrl
+from odfchain.storage.http_store import AHEAD, HttpTransport
+from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, PeerUrl
+from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncStatus, pull_dataset
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.hostile_server import End, HostilePeer, Trick, answer, body, lookup, raw
@@ -40,11 +41,11 @@ def workspace(tmp_path: Path) -> WorkspaceFiles:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[[str], HttpPeer]]:
-    peers: list[HttpPeer] = []
+def opened() -> Iterator[Callable[[str], Store]]:
+    peers: list[Store] = []
 
-    def make(url: str) -> HttpPeer:
-        peers.append(HttpPeer(PeerUrl.parse(url)))
+    def make(url: str) -> Store:
+        peers.append(Store(HttpTransport(PeerUrl.parse(url))))
         return peers[-1]
 
     yield make
@@ -52,10 +53,10 @@ def opened() -> Iterator[Callable[[str], HttpPeer]]:
         peer.close()
 
 
-def pipeline_of(peer: HttpPeer) -> HttpPipeline:
+def pipeline_of(peer: Store) -> HttpPipeline:
     """A pipeline on the connection that has brought the head."""
     assert peer.head() == CHAIN.head
-    found = peer.pipeline()
+    found = peer.transport.pipeline()
     assert found is not None
     return found
 
@@ -75,7 +76,7 @@ def every(count: int, trick: Trick) -> Mapping[str, Trick]:
     return {str(CHAIN.key(n)): trick for n in range(count - 1, len(NAMES), count)}
 
 
-def test_blocks_come_in_the_order_of_asking(opened: Callable[[str], HttpPeer]) -> None:
+def test_blocks_come_in_the_order_of_asking(opened: Callable[[str], Store]) -> None:
     with HostilePeer(lookup(CHAIN)) as server:
         pipeline = pipeline_of(opened(server.url))
         for part in (NAMES[:60], NAMES[:-31:-1], NAMES[60:61]):
@@ -85,7 +86,7 @@ def test_blocks_come_in_the_order_of_asking(opened: Callable[[str], HttpPeer]) -
         pipeline.close()
 
 
-def test_requests_are_sent_before_answers_come(opened: Callable[[str], HttpPeer]) -> None:
+def test_requests_are_sent_before_answers_come(opened: Callable[[str], Store]) -> None:
     wanted = NAMES[:5]
 
     def serve() -> None:
@@ -110,7 +111,7 @@ def test_requests_are_sent_before_answers_come(opened: Callable[[str], HttpPeer]
 
 @pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
 def test_a_server_that_closes_now_and_then_is_asked_again_for_the_rest(
-    end: End, opened: Callable[[str], HttpPeer]
+    end: End, opened: Callable[[str], Store]
 ) -> None:
     # a reset may overtake what was sent before it, so the last answer is lost with it
     trick = honest(end) if end is End.CLOSE else raw(end=end)
@@ -129,7 +130,7 @@ def test_a_server_that_closes_now_and_then_is_asked_again_for_the_rest(
 
 
 def test_a_server_that_closes_after_each_answer_is_not_asked_ahead_for_long(
-    opened: Callable[[str], HttpPeer],
+    opened: Callable[[str], Store],
 ) -> None:
     with HostilePeer(lookup(CHAIN), {"blocks/*": honest(End.CLOSE)}) as server:
         pipeline = pipeline_of(opened(server.url))
@@ -155,7 +156,7 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("what", UNUSUAL)
-def test_after_anything_unusual_no_more_comes_this_way(what: str, opened: Callable[[str], HttpPeer]) -> None:
+def test_after_anything_unusual_no_more_comes_this_way(what: str, opened: Callable[[str], Store]) -> None:
     with HostilePeer(lookup(CHAIN), {str(CHAIN.key(30)): UNUSUAL[what]}) as server:
         pipeline = pipeline_of(opened(server.url))
         pipeline.ask(NAMES[:100])
@@ -166,17 +167,17 @@ def test_after_anything_unusual_no_more_comes_this_way(what: str, opened: Callab
 
 
 def test_a_server_that_closes_every_connection_is_not_asked_ahead(
-    opened: Callable[[str], HttpPeer],
+    opened: Callable[[str], Store],
 ) -> None:
     tricks = {HEAD_KEY: Trick(lambda data: [answer(data, more="Connection: close\r\n")])}
     with HostilePeer(lookup(CHAIN), tricks) as server:
         peer = opened(server.url)
-        assert peer.pipeline() is None, "nothing is known of the server"
+        assert peer.transport.pipeline() is None, "nothing is known of the server"
         assert peer.head() == CHAIN.head
-        assert peer.pipeline() is None
+        assert peer.transport.pipeline() is None
 
 
-def test_a_pipeline_ends_with_its_peer(opened: Callable[[str], HttpPeer]) -> None:
+def test_a_pipeline_ends_with_its_peer(opened: Callable[[str], Store]) -> None:
     with HostilePeer(lookup(CHAIN), {str(CHAIN.key(3)): raw(end=End.HANG)}) as server:
         peer = opened(server.url)
         pipeline = pipeline_of(peer)
@@ -193,7 +194,7 @@ def test_a_pipeline_ends_with_its_peer(opened: Callable[[str], HttpPeer]) -> Non
 
 
 def test_a_clone_with_a_hint_asks_for_each_block_once_on_one_connection(
-    workspace: WorkspaceFiles, opened: Callable[[str], HttpPeer]
+    workspace: WorkspaceFiles, opened: Callable[[str], Store]
 ) -> None:
     with HostilePeer(lookup(CHAIN, hint=True)) as server:
         assert pull_dataset(workspace, opened(server.url), ALIAS).status is SyncStatus.CREATED
@@ -207,7 +208,7 @@ def test_a_clone_with_a_hint_asks_for_each_block_once_on_one_connection(
 @pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
 @pytest.mark.parametrize("apart", [20, 50])
 def test_a_clone_does_not_mind_a_server_that_breaks_off_now_and_then(
-    end: End, apart: int, workspace: WorkspaceFiles, opened: Callable[[str], HttpPeer]
+    end: End, apart: int, workspace: WorkspaceFiles, opened: Callable[[str], Store]
 ) -> None:
     asked: Counter[str] = Counter()
 
@@ -226,7 +227,7 @@ def test_a_clone_does_not_mind_a_server_that_breaks_off_now_and_then(
 
 
 def test_a_block_that_is_wrong_is_named_though_it_was_asked_for_ahead(
-    workspace: WorkspaceFiles, opened: Callable[[str], HttpPeer]
+    workspace: WorkspaceFiles, opened: Callable[[str], Store]
 ) -> None:
     with HostilePeer(lookup(CHAIN, hint=True), {str(CHAIN.key(30)): UNUSUAL["another body"]}) as server:
         with pytest.raises(CorruptedPeerError, match="hashes to") as caught:
@@ -236,7 +237,7 @@ def test_a_block_that_is_wrong_is_named_though_it_was_asked_for_ahead(
 
 
 def test_a_clone_from_a_server_that_closes_after_each_answer_is_complete(
-    workspace: WorkspaceFiles, opened: Callable[[str], HttpPeer]
+    workspace: WorkspaceFiles, opened: Callable[[str], Store]
 ) -> None:
     with HostilePeer(lookup(CHAIN, hint=True), {"blocks/*": honest(End.CLOSE)}) as server:
         pull_dataset(workspace, opened(server.url), ALIAS)
@@ -256,7 +257,7 @@ LIES: dict[str, Callable[[Chain], list[Multihash]]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_clone_does_not_depend_on_what_the_hint_says(
-    lie: str, workspace: WorkspaceFiles, opened: Callable[[str], HttpPeer]
+    lie: str, workspace: WorkspaceFiles, opened: Callable[[str], Store]
 ) -> None:
     hint = "".join(f"{name}\n" for name in LIES[lie](CHAIN)).encode()
     served = {**{str(k): v for k, v in CHAIN.objects.items()}, HEAD_KEY: str(CHAIN.head).encode()}

@@ -22,7 +22,7 @@ import pytest
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
-from odfchain.transfer.public_layout import HEAD_KEY
+from odfchain.storage.public_layout import HEAD_KEY
 from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit import pull_client as clients
 from tests.kit.hostile_server import HostilePeer, lookup

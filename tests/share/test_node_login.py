@@ -16,9 +16,9 @@ import pytest
 
 from odfchain.cli.main import main
 from odfchain.odf.times import Timestamp
+from odfchain.storage.public_layout import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.credentials import Credentials
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.servers import closed_port

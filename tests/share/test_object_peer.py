@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,
@@ -21,9 +20,10 @@ from odfchain.limits import LIMITS
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
+from odfchain.storage.bucket_store import STORE_LIMITS, BucketTransport, place_of
 from odfchain.storage.locations import Location
-from odfchain.transfer.object_peer import STORE_LIMITS, ObjectPeer, place_of
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.store import Store
 from tests.kit.servers import Meter, Reply, Request, Server, closed_port
 from tests.kit.small_s3 import SmallS3, tag_of
 from tests.kit.stand_ins import simulated_s3
@@ -63,11 +63,11 @@ def store() -> Iterator[SmallS3]:
         yield store
 
 
-def peer_at(url: str, limits: object = QUICK) -> ObjectPeer:
-    return ObjectPeer(PeerUrl.parse(url), limits)  # type: ignore[arg-type]
+def peer_at(url: str, limits: object = QUICK) -> Store:
+    return Store(BucketTransport(PeerUrl.parse(url), limits))  # type: ignore[arg-type]
 
 
-def with_blocks(store: SmallS3, head: Multihash | None = None) -> ObjectPeer:
+def with_blocks(store: SmallS3, head: Multihash | None = None) -> Store:
     """A dataset with three blocks in the store."""
     for name, data in zip(HASHES, (ONE, TWO, THREE), strict=True):
         store.objects[f"bucket/x/blocks/{name}"] = data
@@ -76,7 +76,7 @@ def with_blocks(store: SmallS3, head: Multihash | None = None) -> ObjectPeer:
     return peer_at(store.url("bucket/x"))
 
 
-def put(peer: ObjectPeer, folder: Path, part: ObjectKind, data: bytes) -> ObjectKey:
+def put(peer: Store, folder: Path, part: ObjectKind, data: bytes) -> ObjectKey:
     path = folder / "source"
     path.write_bytes(data)
     key, meter = ObjectKey(part, hash_bytes(data)), Meter()
@@ -86,7 +86,7 @@ def put(peer: ObjectPeer, folder: Path, part: ObjectKind, data: bytes) -> Object
     return key
 
 
-def said(error: pytest.ExceptionInfo[TransferError], peer: ObjectPeer, key: object) -> str:
+def said(error: pytest.ExceptionInfo[TransferError], peer: Store, key: object) -> str:
     text = str(error.value)
     assert text.startswith(f"{peer.where}{key}")
     assert text.isprintable()
@@ -154,7 +154,7 @@ def test_a_dataset_goes_there_and_comes_back(
     for wrong in (None, HASHES[0]):
         with pytest.raises(RefConflictError):
             peer.swap_head(wrong, HASHES[0])
-    assert (peer.head(), peer.caveat) == (HASHES[1], None)
+    assert (peer.head(), peer.transport.caveat) == (HASHES[1], None)
     peer.close()
 
 
@@ -227,7 +227,7 @@ def test_a_store_that_ignores_one_condition_is_found_out_and_locked(store: Small
     peer = with_blocks(store, HASHES[0])
     peer.swap_head(HASHES[0], HASHES[1])
     assert peer.head() == HASHES[1]
-    assert "lock" in str(peer.caveat)
+    assert "lock" in str(peer.transport.caveat)
     lock = f"bucket/x/{LOCK_KEY}"
     assert lock in store.sent("PUT")
     assert lock not in store.objects
@@ -257,11 +257,11 @@ def test_the_lock_is_released_when_the_head_moved_meanwhile(store: SmallS3) -> N
 def test_a_store_without_conditions_is_found_out_and_the_user_is_told(store: SmallS3) -> None:
     store.keeps = set()
     peer = with_blocks(store)
-    assert peer.caveat is None
+    assert peer.transport.caveat is None
     peer.swap_head(None, HASHES[0])
     peer.swap_head(HASHES[0], HASHES[1])
     assert peer.head() == HASHES[1]
-    assert "no conditional writes" in str(peer.caveat)
+    assert "no conditional writes" in str(peer.transport.caveat)
     with pytest.raises(RefConflictError):
         peer.swap_head(HASHES[0], HASHES[2])
     assert [store.objects[f"bucket/x/blocks/{name}"] for name in HASHES] == [ONE, TWO, THREE]
@@ -274,7 +274,7 @@ def test_conditions_that_the_environment_switches_off(
     peer = with_blocks(store)
     peer.swap_head(None, HASHES[0])
     assert peer.head() == HASHES[0]
-    assert "no conditional writes" in str(peer.caveat)
+    assert "no conditional writes" in str(peer.transport.caveat)
 
 
 @pytest.mark.parametrize(

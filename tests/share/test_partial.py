@@ -10,7 +10,7 @@ import pytest
 
 from odfchain.errors import CorruptedPeerError, StoreError, TransferError, UsageError
 from odfchain.odf.names import DatasetAlias
-from odfchain.transfer.public_layout import ObjectKey
+from odfchain.storage.public_layout import ObjectKey
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
 from odfchain.transfer.slice_files import (
     EVERYTHING,

@@ -1,4 +1,4 @@
-"""What every peer promises, over every kind of peer; kinds are listed in `peers.py`."""
+"""What every store promises, over every kind of transport; kinds are listed in `tests/kit/web_peers.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import (
     AccessError,
     CorruptedPeerError,
@@ -22,11 +21,12 @@ from odfchain.limits import LIMITS
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
-from odfchain.transfer.folder_peer import FolderPeer
+from odfchain.storage.folder_store import FolderTransport
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.store import Store
 from odfchain.transfer.open_peer import PeerOptions, gateway_url, open_peer, open_writable
-from odfchain.transfer.peer import Peer, WritablePeer
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from tests.kit.servers import Meter
+from tests.kit.shared_store import environment
 from tests.kit.support import hash_of
 from tests.kit.web_peers import PLACES, WRITABLE, Place, Published
 
@@ -43,22 +43,20 @@ def dataset(tmp_path: Path) -> Published:
 
 @pytest.fixture(params=sorted(PLACES))
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+    environment(monkeypatch, tmp_path / "home")
     (tmp_path / "root").mkdir(exist_ok=True)
     with PLACES[request.param](tmp_path / "root") as found:
         yield found
 
 
 @pytest.fixture
-def peer(place: Place, dataset: Published) -> Iterator[Callable[[], Peer]]:
+def peer(place: Place, dataset: Published) -> Iterator[Callable[[], Store]]:
     """Opens the dataset, as it is now."""
-    opened: list[Peer] = []
+    opened: list[Store] = []
 
-    def open_it() -> Peer:
+    def open_it() -> Store:
         url = place.publish(dataset.folder)
-        opened.append(open_peer(PeerUrl.parse(url.text.replace(" ", "%20")), PeerOptions(retries=0)))
+        opened.append(open_peer(PeerUrl(url.text.replace(" ", "%20")), PeerOptions(retries=0)))
         return opened[-1]
 
     yield open_it
@@ -66,10 +64,10 @@ def peer(place: Place, dataset: Published) -> Iterator[Callable[[], Peer]]:
         found.close()
 
 
-Open = Callable[[], Peer]
+Open = Callable[[], Store]
 
 
-def refused(error: TransferError, peer: Peer, key: object) -> str:
+def refused(error: TransferError, peer: Store, key: object) -> str:
     """Checks that the message names object and peer, in one line."""
     assert str(error).startswith(f"{peer.where}{key}")
     assert str(error).isprintable()
@@ -273,15 +271,18 @@ def test_signed_statements_come_as_they_are_up_to_their_limit(
 
 
 @pytest.fixture(params=sorted(WRITABLE))
-def writable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], WritablePeer]]:
+def writable(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], Store]]:
     """Opens a place where nothing is yet, as often as is wanted."""
+    environment(monkeypatch, tmp_path / "home")
     root = tmp_path / "writable"
     root.mkdir()
-    opened: list[WritablePeer] = []
+    opened: list[Store] = []
     with WRITABLE[request.param](root) as place:
         url = place.publish(root / "new")
 
-        def open_it() -> WritablePeer:
+        def open_it() -> Store:
             opened.append(open_writable(url))
             return opened[-1]
 
@@ -290,7 +291,7 @@ def writable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callabl
             peer.close()
 
 
-def test_what_is_written_can_be_read(writable: Callable[[], WritablePeer], tmp_path: Path) -> None:
+def test_what_is_written_can_be_read(writable: Callable[[], Store], tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(BIG)
     key = ObjectKey(ObjectKind.DATA, hash_bytes(BIG))
@@ -309,7 +310,7 @@ def test_what_is_written_can_be_read(writable: Callable[[], WritablePeer], tmp_p
     assert writable().hint(5) == HASHES
 
 
-def test_the_head_is_swapped_only_from_what_it_is(writable: Callable[[], WritablePeer]) -> None:
+def test_the_head_is_swapped_only_from_what_it_is(writable: Callable[[], Store]) -> None:
     peer = writable()
     one, two, three = HASHES[:3]
     for expected in (two, three):
@@ -325,9 +326,7 @@ def test_the_head_is_swapped_only_from_what_it_is(writable: Callable[[], Writabl
 
 
 @pytest.mark.parametrize("file", SignedFile)
-def test_signed_statements_are_replaced_and_removed(
-    writable: Callable[[], WritablePeer], file: SignedFile
-) -> None:
+def test_signed_statements_are_replaced_and_removed(writable: Callable[[], Store], file: SignedFile) -> None:
     peer = writable()
     peer.put_signed(file, None)  # nothing is there yet
     for data in (b"one\n", b"two\n"):
@@ -338,7 +337,7 @@ def test_signed_statements_are_replaced_and_removed(
         assert writable().signed(file) is None
 
 
-def test_of_many_writers_one_wins(writable: Callable[[], WritablePeer]) -> None:
+def test_of_many_writers_one_wins(writable: Callable[[], Store]) -> None:
     writable().swap_head(None, NAME)
     peers = [writable() for _ in HASHES]
 
@@ -354,8 +353,10 @@ def test_of_many_writers_one_wins(writable: Callable[[], WritablePeer]) -> None:
     assert won == [writable().head()]
 
 
+# who sends to a bucket has hashed what is sent
+@pytest.mark.parametrize("writable", sorted(WRITABLE.keys() - {"bucket"}), indirect=True)
 def test_a_source_that_is_not_what_it_is_called_is_not_stored(
-    writable: Callable[[], WritablePeer], tmp_path: Path
+    writable: Callable[[], Store], tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"other")
@@ -368,8 +369,8 @@ def test_a_source_that_is_not_what_it_is_called_is_not_stored(
 # --- only in folders ---------------------------------------------------------------------------------
 
 
-def folder_peer(dataset: Published) -> FolderPeer:
-    return FolderPeer(PeerUrl.parse(dataset.folder.as_uri()))
+def folder_peer(dataset: Published) -> Store:
+    return Store(FolderTransport(PeerUrl.parse(dataset.folder.as_uri())))
 
 
 def test_links_are_not_followed(dataset: Published, tmp_path: Path) -> None:
@@ -444,7 +445,7 @@ def test_a_dataset_of_a_workspace_is_not_written_to(dataset: Published) -> None:
 def test_a_place_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"")
-    peer = FolderPeer(PeerUrl.parse(file.as_uri()))
+    peer = Store(FolderTransport(PeerUrl.parse(file.as_uri())))
     with pytest.raises(TransferError, match="Not a directory"):
         peer.put_hint(HASHES)
     with pytest.raises(TransferError, match="Not a directory"):
@@ -455,7 +456,7 @@ def test_a_place_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["file:///a%00b", "file:a"])
 def test_a_url_that_names_no_folder(text: str) -> None:
     with pytest.raises(UnsupportedPeerError, match="not the URL of a folder"):
-        FolderPeer(PeerUrl.parse(text))
+        FolderTransport(PeerUrl.parse(text))
 
 
 # --- the factory -------------------------------------------------------------------------------------
@@ -481,11 +482,11 @@ def test_ipfs_goes_through_the_gateway() -> None:
 
 
 def test_object_stores_are_opened_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    from odfchain.transfer.object_peer import ObjectPeer
+    from odfchain.storage.bucket_store import BucketTransport
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     url = PeerUrl.parse("s3+http://127.0.0.1:1/bucket/x")
     for peer in (open_peer(url), open_writable(url)):
-        assert isinstance(peer, ObjectPeer)
+        assert isinstance(peer.transport, BucketTransport)
         peer.close()

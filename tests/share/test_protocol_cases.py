@@ -27,6 +27,7 @@ from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT
+from odfchain.storage.folder_store import FolderTransport
 from odfchain.storage.fsio import LocalScratch
 from odfchain.storage.local import (
     HEAD,
@@ -36,9 +37,9 @@ from odfchain.storage.local import (
     check_object_name,
     parse_ref,
 )
-from odfchain.transfer.folder_peer import FolderPeer
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.store import Store
 from odfchain.transfer.open_peer import open_writable
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from tests.kit.case_language import Expected, Given, attempts, check_refusal
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.support import (
@@ -264,7 +265,7 @@ def insert_twice(store: ObjectStore, tmp_path: Path) -> None:
 def expected_hash_mismatch(_: ObjectStore, tmp_path: Path) -> None:
     """On the way to another place and on the way from it; only what is hashed already is taken over."""
     there, key = tmp_path / "there", ObjectKey(ObjectKind.DATA, hash_of("foo"))
-    with contextlib.closing(FolderPeer(PeerUrl.parse(there.as_uri()))) as peer:
+    with contextlib.closing(Store(FolderTransport(PeerUrl.parse(there.as_uri())))) as peer:
         with pytest.raises(ObjectCorruptedError):
             peer.put(key, staged(tmp_path, b"bar"), SILENT)
         assert [p for p in there.rglob("*") if p.is_file() and p.name != ".lock"] == []

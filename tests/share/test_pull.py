@@ -29,9 +29,10 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.sources import MergeStrategyAppend, ReadStepCsv
 from odfchain.progress import Silent
+from odfchain.storage.http_store import AHEAD
 from odfchain.storage.local import HEAD
-from odfchain.transfer import http_peer
-from odfchain.transfer.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind
+from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind
+from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -49,7 +50,7 @@ def workspace(tmp_path: Path) -> WorkspaceFiles:
 
 
 def pull(workspace: WorkspaceFiles, peer: MemoryPeer, **options: Any) -> SyncOutcome:
-    return pull_dataset(workspace, peer, NAME, SyncOptions(**options))
+    return pull_dataset(workspace, Store(peer), NAME, SyncOptions(**options))
 
 
 def holds(dataset: DatasetFiles, chain: Chain, *, others: bool = False) -> bool:
@@ -143,7 +144,7 @@ def data_bytes_do_not_hash(case: dict[str, Any], workspace: WorkspaceFiles) -> N
     peer = MemoryPeer(chain)
     key = next(key for key in chain.files if key.kind is ObjectKind.DATA)
     peer.replaced[key] = b"x" * len(chain.objects[key])
-    with pytest.raises(CorruptedPeerError, match=f"{key} of memory://peer/"):
+    with pytest.raises(CorruptedPeerError, match=f"memory://peer/{key}: "):
         pull(workspace, peer)
     assert nothing_here(workspace)
 
@@ -152,7 +153,7 @@ def block_bytes_do_not_hash(case: dict[str, Any], workspace: WorkspaceFiles) -> 
     chain = chain_of(["seed", "schema", "d1"])
     peer = MemoryPeer(chain)
     peer.replaced[chain.key(1)] = chain.blocks[0]
-    with pytest.raises(CorruptedPeerError, match=f"{chain.key(1)} of memory://peer/"):
+    with pytest.raises(CorruptedPeerError, match=f"memory://peer/{chain.key(1)}: "):
         pull(workspace, peer)
     assert nothing_here(workspace)
     assert peer.asked("data/") == peer.asked("checkpoints/") == []
@@ -180,7 +181,7 @@ def concurrent_head_move(case: dict[str, Any], workspace: WorkspaceFiles) -> Non
     other = chain_of([*case["dst"], "someone else's"])
     progress = AtLastBlock(lambda: extend(DatasetFiles.open(dataset.folder), other))
     with pytest.raises(RefConflictError) as found:
-        pull_dataset(workspace, MemoryPeer(chain_of(case["src"])), NAME, progress=progress)
+        pull_dataset(workspace, Store(MemoryPeer(chain_of(case["src"]))), NAME, progress=progress)
     assert as_error(found.value) == case["expect"]
     assert DatasetFiles.open(dataset.folder).chain.head() == other.head
 
@@ -196,7 +197,7 @@ def die() -> None:
 def interrupted_before_head(case: dict[str, Any], workspace: WorkspaceFiles) -> None:
     dataset, source = install(workspace, "name", chain_of(case["dst"])), chain_of(case["src"])
     with pytest.raises(ClientDied):
-        pull_dataset(workspace, MemoryPeer(source), NAME, progress=AtLastBlock(die))
+        pull_dataset(workspace, Store(MemoryPeer(source)), NAME, progress=AtLastBlock(die))
     assert (dataset.folder / str(source.key(-1))).is_file()
     assert dataset.chain.head() == chain_of(case["expect"]["dst_head_after"]).head
     again = MemoryPeer(source)
@@ -314,7 +315,7 @@ def test_blocks_are_kept_as_they_were_sent(workspace: WorkspaceFiles) -> None:
 def test_a_name_with_an_account_can_be_pulled(workspace: WorkspaceFiles) -> None:
     chain = chain_of(["seed", "schema", "d1"])
     alias = DatasetAlias.parse("acme/trades")
-    pull_dataset(workspace, MemoryPeer(chain), alias)
+    pull_dataset(workspace, Store(MemoryPeer(chain)), alias)
     assert holds(workspace.dataset(alias), chain)
 
 
@@ -341,7 +342,7 @@ def test_a_dataset_that_appears_meanwhile_is_not_replaced(
     there, chain = chain_of([seed, "there"]), chain_of(["seed", "schema", "d1"])
     progress = AtLastBlock(lambda: install(workspace, name, there) and None)
     with pytest.raises(NameCollisionError):
-        pull_dataset(workspace, MemoryPeer(chain), NAME, progress=progress)
+        pull_dataset(workspace, Store(MemoryPeer(chain)), NAME, progress=progress)
     (dataset,) = workspace.datasets()
     assert holds(dataset, there)
 
@@ -388,7 +389,7 @@ def test_the_result_does_not_depend_on_the_hint(lie: str, workspace: WorkspaceFi
     peer = MemoryPeer(chain, lies(chain)[lie])
     pull(workspace, peer)
     assert holds(workspace.dataset("name"), chain)
-    assert len(peer.asked("blocks/")) <= 100 + http_peer.AHEAD
+    assert len(peer.asked("blocks/")) <= 100 + AHEAD
 
 
 def test_a_hint_that_cannot_be_read_is_done_without(workspace: WorkspaceFiles) -> None:
@@ -441,7 +442,7 @@ def test_a_pull_that_dies_anywhere_changes_nothing_and_is_continued(start: int, 
             install(workspace, "name", before)
         peer = MemoryPeer(chain)
         try:
-            pull_dataset(workspace, peer, NAME, SyncOptions(parallel=1), DiesAt(step))
+            pull_dataset(workspace, Store(peer), NAME, SyncOptions(parallel=1), DiesAt(step))
         except ClientDied:
             if before:
                 dataset = workspace.dataset("name")
@@ -483,7 +484,7 @@ def test_an_object_is_continued_where_the_connection_broke(workspace: WorkspaceF
 def test_a_torn_file_of_an_earlier_attempt_is_received_again(workspace: WorkspaceFiles) -> None:
     chain = chain_of(["seed", "schema", "d1", "d2"])
     with pytest.raises(ClientDied):
-        pull_dataset(workspace, MemoryPeer(chain), NAME, progress=AtLastBlock(die))
+        pull_dataset(workspace, Store(MemoryPeer(chain)), NAME, progress=AtLastBlock(die))
     area = workspace.root / "incoming" / "name"
     block = area / "dataset" / str(chain.key(2))
     block.write_bytes(block.read_bytes()[:10])
@@ -496,7 +497,7 @@ def test_a_torn_file_of_an_earlier_attempt_is_received_again(workspace: Workspac
 def test_a_source_that_was_rewritten_meanwhile_leaves_no_block_behind(workspace: WorkspaceFiles) -> None:
     old = chain_of(["seed", "schema", "old 1", "old 2"])
     with pytest.raises(ClientDied):
-        pull_dataset(workspace, MemoryPeer(old), NAME, progress=AtLastBlock(die))
+        pull_dataset(workspace, Store(MemoryPeer(old)), NAME, progress=AtLastBlock(die))
     chain = chain_of(["seed", "schema", "d1"])
     pull(workspace, MemoryPeer(chain))
     assert holds(workspace.dataset("name"), chain)
@@ -506,7 +507,7 @@ def test_one_failed_object_ends_the_others(workspace: WorkspaceFiles) -> None:
     chain = chain_of(["seed", "schema", *(f"d{n}" for n in range(40))])
     peer = MemoryPeer(chain)
     peer.replaced[chain.files[0]] = None
-    with pytest.raises(CorruptedPeerError, match=f"{chain.files[0]} of memory://peer/"):
+    with pytest.raises(CorruptedPeerError, match=f"memory://peer/{chain.files[0]}: "):
         pull(workspace, peer, parallel=1)
     assert len(peer.asked("data/") + peer.asked("checkpoints/")) < 5
 
@@ -608,7 +609,7 @@ def test_a_missing_block_is_named(workspace: WorkspaceFiles) -> None:
     chain = chain_of(["seed", "schema", "d1"])
     peer = MemoryPeer(chain)
     peer.replaced[chain.key(1)] = None
-    refused(workspace, peer, f"{chain.key(1)} of memory://peer/: not there")
+    refused(workspace, peer, f"memory://peer/{chain.key(1)}: not there")
 
 
 def test_two_sizes_of_one_file_are_refused(workspace: WorkspaceFiles) -> None:
@@ -650,7 +651,7 @@ def test_an_update_that_a_later_slice_spoils_stores_nothing_of_it(workspace: Wor
     chain = chain_of(["seed", "schema", "d1", "d2", "d3"])
     peer = MemoryPeer(chain)
     peer.replaced[chain.files[-2]] = b"x" * len(chain.objects[chain.files[-2]])
-    with pytest.raises(CorruptedPeerError, match=f"{chain.files[-2]} of memory://peer/"):
+    with pytest.raises(CorruptedPeerError, match=f"memory://peer/{chain.files[-2]}: "):
         pull(workspace, peer, parallel=1)
     assert holds(dataset, there)
 

@@ -21,9 +21,9 @@ from odfchain.errors import (
     UnsupportedPeerError,
 )
 from odfchain.odf.identity import Multihash
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.store import Store
 from odfchain.transfer.open_peer import open_writable
-from odfchain.transfer.peer import WritablePeer
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pushing import PushOptions, plan_push, push_dataset
 from tests.kit.local_folder import LocalDataset
 from tests.kit.servers import Meter
@@ -60,7 +60,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PeerUrl]:
 
 
 @pytest.fixture
-def peer(url: PeerUrl) -> Iterator[WritablePeer]:
+def peer(url: PeerUrl) -> Iterator[Store]:
     peer = open_writable(url)
     yield peer
     peer.close()
@@ -72,7 +72,7 @@ def local(tmp_path: Path, labels: Sequence[str], **changes: Any) -> LocalDataset
     )
 
 
-def blocks_of(peer: WritablePeer, labels: Sequence[str], tmp_path: Path) -> bool:
+def blocks_of(peer: Store, labels: Sequence[str], tmp_path: Path) -> bool:
     """Whether the destination's chain is exactly this one, with all of its objects."""
     made = local(tmp_path, labels)
     assert peer.head() == made.head
@@ -96,9 +96,7 @@ FAULTS: dict[str, type[OdfchainError]] = {
 
 
 @pytest.mark.parametrize("step", STEPS, ids=[f"sync-simple-{step['n']}" for step in STEPS])
-def test_the_push_steps_of_the_shared_scenario(
-    step: dict[str, Any], peer: WritablePeer, tmp_path: Path
-) -> None:
+def test_the_push_steps_of_the_shared_scenario(step: dict[str, Any], peer: Store, tmp_path: Path) -> None:
     if step["dst"]:
         push_dataset(local(tmp_path, step["dst"]).files, peer)
     before = peer.head()
@@ -213,7 +211,7 @@ def test_a_fast_forward_reads_one_block_of_the_destination_at_most(store: SmallS
     assert (plan.old_head, plan.new_head) == (source.hashes[2], source.head)
 
 
-def test_a_plan_writes_nothing(peer: WritablePeer, tmp_path: Path) -> None:
+def test_a_plan_writes_nothing(peer: Store, tmp_path: Path) -> None:
     plan = plan_push(local(tmp_path, CHAIN).files, peer)
     assert (len(plan.blocks), len(plan.objects), plan.present) == (4, 4, 0)
     assert peer.head() is None
@@ -223,11 +221,11 @@ def test_a_plan_writes_nothing(peer: WritablePeer, tmp_path: Path) -> None:
 # --- refusals ----------------------------------------------------------------------------------------------
 
 
-def nothing_at(peer: WritablePeer, names: Sequence[Multihash]) -> bool:
+def nothing_at(peer: Store, names: Sequence[Multihash]) -> bool:
     return peer.head() is None and not any(peer.contains(ObjectKey(ObjectKind.BLOCK, name)) for name in names)
 
 
-def test_a_missing_slice_is_named_before_anything_is_sent(peer: WritablePeer, tmp_path: Path) -> None:
+def test_a_missing_slice_is_named_before_anything_is_sent(peer: Store, tmp_path: Path) -> None:
     source = local(tmp_path, CHAIN)
     path = next(iter((source.files.folder / "data").iterdir()))
     path.unlink()
@@ -238,7 +236,7 @@ def test_a_missing_slice_is_named_before_anything_is_sent(peer: WritablePeer, tm
     assert not any(peer.contains(ObjectKey(ObjectKind.DATA, name)) for name in source.files.data.names())
 
 
-def test_a_partial_copy_is_pushed_where_the_rest_is_already(peer: WritablePeer, tmp_path: Path) -> None:
+def test_a_partial_copy_is_pushed_where_the_rest_is_already(peer: Store, tmp_path: Path) -> None:
     push_dataset(local(tmp_path, (*CHAIN, "d3")).files, peer)
     source = local(tmp_path, CHAIN)
     for path in (source.files.folder / "data").iterdir():
@@ -248,9 +246,7 @@ def test_a_partial_copy_is_pushed_where_the_rest_is_already(peer: WritablePeer, 
 
 
 @pytest.mark.parametrize("part", ["data", "checkpoints", "blocks"])
-def test_a_damaged_local_file_is_named_and_the_head_stays(
-    part: str, peer: WritablePeer, tmp_path: Path
-) -> None:
+def test_a_damaged_local_file_is_named_and_the_head_stays(part: str, peer: Store, tmp_path: Path) -> None:
     push_dataset(local(tmp_path, CHAIN[:2]).files, peer)
     before = peer.head()
     source = local(tmp_path, CHAIN)
@@ -267,7 +263,7 @@ def test_a_damaged_local_file_is_named_and_the_head_stays(
 
 
 def test_the_message_of_a_divergence_names_heads_ancestor_counts_and_ways_out(
-    peer: WritablePeer, tmp_path: Path
+    peer: Store, tmp_path: Path
 ) -> None:
     theirs = local(tmp_path, (*CHAIN, "d3", "d4"))
     push_dataset(theirs.files, peer)
@@ -283,7 +279,7 @@ def test_the_message_of_a_divergence_names_heads_ancestor_counts_and_ways_out(
     assert "--force" in str(error.hint)
 
 
-def test_another_dataset_is_never_overwritten(peer: WritablePeer, tmp_path: Path) -> None:
+def test_another_dataset_is_never_overwritten(peer: Store, tmp_path: Path) -> None:
     """`dst_exists_with_other_seed`: diverged, with full lengths; and force does not help."""
     theirs = local(tmp_path, ("seedB", "schema"))
     push_dataset(theirs.files, peer)
@@ -308,7 +304,7 @@ def test_a_destination_with_a_broken_chain_is_reported(tmp_path: Path) -> None:
     peer.close()
 
 
-def test_the_source_is_not_changed(peer: WritablePeer, tmp_path: Path) -> None:
+def test_the_source_is_not_changed(peer: Store, tmp_path: Path) -> None:
     source = local(tmp_path, CHAIN)
     before = tree_of(source.files.folder)
     push_dataset(source.files, peer)

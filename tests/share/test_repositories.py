@@ -30,10 +30,10 @@ from odfchain.odf.names import (
     RemoteDatasetId,
     RepoName,
 )
+from odfchain.storage.bucket_store import place_of
+from odfchain.storage.public_layout import HEAD_KEY, PeerUrl
 from odfchain.transfer import repositories as transfer_repositories
-from odfchain.transfer.object_peer import place_of
 from odfchain.transfer.open_peer import open_writable
-from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
 from odfchain.transfer.pushing import push_dataset
 from odfchain.transfer.repositories import Repositories, list_repository, search
 from odfchain.transfer.sharing import (

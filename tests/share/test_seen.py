@@ -10,6 +10,7 @@ from odfchain.errors import DestinationAheadError, RollbackError, StoreError
 from odfchain.odf import events as ev
 from odfchain.odf.identity import encode_base16
 from odfchain.odf.names import DatasetAlias
+from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
 from odfchain.transfer.signed_statements import Seen, SeenHeads
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -27,7 +28,9 @@ def workspace(tmp_path: Path) -> WorkspaceFiles:
 
 
 def pull(workspace: WorkspaceFiles, chain: Chain, *, force: bool = False) -> SyncOutcome:
-    return pull_dataset(workspace, MemoryPeer(chain), DatasetAlias.parse("name"), SyncOptions(force=force))
+    return pull_dataset(
+        workspace, Store(MemoryPeer(chain)), DatasetAlias.parse("name"), SyncOptions(force=force)
+    )
 
 
 def memory(workspace: WorkspaceFiles) -> SeenHeads:

@@ -18,19 +18,17 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.limits import SHARING
 from odfchain.odf import events as ev
 from odfchain.odf.identity import FINAL_PREFIXES, Multihash, encode
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage.public_layout import SignedFile, parse_hint
 from odfchain.transfer import server
-from odfchain.transfer.folder_peer import HintCache
-from odfchain.transfer.peer import parse_hint
 from odfchain.transfer.repositories import RepositoryIndex, parse_index
 from odfchain.transfer.server import RepositoryServer
-from odfchain.transfer.server_app import Repository, render_index
+from odfchain.transfer.server_app import HintCache, Repository, render_index
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import add_slice, ask, make_dataset, raw

@@ -21,7 +21,7 @@ from odfchain.errors import (
 )
 from odfchain.odf.events import AddData
 from odfchain.odf.identity import Multihash
-from odfchain.transfer.folder_peer import FolderPeer
+from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.pushing import PushOptions
 from odfchain.transfer.signed_statements import SeenHeads, SignaturePolicy
@@ -131,13 +131,13 @@ def test_a_branch_of_another_dataset_is_not_pushed_beside_its_head(scene: Scene)
 def test_who_was_faster_keeps_the_branch(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     fix = fork(scene.cities, "fix")
     write(fix, "b")
-    sent = FolderPeer.put_names
+    sent = Store.put_names
 
-    def faster(self: FolderPeer, names: list[str]) -> None:
+    def faster(self: Store, names: list[str]) -> None:
         (scene.place / "refs/fix").write_text(str(head_of(scene.cities)))
         sent(self, names)
 
-    monkeypatch.setattr(FolderPeer, "put_names", faster)
+    monkeypatch.setattr(Store, "put_names", faster)
     with pytest.raises(RefConflictError):
         scene.owner.push(fix, scene.url)
 

@@ -15,9 +15,10 @@ from odfchain.errors import (
     RefConflictError,
     UnsavedBlocksError,
 )
+from odfchain.storage.bucket_store import BucketTransport
+from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.store import Store
 from odfchain.transfer import server_app
-from odfchain.transfer.object_peer import ObjectPeer
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.merge_record import fetched_branches
 from tests.kit.branch_cases import Scene, run_here
@@ -90,7 +91,8 @@ def test_deleting_and_renaming_are_seen(store: SmallS3, tmp_path: Path) -> None:
     ]
     made = other["cities"].create_branch("fix", at=0)  # its object is there, and empty
     assert one["cities"].branch("fix").head == made.head
-    peer = ObjectPeer(PeerUrl.parse(store.url(f"{PREFIX}/datasets/{made._files.folder.name}/")))
+    url = PeerUrl.parse(store.url(f"{PREFIX}/datasets/{made._files.folder.name}/"))
+    peer = Store(BucketTransport(url))
     assert (peer.head("fix"), peer.head("draft")) == (made.head, None)
 
 

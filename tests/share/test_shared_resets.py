@@ -420,7 +420,7 @@ def test_a_process_that_dies_before_the_head_of_the_store(
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr("odfchain.transfer.object_peer.ObjectPeer.replace_head", die)
+        patch.setattr("odfchain.storage.bucket_store.BucketTransport.replace", die)
         with pytest.raises(SystemExit):
             one["cities"].reset(3, force=True)
     assert list(texts(reopened(one))) == list(texts(other)) == ["a", "b", "c"]

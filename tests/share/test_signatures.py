@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.chain.signed_heads import SignatureStatus, SignedFile
+from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.statements import sign_attestation
 from odfchain.cli.main import main
 from odfchain.errors import (
@@ -23,7 +23,8 @@ from odfchain.errors import (
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias, RepoName
 from odfchain.odf.times import Timestamp
-from odfchain.transfer.public_layout import HEAD_KEY, PeerUrl
+from odfchain.storage.public_layout import HEAD_KEY, PeerUrl, SignedFile
+from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
 from odfchain.transfer.sharing import policy_of
 from odfchain.transfer.signed_statements import NO_POLICY, Seen, SeenHeads, SignaturePolicy, read_offer
@@ -272,7 +273,7 @@ def take_new(peer: MemoryPeer) -> None:
 
 def pulled(reader: Reader, peer: MemoryPeer, policy: SignaturePolicy | None = REQUIRE) -> SyncOutcome:
     alias = DatasetAlias.parse("copy")
-    return pull_dataset(reader.files, peer, alias, SyncOptions(signature=policy))
+    return pull_dataset(reader.files, Store(peer), alias, SyncOptions(signature=policy))
 
 
 def test_a_head_that_moves_before_its_signature_is_read_is_read_again(reader: Reader) -> None:
@@ -307,7 +308,7 @@ def test_the_signature_of_another_head_is_waited_for_where_one_is_required(late:
         if len(waited) == late:
             peer.statements[SignedFile.HEAD] = line(head_of(NEW))
 
-    found = read_offer(peer, REQUIRE, pause)
+    found = read_offer(Store(peer), REQUIRE, pause)
     assert found is not None
     assert found.fits == (late < 3)
     assert waited == [0.02, 0.1][:late]
@@ -318,9 +319,9 @@ def test_what_is_no_signature_is_not_waited_for(content: bytes | None) -> None:
     peer, waited = MemoryPeer(NEW), list[float]()
     if content is not None:
         peer.statements[SignedFile.HEAD] = content
-    read_offer(peer, REQUIRE, waited.append)
+    read_offer(Store(peer), REQUIRE, waited.append)
     peer.statements[SignedFile.HEAD] = line(head_of(OLD))
-    read_offer(peer, PLAIN, waited.append)
+    read_offer(Store(peer), PLAIN, waited.append)
     assert waited == []
 
 
@@ -335,8 +336,10 @@ def test_without_a_policy_a_missing_signature_is_asked_for_once(reader: Reader) 
 class Failing(MemoryPeer):
     """A peer that cannot give what is signed."""
 
-    def signed(self, file: SignedFile) -> bytes | None:
-        raise TransferError(f"{self.where}{file.value}: too slow")
+    def find(self, key: str) -> bytes | None:
+        if key.endswith(".jws"):
+            raise TransferError(f"{self.where}{key}: too slow")
+        return super().find(key)
 
 
 def test_what_is_signed_and_cannot_be_read_fails_only_where_it_is_required(reader: Reader) -> None:

@@ -16,8 +16,8 @@ import pytest
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.storage.http_connection import Connection
 from odfchain.storage.http_rules import Deadline, Timing, TransientError
+from odfchain.storage.store import PEER_LIMITS
 from odfchain.transfer import server
-from odfchain.transfer.peer import PEER_LIMITS
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import ask, make_dataset

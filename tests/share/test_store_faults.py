@@ -17,9 +17,9 @@ import pytest
 from odfchain.api.workspace import Workspace
 from odfchain.errors import AccessError, TransferError
 from odfchain.odf.times import Timestamp
-from odfchain.transfer.object_peer import STORE_LIMITS
+from odfchain.storage.bucket_store import STORE_LIMITS
+from odfchain.storage.public_layout import PeerUrl
 from odfchain.transfer.object_workspace import SharedWorkspace, make_workspace_at
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.processes import odfchain
 from tests.kit.shared_store import PREFIX, add, append, machine, texts

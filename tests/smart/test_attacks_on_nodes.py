@@ -23,9 +23,9 @@ from odfchain.errors import OdfchainError, TransferError
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes, hash_file
 from odfchain.odf.times import Timestamp
+from odfchain.storage.public_layout import ObjectKey, PeerUrl
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.public_layout import ObjectKey, PeerUrl
 from odfchain.transfer.pushing import PushOptions, push_dataset
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.held_puts import PIECE, HeldPut, path_of

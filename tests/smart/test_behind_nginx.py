@@ -13,10 +13,10 @@ import pytest
 from odfchain.errors import OdfchainError, TransferError, UnsupportedPeerError
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
+from odfchain.storage.public_layout import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.credentials import check_token
 from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.pushing import push_dataset
 from odfchain.transfer.repositories import list_repository

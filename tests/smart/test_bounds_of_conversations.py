@@ -15,12 +15,12 @@ import pytest
 from odfchain.errors import CorruptedPeerError
 from odfchain.limits import SHARING, SMART
 from odfchain.odf.names import DatasetAlias
+from odfchain.storage.public_layout import PeerUrl
 from odfchain.transfer import server
 from odfchain.transfer import server as transfer_server
 from odfchain.transfer import smart_messages as m
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import PeerOptions, open_peer
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.smart_messages import TOO_MANY_BLOCKS, message_of

@@ -22,11 +22,11 @@ from websockets.sync.client import connect
 from odfchain.errors import ChainsDifferError, NameCollisionError, OdfchainError
 from odfchain.limits import SMART
 from odfchain.odf.names import DatasetAlias
+from odfchain.storage.public_layout import PeerUrl
 from odfchain.transfer import node_pushes, server_app
 from odfchain.transfer.access_tokens import PushSessions
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import open_peer
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.smart_messages import BlocksBatch, PulledBlocks, document_of
 from odfchain.workspace.workspace_files import WorkspaceFiles

@@ -13,8 +13,8 @@ from odfchain.errors import DatasetNotFoundError, OdfchainError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
+from odfchain.storage.public_layout import PeerUrl
 from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pushing import PushOptions, push_dataset
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_process import Node

@@ -20,12 +20,12 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
+from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.store import RawBlock
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.block_batch import unpacked
-from odfchain.transfer.node_peer import Shipment, SmartDestination
+from odfchain.transfer.node_store import NodeTransport, Shipment
 from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
-from odfchain.transfer.peer import RawBlock
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.slice_files import objects_of
@@ -157,9 +157,9 @@ def test_our_client_pushes_what_the_reference_node_pushed(name: str, tmp_path: P
         url = PeerUrl.parse(f"odf+{found.url}pushed")
         chosen = PeerOptions(token="TOKEN", allow_private_redirects=True)  # noqa: S106 - as it is recorded
         with contextlib.closing(open_writable(url, chosen)) as peer:
-            assert isinstance(peer, SmartDestination)
+            assert isinstance(peer.transport, NodeTransport)
             names: list[Multihash] = chain.hashes[before:]
-            peer.send(
+            peer.transport.send(
                 Shipment(
                     expected=old,
                     new=chain.head,

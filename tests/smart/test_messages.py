@@ -19,10 +19,10 @@ from odfchain.errors import CorruptedPeerError, OdfchainError, UnsupportedPeerEr
 from odfchain.limits import LIMITS, SMART
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
+from odfchain.storage.store import RawBlock
 from odfchain.transfer import smart_messages as m
 from odfchain.transfer.block_batch import packed, readable, unpacked
 from odfchain.transfer.node_pulls import failed
-from odfchain.transfer.peer import RawBlock
 from odfchain.transfer.smart_messages import document_of, message_of, refusal_of, text_of
 
 HASH = hash_bytes(b"a")

@@ -14,11 +14,11 @@ import pytest
 from odfchain.errors import OdfchainError, StorageFullError, TransferError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
+from odfchain.storage.public_layout import Incoming, PeerUrl
 from odfchain.transfer import node_pushes
 from odfchain.transfer.access_tokens import AccessToken, PushSession, PushSessions, TokenFile
 from odfchain.transfer.node_pushes import DatasetTarget
 from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.public_layout import Incoming, PeerUrl
 from odfchain.transfer.pushing import push_dataset
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.smart_messages import ObjectFile, PushStrategies

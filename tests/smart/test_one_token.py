@@ -21,11 +21,11 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes, hash_file
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer import access_tokens, node_pushes
 from odfchain.transfer.access_tokens import made_token
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.node_pushes import remove_left
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.held_puts import HeldPut, path_of

@@ -20,10 +20,10 @@ from odfchain.errors import (
 )
 from odfchain.limits import SMART
 from odfchain.odf.names import DatasetAlias
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.store import RawBlock
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import open_peer
-from odfchain.transfer.peer import RawBlock
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.signed_statements import Seen, SeenHeads
@@ -283,7 +283,7 @@ def test_only_the_given_headers_are_sent_and_none_that_steer_the_connection(ours
     with node(files, plan, batch(raw(CHAIN)), signed) as n:
         made.append(n)
         peer = open_peer(PeerUrl.parse(f"odf+{n.url}cities"))
-        peer._given = [("Authorization", "Bearer OURS")]  # type: ignore[attr-defined]
+        peer.transport._given = [("Authorization", "Bearer OURS")]  # type: ignore[attr-defined]
         pull_dataset(ours, peer, NAME)
         peer.close()
     objects = [fields for path, fields in n.asked if path.endswith("?sig=1")]
@@ -316,7 +316,7 @@ def test_addresses_that_are_valid_for_a_time(
     case: dict[str, Any], ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Case 17: by the node's clock and by ours; each object is asked for again once at most."""
-    monkeypatch.setattr("odfchain.transfer.node_peer.SmartPeer._pause", lambda *_: None)
+    monkeypatch.setattr("odfchain.transfer.node_store.NodeTransport._pause", lambda *_: None)
     made: list[Node] = []
     good = addresses(honest, made, expires_at=case["expires_at"])
     bad = addresses(lambda n, p: f"{n.url}forbidden/{p}", made, expires_at=case["expires_at"])
@@ -363,7 +363,7 @@ def test_addresses_expire_by_the_clock_of_the_node(
 def test_an_address_that_is_refused_twice_says_whether_it_is_for_a_clock(
     storage: str, hint: str, ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("odfchain.transfer.node_peer.SmartPeer._pause", lambda *_: None)
+    monkeypatch.setattr("odfchain.transfer.node_store.NodeTransport._pause", lambda *_: None)
     made: list[Node] = []
     bad = addresses(lambda n, p: f"{n.url}forbidden/{p}", made, expires_at="2015-10-21T08:28:00Z")
     with node(files_of(CHAIN), plan, batch(raw(CHAIN)), *[bad] * 9) as n:
@@ -375,7 +375,7 @@ def test_an_address_that_is_refused_twice_says_whether_it_is_for_a_clock(
 
 
 def test_a_long_chain_is_walked(ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.transfer.node_peer.SMART", replace(SMART, blocks=3))
+    monkeypatch.setattr("odfchain.transfer.node_store.SMART", replace(SMART, blocks=3))
     with node(files_of(CHAIN)) as n:
         pull(ours, f"odf+{n.url}cities")
     assert not any(path.endswith("/pull") for path, _ in n.asked)

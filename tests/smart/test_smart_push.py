@@ -22,11 +22,11 @@ from odfchain.errors import (
 from odfchain.limits import SMART
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.local import HEAD
+from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.store import RawBlock
 from odfchain.transfer.block_batch import packed, unpacked
-from odfchain.transfer.node_peer import WebSocketChannel
+from odfchain.transfer.node_store import WebSocketChannel
 from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.peer import RawBlock
-from odfchain.transfer.public_layout import PeerUrl
 from odfchain.transfer.pushing import PushOptions, PushOutcome, plan_push, push_dataset
 from odfchain.transfer.smart_messages import PushedBlocks, message_of, text_of
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -307,7 +307,7 @@ def test_objects_go_where_a_redirect_might_lead(dataset: DatasetFiles) -> None:
 def test_long_chains_go_in_several_pushes_and_many_objects_in_pages(
     dataset: DatasetFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("odfchain.transfer.node_peer.SMART", replace(SMART, blocks=3, items=1))
+    monkeypatch.setattr("odfchain.transfer.node_store.SMART", replace(SMART, blocks=3, items=1))
     target = Target()
     one = [target.begin, target.blocks, target.objects, target.complete, target.objects, target.complete]
     found, _ = push(dataset, target, *one, target.commit)
@@ -326,7 +326,7 @@ def test_large_blocks_go_in_several_pushes(
         "_BLOCK_BYTES": sum(len(block.data) for block in blocks),
         "_MESSAGE_BYTES": len(text_of(PushedBlocks(new_blocks=packed(blocks)))) + 300,
     }
-    monkeypatch.setattr(f"odfchain.transfer.node_peer.{bound}", whole[bound] - 1)
+    monkeypatch.setattr(f"odfchain.transfer.node_store.{bound}", whole[bound] - 1)
     target = Target()
     found, _ = push(dataset, target, *target.answers())
     counts = [said["transfer_plan"]["num_blocks"] for said in found.said if "transfer_plan" in said]
@@ -348,7 +348,7 @@ def test_a_node_has_time_for_its_work(dataset: DatasetFiles, monkeypatch: pytest
         return receive(channel, seconds)
 
     monkeypatch.setattr(WebSocketChannel, "receive", noted)
-    monkeypatch.setattr("odfchain.transfer.node_peer._BLOCKS_PER_SECOND", 0.5)
+    monkeypatch.setattr("odfchain.transfer.node_store._BLOCKS_PER_SECOND", 0.5)
     target = Target()
     target.skipped = {str(name) for store in (dataset.data, dataset.checkpoints) for name in store.names()}
     push(dataset, target)

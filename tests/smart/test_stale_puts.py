@@ -13,8 +13,8 @@ from odfchain.errors import BusyError, CorruptedPeerError, StoreError
 from odfchain.odf.identity import Multihash, encode
 from odfchain.odf.physical_hash import hash_file
 from odfchain.progress import SILENT
+from odfchain.storage.public_layout import Incoming, ObjectKey, ObjectKind
 from odfchain.transfer import node_pushes
-from odfchain.transfer.public_layout import Incoming, ObjectKey, ObjectKind
 from tests.kit.held_puts import PIECE, HeldPut, Watched, path_of
 from tests.kit.scenario import Chain, chain_of, install
 from tests.kit.smart_site import CITIES, Site, asked_for_objects, closed, say

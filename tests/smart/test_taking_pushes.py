@@ -34,11 +34,11 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.times import Timestamp
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer import access_tokens, node_pushes, server
 from odfchain.transfer.access_tokens import PushSessions, TokenFile
 from odfchain.transfer.block_batch import packed, unpacked
 from odfchain.transfer.open_peer import open_peer
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.smart_messages import BlocksBatch

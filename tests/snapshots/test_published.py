@@ -29,8 +29,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.profiles import published
 from odfchain.profiles.manifests import signed_manifest
 from odfchain.profiles.published import object_of, publish
+from odfchain.storage.store import Store
 from odfchain.transfer import snapshot_objects
-from odfchain.transfer.folder_peer import FolderPeer
 from odfchain.transfer.server import RepositoryServer
 from tests.kit.query_datasets import make
 from tests.kit.snapshot_columns import fixture
@@ -194,15 +194,15 @@ def test_a_push_publishes_the_manifest_and_sends_objects_before_and_lines_after_
 ) -> None:
     order: list[str] = []
     for name in ("put", "swap_head", "put_signed"):
-        kept = getattr(FolderPeer, name)
+        kept = getattr(Store, name)
 
-        def recorded(self: FolderPeer, what: Any, *rest: Any, kept: Any = kept, name: str = name) -> Any:
+        def recorded(self: Store, what: Any, *rest: Any, kept: Any = kept, name: str = name) -> Any:
             order.append(
                 "head" if name == "swap_head" else str(getattr(what, "value", what)).split("/f1620")[0]
             )
             return kept(self, what, *rest)
 
-        monkeypatch.setattr(FolderPeer, name, recorded)
+        monkeypatch.setattr(Store, name, recorded)
     cities.write_profile()
     outcome = cities.push(place.as_uri())
     assert (outcome.problem, outcome.snapshots) == (None, 2)

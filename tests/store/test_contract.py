@@ -18,10 +18,10 @@ from odfchain.errors import (
 )
 from odfchain.odf.identity import Multicodec, Multihash
 from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage.bucket_store import STORE_LIMITS, BucketTransport
 from odfchain.storage.fsio import LocalScratch, MemoryScratch
 from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, LocalRefStore
-from odfchain.transfer.object_peer import STORE_LIMITS, ObjectSpace
-from odfchain.transfer.public_layout import PeerUrl
+from odfchain.storage.public_layout import PeerUrl
 from odfchain.transfer.store_commit import SharedRefStore, StoredDataset
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.shared_store import environment
@@ -49,7 +49,7 @@ def refs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     with SmallS3() as server:
         url = PeerUrl.parse(server.url("bucket/x"))
         yield SharedRefStore(
-            local, WithoutBlocks(ObjectSpace(url, STORE_LIMITS), url.text, STORE_LIMITS, tmp_path)
+            local, WithoutBlocks(BucketTransport(url, STORE_LIMITS), url.text, STORE_LIMITS, tmp_path)
         )
 
 

@@ -18,7 +18,8 @@ from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_file
 from odfchain.storage import fsio
-from odfchain.transfer.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncOptions
 from odfchain.upkeep.compact import BatchLimits
 from odfchain.upkeep.fsck import Finding, FsckReport, State, fsck
@@ -225,7 +226,7 @@ def test_a_peer_that_lies_changes_nothing(workspace: WorkspaceFiles, dataset: Da
     flip(path)
     chain = Chain(objects={key: b"x" * size})
     with unchanged(dataset.folder):
-        report = fsck(workspace, dataset, MemoryPeer(chain))
+        report = fsck(workspace, dataset, Store(MemoryPeer(chain)))
     assert told(report) == [("slice", path.name, State.BROKEN)]
     assert "does not hash" in report.notes[0]
 

@@ -32,7 +32,8 @@ from types import TracebackType
 from typing import Self
 
 from odfchain.errors import BusyError, CorruptedPeerError, InvalidIdError, StoreError, UnsupportedPeerError
-from odfchain.odf.identity import Multihash
+from odfchain.limits import ATTEST, SHARING
+from odfchain.odf.identity import HashList, Multihash
 from odfchain.odf.names import DatasetName
 from odfchain.odf.physical_hash import Hasher, sha3_256
 from odfchain.progress import Progress
@@ -59,6 +60,34 @@ _ENDPOINT = re.compile(r"s3\+https?", re.ASCII)
 def ref_key(ref: str) -> str:
     """The key of a reference: the head, or a branch."""
     return f"refs/{ref}"
+
+
+class SignedFile(Enum):
+    """The files of signed statements: unlike objects they change, and nothing about them is known before."""
+
+    HEAD = "refs/head.jws"
+    AUDITS = "attestations/audits.jws"
+    SNAPSHOTS = "attestations/snapshots.jws"
+
+    @property
+    def limit(self) -> int:
+        """The largest that is read [bytes]."""
+        match self:
+            case SignedFile.HEAD:
+                return ATTEST.statement_bytes + 1
+            case SignedFile.AUDITS:
+                return ATTEST.attestations_bytes
+            case SignedFile.SNAPSHOTS:
+                return ATTEST.snapshot_lines_bytes
+
+    def key(self, ref: str) -> str:
+        """Its key; the signature of a head is next to the reference."""
+        return signature_key(ref) if self is SignedFile.HEAD else self.value
+
+
+def signature_key(ref: str) -> str:
+    """The key of the signature of a reference."""
+    return f"refs/{ref}.jws"
 
 
 class ObjectKind(Enum):
@@ -174,6 +203,30 @@ def encode_names(branches: Iterable[str]) -> bytes:
     """The content of the file that lists branches; empty where it would be too long."""
     data = b"".join(b"%s\n" % name.encode("ascii") for name in sorted(branches))
     return data if len(data) <= MOST_NAMES_BYTES else b""
+
+
+# A hash in base16 and the end of its line [bytes].
+_HINT_LINE_BYTES = 70
+_LINE = re.compile(rb"f1620[0-9a-f]{64}")
+
+
+def hint_bytes(limit: int) -> int:
+    """Size of a hint that lists so many blocks, and at most what a hint may list."""
+    return min(limit, SHARING.hinted_blocks) * _HINT_LINE_BYTES
+
+
+def parse_hint(data: bytes, limit: int) -> HashList | None:
+    """The hashes that the file lists; None if it is malformed, empty, or lists more than `limit`."""
+    if not data or len(data) > hint_bytes(limit):
+        return None
+    found = HashList()
+    # an untrusted publisher chose the number of lines: packed, not one object for each
+    for start in range(0, len(data), _HINT_LINE_BYTES):
+        line = data[start : start + _HINT_LINE_BYTES]
+        if not _LINE.fullmatch(line.removesuffix(b"\n")):
+            return None
+        found.append(Multihash.sha3_256(bytes.fromhex(line[5:].decode("ascii"))))
+    return found
 
 
 # A download into a file: hashed as it is written, and resumed after an interruption.

@@ -17,7 +17,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from odfchain import errors
-from odfchain.chain.signed_heads import SignedFile
 from odfchain.limits import SHARING, SMART, FetchLimits
 from odfchain.odf.block_codec import decode_header
 from odfchain.odf.identity import Multihash
@@ -27,14 +26,14 @@ from odfchain.storage.fsio import storage_errors
 from odfchain.storage.http_client import request_headers
 from odfchain.storage.http_connection import Response as HttpResponse
 from odfchain.storage.http_rules import Deadline, Timing, TransientError, with_retries
+from odfchain.storage.http_store import HttpTransport, Request
 from odfchain.storage.local import HEAD, conflict
+from odfchain.storage.public_layout import ObjectKey, PeerUrl, SignedFile
+from odfchain.storage.store import PEER_LIMITS, Opened, RawBlock, Store, as_transfer_errors
 from odfchain.storage.urls import Route, proxy_for
 from odfchain.text import one_line
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.block_batch import packed, readable
-from odfchain.transfer.http_peer import HttpPeer, Request
-from odfchain.transfer.peer import PEER_LIMITS, Opened, RawBlock, WritablePeer, as_transfer_errors
-from odfchain.transfer.public_layout import ObjectKey, PeerUrl
 from odfchain.transfer.slice_files import DataObject
 from odfchain.transfer.smart_flows import PULLED, PUSHED, PullFlow, PushFlow, RefusedError, WebSocketChannel
 
@@ -103,186 +102,6 @@ class NodeClock:
         )
 
 
-class SmartPeer(HttpPeer):
-    """A dataset to read from a node; safe to use from several threads."""
-
-    def __init__(
-        self,
-        url: PeerUrl,
-        limits: FetchLimits = PEER_LIMITS,
-        *,
-        token: str | None = None,
-        parallel: int = SHARING.parallel,
-        timing: Timing | None = None,
-    ) -> None:
-        """As `HttpPeer`; `url` without `odf+`."""
-        super().__init__(url, limits, token=token, parallel=parallel, timing=timing)
-        self._where = f"odf+{self._where}"  # what a user writes to get here again
-        self._lock = threading.Lock()
-        self._channel: WebSocketChannel | None = None
-        self._flow: PullFlow | None = None
-        self._node_address: str | None = None
-        self._sizes: dict[str, tuple[ObjectKey, int]] = {}
-        self._addresses: dict[str, _Address] = {}
-        self._refused: set[str] = set()
-        # The node's, since a connection was made.
-        self.clock = NodeClock()
-
-    # --- blocks --------------------------------------------------------------------------------------
-
-    def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:
-        """As `Peer`; a chain that the node cannot send in one piece is walked instead."""
-        behind_proxy = proxy_for(self._base.scheme, self._base.host, self._base.port) is not None
-        if self.ref != HEAD or count > SMART.blocks or behind_proxy:
-            return
-        with self._lock:
-            flow = self._pulling()
-            try:
-                plan = flow.plan(msg.PullRequest(begin_after=after))
-                if not plan.num_blocks:
-                    self._end()
-                    return
-                blocks = flow.blocks()
-            except RefusedError as refused:
-                self._end()
-                if _is_walked(refused.reason):
-                    return
-                raise
-        with contextlib.suppress(errors.CorruptedPeerError):  # what it lacks is asked for alone
-            yield from readable(blocks)
-
-    def _pulling(self) -> PullFlow:
-        if self._flow is None:
-            self._channel = self.connected("pull")
-            self._node_address = self._channel.address
-            self._flow = PullFlow(self._channel, SHARING.request_seconds)
-        return self._flow
-
-    def connected(self, what: str) -> WebSocketChannel:
-        """A new connection to the node, for a `pull` or a `push`."""
-        name = f"{self._where}{what}"
-        route = self._pool.route(replace(self._base, path=self._base.path + what.encode()), name)
-        with as_transfer_errors():
-            try:
-                most = SMART.message_bytes if what == "pull" else SMART.answer_bytes
-                made = WebSocketChannel.open(self._pool, route, self._given, name, most)
-            except TransientError as error:
-                raise errors.FetchError(f"{name}: {error.reason}") from error
-        self.clock = NodeClock(made.date, self._timing.clock())
-        return made
-
-    def _end(self) -> None:
-        channel, self._channel, self._flow = self._channel, None, None
-        if channel is not None:
-            channel.close(msg.NORMAL, PULLED)
-
-    # --- objects -------------------------------------------------------------------------------------
-
-    def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
-        """As `Peer`: the node is asked where they are, while the connection of the blocks is open."""
-        if self._flow is None:
-            return
-        with self._lock:
-            self._sizes |= {str(key): (key, size) for key, size in objects}
-            for start in range(0, len(objects), SMART.items):
-                self._ask(objects[start : start + SMART.items])
-
-    def _ask(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
-        assert self._flow is not None  # noqa: S101 - asked by the callers
-        asked = {file: str(key) for key, size in objects if (file := msg.object_file(key, size)) is not None}
-        for strategy in self._flow.strategies(tuple(asked)):
-            key = asked.get(strategy.object_file)
-            if key is not None:
-                self._addresses[key] = self._judged(strategy.download_from, key)
-
-    def _judged(self, given: msg.TransferUrl, key: str) -> _Address:
-        name = f"{self._where}{key}"
-        # the node names this URL, so it is checked like the target of a redirect
-        self.way_to(given.url, name, self._node_address)
-        return _Address(given.url, given_headers(given, name), given.expires_at)
-
-    def way_to(self, url: str, name: str, node_address: str | None) -> Route:
-        """The way to an address that the node, at this IP address, has named, as after a redirect."""
-        route = self._pool.route(self._base, name)
-        if node_address is not None:
-            route.connected(node_address)
-        with as_transfer_errors():
-            route.follow(url, self._secrets)
-        return route
-
-    @contextlib.contextmanager
-    def open(self, key: str, start: int, _cap: int, deadline: Deadline, /) -> Iterator[Opened]:
-        """As `Peer`; an address that has expired, or is refused once, is asked for again."""
-        given = self._addresses.get(key)
-        if given is not None and self.clock.has_passed(given.expires_at, self._timing.clock()):
-            self._renew(key, given)
-            given = self._addresses.get(key)
-        try:
-            with super().open(key, start, _cap, deadline) as opened:
-                yield opened
-        except errors.AccessError:
-            if given is None or key in self._refused:
-                raise
-            self._refused.add(key)
-            self._renew(key, given)
-            raise TransientError("the address that the node had given was refused") from None
-
-    def _problem(self, response: HttpResponse, key: str, where: str) -> Exception | None:
-        problem = super()._problem(response, key, where)
-        if not isinstance(problem, errors.AccessError) or key not in self._addresses:
-            return problem
-        # a clock that differs explains why a signed URL is refused
-        hint = self.clock.refusal_hint(response.headers.date("date"), self._timing.clock())
-        return errors.AccessError(problem.message, hint=hint or problem.hint)
-
-    def _renew(self, key: str, old: _Address) -> None:
-        with self._lock:
-            if self._addresses.get(key) is not old:
-                return
-            del self._addresses[key]
-            if self._flow is not None:
-                # without an answer the node itself serves the object
-                self._ask([self._sizes[key]])
-
-    def request(self, key: str) -> Request:
-        """As `HttpPeer`, but at the address that the node has given, with its headers and none of ours."""
-        given = self._addresses.get(key)
-        if given is None:
-            return super().request(key)
-        by = self.way_to(given.url, f"{self._where}{key}", self._node_address)
-        target = by.current
-
-        def headers(route: Route, own: Sequence[tuple[str, str]]) -> bytes:
-            sent = given.headers if route.current == target else ()
-            return request_headers(route, (), [*sent, *own])
-
-        return Request(target, headers, by)
-
-    def close(self) -> None:
-        """As `HttpPeer`; says first that all has come."""
-        self._end()
-        super().close()
-
-
-def _is_walked(reason: msg.Reason) -> bool:
-    match reason:
-        # we are ahead, or diverged: the walk says which; or the chain is too long for one message
-        case msg.InvalidInterval() | msg.Internal(error_message=msg.TOO_MANY_BLOCKS):
-            return True
-    return False
-
-
-def given_headers(given: msg.TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
-    """The headers that a node wants for an object, without those that steer a connection."""
-    if len(given.headers) > _HEADERS:
-        raise errors.CorruptedPeerError(f"{name}: the node names more than {_HEADERS} headers for it")
-    found = tuple((each.name, each.value) for each in given.headers if not _OWN_HEADERS.fullmatch(each.name))
-    for header, value in found:
-        if not _HEADER_NAME.fullmatch(header) or not _HEADER_VALUE.fullmatch(value):
-            raise errors.CorruptedPeerError(f"{name}: the node names an invalid header {one_line(header)!r}")
-    return found
-
-
 # A node as the destination of a push over the smart transfer protocol.
 # It is sent the plan and the blocks, names the objects that it lacks with their upload URLs, and commits.
 # Its confirmation is not trusted: its head is read afterwards. Source: RFC-050.
@@ -314,15 +133,175 @@ class Shipment:
     objects: Sequence[DataObject]
     path: Callable[[DataObject], Path]
     """The file of an object, which was hashed."""
+    ref: str = HEAD
     force: bool = False
     visibility: msg.Visibility = msg.Visibility.PRIVATE
 
 
-class SmartDestination(SmartPeer, WritablePeer):
-    """A dataset at a node that may be written to, as a whole and not file by file."""
+class NodeTransport(HttpTransport):
+    """A dataset at a node, which is written to as a whole; safe to use from several threads."""
 
     takes_files = False
     parallel = SHARING.parallel
+
+    def __init__(
+        self,
+        url: PeerUrl,
+        limits: FetchLimits = PEER_LIMITS,
+        *,
+        token: str | None = None,
+        parallel: int = SHARING.parallel,
+        timing: Timing | None = None,
+    ) -> None:
+        """As `HttpTransport`; `url` without `odf+`."""
+        super().__init__(url, limits, token=token, parallel=parallel, timing=timing)
+        self.where = f"odf+{self.where}"  # what a user writes to get here again
+        self._lock = threading.Lock()
+        self._channel: WebSocketChannel | None = None
+        self._flow: PullFlow | None = None
+        self._node_address: str | None = None
+        self._sizes: dict[str, tuple[ObjectKey, int]] = {}
+        self._addresses: dict[str, _Address] = {}
+        self._refused: set[str] = set()
+        # The node's, since a connection was made.
+        self.clock = NodeClock()
+
+    # --- blocks --------------------------------------------------------------------------------------
+
+    def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:
+        """As `Transport`; a chain that the node cannot send in one piece is walked instead."""
+        behind_proxy = proxy_for(self._base.scheme, self._base.host, self._base.port) is not None
+        if count > SMART.blocks or behind_proxy:
+            return
+        with self._lock:
+            flow = self._pulling()
+            try:
+                plan = flow.plan(msg.PullRequest(begin_after=after))
+                if not plan.num_blocks:
+                    self._end()
+                    return
+                blocks = flow.blocks()
+            except RefusedError as refused:
+                self._end()
+                if _is_walked(refused.reason):
+                    return
+                raise
+        with contextlib.suppress(errors.CorruptedPeerError):  # what it lacks is asked for alone
+            yield from readable(blocks)
+
+    def _pulling(self) -> PullFlow:
+        if self._flow is None:
+            self._channel = self.connected("pull")
+            self._node_address = self._channel.address
+            self._flow = PullFlow(self._channel, SHARING.request_seconds)
+        return self._flow
+
+    def connected(self, what: str) -> WebSocketChannel:
+        """A new connection to the node, for a `pull` or a `push`."""
+        name = f"{self.where}{what}"
+        route = self._pool.route(replace(self._base, path=self._base.path + what.encode()), name)
+        with as_transfer_errors():
+            try:
+                most = SMART.message_bytes if what == "pull" else SMART.answer_bytes
+                made = WebSocketChannel.open(self._pool, route, self._given, name, most)
+            except TransientError as error:
+                raise errors.FetchError(f"{name}: {error.reason}") from error
+        self.clock = NodeClock(made.date, self.timing.clock())
+        return made
+
+    def _end(self) -> None:
+        channel, self._channel, self._flow = self._channel, None, None
+        if channel is not None:
+            channel.close(msg.NORMAL, PULLED)
+
+    # --- objects -------------------------------------------------------------------------------------
+
+    def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
+        """As `Transport`: the node is asked where they are, while the connection of the blocks is open."""
+        if self._flow is None:
+            return
+        with self._lock:
+            self._sizes |= {str(key): (key, size) for key, size in objects}
+            for start in range(0, len(objects), SMART.items):
+                self._ask(objects[start : start + SMART.items])
+
+    def _ask(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
+        assert self._flow is not None  # noqa: S101 - asked by the callers
+        asked = {file: str(key) for key, size in objects if (file := msg.object_file(key, size)) is not None}
+        for strategy in self._flow.strategies(tuple(asked)):
+            key = asked.get(strategy.object_file)
+            if key is not None:
+                self._addresses[key] = self._judged(strategy.download_from, key)
+
+    def _judged(self, given: msg.TransferUrl, key: str) -> _Address:
+        name = f"{self.where}{key}"
+        # the node names this URL, so it is checked like the target of a redirect
+        self.way_to(given.url, name, self._node_address)
+        return _Address(given.url, given_headers(given, name), given.expires_at)
+
+    def way_to(self, url: str, name: str, node_address: str | None) -> Route:
+        """The way to an address that the node, at this IP address, has named, as after a redirect."""
+        route = self._pool.route(self._base, name)
+        if node_address is not None:
+            route.connected(node_address)
+        with as_transfer_errors():
+            route.follow(url, self._secrets)
+        return route
+
+    @contextlib.contextmanager
+    def open(self, key: str, start: int, _cap: int, deadline: Deadline, /) -> Iterator[Opened]:
+        """As `Transport`; an address that has expired, or is refused once, is asked for again."""
+        given = self._addresses.get(key)
+        if given is not None and self.clock.has_passed(given.expires_at, self.timing.clock()):
+            self._renew(key, given)
+            given = self._addresses.get(key)
+        try:
+            with super().open(key, start, _cap, deadline) as opened:
+                yield opened
+        except errors.AccessError:
+            if given is None or key in self._refused:
+                raise
+            self._refused.add(key)
+            self._renew(key, given)
+            raise TransientError("the address that the node had given was refused") from None
+
+    def _problem(self, response: HttpResponse, key: str, where: str) -> Exception | None:
+        problem = super()._problem(response, key, where)
+        if not isinstance(problem, errors.AccessError) or key not in self._addresses:
+            return problem
+        # a clock that differs explains why a signed URL is refused
+        hint = self.clock.refusal_hint(response.headers.date("date"), self.timing.clock())
+        return errors.AccessError(problem.message, hint=hint or problem.hint)
+
+    def _renew(self, key: str, old: _Address) -> None:
+        with self._lock:
+            if self._addresses.get(key) is not old:
+                return
+            del self._addresses[key]
+            if self._flow is not None:
+                # without an answer the node itself serves the object
+                self._ask([self._sizes[key]])
+
+    def request(self, key: str) -> Request:
+        """As `HttpTransport`, but at the address that the node has given, with its headers alone."""
+        given = self._addresses.get(key)
+        if given is None:
+            return super().request(key)
+        by = self.way_to(given.url, f"{self.where}{key}", self._node_address)
+        target = by.current
+
+        def headers(route: Route, own: Sequence[tuple[str, str]]) -> bytes:
+            sent = given.headers if route.current == target else ()
+            return request_headers(route, (), [*sent, *own])
+
+        return Request(target, headers, by)
+
+    def close(self) -> None:
+        """As `HttpTransport`; says first that all has come."""
+        self._end()
+        super().close()
+
+    # --- pushes --------------------------------------------------------------------------------------
 
     def send(self, shipment: Shipment, progress: Progress) -> None:
         """The node's head is the new one, and all that it refers to is there; or it is what it was.
@@ -366,11 +345,11 @@ class SmartDestination(SmartPeer, WritablePeer):
                 failure: errors.TransferError | None = error
             else:
                 failure = None
-            head = self.head()
+            head = Store(self, shipment.ref).head()
             if head == shipment.new:
                 return  # even if the connection failed
             if head != shipment.expected:
-                raise conflict(self.ref, shipment.expected, head)
+                raise conflict(shipment.ref, shipment.expected, head)
             if failure is not None and (attempt == 2 or _is_final(failure)):
                 raise failure
         raise errors.TransferError(
@@ -380,13 +359,13 @@ class SmartDestination(SmartPeer, WritablePeer):
 
     def _has(self, shipment: Shipment) -> bool:
         with contextlib.suppress(errors.TransferError):  # then what the node said is all that is known
-            return self.head() == shipment.new
+            return Store(self, shipment.ref).head() == shipment.new
         return False
 
     def _meant(self, refused: RefusedError, shipment: Shipment) -> Exception:
         match refused.reason:
             case msg.InvalidHead():
-                return conflict(self.ref, shipment.expected, self.head())
+                return conflict(shipment.ref, shipment.expected, Store(self, shipment.ref).head())
             case msg.RefCollision(dataset_id=other):
                 return errors.NameCollisionError(
                     f"{self.where}: the dataset is there under another name: {one_line(other)}"
@@ -473,7 +452,7 @@ class SmartDestination(SmartPeer, WritablePeer):
         with storage_errors(path):
             size = path.stat().st_size
         seconds = SHARING.request_seconds + size / SHARING.bytes_per_second
-        deadline = Deadline(seconds, self._timing, name=name)
+        deadline = Deadline(seconds, self.timing, name=name)
 
         def attempt() -> None:
             if stop.is_set():
@@ -494,51 +473,56 @@ class SmartDestination(SmartPeer, WritablePeer):
                         raise passing
                     what = f"{name}: {answer.what}, for {size:,} bytes"
                     if answer.status in (401, 403):
-                        hint = self.clock.refusal_hint(answer.headers.date("date"), self._timing.clock())
+                        hint = self.clock.refusal_hint(answer.headers.date("date"), self.timing.clock())
                         raise (errors.AccessError if given.expires_at is None else _ExpiredError)(
                             what, hint=hint
                         )
                     if not 200 <= answer.status <= 299:
                         raise errors.TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
 
-        with self._turns, as_transfer_errors():
-            with_retries(attempt, name=name, limits=self._limits, timing=self._timing, deadline=deadline)
+        with self.turns, as_transfer_errors():
+            with_retries(attempt, name=name, limits=self.limits, timing=self.timing, deadline=deadline)
 
-    # --- a node takes no single files ----------------------------------------------------------------
+    def write(self, key: str, data: bytes) -> None:
+        """The signature of a head that was just pushed is offered once; most nodes have no place for it.
 
-    def contains(self, key: ObjectKey) -> bool:  # noqa: ARG002 - as `WritablePeer`
-        """Not known before the node is asked where objects go."""
-        return False
-
-    def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:  # noqa: ARG002 - as above
-        """Refused."""
-        raise errors.TransferError(f"{self.where}{key}: a node takes no single files")
-
-    def swap_head(self, expected: Multihash | None, new: Multihash) -> None:  # noqa: ARG002 - as above
-        """Refused."""
-        raise errors.TransferError(f"{self.where}: the head of a node moves with what is pushed")
-
-    def put_hint(self, hashes: Sequence[Multihash]) -> None:
-        """Nothing: nodes know their chains."""
-
-    def put_names(self, branches: Sequence[str]) -> None:
-        """Nothing: nodes have no branches."""
-
-    def put_signed(self, file: SignedFile, data: bytes | None) -> None:
-        """The signature of a head that was just pushed is offered once; most nodes have no place for it."""
-        if file is not SignedFile.HEAD or data is None:
+        Nothing else is written: nodes know their chains, and have no branches.
+        """
+        if key != SignedFile.HEAD.value:
             return
-        name = f"{self.where}{file.value}"
-        deadline = Deadline(SHARING.request_seconds, self._timing, name=name)
+        name = f"{self.where}{key}"
+        deadline = Deadline(SHARING.request_seconds, self.timing, name=name)
         with contextlib.suppress(errors.TransferError), as_transfer_errors(), TemporaryFile() as stream:
             stream.write(data)
             stream.flush()
-            first = replace(self._base, path=self._base.path + file.value.encode("ascii"))
+            first = replace(self._base, path=self._base.path + key.encode("ascii"))
             route = self._pool.route(first, name)
             text = request_headers(route, self._given)
             sent = (stream, len(data))
             with self._pool.exchange(route, text, deadline=deadline, name=name, file=sent):
                 pass
+
+    def delete(self, key: str) -> None:
+        """Nothing: what a node has goes with its chain."""
+
+
+def _is_walked(reason: msg.Reason) -> bool:
+    match reason:
+        # we are ahead, or diverged: the walk says which; or the chain is too long for one message
+        case msg.InvalidInterval() | msg.Internal(error_message=msg.TOO_MANY_BLOCKS):
+            return True
+    return False
+
+
+def given_headers(given: msg.TransferUrl, name: str) -> tuple[tuple[str, str], ...]:
+    """The headers that a node wants for an object, without those that steer a connection."""
+    if len(given.headers) > _HEADERS:
+        raise errors.CorruptedPeerError(f"{name}: the node names more than {_HEADERS} headers for it")
+    found = tuple((each.name, each.value) for each in given.headers if not _OWN_HEADERS.fullmatch(each.name))
+    for header, value in found:
+        if not _HEADER_NAME.fullmatch(header) or not _HEADER_VALUE.fullmatch(value):
+            raise errors.CorruptedPeerError(f"{name}: the node names an invalid header {one_line(header)!r}")
+    return found
 
 
 class _FullError(errors.TransferError):

@@ -1,16 +1,16 @@
-"""A peer: another place to read a dataset from, perhaps to write one to.
+"""A store: a dataset somewhere else, to read from and perhaps to write to.
 
-A kind of place (a server, a folder, a bucket) only says how a file is opened. What is made of it is the same
-for all: how much is read at most, hashing, how often a failure that may pass is tried again, where a broken
-object is continued, and what an absent file means. Nothing is believed: what does not hash to its name is
-never handed on. `tests/share/test_peer_contract.py` runs one suite over all kinds of peers. Source: RFC-021.
+A `Transport` (a web server, a folder, a bucket) only says how files are opened and written. What is made of
+that is the same for all, in `Store`: how much is read at most, hashing, how often a failure that may pass is
+tried again, where a broken object is continued, and what an absent file means. Nothing is believed: what does
+not hash to its name is never handed on. `tests/share/test_peer_contract.py` runs one suite over all kinds.
+Source: RFC-021, RFC-055.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -18,10 +18,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar, final
 
-from odfchain.chain.compare import HashList
-from odfchain.chain.signed_heads import SignedFile, signature_key
-from odfchain.errors import AccessError, CorruptedPeerError, FetchError, StoreError, TransferError
+from odfchain.errors import (
+    AccessError,
+    CodecError,
+    CorruptedPeerError,
+    FetchError,
+    StoreError,
+    TransferError,
+    UnsupportedPeerError,
+)
 from odfchain.limits import LIMITS, SHARING, FetchLimits
+from odfchain.odf.block_codec import decode_block
+from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.odf.physical_hash import hash_bytes
@@ -37,9 +45,8 @@ from odfchain.storage.http_rules import (
     TransientError,
     with_retries,
 )
-from odfchain.storage.local import HEAD, parse_ref
-from odfchain.text import one_line
-from odfchain.transfer.public_layout import (
+from odfchain.storage.local import HEAD, check_object_name, parse_ref
+from odfchain.storage.public_layout import (
     HINT_KEY,
     INDEX_KEY,
     MIRROR_HINT,
@@ -48,8 +55,14 @@ from odfchain.transfer.public_layout import (
     Incoming,
     ObjectKey,
     ObjectKind,
+    SignedFile,
+    encode_hint,
+    encode_names,
+    hint_bytes,
+    parse_hint,
     ref_key,
 )
+from odfchain.text import one_line
 
 _T = TypeVar("_T")
 
@@ -97,17 +110,22 @@ class RawBlock(NamedTuple):
     data: bytes
 
 
-class Peer(ABC):
-    """A dataset somewhere else. Methods may be called from several threads.
+class Transport(ABC):
+    """How the files of a dataset are reached. Methods may be called from several threads.
+
+    Besides `open` and `close` a kind implements what it can do; the rest is refused. RFC-055 says what each
+    promises for each kind.
 
     Raises, all of them:
-        CorruptedPeerError: what was sent is not what was asked for; the message names object and peer.
-        AccessError: the peer refuses.
+        CorruptedPeerError: what is there is not what may be there.
+        AccessError: the place refuses.
         TransferError: it cannot be reached, is too slow, or sends too much.
     """
 
-    ref = HEAD
-    """The reference that is asked for and moved: the head, or a branch."""
+    takes_files = True
+    """True if it is written file by file; a node takes a push as a whole."""
+    caveat: str | None = None
+    """The caveat of how references were swapped; None for a true compare-and-swap."""
 
     def __init__(
         self,
@@ -118,10 +136,10 @@ class Peer(ABC):
         turns: AbstractContextManager[object] | None = None,
     ) -> None:
         """A place that messages call `where`; `turns` is entered for as long as a file is asked for."""
-        self._where = where
-        self._limits = limits
-        self._timing = timing or Timing()
-        self._turns = turns or contextlib.nullcontext()
+        self.where = where
+        self.limits = limits
+        self.timing = timing or Timing()
+        self.turns = turns or contextlib.nullcontext()
 
     @abstractmethod
     def open(self, key: str, start: int, cap: int, deadline: Deadline, /) -> AbstractContextManager[Opened]:
@@ -131,12 +149,44 @@ class Peer(ABC):
             AbsentError: there is no such file.
             TransientError: worth another attempt.
             FetchError: no answer in time.
-            CorruptedPeerError, AccessError, TransferError: as every method.
         """
 
     @abstractmethod
     def close(self) -> None:
         """Let go of connections."""
+
+    def size(self, key: str) -> int | None:  # noqa: ARG002 - for kinds that can be asked
+        """Size of a file [bytes], which is not read; None where it is not there, or the kind cannot say."""
+        return None
+
+    def put_file(self, key: ObjectKey, source: Path, progress: Progress) -> bool:  # noqa: ARG002 - for kinds that are written
+        """Durably store a file that hashes to the key's name; returns whether it was there."""
+        raise self._unwritable(key)
+
+    def write(self, key: str, data: bytes) -> object:  # noqa: ARG002 - as above
+        """Durably replace a small file; readers see the old content or the new."""
+        raise self._unwritable(key)
+
+    def delete(self, key: str) -> None:
+        """Remove a small file, if it is there."""
+        raise self._unwritable(key)
+
+    def swap(self, ref: str, expected: Multihash | None, new: Multihash) -> None:  # noqa: ARG002 - as above
+        """Point a reference at `new` if it points at `expected` now (None: there is none).
+
+        Raises:
+            RefConflictError: it points elsewhere; nothing is changed.
+        """
+        raise self._unwritable(ref_key(ref))
+
+    def folders(self, below: str) -> Sequence[str]:
+        """The next segments of keys that begin with `below` (empty, or ending in a slash), in any order."""
+        raise UnsupportedPeerError(f"{self.where}{below}: nothing lists what is here")
+
+    def _unwritable(self, key: object) -> TransferError:
+        return TransferError(f"{self.where}{key}: single files cannot be written here")
+
+    # --- shortcuts -----------------------------------------------------------------------------------
 
     def pipeline(self) -> HttpPipeline | None:
         """A way to ask for many blocks without waiting for each; None when none is known to work now."""
@@ -144,26 +194,52 @@ class Peer(ABC):
 
     def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - for nodes
         """Blocks that come in one piece, most likely the `count` above `after`; nothing from mere files."""
-        # plain files come one by one
         return iter(())
+
+    def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:  # noqa: B027 - for nodes
+        """These objects, with their sizes [bytes], are going to be fetched."""
 
     def has_hashed(self, key: ObjectKey, state: FileState) -> bool:  # noqa: ARG002 - for what is pushed
         """True if a file of this state is known to hash to the object's name: it was hashed on arrival."""
         return False
 
-    def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:  # noqa: B027 - for nodes
-        """These objects, with their sizes [bytes], are going to be fetched."""
+
+@final
+class Store:
+    """A dataset somewhere else: objects by hash, references by compare-and-swap, all of it bounded.
+
+    Methods may be called from several threads, and raise what those of `Transport` do; a message names object
+    and place.
+    """
+
+    def __init__(self, transport: Transport, ref: str = HEAD) -> None:
+        """The dataset that a transport reaches; nothing is asked of it yet."""
+        self.transport = transport
+        self.ref = ref
+        """The reference that is asked for and moved: the head, or a branch."""
 
     @property
     def where(self) -> str:
         """The URL, for messages; without credentials."""
-        return self._where
+        return self.transport.where
 
-    @final
-    def head(self, ref: str | None = None) -> Multihash | None:
-        """The newest block (of `ref`, if given); None when there is no such dataset, or no such branch."""
+    def close(self) -> None:
+        """Let go of connections."""
+        self.transport.close()
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:
+        """As `Transport`; blocks of branches come one by one."""
+        return self.transport.batch(after, count) if self.ref == HEAD else iter(())
+
+    def head(self, ref: str | None = None, *, below: str = "") -> Multihash | None:
+        """The newest block (of `ref`, if given); None when there is no such dataset, or no such branch.
+
+        In a repository it is that of the dataset `below` the URL (a path that ends in a slash).
+        """
         try:
-            data, name = self._read(ref_key(ref or self.ref), LIMITS.ref_bytes)
+            data, name = self._read(f"{below}{ref_key(ref or self.ref)}", LIMITS.ref_bytes)
             # a branch in a store that machines share is deleted by making its object empty
             return parse_ref(data, name) if data or (ref or self.ref) == HEAD else None
         except AbsentError:
@@ -171,7 +247,13 @@ class Peer(ABC):
         except StoreError as error:
             raise CorruptedPeerError(one_line(str(error), 800)) from None
 
-    @final
+    def decoded(self, name: Multihash) -> MetadataBlock:
+        """A block, as it is read."""
+        try:
+            return decode_block(self.block(name))
+        except CodecError as error:
+            raise CorruptedPeerError(f"{self.where}{ObjectKey(ObjectKind.BLOCK, name)}: {error}") from None
+
     def block(self, name: Multihash) -> bytes:
         """The bytes of a block, which hash to its name; at most `LIMITS.block_bytes`."""
         with _promised():
@@ -183,13 +265,12 @@ class Peer(ABC):
             )
         return data
 
-    @final
     def fetch(self, key: ObjectKey, size: int, target: Path, progress: Progress) -> None:
         """Bring an object of exactly `size` bytes, which hashes to its name, into a file.
 
         After an error about the content nothing is left there. `progress` advances by bytes.
         """
-        with Incoming(key, size, target, name=f"{self._where}{key}", progress=progress) as incoming:
+        with Incoming(key, size, target, name=f"{self.where}{key}", progress=progress) as incoming:
             # each round continues a broken transfer where the peer supports that
             while not incoming.complete():
                 with _promised("a signed line names" if key.kind.describes else "the chain refers to"):
@@ -197,27 +278,24 @@ class Peer(ABC):
                         str(key), size, lambda opened: _receive(opened, incoming), lambda: incoming.received
                     )
 
-    @final
     def signed(self, file: SignedFile) -> bytes | None:
         """A file of signed statements, of which only the size is checked; None when it is not there."""
         try:
-            return self._read(self._signed_key(file), file.limit)[0]
+            return self._read(file.key(self.ref), file.limit)[0]
         # many static hosts answer 403 for absent files, so AccessError means that there is none
         except (AbsentError, AccessError):
             return None
 
-    @final
     def hint(self, limit: int) -> Sequence[Multihash] | None:
         """Hashes of the blocks, seed first, as the peer says; at most `limit`. None when it says nothing."""
         if self.ref != HEAD:
             return None
         try:
             # without retries: a hint only saves time
-            return parse_hint(self._read(HINT_KEY, _hint_bytes(limit), retries=0)[0], limit)
+            return parse_hint(self._read(HINT_KEY, hint_bytes(limit), retries=0)[0], limit)
         except TransferError:
             return None
 
-    @final
     def branches(self) -> list[str]:
         """The branches that the peer says it has, ordered; nothing depends on its truth."""
         try:
@@ -227,16 +305,52 @@ class Peer(ABC):
         # what cannot name a branch is left out
         return sorted({name for name in data.decode("ascii", "replace").split("\n") if is_branch_name(name)})
 
-    def _signed_key(self, file: SignedFile) -> str:
-        return signature_key(self.ref) if file is SignedFile.HEAD else file.value
-
-    @final
     def index(self, limit: int) -> bytes | None:
         """The index of a repository of at most `limit` bytes; None when there is none."""
         try:
             return self._read(INDEX_KEY, limit)[0]
         except AbsentError:
             return None
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    def contains(self, key: ObjectKey) -> bool:
+        """True if an object is there (its bytes are not read)."""
+        return self.size(key) is not None
+
+    def size(self, key: ObjectKey) -> int | None:
+        """Size of an object [bytes], which is not read; None where it is not there."""
+        return self.transport.size(str(key))
+
+    def put(self, key: ObjectKey, source: Path, progress: Progress) -> bool:
+        """Durably store a file that hashes to the key's name; returns whether it was there."""
+        return self.transport.put_file(key, source, progress)
+
+    def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
+        """Point the head, or the branch, at `new` if it points at `expected` now (None: there is none).
+
+        Raises:
+            RefConflictError: it points elsewhere; nothing is changed.
+        """
+        check_object_name(new)
+        self.transport.swap(self.ref, expected, new)
+
+    def put_hint(self, hashes: Sequence[Multihash]) -> None:
+        """Say what the chain's blocks are, seed first."""
+        self.transport.write(HINT_KEY, encode_hint(hashes))
+
+    def put_names(self, branches: Sequence[str]) -> None:
+        """Say what the branches are called."""
+        self.transport.write(REFS_HINT_KEY, encode_names(branches))
+
+    def put_signed(self, file: SignedFile, data: bytes | None) -> None:
+        """Durably replace a file of signed statements; None removes it."""
+        if data is None:
+            self.transport.delete(file.key(self.ref))
+        else:
+            self.transport.write(file.key(self.ref), data)
+
+    # --- one file ------------------------------------------------------------------------------------
 
     def _read(self, key: str, limit: int, retries: int | None = None) -> tuple[bytes, str]:
         def take(opened: Opened) -> tuple[bytes, str]:
@@ -256,84 +370,23 @@ class Peer(ABC):
         received: Callable[[], int] = lambda: 0,
         retries: int | None = None,
     ) -> _T:
-        limits = self._limits if retries is None else replace(self._limits, retries=retries)
-        name = f"{self._where}{key}"
+        limits = self.transport.limits if retries is None else replace(self.transport.limits, retries=retries)
+        name = f"{self.where}{key}"
 
         def attempt() -> _T:
             try:
-                with self.open(key, received(), cap, deadline) as opened:
+                with self.transport.open(key, received(), cap, deadline) as opened:
                     return take(opened)
             except ProtocolError as error:  # another attempt would be answered in the same way
                 raise TransferError(f"{error.name}: {error.reason}") from error
 
-        with self._turns, as_transfer_errors():
+        with self.transport.turns, as_transfer_errors():
             # the time limit grows with the size of the file
             seconds = limits.deadline + math.ceil(cap / SHARING.bytes_per_second)
-            deadline = Deadline(seconds, self._timing, name=name)
-            return with_retries(attempt, name=name, limits=limits, timing=self._timing, deadline=deadline)
-
-
-# A hash in base16 and the end of its line [bytes].
-_HINT_LINE_BYTES = 70
-_LINE = re.compile(rb"f1620[0-9a-f]{64}")
-
-
-def _hint_bytes(limit: int) -> int:
-    return min(limit, SHARING.hinted_blocks) * _HINT_LINE_BYTES
-
-
-def parse_hint(data: bytes, limit: int) -> HashList | None:
-    """The hashes that the file lists; None if it is malformed, empty, or lists more than `limit`."""
-    if not data or len(data) > _hint_bytes(limit):
-        return None
-    found = HashList()
-    # an untrusted publisher chose the number of lines: packed, not one object for each
-    for start in range(0, len(data), _HINT_LINE_BYTES):
-        line = data[start : start + _HINT_LINE_BYTES]
-        if not _LINE.fullmatch(line.removesuffix(b"\n")):
-            return None
-        found.append(Multihash.sha3_256(bytes.fromhex(line[5:].decode("ascii"))))
-    return found
-
-
-class WritablePeer(Peer):
-    """A dataset somewhere else that may be written to."""
-
-    takes_files = True
-    """True if it is written file by file; a node takes a push as a whole."""
-
-    @abstractmethod
-    def contains(self, key: ObjectKey) -> bool:
-        """True if an object is there (its bytes are not read)."""
-
-    @abstractmethod
-    def put(self, key: ObjectKey, source: Path, progress: Progress) -> object:
-        """Durably store a file that hashes to the key's name; storing it again changes nothing."""
-
-    @abstractmethod
-    def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Point the head, or the branch, at `new` if it points at `expected` now (None: there is none).
-
-        Raises:
-            RefConflictError: it points elsewhere; nothing is changed.
-        """
-
-    @abstractmethod
-    def put_hint(self, hashes: Sequence[Multihash]) -> None:
-        """Say what the chain's blocks are, seed first."""
-
-    @abstractmethod
-    def put_names(self, branches: Sequence[str]) -> None:
-        """Say what the branches are called."""
-
-    @abstractmethod
-    def put_signed(self, file: SignedFile, data: bytes | None) -> None:
-        """Durably replace a file of signed statements; None removes it."""
-
-    @property
-    def caveat(self) -> str | None:
-        """The caveat of how the head is swapped; None for a true compare-and-swap."""
-        return None
+            deadline = Deadline(seconds, self.transport.timing, name=name)
+            return with_retries(
+                attempt, name=name, limits=limits, timing=self.transport.timing, deadline=deadline
+            )
 
 
 @contextlib.contextmanager

@@ -18,30 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from odfchain import errors
-from odfchain.chain.signed_heads import SignedFile
 from odfchain.limits import LIMITS, SHARING, FetchLimits
-from odfchain.odf.block_codec import decode_block
-from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.fsio import storage_errors
 from odfchain.storage.http_connection import Pieces
 from odfchain.storage.http_rules import Deadline
-from odfchain.storage.local import HEAD, check_object_name, conflict, parse_ref
+from odfchain.storage.local import HEAD, conflict, parse_ref
 from odfchain.storage.locations import ENVIRONMENT_HINT, Location, open_store, store_message
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, ref_key
+from odfchain.storage.store import AbsentError, Opened, Store, Transport
 from odfchain.text import one_line
-from odfchain.transfer.peer import AbsentError, Opened, WritablePeer, as_transfer_errors
-from odfchain.transfer.public_layout import (
-    HINT_KEY,
-    REFS_HINT_KEY,
-    ObjectKey,
-    ObjectKind,
-    PeerUrl,
-    encode_hint,
-    encode_names,
-    ref_key,
-)
 
 if TYPE_CHECKING:
     from obstore import GetResult, PutMode
@@ -98,7 +86,7 @@ class Listed:
 class StoredObject(Pieces):
     """An object that is being read from `start` on, and the state of the store that it belongs to."""
 
-    def __init__(self, space: ObjectSpace, key: str, result: GetResult, start: int) -> None:
+    def __init__(self, space: BucketTransport, key: str, result: GetResult, start: int) -> None:
         self.total = result.meta["size"]
         self.length = self.total - start
         self.start = start
@@ -106,7 +94,7 @@ class StoredObject(Pieces):
         super().__init__(self._read(space, key, result))
 
     @staticmethod
-    def _read(space: ObjectSpace, key: str, result: GetResult) -> Iterator[memoryview]:
+    def _read(space: BucketTransport, key: str, result: GetResult) -> Iterator[memoryview]:
         with space.translate_errors(key):
             for chunk in result.stream(min_chunk_size=_CHUNK):
                 yield memoryview(chunk)
@@ -136,19 +124,29 @@ class ConditionsUnknownError(Exception):
     """The store has no conditional writes of this kind; never leaves this package."""
 
 
-class ObjectSpace:
-    """The objects of a store below a URL. Methods may be called from several threads.
+NO_VERSION: Version = ('"00000000000000000000000000000000"', "0")
+"""A version that no block has."""
 
-    Raises, all of them:
-        ObjectNotFoundError: no such object (or bucket).
-        AccessError: the store refuses.
-        TransferError: it cannot be reached, is too slow, sends too much, or is not configured.
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Supported conditions of a store's writes."""
+
+    create: bool
+    update: bool
+
+
+class BucketTransport(Transport):
+    """The objects of a store below a URL: a dataset, a repository, or a workspace.
+
+    Raises, all methods that read one object: ObjectNotFoundError, if it (or the bucket) is not there.
     """
 
-    def __init__(self, url: PeerUrl, limits: FetchLimits) -> None:
-        self.where = str(url)
+    def __init__(self, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
+        """Nothing is asked of the store yet."""
+        super().__init__(str(url), limits=limits)
+        self._conditions: Conditions | None = None
         self.address = place_of(url)
-        self._limits = limits
         self._stores: dict[int, ObjectStore] = {}
         self._lock = threading.Lock()
         with self.translate_errors(""):
@@ -159,8 +157,8 @@ class ObjectSpace:
         with self._lock:
             # one store, and so one connection pool, per order of magnitude: timeouts are set per store
             if magnitude not in self._stores:
-                seconds = self._limits.deadline + (1 << magnitude) / SHARING.bytes_per_second
-                self._stores[magnitude] = open_store(self.address, self._limits, seconds)
+                seconds = self.limits.deadline + (1 << magnitude) / SHARING.bytes_per_second
+                self._stores[magnitude] = open_store(self.address, self.limits, seconds)
             return self._stores[magnitude]
 
     def _path(self, key: str) -> str:
@@ -168,18 +166,30 @@ class ObjectSpace:
 
     def read(self, key: str, limit: int) -> tuple[bytes, Version]:
         """An object of at most `limit` bytes, and its version."""
-        found = self.open(key)
+        found = self._get(key)
         data = found.read(limit)
         if data is None:
             raise errors.TransferError(f"{self.where}{key}: larger than the allowed {limit:,} bytes")
         return data, found.version
 
-    def open(self, key: str, start: int = 0, cap: int = 0) -> StoredObject:
-        """An object, from byte `start` on unless it ends before; `cap` says how much time it may take."""
+    @contextlib.contextmanager
+    def open(self, key: str, start: int, cap: int, _deadline: Deadline, /) -> Iterator[Opened]:
+        """As `Transport`; `cap` says how much time it may take."""
+        # asked first, for a range behind the end would be an error of its own
+        if start and (self.size(key) or 0) <= start:
+            start = 0
+        try:
+            found = self._get(key, start, cap)
+        except errors.ObjectNotFoundError as error:
+            raise AbsentError(f"{self.where}{key}: not there") from error
+        try:
+            yield Opened(f"{self.where}{key}", found, found.total, start=found.start, framed=False)
+        finally:
+            found.close()  # a store that sends too much does not wait for us to read it
+
+    def _get(self, key: str, start: int = 0, cap: int = 0) -> StoredObject:
         import obstore  # noqa: PLC0415 - a heavy library
 
-        if start and self.size(key) <= start:  # asked first, for such a range would be an error of its own
-            start = 0
         with self.translate_errors(key):
             store, path = self._store(cap if cap > LIMITS.block_bytes else 0), self._path(key)
             if start:
@@ -201,12 +211,12 @@ class ObjectSpace:
             for chunk in result.stream(min_chunk_size=_CHUNK):
                 yield memoryview(chunk)
 
-    def size(self, key: str) -> int:
-        """Size of an object [bytes]; its bytes are not read."""
+    def size(self, key: str) -> int | None:
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with self.translate_errors(key):
+        with contextlib.suppress(errors.ObjectNotFoundError), self.translate_errors(key):
             return obstore.head(self._small, self._path(key))["size"]
+        return None
 
     def modified(self, key: str) -> float:
         """When an object was written, by the store's clock [s since the epoch]."""
@@ -214,14 +224,6 @@ class ObjectSpace:
 
         with self.translate_errors(key):
             return obstore.head(self._small, self._path(key))["last_modified"].timestamp()
-
-    def contains(self, key: str) -> bool:
-        """True if there is such an object."""
-        try:
-            self.size(key)
-        except errors.ObjectNotFoundError:
-            return False
-        return True
 
     def write(self, key: str, data: bytes, condition: Version | str = "overwrite") -> Version:
         """Store a small object: always, if there is none (`create`), or if it is in this version.
@@ -267,19 +269,22 @@ class ObjectSpace:
             pass
         return False
 
-    def put_file(self, key: str, source: Path, progress: Progress = SILENT, *, renew: bool = False) -> bool:
-        """Durably store a file whose content follows from its key; what is there already stays as it is.
+    def put_file(
+        self, key: ObjectKey | str, source: Path, progress: Progress = SILENT, *, renew: bool = False
+    ) -> bool:
+        """As `Transport`, for all files whose content follows from their key; what is there stays as it is.
 
-        Returns whether it was there. To `renew` it is written in any case: so gc takes it
+        To `renew` it is written in any case: so gc takes it
         for young.
 
         Large files are sent in parts. An interrupted upload is not visible; the store keeps its parts until
         a life-cycle rule of the bucket removes them.
         """
+        key = str(key)
         with storage_errors(source):
             size = source.stat().st_size
             if size > _PART:
-                if not renew and self._has(key, size):
+                if not renew and self.size(key) == size:
                     progress.advance(size)
                     return True
                 part = max(_PART, -(-size // _MOST_PARTS))
@@ -300,11 +305,6 @@ class ObjectSpace:
             there = False
         progress.advance(size)
         return there
-
-    def _has(self, key: str, size: int) -> bool:
-        with contextlib.suppress(errors.ObjectNotFoundError):
-            return self.size(key) == size
-        return False
 
     def _upload(self, key: str, chunks: Iterator[bytes], part: int) -> None:
         import obstore  # noqa: PLC0415 - a heavy library
@@ -328,8 +328,7 @@ class ObjectSpace:
             if keys:
                 obstore.delete(self._small, [self._path(key) for key in keys])
 
-    def folders(self, below: str = "") -> Sequence[str]:
-        """The next segments of all keys that begin with `below` (empty, or ending in a slash)."""
+    def folders(self, below: str) -> Sequence[str]:
         import obstore  # noqa: PLC0415 - a heavy library
 
         def listing() -> Sequence[str]:
@@ -370,6 +369,107 @@ class ObjectSpace:
         with self.translate_errors(below):
             for batch in obstore.list(self._small, self._path(below)):
                 obstore.delete(self._small, [each["path"] for each in batch])
+
+    def close(self) -> None:
+        pass  # the library closes connections that are not used
+
+    # --- references --------------------------------------------------------------------------------
+
+    def versioned(self, ref: str) -> tuple[Multihash | None, Version | None]:
+        """A reference, and the version for a conditional write; None where none is there.
+
+        That of a deleted branch is None, with a version: its object is empty.
+        """
+        try:
+            data, version = self.read(ref_key(ref), LIMITS.ref_bytes)
+        except errors.ObjectNotFoundError:
+            return None, None
+        if not data and ref != HEAD:
+            return None, version
+        try:
+            return parse_ref(data, f"{self.where}{ref_key(ref)}"), version
+        except errors.StoreError as error:
+            raise errors.CorruptedPeerError(str(error)) from error
+
+    def replace(self, ref: str, version: Version | None, new: Multihash | None) -> Version:
+        """Point a reference at `new` if it is in this version still (None: there is none), by one request.
+
+        Without a `new` one its object is made empty: a branch is none any more.
+        """
+        data = str(new).encode() if new is not None else b""
+        return self.write(ref_key(ref), data, "create" if version is None else version)
+
+    def remove(self) -> None:
+        """Remove the dataset: its head first, so that no reader finds a part of it."""
+        self.delete(ref_key(HEAD))
+        self.clear()
+
+    def swap(self, ref: str, expected: Multihash | None, new: Multihash) -> None:
+        conditions = self._probed(new)
+        self.caveat = self._caveat(ref, conditions)
+        actual, version = self.versioned(ref)
+        if actual != expected:
+            raise conflict(ref, expected, actual)
+        if conditions.create if version is None else conditions.update:
+            try:
+                self.replace(ref, version, new)
+            except WriteRefusedError as error:
+                # An answer may be lost and its request repeated: then what refuses is our own write.
+                actual = Store(self, ref).head()
+                if actual != new:
+                    raise conflict(ref, expected, actual) from error
+        elif conditions.create:
+            self._swap_locked(ref, expected, new)
+        else:
+            # no condition is kept: the caveat tells the user
+            self.write(ref_key(ref), str(new).encode())
+
+    def _swap_locked(self, ref: str, expected: Multihash | None, new: Multihash) -> None:
+        key = _lock_key(ref)
+        owner = f"{secrets.token_hex(8)} {Timestamp.now()}".encode()
+        try:
+            self.write(key, owner, "create")
+        except WriteRefusedError as error:
+            if self.read(key, LIMITS.ref_bytes)[0] != owner:
+                raise errors.TransferError(
+                    f"{self.where}{key}: another writer is replacing the head",
+                    hint="run the command again; if no other is running, remove this object from the store",
+                ) from error
+        try:
+            actual = Store(self, ref).head()
+            if actual != expected:
+                raise conflict(ref, expected, actual)
+            self.write(ref_key(ref), str(new).encode())
+        finally:
+            self.delete(key)
+
+    def _probed(self, name: Multihash) -> Conditions:
+        if self._conditions is None:
+            if self.address.speaks_s3:
+                # a block is overwritten with its own bytes: harmless where the condition is ignored
+                key = str(ObjectKey(ObjectKind.BLOCK, name))
+                if self.size(key) is None:
+                    return Conditions(create=True, update=True)  # nothing to try it out on
+                data = Store(self).block(name)
+                self._conditions = Conditions(
+                    self.keeps(key, data, "create"), self.keeps(key, data, NO_VERSION)
+                )
+            else:
+                self._conditions = Conditions(create=True, update=True)
+        return self._conditions
+
+    def _caveat(self, ref: str, kept: Conditions) -> str | None:
+        if kept.create and kept.update:
+            return None
+        if kept.create:
+            return (
+                f"{self.where} cannot replace conditionally: its head was replaced under {_lock_key(ref)}, "
+                "a lock that binds only writers that look for it"
+            )
+        return (
+            f"{self.where} has no conditional writes: two pushes at the same moment are not noticed, "
+            "and the last one wins"
+        )
 
     @contextlib.contextmanager
     def translate_errors(self, key: str, absent: str | None = None) -> Iterator[None]:
@@ -450,181 +550,6 @@ def retry(work: Callable[[], T], passes: Callable[[errors.TransferError], bool] 
     return work()
 
 
-NO_VERSION: Version = ('"00000000000000000000000000000000"', "0")
-"""A version that no block has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """Supported conditions of a store's writes."""
-
-    create: bool
-    update: bool
-
-
-class ObjectPeer(WritablePeer):
-    """A dataset below a URL of an object store."""
-
-    def __init__(self, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
-        """Nothing is asked of the store yet."""
-        self._space = ObjectSpace(url, limits)
-        super().__init__(self._space.where, limits=limits)
-        self._conditions: Conditions | None = None
-
-    def close(self) -> None:
-        pass  # the library closes connections that are not used
-
-    # --- reading -----------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def open(self, key: str, start: int, cap: int, _deadline: Deadline, /) -> Iterator[Opened]:
-        try:
-            found = self._space.open(key, start, cap)
-        except errors.ObjectNotFoundError as error:
-            raise AbsentError(f"{self._where}{key}: not there") from error
-        try:
-            yield Opened(f"{self._where}{key}", found, found.total, start=found.start, framed=False)
-        finally:
-            found.close()  # a store that sends too much does not wait for us to read it
-
-    def _read_head(self) -> tuple[Multihash | None, Version | None]:
-        try:
-            data, version = self._space.read(ref_key(self.ref), LIMITS.ref_bytes)
-        except errors.ObjectNotFoundError:
-            return None, None
-        if not data and self.ref != HEAD:
-            return None, version  # a branch that was deleted
-        try:
-            return parse_ref(data, f"{self._where}{ref_key(self.ref)}"), version
-        except errors.StoreError as error:
-            raise errors.CorruptedPeerError(str(error)) from error
-
-    def versioned_head(self) -> tuple[Multihash | None, Version | None]:
-        """The head, or the branch, and the version for a conditional write; None where none is there."""
-        # an empty object is a deleted branch: None, with a version
-        with as_transfer_errors():
-            return self._read_head()
-
-    # --- writing -----------------------------------------------------------------------------------
-
-    def replace_head(self, version: Version | None, new: Multihash) -> Version:
-        """Point the head at `new` if it is in this version still (None: there is none), by one request."""
-        return self._space.write(
-            ref_key(self.ref), str(new).encode(), "create" if version is None else version
-        )
-
-    def empty_ref(self, version: Version | None) -> Version:
-        """Make the object of a branch empty if it is in this version still: it is none any more."""
-        return self._space.write(ref_key(self.ref), b"", "create" if version is None else version)
-
-    def remove(self) -> None:
-        """Remove the dataset: its head first, so that no reader finds a part of it."""
-        self._space.delete(ref_key(HEAD))
-        self._space.clear()
-
-    def decoded(self, name: Multihash) -> MetadataBlock:
-        """A block, as it is read."""
-        try:
-            return decode_block(self.block(name))
-        except errors.CodecError as error:
-            raise errors.CorruptedPeerError(f"{self._where}blocks/{name}: {error}") from None
-
-    def contains(self, key: ObjectKey) -> bool:
-        return self._space.contains(str(key))
-
-    def size(self, key: ObjectKey) -> int:
-        """Size of an object [bytes]; its bytes are not read."""
-        return self._space.size(str(key))
-
-    def put(self, key: ObjectKey, source: Path, progress: Progress) -> bool:
-        """As `WritablePeer`; returns whether it was there."""
-        return self._space.put_file(str(key), source, progress)
-
-    def put_hint(self, hashes: Sequence[Multihash]) -> None:
-        self._space.write(HINT_KEY, encode_hint(hashes))
-
-    def put_names(self, branches: Sequence[str]) -> None:
-        self._space.write(REFS_HINT_KEY, encode_names(branches))
-
-    def put_signed(self, file: SignedFile, data: bytes | None) -> None:
-        if data is None:
-            self._space.delete(self._signed_key(file))
-        else:
-            self._space.write(self._signed_key(file), data)
-
-    def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
-        check_object_name(new)
-        conditions = self._probed(new)
-        actual, version = self._read_head()
-        if actual != expected:
-            raise conflict(self.ref, expected, actual)
-        if conditions.create if version is None else conditions.update:
-            self._swap(expected, new, "create" if version is None else version)
-        elif conditions.create:
-            self._swap_locked(expected, new)
-        else:
-            # no condition is kept: the caveat tells the user
-            self._space.write(ref_key(self.ref), str(new).encode())
-
-    def _swap(self, expected: Multihash | None, new: Multihash, condition: Version | str) -> None:
-        try:
-            self._space.write(ref_key(self.ref), str(new).encode(), condition)
-        except WriteRefusedError as error:
-            # An answer may be lost and its request repeated: then what refuses is our own write.
-            actual = self.head()
-            if actual != new:
-                raise conflict(self.ref, expected, actual) from error
-
-    @property
-    def _lock_key(self) -> str:
-        # for stores without a conditional replace
-        return f"refs/.{self.ref}.lock"
-
-    def _swap_locked(self, expected: Multihash | None, new: Multihash) -> None:
-        owner = f"{secrets.token_hex(8)} {Timestamp.now()}".encode()
-        try:
-            self._space.write(self._lock_key, owner, "create")
-        except WriteRefusedError as error:
-            if self._space.read(self._lock_key, LIMITS.ref_bytes)[0] != owner:
-                raise errors.TransferError(
-                    f"{self._where}{self._lock_key}: another writer is replacing the head",
-                    hint="run the command again; if no other is running, remove this object from the store",
-                ) from error
-        try:
-            actual = self.head()
-            if actual != expected:
-                raise conflict(self.ref, expected, actual)
-            self._space.write(ref_key(self.ref), str(new).encode())
-        finally:
-            self._space.delete(self._lock_key)
-
-    def _probed(self, name: Multihash) -> Conditions:
-        if self._conditions is None:
-            if self._space.address.speaks_s3:
-                # a block is overwritten with its own bytes: harmless where the condition is ignored
-                key = str(ObjectKey(ObjectKind.BLOCK, name))
-                if not self._space.contains(key):
-                    return Conditions(create=True, update=True)  # nothing to try it out on
-                data = self.block(name)
-                self._conditions = Conditions(
-                    self._space.keeps(key, data, "create"), self._space.keeps(key, data, NO_VERSION)
-                )
-            else:
-                self._conditions = Conditions(create=True, update=True)
-        return self._conditions
-
-    @property
-    def caveat(self) -> str | None:
-        """The known caveat, after a swap, of how the head is swapped; None for a true compare-and-swap."""
-        found = self._conditions
-        if found is None or (found.create and found.update):
-            return None
-        if found.create:
-            return (
-                f"{self._where} cannot replace conditionally: its head was replaced under {self._lock_key}, "
-                "a lock that binds only writers that look for it"
-            )
-        return (
-            f"{self._where} has no conditional writes: two pushes at the same moment are not noticed, "
-            "and the last one wins"
-        )
+def _lock_key(ref: str) -> str:
+    # for stores without a conditional replace
+    return f"refs/.{ref}.lock"

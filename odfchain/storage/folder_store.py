@@ -11,42 +11,29 @@ import errno
 import os
 import stat
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from odfchain import errors
-from odfchain.chain.chain import MetadataChain
-from odfchain.chain.signed_heads import SignedFile
-from odfchain.limits import SHARING
 from odfchain.odf.identity import Multihash
 from odfchain.progress import Progress
 from odfchain.storage import fsio
 from odfchain.storage.http_connection import Body
-from odfchain.storage.local import LocalObjectStore, LocalRefStore, check_object_name
+from odfchain.storage.local import LocalObjectStore, LocalRefStore
+from odfchain.storage.public_layout import Incoming, ObjectKey, PeerUrl, ref_key
+from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Store, Transport
 from odfchain.text import one_line
-from odfchain.transfer.peer import PEER_LIMITS, AbsentError, Opened, WritablePeer
-from odfchain.transfer.public_layout import (
-    HINT_KEY,
-    REFS_HINT_KEY,
-    Incoming,
-    ObjectKey,
-    PeerUrl,
-    encode_hint,
-    encode_names,
-    ref_key,
-)
 
 _LOCK = ".lock"
 _STAGING = ".staging"
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-class FolderPeer(WritablePeer):
+class FolderTransport(Transport):
     """A dataset in a local folder; the folder need not exist until something is written.
 
-    The head is swapped under a lock that dies with its process.
+    References are swapped under a lock that dies with its process.
     """
 
     def __init__(self, url: PeerUrl) -> None:
@@ -55,7 +42,7 @@ class FolderPeer(WritablePeer):
         path = url.path
         if url.scheme != "file" or "\0" in path or not path.startswith("/"):
             raise errors.UnsupportedPeerError(
-                f"{self._where}: not the URL of a folder", hint="write it like file:///srv/datasets/name"
+                f"{self.where}: not the URL of a folder", hint="write it like file:///srv/datasets/name"
             )
         self._folder = Path(path)
         self._staging: Path | None = None
@@ -63,7 +50,7 @@ class FolderPeer(WritablePeer):
         self._resources = contextlib.ExitStack()
 
     def _name(self, key: object) -> str:
-        return f"{self._where}{key}"
+        return f"{self.where}{key}"
 
     @contextlib.contextmanager
     def open(self, key: str, start: int = 0, /, *_: object) -> Iterator[Opened]:
@@ -82,54 +69,55 @@ class FolderPeer(WritablePeer):
         finally:
             os.close(fd)
 
-    def contains(self, key: ObjectKey) -> bool:
-        with contextlib.suppress(AbsentError), self.open(str(key)):
-            return True
-        return False
+    def size(self, key: str) -> int | None:
+        with contextlib.suppress(AbsentError), self.open(key) as found:
+            return found.total
+        return None
 
-    def put(self, key: ObjectKey, source: Path, progress: Progress) -> None:
-        if self.contains(key):
+    def put_file(self, key: ObjectKey, source: Path, progress: Progress) -> bool:
+        store = LocalObjectStore(self._folder / key.kind.value)
+        if self.size(str(key)) is not None:
             with contextlib.suppress(errors.StoreError):  # a damaged file in its place is repaired
-                self._store(key).verified_path(key.name)
+                store.verified_path(key.name)
                 with contextlib.suppress(OSError):
                     progress.advance(source.stat().st_size)
-                return
+                return True
         with self._writing(key):
             staged = self._stage() / f"{key.kind.value}-{key.name}-{threading.get_ident()}"
             try:
                 # hashed while it is copied; the source stays
                 _copy(source, staged, key, progress)
                 self._part(key.kind.value)
-                self._store(key).put_file(staged, key.name)
+                store.put_file(staged, key.name)
             finally:
                 fsio.remove_quietly(staged)
+        return False
 
-    def _store(self, key: ObjectKey) -> LocalObjectStore:
-        return LocalObjectStore(self._folder / key.kind.value)
-
-    def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
-        check_object_name(new)
-        self.head()  # a link or a malformed reference is refused before anything is written
-        with self._writing(ref_key(self.ref)):
+    def swap(self, ref: str, expected: Multihash | None, new: Multihash) -> None:
+        Store(self, ref).head()  # a link or a malformed reference is refused before anything is written
+        with self._writing(ref_key(ref)):
             refs = LocalRefStore(self._part("refs"), self._folder / _LOCK)
-            refs.compare_and_swap(self.ref, expected, new)
+            refs.compare_and_swap(ref, expected, new)
 
-    def put_hint(self, hashes: Sequence[Multihash]) -> None:
-        self._put(HINT_KEY, encode_hint(hashes))
-
-    def put_names(self, branches: Sequence[str]) -> None:
-        self._put(REFS_HINT_KEY, encode_names(branches))
-
-    def put_signed(self, file: SignedFile, data: bytes | None) -> None:
-        self._put(self._signed_key(file), data)
-
-    def _put(self, key: str, data: bytes | None) -> None:
+    def write(self, key: str, data: bytes) -> None:
+        folder, _, name = key.partition("/")
         with self._writing(key):
-            folder, _, name = key.partition("/")
-            if data is not None:
-                fsio.replace_file(self._part(folder) / name, data)
-            elif (self._folder / folder).is_dir():
+            fsio.replace_file(self._part(folder) / name, data)
+
+    def delete(self, key: str) -> None:
+        folder, _, name = key.partition("/")
+        with self._writing(key):
+            if (self._folder / folder).is_dir():
                 fsio.remove_file(self._part(folder) / name)
+
+    def folders(self, below: str) -> Sequence[str]:
+        if not self._folder.is_dir():
+            raise errors.TransferError(f"{self.where}: no such folder")
+        try:
+            with os.scandir(self._folder / below) as found:
+                return [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            raise errors.TransferError(f"{one_line(self._name(below))}: {error.strerror}") from error
 
     def close(self) -> None:
         with self._lock:
@@ -141,7 +129,7 @@ class FolderPeer(WritablePeer):
         # only datasets of a workspace have this folder: they change by their own commands
         if (self._folder / "staging").exists():
             raise errors.AccessError(
-                f"{self._where}: this is a dataset of a workspace, which nothing may be pushed into",
+                f"{self.where}: this is a dataset of a workspace, which nothing may be pushed into",
                 hint="pull from the other side, or push to a folder of its own",
             )
         try:
@@ -214,35 +202,3 @@ def _peer_error(error: OSError, name: str) -> errors.TransferError:
     stored = fsio.storage_error(error, name)
     kind = errors.AccessError if error.errno in _REFUSED else errors.TransferError
     return kind(stored.message, hint=stored.hint)
-
-
-# The hint of a chain: hashes of all its blocks, seed first, one to a line.
-# Walking a chain costs one round trip per block; with a hint a client requests many blocks at a time and
-# still verifies every link. The hashes come from the chain's index: no block is read. Source: RFC-021.
-
-_CACHE_BYTES = 64 << 20
-
-
-class HintCache:
-    """Hints by head, as many as fit into a fixed amount of memory. For one thread at a time."""
-
-    def __init__(self, capacity: int = _CACHE_BYTES) -> None:
-        self._capacity = capacity
-        self._hints: OrderedDict[Multihash, bytes] = OrderedDict()
-        self._size = 0
-
-    def get(self, chain: MetadataChain, head: Multihash) -> bytes:
-        """The hint for a head of the chain, empty for a chain that is too long for one."""
-        found = self._hints.get(head)
-        if found is not None:
-            self._hints.move_to_end(head)
-            return found
-        too_long = chain.get(head).sequence_number >= SHARING.hinted_blocks
-        made = b"" if too_long else encode_hint(chain.hashes(head))
-        if len(made) <= self._capacity:
-            self._hints[head] = made
-            self._size += len(made)
-        while self._size > self._capacity:
-            _, dropped = self._hints.popitem(last=False)
-            self._size -= len(dropped)
-        return made

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from odfchain.chain.signed_heads import SignedFile
 from odfchain.errors import AccessError, OdfchainError, TransferError
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.odf.identity import Multihash
@@ -22,10 +21,10 @@ from odfchain.storage.http_client import HttpPipeline, HttpPool, request_headers
 from odfchain.storage.http_connection import Response
 from odfchain.storage.http_rules import ContentRange, Deadline, Timing
 from odfchain.storage.locations import Target, parse_target
+from odfchain.storage.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Transport, as_transfer_errors
 from odfchain.storage.urls import Route
 from odfchain.text import one_line
-from odfchain.transfer.peer import PEER_LIMITS, AbsentError, Opened, Peer, as_transfer_errors
-from odfchain.transfer.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, PeerUrl
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _SIGNED = tuple(file.value for file in SignedFile)
@@ -45,7 +44,7 @@ class Request:
     """The way to it, where a server has named it."""
 
 
-class HttpPeer(Peer):
+class HttpTransport(Transport):
     """A dataset to read over HTTP; safe to use from several threads."""
 
     def __init__(
@@ -91,7 +90,7 @@ class HttpPeer(Peer):
             asked.first,
             headers=lambda route: asked.headers(route, own),
             deadline=deadline,
-            name=f"{self._where}{key}",
+            name=f"{self.where}{key}",
             secrets=self._secrets,
             by=asked.by,
         ) as (response, where):
@@ -130,16 +129,16 @@ class HttpPeer(Peer):
 
     def pipeline(self) -> HttpPipeline | None:
         """A way to ask for many blocks at once; None before the peer has kept a connection."""
-        route: Route = self._pool.route(self._base, self._where)
+        route: Route = self._pool.route(self._base, self.where)
         base = self._base.path
         made = HttpPipeline(
             self._pool,
             route,
             path=lambda name: b"%sblocks/%s" % (base, str(name).encode("ascii")),
             headers=request_headers(route, self._given),
-            limits=self._limits,
-            timing=self._timing,
-            name=f"{self._where}{ObjectKind.BLOCK.value}",
+            limits=self.limits,
+            timing=self.timing,
+            name=f"{self.where}{ObjectKind.BLOCK.value}",
         )
         return made if made.open() else None
 
