@@ -26,7 +26,7 @@ class MemoryTransport(Transport):
     """Files by key."""
 
     def __init__(self, files: dict[str, bytes] | None = None, where: str = WHERE) -> None:
-        super().__init__(where, limits=replace(PEER_LIMITS, retries=0, first_wait=0))
+        super().__init__(where, limits=replace(PEER_LIMITS, first_wait=0))
         self.files = {} if files is None else files
         self._lock = threading.Lock()
 
@@ -84,6 +84,7 @@ class MemoryPeer(MemoryTransport):
 
     def __init__(self, chain: Chain | None, hint: Sequence[Multihash] | None = None) -> None:
         super().__init__()
+        self.limits = replace(self.limits, retries=0)
         self.chain = chain
         self.hinted = hint
         self.requests: list[str] = []

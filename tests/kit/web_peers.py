@@ -135,13 +135,17 @@ def as_node(root: Path) -> Iterator[NodePlace]:
 
 @dataclass
 class BucketPlace:
-    """A prefix of a bucket."""
+    """A prefix of a bucket, which has what the folder has at each request."""
 
     store: SmallS3
 
     def publish(self, folder: Path) -> PeerUrl:
         place = f"bucket/{folder.name}"
-        self.store.objects |= {f"{place}/{key}": data for key, data in files_of(folder).items()}
+
+        def refresh(*_: object) -> None:
+            self.store.objects |= {f"{place}/{key}": data for key, data in files_of(folder).items()}
+
+        self.store.before = refresh
         return PeerUrl.parse(self.store.url(place))
 
 
@@ -155,20 +159,23 @@ def in_bucket(root: Path) -> Iterator[BucketPlace]:
 class MemoryPlace:
     """A transport of its own: a file and a line in the table is all there is to it."""
 
-    files: dict[str, dict[str, bytes]]
+    files: dict[str, bytes]
+    folder: Path
 
     def publish(self, folder: Path) -> PeerUrl:
-        url = PeerUrl(f"memory://{folder.name.replace(' ', '%20')}/")
-        self.files.setdefault(url.text, {}).update(files_of(folder))
-        return url
+        self.folder = folder
+        return PeerUrl("memory://here/")
 
 
 @contextlib.contextmanager
 def in_memory(root: Path) -> Iterator[MemoryPlace]:
-    place = MemoryPlace({})
-    KINDS["memory"] = Kind(
-        lambda url, _options: MemoryTransport(place.files[url.text], url.text), listing=Listing.FOLDERS
-    )
+    place = MemoryPlace({}, root)
+
+    class Refreshed(MemoryTransport):
+        def find(self, key: str) -> bytes | None:
+            return (files_of(place.folder) | self.files).get(key)
+
+    KINDS["memory"] = Kind(lambda url, _: Refreshed(place.files, url.text), listing=Listing.FOLDERS)
     try:
         yield place
     finally:
