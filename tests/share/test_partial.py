@@ -11,6 +11,7 @@ import pytest
 from odfchain.errors import CorruptedPeerError, StoreError, TransferError, UsageError
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.public_layout import ObjectKey
+from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
 from odfchain.transfer.slice_files import (
     EVERYTHING,
@@ -38,7 +39,9 @@ def workspace(tmp_path: Path) -> WorkspaceFiles:
 
 
 def pull(workspace: WorkspaceFiles, chain: Chain, **options: Any) -> SyncOutcome:
-    return pull_dataset(workspace, MemoryPeer(chain), DatasetAlias.parse("name"), SyncOptions(**options))
+    return pull_dataset(
+        workspace, Store(MemoryPeer(chain)), DatasetAlias.parse("name"), SyncOptions(**options)
+    )
 
 
 def files_of(chain: Chain, *labels: str) -> set[str]:
@@ -143,7 +146,7 @@ def test_a_whole_copy_becomes_partial_only_when_the_pull_succeeds(workspace: Wor
     peer = MemoryPeer(chain)
     peer.replaced[chain.files[-1]] = None
     with pytest.raises(CorruptedPeerError):
-        pull_dataset(workspace, peer, dataset.alias, SyncOptions(last=1))
+        pull_dataset(workspace, Store(peer), dataset.alias, SyncOptions(last=1))
     assert not is_partial(dataset)
     pull(workspace, chain, last=1)
     assert is_partial(dataset)
@@ -155,7 +158,7 @@ def test_an_interrupted_partial_pull_does_not_bind_the_next(workspace: Workspace
     peer = MemoryPeer(chain)
     peer.cut[chain.files[-1]] = 3
     with pytest.raises(TransferError):
-        pull_dataset(workspace, peer, DatasetAlias.parse("name"), SyncOptions(last=1))
+        pull_dataset(workspace, Store(peer), DatasetAlias.parse("name"), SyncOptions(last=1))
     pull(workspace, chain)
     dataset = workspace.dataset("name")
     assert (is_partial(dataset), missing_objects(dataset)) == (False, [])
@@ -166,7 +169,7 @@ def test_missing_slices_come_from_any_peer_by_hash_alone(workspace: WorkspaceFil
     pull(workspace, chain, metadata_only=True)
     dataset = workspace.dataset("name")
     mirror = MemoryPeer(Chain(objects={key: chain.objects[key] for key in chain.files}))
-    found = fetch_missing(dataset, mirror)
+    found = fetch_missing(dataset, Store(mirror))
     assert sorted(mirror.requests) == sorted(str(key) for key in chain.files)
     assert (found.objects, found.missing_slices) == (8, 0)
     assert found.bytes == sum(len(chain.objects[key]) for key in chain.files)
@@ -179,11 +182,11 @@ def test_some_missing_slices_leave_the_copy_partial(workspace: WorkspaceFiles) -
     chain = chain_of(LABELS)
     pull(workspace, chain, last=1)
     dataset = workspace.dataset("name")
-    assert fetch_missing(dataset, MemoryPeer(chain), Selection(last=2)).missing_slices == 2
+    assert fetch_missing(dataset, Store(MemoryPeer(chain)), Selection(last=2)).missing_slices == 2
     assert files_here(dataset) == files_of(chain, "d3", "d4")
-    assert fetch_missing(dataset, MemoryPeer(chain), Selection(since=time_of(3))).missing_slices == 1
+    assert fetch_missing(dataset, Store(MemoryPeer(chain)), Selection(since=time_of(3))).missing_slices == 1
     assert selection_of(dataset) == Selection(last=1)
-    assert fetch_missing(dataset, MemoryPeer(chain)).missing_slices == 0
+    assert fetch_missing(dataset, Store(MemoryPeer(chain))).missing_slices == 0
     assert not is_partial(dataset)
 
 
@@ -191,7 +194,7 @@ def test_nothing_is_asked_for_when_nothing_is_missing(workspace: WorkspaceFiles)
     chain = chain_of(LABELS)
     pull(workspace, chain)
     peer = MemoryPeer(chain)
-    assert fetch_missing(workspace.dataset("name"), peer).objects == 0
+    assert fetch_missing(workspace.dataset("name"), Store(peer)).objects == 0
     assert peer.requests == []
 
 
@@ -202,12 +205,12 @@ def test_a_mirror_that_lies_changes_nothing_and_the_next_one_continues(workspace
     before = tree_of(dataset.folder)
     liar = MemoryPeer(chain)
     liar.replaced[chain.files[-1]] = b"x" * len(chain.objects[chain.files[-1]])
-    with pytest.raises(CorruptedPeerError, match=f"{chain.files[-1]} of memory://peer/"):
-        fetch_missing(dataset, liar, parallel=1)
+    with pytest.raises(CorruptedPeerError, match=f"memory://peer/{chain.files[-1]}: "):
+        fetch_missing(dataset, Store(liar), parallel=1)
     assert tree_of(dataset.folder) == before
     assert is_partial(dataset)
     honest = MemoryPeer(chain)
-    assert fetch_missing(dataset, honest).missing_slices == 0
+    assert fetch_missing(dataset, Store(honest)).missing_slices == 0
     assert honest.requests == [str(chain.files[-1])]
 
 
@@ -218,7 +221,7 @@ def test_a_truncated_slice_counts_as_missing_and_is_repaired(workspace: Workspac
     (key,) = [key for key in chain.files if chain.objects[key] == b"slice d2"]
     (dataset.folder / str(key)).write_bytes(b"sli")
     assert [m.key for m in missing_slices(dataset)] == [key]
-    fetch_missing(dataset, MemoryPeer(chain))
+    fetch_missing(dataset, Store(MemoryPeer(chain)))
     assert (dataset.folder / str(key)).read_bytes() == b"slice d2"
 
 
