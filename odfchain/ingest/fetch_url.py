@@ -17,6 +17,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from email.utils import format_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,7 +28,7 @@ from odfchain.odf.events import SourceState
 from odfchain.odf.times import Timestamp
 from odfchain.storage.http_client import HttpPool, connect, request_headers
 from odfchain.storage.http_connection import Response
-from odfchain.storage.http_rules import Deadline, Headers, TransientError, http_date
+from odfchain.storage.http_rules import Deadline, Headers, TransientError
 from odfchain.storage.locations import (
     ENVIRONMENT_HINT,
     Location,
@@ -324,7 +325,8 @@ def _condition(context: fetching.FetchContext) -> tuple[str, str] | None:
     tag, time = context.previous_tag, fetching.remembered_time(context.previous)
     if tag is not None:
         return ("If-None-Match", tag) if _VALUE.fullmatch(tag) else None
-    return None if time is None else ("If-Modified-Since", http_date(time))
+    # an IMF-fixdate, without the fraction of the second (RFC 9110, 5.6.7)
+    return None if time is None else ("If-Modified-Since", format_datetime(time.to_datetime(), usegmt=True))
 
 
 def _state(headers: Headers) -> SourceState | None:

@@ -34,7 +34,6 @@ from odfchain.storage.http_rules import (
     Headers,
     Timing,
     TransientError,
-    range_validator,
     with_retries,
 )
 from odfchain.storage.locations import PORTS, Target, Url, redact, spellings
@@ -352,7 +351,7 @@ class Download:
         """The value of `If-Range`; None if the body must be requested from its beginning."""
         if self.headers is None or self.received == 0:
             return None
-        return range_validator(self.headers)
+        return self.headers.range_validator()
 
     def begin(self, headers: Headers) -> None:
         """A whole body follows; what arrived before is dropped."""

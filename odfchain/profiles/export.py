@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -468,7 +470,17 @@ class ExportFolder:
                 if hash_file(path)[0] == hash_file(source)[0]:
                     return False
                 path.unlink()  # of an export that was interrupted, or damaged
-        return fsio.link_or_copy(source, path)
+        try:
+            os.link(source, path)
+        except FileExistsError as error:
+            raise fsio.storage_error(error, path) from error
+        except OSError:
+            # another file system or another owner: no second name is possible
+            with fsio.replaced(path) as stream, source.open("rb") as content:
+                shutil.copyfileobj(content, stream, 1 << 20)
+            return False
+        fsio.sync_folder(path.parent)
+        return True
 
     def forget_data(self, wanted: Collection[str]) -> None:
         """Remove data files of earlier exports that are not wanted."""

@@ -445,7 +445,7 @@ class BucketTransport(Transport):
 
     def _probed(self, name: Multihash) -> Conditions:
         if self._conditions is None:
-            if self.address.speaks_s3:
+            if self.address.store == "s3":
                 # a block is overwritten with its own bytes: harmless where the condition is ignored
                 key = str(ObjectKey(ObjectKind.BLOCK, name))
                 if self.size(key) is None:

@@ -307,32 +307,6 @@ def remove_file(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def link_file(source: Path, path: Path) -> bool:
-    """Durably give a file a second name; returns False when that name is taken."""
-    with storage_errors(path):
-        try:
-            os.link(source, path)
-        except FileExistsError:
-            return False
-    sync_folder(path.parent)
-    return True
-
-
-def link_or_copy(source: Path, path: Path) -> bool:
-    """Durably have a file's content under a second name, which is free; returns whether it is one file."""
-    try:
-        os.link(source, path)
-    except FileExistsError as error:
-        raise storage_error(error, path) from error
-    except OSError:
-        # another file system or another owner: no second name is possible
-        with replaced(path) as stream, source.open("rb") as content:
-            shutil.copyfileobj(content, stream, 1 << 20)
-        return False
-    sync_folder(path.parent)
-    return True
-
-
 @contextlib.contextmanager
 def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
     """A folder in `base` that is gone afterwards, also after an error, and is not handed out twice.

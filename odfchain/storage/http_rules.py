@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from email.utils import format_datetime, parsedate_tz
+from email.utils import parsedate_tz
 from typing import TypeVar
 
 from odfchain.errors import FetchError
@@ -53,10 +53,18 @@ class Headers:
             return None
         return int(value)
 
-
-def http_date(time: Timestamp) -> str:
-    """The time as an IMF-fixdate (RFC 9110, 5.6.7), without the fraction of the second."""
-    return format_datetime(time.to_datetime(), usegmt=True)
+    def range_validator(self) -> str | None:
+        """The `If-Range` validator to continue this answer, or None if it must not be continued."""
+        if (self.get("accept-ranges") or "").lower() == "none":
+            return None
+        tag = self.get("etag")
+        if tag is not None and tag.startswith('"'):
+            return tag
+        modified, made = self.date("last-modified"), self.date("date")
+        # a date is strong if the answer was made at least a second after it (RFC 9110, 8.8.2.2 and 13.1.5)
+        if modified is not None and made is not None and made.epoch_ns - modified.epoch_ns >= _SECOND_NS:
+            return self.get("last-modified")
+        return None
 
 
 def parse_http_date(text: str) -> Timestamp | None:
@@ -105,20 +113,6 @@ def retry_after(headers: Headers) -> float | None:
         return None
     now = headers.date("date") or Timestamp.now()  # the server's own clock, so that ours may be wrong
     return max(0.0, (time.epoch_ns - now.epoch_ns) / _SECOND_NS)
-
-
-def range_validator(headers: Headers) -> str | None:
-    """The `If-Range` validator to continue this answer, or None if it must not be continued."""
-    if (headers.get("accept-ranges") or "").lower() == "none":
-        return None
-    tag = headers.get("etag")
-    if tag is not None and tag.startswith('"'):
-        return tag
-    modified, made = headers.date("last-modified"), headers.date("date")
-    # a date is strong if the answer was made at least a second after it (RFC 9110, 8.8.2.2 and 13.1.5)
-    if modified is not None and made is not None and made.epoch_ns - modified.epoch_ns >= _SECOND_NS:
-        return headers.get("last-modified")
-    return None
 
 
 # When a request is made again, and when time is up. Clock and waiting are given from outside.

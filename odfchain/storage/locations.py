@@ -30,7 +30,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urljoin, urlsplit
 
 from odfchain.errors import FetchError, InvalidIdError
@@ -39,7 +39,7 @@ from odfchain.text import one_line
 from odfchain.versions import __version__
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+    from obstore.store import ObjectStore
 
 
 ENVIRONMENT_HINT = "the store's address and credentials come from the environment (AWS_…, GOOGLE_…, AZURE_…)"
@@ -69,7 +69,7 @@ _LONGEST_URL = 65_536
 CONTROLS = re.compile(r"^ |[\x00-\x1f\x7f]")
 """Characters that no URL holds."""
 _HOST = re.compile(r"[a-z0-9._~!$&'()*+,;=%-]+")
-HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?", re.ASCII)
+HOST_AND_PORT = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 _ESCAPED_IN_PATH = re.compile(rb'[\x20"#<>?`{}\x80-\xff]')
 _ESCAPED_IN_QUERY = re.compile(rb'[\x20"#<>\x80-\xff]')
 
@@ -419,11 +419,6 @@ class Location:
         if self.store not in PORTS and not _CONTAINER.fullmatch(self.container or "x"):
             raise InvalidIdError("not the name of a bucket")
 
-    @property
-    def speaks_s3(self) -> bool:
-        """True if the store is S3 or one of its many clones."""
-        return self.store == "s3"
-
     def href(self) -> str:
         """The href of an object; that of a file that is relative to something begins with `./`."""
         if self.store in PORTS:
@@ -441,7 +436,7 @@ class Location:
         """A text from which `parse` has the same place; a file is its path."""
         if self.store == "file":
             return self.key
-        if not self.speaks_s3 or self.endpoint is None:
+        if self.store != "s3" or self.endpoint is None:
             return self.href()
         return f"s3+{self.endpoint}/{self.href().removeprefix('s3://')}"
 
@@ -527,50 +522,35 @@ def open_store(
     }
     if through is not None:
         options["proxy_url"] = through
-    retry: RetryConfig = {
+    retry = {
         "max_retries": limits.retries,
         "backoff": {"init_backoff": dt.timedelta(seconds=limits.first_wait)},
         "retry_timeout": dt.timedelta(seconds=max(1e-3, min(_RETRY_TIMEOUT, seconds))),
     }
-    config = cast("ClientConfig", options)
+    how: dict[str, Any] = {"client_options": options, "retry_config": retry}
+    container, endpoint = place.container or "", place.endpoint or ""
+    has_server = endpoint != "" and not endpoint.endswith(_OF_AZURE)
     # plain http is allowed where it is asked for
-    if place.endpoint is not None and not place.endpoint.endswith(_OF_AZURE):
-        options["allow_http"] = place.endpoint.startswith("http://")
-    if place.store in ("http", "https"):  # `from_url` would take a host of Amazon's for a bucket
+    if has_server:
+        options["allow_http"] = endpoint.startswith("http://")
+    if place.store in PORTS:  # `from_url` would take a host of Amazon's for a bucket
         options["allow_http"] = place.store == "http"
-        return HTTPStore.from_url(place.container or "", client_options=config, retry_config=retry)
-    unsigned: dict[str, Any] = {} if signed else {"skip_signature": True}
-    if place.store == "az" and place.endpoint is not None and not signed:
+        return HTTPStore.from_url(container, **how)
+    if place.store == "az" and endpoint and not signed:
         # a store of Azure's would send the environment's encryption key
-        headers: dict[str, Any] = {"default_headers": {"x-ms-version": _AZURE_VERSION}}
-        root = f"{place.endpoint}/{place.container}"
-        return HTTPStore.from_url(
-            root, client_options=cast("ClientConfig", options | headers), retry_config=retry
-        )
-    if place.endpoint is None or place.endpoint.endswith(_OF_AZURE):
-        root = f"{place.store}://{place.container}"
-        if place.endpoint is not None:  # the environment may say where the account is
-            host = Url(place.endpoint).authority.replace(".blob.", ".dfs.", 1)
-            root = f"abfss://{place.container}@{host}"
-        return from_url(root, client_options=config, retry_config=retry, **unsigned)
+        options["default_headers"] = {"x-ms-version": _AZURE_VERSION}
+        return HTTPStore.from_url(f"{endpoint}/{container}", **how)
+    how |= {} if signed else {"skip_signature": True}
+    if not has_server:
+        root = f"{place.store}://{container}"
+        if endpoint:  # the environment may say where the account is
+            root = f"abfss://{container}@{Url(endpoint).authority.replace('.blob.', '.dfs.', 1)}"
+        return from_url(root, **how)
     if place.store == "az":  # another server that speaks like Azure's
-        return AzureStore(
-            place.container,
-            endpoint=place.endpoint,
-            account_name=_account(place.endpoint),
-            client_options=config,
-            retry_config=retry,
-        )
+        return AzureStore(container, endpoint=endpoint, account_name=_account(endpoint), **how)
     # a customer's key of encryption in the environment is sent with unsigned requests, too: AES256 has none
-    unsigned |= {} if signed else {"server_side_encryption": "AES256"}
-    return S3Store(
-        place.container or "",
-        endpoint=place.endpoint,
-        virtual_hosted_style_request=False,
-        client_options=config,
-        retry_config=retry,
-        **unsigned,
-    )
+    how |= {} if signed else {"server_side_encryption": "AES256"}
+    return S3Store(container, endpoint=endpoint, virtual_hosted_style_request=False, **how)
 
 
 def _account(endpoint: str) -> str:

@@ -29,6 +29,7 @@ from odfchain.storage.locations import Target, parse_target, redact
 from odfchain.storage.public_layout import PeerUrl
 from odfchain.storage.store import PEER_LIMITS, as_transfer_errors
 from odfchain.text import json_object, one_line
+from odfchain.workspace.config import user_folder
 
 VARIABLE = "ODFCHAIN_CREDENTIALS"
 """Names another file."""
@@ -58,8 +59,7 @@ class Credentials:
         named = os.environ.get(VARIABLE)
         if named:
             return cls(Path(named))
-        base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-        return cls(Path(base) / "odfchain" / "credentials.json")
+        return cls(user_folder() / "credentials.json")
 
     def get(self, url: PeerUrl) -> str | None:
         """The token for a URL; None when none is kept for its origin."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,11 +19,11 @@ from odfchain.storage.http_store import HttpTransport
 from odfchain.storage.public_layout import PeerUrl
 from odfchain.storage.store import PEER_LIMITS, Store, Transport
 from odfchain.text import json_object
+from odfchain.workspace.config import ShareConfig, user_folder
 
 if TYPE_CHECKING:
     from odfchain.limits import FetchLimits
     from odfchain.transfer.credentials import Credentials
-    from odfchain.workspace.config import ShareConfig
 
 
 _WEB = ("http", "https")
@@ -193,8 +192,7 @@ class NamedStores:
     @classmethod
     def of_user(cls) -> NamedStores:
         """The user's own."""
-        base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-        return cls(Path(base) / "odfchain" / "stores.json")
+        return cls(user_folder() / "stores.json")
 
     def check(self, url: PeerUrl, where: Path) -> None:
         """The server in a URL, which a file names, is one that the user has named; or there is none in it."""

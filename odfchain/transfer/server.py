@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import socket
 import sys
@@ -28,7 +27,7 @@ from websockets.server import ServerProtocol
 
 from odfchain.errors import TransferError, UsageError
 from odfchain.limits import HOST, SHARING, SMART
-from odfchain.storage.locations import host_of, is_this_machine
+from odfchain.storage.locations import HOST_AND_PORT, host_of, is_this_machine
 from odfchain.text import one_line
 from odfchain.transfer.node_pulls import EXPECT, Message, Receive, Send, refuse_upgrade
 from odfchain.transfer.server_app import ZERO_COPY, Branches, Repository
@@ -247,7 +246,6 @@ def _logged(application: Application, on_request: Report | None, problem: Report
 # Against DNS rebinding: a foreign page can resolve its own name to this machine, but the browser still
 # sends that name. Source: RFC 9110, 7.2 and 15.5.20; RFC-021.
 
-_HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 _MISDIRECTED = "this server has another name: --allow-host, where it is started, gives it one more"
 
 
@@ -256,7 +254,7 @@ def admitted_hosts(listening: str, named: Iterable[str]) -> frozenset[str]:
     found = {host_of(listening)}
     for name in named:
         bare = name.removeprefix("[").removesuffix("]")
-        if not _HOST.fullmatch(f"[{bare}]" if ":" in bare else host_of(bare)):
+        if not HOST_AND_PORT.fullmatch(f"[{bare}]" if ":" in bare else host_of(bare)):
             raise UsageError(
                 f"{one_line(name)!r} is not the name of a host", hint="write it like node.example, no port"
             )
@@ -269,7 +267,7 @@ def is_admitted(scope: Message, hosts: frozenset[str]) -> bool:
     asked = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     if not asked:
         return bool(scope["http_version"] == "1.0")
-    match = _HOST.fullmatch(asked[0])
+    match = HOST_AND_PORT.fullmatch(asked[0])
     if match is None or len(asked) > 1:
         return False
     host = host_of(match[1].strip("[]"))

@@ -495,8 +495,10 @@ class _Fsck:
                 if not os.path.lexists(target):
                     fsio.move_folder(path, target)
                     return
-            # a link keeps the file's bytes in place until they are replaced
-            elif fsio.link_file(path, target):
+                continue
+            with fsio.storage_errors(target), contextlib.suppress(FileExistsError):
+                os.link(path, target)  # which keeps the file's bytes in place until they are replaced
+                fsio.sync_folder(folder)
                 return
 
     def _store(self, kind: ObjectKind) -> LocalObjectStore:

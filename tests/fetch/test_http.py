@@ -19,7 +19,7 @@ from odfchain.ingest.fetch_url import fetch_http
 from odfchain.ingest.fetching import Fetched, etag_state, last_modified_state
 from odfchain.odf.events import SourceState
 from odfchain.odf.times import Timestamp
-from odfchain.storage.http_rules import ContentRange, Headers, http_date, parse_http_date, retry_after
+from odfchain.storage.http_rules import ContentRange, Headers, parse_http_date, retry_after
 from odfchain.storage.locations import parse_target
 from odfchain.storage.urls import is_public
 from tests.kit.servers import (
@@ -836,9 +836,14 @@ def test_any_text_is_a_date_or_none(text: str) -> None:
     parse_http_date(text)
 
 
-def test_dates_are_written_in_the_one_form_that_all_understand() -> None:
-    assert http_date(Timestamp.parse("1994-11-06T08:49:37.9Z")) == "Sun, 06 Nov 1994 08:49:37 GMT"
-    assert http_date(Timestamp.parse("0001-01-01T00:00:00Z")) == "Mon, 01 Jan 0001 00:00:00 GMT"
+def test_dates_are_written_in_the_one_form_that_all_understand(tmp_path: Path) -> None:
+    for time, said in (
+        ("1994-11-06T08:49:37.9Z", "Sun, 06 Nov 1994 08:49:37 GMT"),
+        ("0001-01-01T00:00:00Z", "Mon, 01 Jan 0001 00:00:00 GMT"),
+    ):
+        with Server(Reply(status=304)) as server:
+            assert get(tmp_path, server.url(), last_modified_state(Timestamp.parse(time))) is None
+        assert server.requests[0].headers["if-modified-since"] == said
 
 
 @pytest.mark.parametrize(
