@@ -174,12 +174,25 @@ class Engines:
         ):
             yield functools.partial(self._engine, timeout=timeout)
             return
-        from odfchain.transform.sandbox import sandboxed_engines
+        from odfchain.transform.sandbox import sandboxed_engine
 
-        remote = functools.partial(self.remote, timeout=timeout)
-        inputs = inputs_of(self._files, dataset)
-        with sandboxed_engines(dataset, inputs, remote, config, progress) as engines:
-            yield engines
+        read = [item.folder / "data" for item in inputs_of(self._files, dataset)]
+        read.append(dataset.folder / "checkpoints")
+        with contextlib.ExitStack() as resources:
+
+            @functools.cache
+            def sandboxed() -> TransformEngine:
+                engine = sandboxed_engine(
+                    read,
+                    dataset.folder / "staging",
+                    resources.enter_context(dataset.staging()),
+                    progress=progress,
+                    deadline=config.timeout_seconds or config.isolated_seconds or None,
+                    memory_mib=config.isolated_memory_mib,
+                )
+                return resources.enter_context(engine)
+
+            yield lambda transform: self.remote(transform, timeout) or sandboxed()
 
     def _engine(self, transform: Transform, *, timeout: float | None = None) -> TransformEngine:
         # an engine at an address of the settings

@@ -45,72 +45,63 @@ class TableColumns:
         return frozenset(f"c{index}" for index in (self.offset, self.operation, self.system_time))
 
 
+@dataclass(eq=False)
 class Tables:
     """The input rows that a step counts; memory is kept under one name for each input."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        tables: Mapping[str, TableColumns],
-        changing: frozenset[str],
-        used: Mapping[str, list[str]],
-        versions: frozenset[str] = frozenset(),
-    ) -> None:
-        """`changing` are the inputs whose new rows take others back; `used` the columns that are needed.
-
-        `versions` are the inputs that are temporal tables: what was in force stays, and what corrects it is
-        the next version of it.
-        """
-        self.tables = tables
-        self._flow = flow
-        self._changing = changing
-        self._versions = versions
-        self._used = used
+    flow: Flow
+    tables: Mapping[str, TableColumns]
+    changing: frozenset[str]
+    """The inputs whose new rows take others back."""
+    used: Mapping[str, list[str]]
+    """The columns of each that are needed."""
+    versions: frozenset[str]
+    """Those that are temporal tables: what was in force stays, and what corrects it is its next version."""
 
     def _name(self, table: str, role: str = "rows") -> str:
         return f"{role}-{sorted(self.tables).index(table)}"
 
     def now(self, table: str) -> DataFrame:
         """The rows that count from this step on, by offset; they are remembered."""
-        used, name = self._used[table], self._name(table)
-        old, rows = self._flow.remembered(name), self._new(table)
+        used, name = self.used[table], self._name(table)
+        old, rows = self.flow.remembered(name), self._new(table)
         if old is not None:
             rows = old.select(*used, "o", F.lit(False).alias("back")).union(rows).coalesce(1)
-        if table in self._changing and table not in self._versions:
+        if table in self.changing and table not in self.versions:
             alike = [column for column in used if column not in self.tables[table].made]
-            rows, unmatched = in_force(rows, alike, to_the_bit=not self._flow.rules.takes_back_equals)
-            self._flow.memory.unmatched.append((table, unmatched))
+            rows, unmatched = in_force(rows, alike, to_the_bit=not self.flow.rules.takes_back_equals)
+            self.flow.memory.unmatched.append((table, unmatched))
         kept = rows.select(*used, "o").coalesce(1).sortWithinPartitions("o")
-        self._flow.memory.after[name] = kept
+        self.flow.memory.after[name] = kept
         return kept.select(*used)
 
     def before(self, table: str) -> DataFrame:
         """The rows that counted before this step, by offset."""
-        old = self._flow.remembered(self._name(table))
-        rows = self._flow.inputs[table].where("false") if old is None else old.sortWithinPartitions("o")
-        return rows.select(*self._used[table])
+        old = self.flow.remembered(self._name(table))
+        rows = self.flow.inputs[table].where("false") if old is None else old.sortWithinPartitions("o")
+        return rows.select(*self.used[table])
 
     def _new(self, table: str) -> DataFrame:
         # `o`: the order of rows, `back`: they take others back
         places = self.tables[table]
-        frame = self._flow.inputs[table]
+        frame = self.flow.inputs[table]
         back = takes_back(F.col(f"c{places.operation}"))
-        if table in self._versions:
+        if table in self.versions:
             frame = frame.where(~back)
         order = F.col(f"c{places.offset}").cast("bigint")
         operation = f"c{places.operation}"
         shown = [
             # what counts is in force, however it came
             F.lit(OperationType.APPEND.code).alias(c) if c == operation else F.col(c)
-            for c in self._used[table]
+            for c in self.used[table]
         ]
         return frame.select(*shown, order.alias("o"), back.alias("back"))
 
     def may_count_more(self) -> bool:
         """True if rows may count now that were remembered and did not count before."""
-        before, now = self._flow.watermark.before, self._flow.watermark.now
+        before, now = self.flow.watermark.before, self.flow.watermark.now
         # what a windowed part emits now is not known without computing it
-        return before != now and any(not self._is_table(name) for name in self._flow.memory.before)
+        return before != now and any(not self._is_table(name) for name in self.flow.memory.before)
 
     @staticmethod
     def _is_table(name: str) -> bool:
@@ -128,55 +119,55 @@ class FinalTables(Tables):
         """True if a remembered row becomes final with this step."""
         if super().may_count_more():
             return True
-        before, now = self._flow.watermark.before, self._flow.watermark.now
+        before, now = self.flow.watermark.before, self.flow.watermark.now
         time = F.col("t")
         return before != now and any(
             not frame.where(earlier(time, now, frame) & ~earlier(time, before, frame)).isEmpty()
-            for frame in self._flow.memory.before.values()
+            for frame in self.flow.memory.before.values()
         )
 
     def _remembered(self, table: str) -> tuple[str, DataFrame | None]:
         """The name under which an input's rows are kept from now on, and those kept so far."""
         plain, changes = self._name(table), self._name(table, "changes")
-        old = self._flow.remembered(changes)
-        if old is not None or table in self._changing:
-            return changes, old if old is not None else self._flow.remembered(plain)
-        return plain, self._flow.remembered(plain)
+        old = self.flow.remembered(changes)
+        if old is not None or table in self.changing:
+            return changes, old if old is not None else self.flow.remembered(plain)
+        return plain, self.flow.remembered(plain)
 
     def now(self, table: str) -> DataFrame:
         """The rows that count now; what is remembered is these and those that will count later."""
-        used = self._used[table]
+        used = self.used[table]
         columns = [*used, "t", "o", "w"]
         name, old = self._remembered(table)
         new = self._new(table).select(*columns)
         everything = new if old is None else old.select(*columns).union(new).coalesce(1)
-        final = earlier(F.col("t"), self._flow.watermark.now, everything)
+        final = earlier(F.col("t"), self.flow.watermark.now, everything)
         counted = everything.where(final)
         if name.startswith("changes"):
             counted = self._net(counted, used)
-            self._flow.memory.after[name] = counted.union(everything.where(~final)).coalesce(1)
+            self.flow.memory.after[name] = counted.union(everything.where(~final)).coalesce(1)
         else:
-            self._flow.memory.after[name] = everything
+            self.flow.memory.after[name] = everything
         return counted.sortWithinPartitions("o").select(*used)
 
     def before(self, table: str) -> DataFrame:
         """The rows that were final before this step."""
         _, old = self._remembered(table)
         if old is None:
-            return self._flow.inputs[table].where("false")
-        final = earlier(F.col("t"), self._flow.watermark.before, old)
-        return old.where(final).sortWithinPartitions("o").select(*self._used[table])
+            return self.flow.inputs[table].where("false")
+        final = earlier(F.col("t"), self.flow.watermark.before, old)
+        return old.where(final).sortWithinPartitions("o").select(*self.used[table])
 
     def _new(self, table: str) -> DataFrame:
         # `t`: the time from which a row counts, `o`: its order, `w`: its weight
         places = self.tables[table]
-        frame = self._flow.inputs[table]
+        frame = self.flow.inputs[table]
         time, operation = F.col(f"c{places.event_time}").cast("timestamp"), F.col(f"c{places.operation}")
         order = F.col(f"c{places.offset}").cast("bigint")
-        before = self._flow.watermark.before
-        if table not in self._changing:
-            fresh = self._flow.without_late(table, frame, time, before)
-            return fresh.select(*self._used[table], time.alias("t"), order.alias("o"), F.lit(1).alias("w"))
+        before = self.flow.watermark.before
+        if table not in self.changing:
+            fresh = self.flow.without_late(table, frame, time, before)
+            return fresh.select(*self.used[table], time.alias("t"), order.alias("o"), F.lit(1).alias("w"))
         following = Window.orderBy(order)
         paired = (operation == OperationType.CORRECT_FROM.code) & (
             F.lead(operation).over(following) == OperationType.CORRECT_TO.code
@@ -188,9 +179,9 @@ class FinalTables(Tables):
         frame = frame.withColumns({"t": counts_from, "o": order, "w": weight})
         if before is not None:
             late = (operation == OperationType.APPEND.code) & earlier(F.col("t"), before, frame)
-            self._flow.memory.late.append((table, frame.where(late)))
+            self.flow.memory.late.append((table, frame.where(late)))
             frame = frame.where(~late)
-        return frame.select(*self._used[table], "t", "o", "w")
+        return frame.select(*self.used[table], "t", "o", "w")
 
     def _net(self, counted: DataFrame, columns: list[str]) -> DataFrame:
         # a retraction of a row that is absent has no effect
@@ -205,47 +196,36 @@ OPERATION = "op"
 """Column of what was emitted that says whether a row is new (0) or gone (1)."""
 
 
+@dataclass(eq=False)
 class RetractingFlow:
     """Executes one step of a retracting query."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        tables: Tables,
-        *,
-        idle: bool,
-        asked_again: Callable[[Mapping[str, DataFrame]], DataFrame] | None,
-    ) -> None:
-        """`idle` says that no input has new rows.
-
-        `asked_again` computes the whole query over tables, where that cannot be taken apart (subqueries).
-        """
-        self._idle = idle
-        self._asked_again = asked_again
-        self._flow = flow
-        self._tables = tables
-        self._now: dict[str, DataFrame] = {}
-        self._before: dict[str, DataFrame] = {}
+    flow: Flow
+    tables: Tables
+    idle: bool
+    """No input has new rows."""
+    asked_again: Callable[[Mapping[str, DataFrame]], DataFrame] | None
+    """Computes the whole query over tables, where that cannot be taken apart (subqueries)."""
 
     def change(self, root: ops.Operator) -> DataFrame:
         """The rows that the step adds to the result and takes from it, with `OPERATION`."""
         columns = [f"c{index}" for index in range(len(root.node.output))]
-        if self._idle and self._flow.memory.before and not self._tables.may_count_more():
-            self._flow.memory.after.update(self._flow.memory.before)
-            nothing = self._flow.catalyst.frame(root.node.plan).where("false")
+        if self.idle and self.flow.memory.before and not self.tables.may_count_more():
+            self.flow.memory.after.update(self.flow.memory.before)
+            nothing = self.flow.catalyst.frame(root.node.plan).where("false")
             return nothing.withColumn(OPERATION, F.lit(OperationType.APPEND.code))
-        now = self._result(root, self._now, past=False)
-        past = self._result(root, self._before, past=True) if self._flow.memory.before else None
+        now = self._result(root, past=False)
+        past = self._result(root, past=True) if self.flow.memory.before else None
         rows = [f.withColumn("n", F.lit(n)) for f, n in ((now, 1), (past, -1)) if f is not None]
         counted = (
             rows[0]
             if rows
-            else self._flow.catalyst.frame(root.node.plan).where("false").withColumn("n", F.lit(1))
+            else self.flow.catalyst.frame(root.node.plan).where("false").withColumn("n", F.lit(1))
         )
         if len(rows) == 2:
             counted = rows[0].union(rows[1]).coalesce(1)
             net = F.sum("n").alias("n")
-            if self._flow.rules.tells_zeros_apart:
+            if self.flow.rules.tells_zeros_apart:
                 alike = [recorded(counted, name).alias(f"key-{name}") for name in columns]
                 counted = counted.groupBy(*alike).agg(*[F.first(name).alias(name) for name in columns], net)
             else:
@@ -256,12 +236,13 @@ class RetractingFlow:
         operation = F.when(F.col("n") < 0, OperationType.RETRACT.code).otherwise(OperationType.APPEND.code)
         return counted.select(*columns, operation.alias(OPERATION))
 
-    def _result(self, root: ops.Operator, made: dict[str, DataFrame], *, past: bool) -> DataFrame | None:
+    def _result(self, root: ops.Operator, *, past: bool) -> DataFrame | None:
         # None where nothing is final: a global aggregate would make a row of nothing
-        if self._asked_again is not None:
+        made: dict[str, DataFrame] = {}
+        if self.asked_again is not None:
             frame = self._whole_query(made, past=past)
         else:
-            frame = self._flow.catalyst.frame(self._plan(root, made, past=past))
+            frame = self.flow.catalyst.frame(self._plan(root, made, past=past))
         counts_nothing = any(
             op.node.kind == "Aggregate" and op.node.plan.groupingExpressions().isEmpty() for op in root.walk()
         )
@@ -272,22 +253,22 @@ class RetractingFlow:
     # --- the query over what is final --------------------------------------------------------------
 
     def _whole_query(self, made: dict[str, DataFrame], *, past: bool) -> DataFrame:
-        assert self._asked_again is not None  # noqa: S101 - asked by the caller
-        columns = self._tables.tables
+        assert self.asked_again is not None  # noqa: S101 - asked by the caller
+        columns = self.tables.tables
         for table in columns:
-            made[table] = self._tables.before(table) if past else self._tables.now(table)
+            made[table] = self.tables.before(table) if past else self.tables.now(table)
         named = {table: frame.toDF(*columns[table].names) for table, frame in made.items()}
-        result = self._asked_again(named)
+        result = self.asked_again(named)
         return result.toDF(*[f"c{index}" for index in range(len(result.columns))])
 
     def _plan(self, op: ops.Operator, made: dict[str, DataFrame], *, past: bool) -> Any:
-        catalyst = self._flow.catalyst
+        catalyst = self.flow.catalyst
         if isinstance(op, ops.ConstantRows):
             return op.node.plan
         if isinstance(op, ops.InputScan):
             table = op.node.table or ""
             if table not in made:
-                made[table] = self._tables.before(table) if past else self._tables.now(table)
+                made[table] = self.tables.before(table) if past else self.tables.now(table)
             return catalyst.adapted(made[table], op.node.output)
         if isinstance(op, ops.Retracting | ops.RowWise | ops.UnionAll) or any(
             isinstance(o, ops.Retracting) for o in op.walk()
@@ -296,16 +277,16 @@ class RetractingFlow:
         return catalyst.adapted(self._emitted(op, past=past), op.node.output)
 
     def _emitted(self, op: ops.Operator, *, past: bool) -> DataFrame:
-        name = self._flow.part(op, "emitted")
-        old = self._flow.remembered(name)
-        columns = self._flow.kept(op.node.output)
+        name = self.flow.part(op, "emitted")
+        old = self.flow.remembered(name)
+        columns = self.flow.kept(op.node.output)
         if past:
-            return old if old is not None else self._flow.catalyst.frame(op.node.plan).where("false")
-        rows, catalyst = self._flow.rows(op), self._flow.catalyst
-        everything = self._flow.together(name, catalyst.frame(rows.plan), columns)
+            return old if old is not None else self.flow.catalyst.frame(op.node.plan).where("false")
+        rows, catalyst = self.flow.rows(op), self.flow.catalyst
+        everything = self.flow.together(name, catalyst.frame(rows.plan), columns)
         if rows.back is not None:
             back = catalyst.frame(rows.back).select(*columns).withColumn("back", F.lit(True))
             both = everything.withColumn("back", F.lit(False)).union(back)
             everything, _ = in_force(both, columns, to_the_bit=True)
-        self._flow.memory.after[name] = everything
+        self.flow.memory.after[name] = everything
         return everything

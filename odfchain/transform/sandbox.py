@@ -20,22 +20,18 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from odfchain.errors import EngineError, JavaNotFoundError
 from odfchain.odf.flatbuffers import schema_path
-from odfchain.odf.sources import Transform
 from odfchain.spark.gateway import PATH_VARIABLE, archive_path
 from odfchain.spark.java import find_java
 
 if TYPE_CHECKING:
     from odfchain.progress import Progress
     from odfchain.transform.engine_protocol import RemoteEngine
-    from odfchain.transform.engines import TransformEngine
-    from odfchain.workspace.config import TransformConfig
-    from odfchain.workspace.dataset_files import DatasetFiles
 
 
 # System calls that are refused by seccomp. Namespaces and dropped capabilities already prevent their effects;
@@ -305,43 +301,6 @@ from odfchain.cli.main import main
 sys.exit(main(sys.argv[2:]))
 """
 """The limit holds for Python, and is inherited by Java: what is asked of the system beyond it is refused."""
-
-
-@contextlib.contextmanager
-def sandboxed_engines(
-    dataset: DatasetFiles,
-    inputs: Sequence[DatasetFiles],
-    engine: Callable[[Transform], TransformEngine | None],
-    config: TransformConfig,
-    progress: Progress,
-) -> Iterator[Callable[[Transform], TransformEngine]]:
-    """Engines for one dataset: those that `engine` finds, else Spark in a sandboxed process."""
-    # started on first use; it reads the inputs and checkpoints, and writes to the staging folder
-    with contextlib.ExitStack() as resources:
-        started: list[TransformEngine] = []
-
-        def find(transform: Transform) -> TransformEngine:
-            found = engine(transform)
-            if found is not None:
-                return found
-            if not started:
-                scratch = resources.enter_context(dataset.staging())
-                read = [*(item.folder / "data" for item in inputs), dataset.folder / "checkpoints"]
-                started.append(
-                    resources.enter_context(
-                        sandboxed_engine(
-                            read,
-                            dataset.folder / "staging",
-                            scratch,
-                            progress=progress,
-                            deadline=config.timeout_seconds or config.isolated_seconds or None,
-                            memory_mib=config.isolated_memory_mib,
-                        )
-                    )
-                )
-            return started[0]
-
-        yield find
 
 
 @contextlib.contextmanager

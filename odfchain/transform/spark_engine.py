@@ -241,15 +241,18 @@ class SparkTransformEngine:
             return query
 
     def _planned(
-        self, request: TransformRequest, inputs: list[StepInput], *, small: bool, progress: Progress
-    ) -> tuple[SparkSession, Query]:
+        self, request: TransformRequest, progress: Progress
+    ) -> tuple[list[StepInput], bool, SparkSession, Query]:
+        # the inputs, whether there are few rows, the session for so many, the query
+        inputs = [StepInput.of(given) for given in request.query_inputs]
+        small = _rows_of(request) <= self._small_rows
         session = self.session(interpreted=small)
         query = self._query(session, request, inputs, progress)
         if not small and query.generators > 1:
             # a compiled generator makes all that follows from one row in memory, and cannot be stopped
             session = self.session(interpreted=True)
             query = self._query(session, request, inputs, progress)
-        return session, query
+        return inputs, small, session, query
 
     def _execute(
         self,
@@ -260,9 +263,7 @@ class SparkTransformEngine:
     ) -> Executed:
         progress.phase("Planning")
         began = time.monotonic()
-        inputs = [StepInput.of(given) for given in request.query_inputs]
-        small = _rows_of(request) <= self._small_rows
-        session, query = self._planned(request, inputs, small=small, progress=progress)
+        inputs, small, session, query = self._planned(request, progress)
         few = self._small_rows if small else 0
         step = StepContext.begin(request, query, inputs, files.folder)
         if step.restarted:
@@ -317,9 +318,7 @@ class SparkTransformEngine:
         return self._run(settled, lambda files: self._count(settled, files, progress))
 
     def _count(self, request: TransformRequest, files: StepFiles, progress: Progress) -> int | None:
-        inputs = [StepInput.of(given) for given in request.query_inputs]
-        small = _rows_of(request) <= self._small_rows
-        session, query = self._planned(request, inputs, small=small, progress=progress)
+        inputs, _, session, query = self._planned(request, progress)
         if not query.is_row_by_row:
             return None
         rows = [i.rows(session, files, query.columns_of(i.given.query_alias)) for i in inputs]

@@ -100,39 +100,28 @@ class StepMemory:
     """Rows, or the name under which they are remembered, that wait for the watermark, by input."""
 
 
+@dataclass(eq=False)
 class Flow:
     """Executes one step of the operators of a query."""
 
-    def __init__(
-        self,
-        catalyst: ops.Catalyst,
-        times: ops.EventTimes,
-        root: ops.Operator,
-        inputs: Mapping[str, DataFrame],
-        watermark: ops.TimeMark,
-        memory: StepMemory,
-        used: frozenset[int],
-        *,
-        rules: EngineRules,
-        changing: frozenset[str] = frozenset(),
-        may_be_late: bool = True,
-    ) -> None:
-        """`inputs` are the new rows by table, columns `c0`, `c1`, … in the order of their schemas.
+    catalyst: ops.Catalyst
+    times: ops.EventTimes
+    root: ops.Operator
+    inputs: Mapping[str, DataFrame]
+    """The new rows by table, columns `c0`, `c1`, … in the order of their schemas."""
+    watermark: ops.TimeMark
+    memory: StepMemory
+    used: frozenset[int]
+    """The attributes that the query needs."""
+    rules: EngineRules
+    changing: frozenset[str]
+    """The tables of which some new rows take others back."""
+    may_be_late: bool
+    """False if all new rows, and so all that comes of them, are at or after the watermark before the step."""
 
-        `used` are the attributes that the query needs (`used_columns`), `changing` the tables of which some
-        new rows take others back. Unless they `may_be_late`, all are known to be at or after the watermark
-        that was in force before the step, and so is all that comes of them.
-        """
-        self.catalyst = catalyst
-        self.times = times
-        self.inputs = inputs
-        self.watermark = watermark
-        self.memory = memory
-        self._numbers = {id(op): index for index, op in enumerate(root.walk())}
-        self.used = used
-        self.rules = rules
-        self._changing = changing
-        self._may_be_late = may_be_late
+    @functools.cached_property
+    def _numbers(self) -> dict[int, int]:
+        return {id(op): index for index, op in enumerate(self.root.walk())}
 
     def rows(self, op: ops.Operator) -> RowChanges:
         """The new rows of an operator."""
@@ -174,7 +163,7 @@ class Flow:
     def _scan(self, op: ops.InputScan) -> RowChanges:
         table = op.node.table or ""
         frame, marks = self.inputs[table], {op.event_time: self.watermark}
-        if table not in self._changing:
+        if table not in self.changing:
             return RowChanges(self.catalyst.adapted(frame, op.node.output), marks)
         operation = next(f"c{i}" for i, a in enumerate(op.node.output) if a.id == op.operation)
         back = takes_back(F.col(operation))
@@ -336,7 +325,7 @@ class Flow:
         self, inputs: str, frame: DataFrame, time: Column, before: ops.TimePoint | None
     ) -> DataFrame:
         """The rows that are not too late; the others, which are of `inputs`, are remembered to be counted."""
-        if before is None or not self._may_be_late:
+        if before is None or not self.may_be_late:
             return frame
         late = earlier(time, before, frame)
         self.memory.late.append((inputs, frame.where(late)))

@@ -224,12 +224,6 @@ def _check_system_columns(declared: DataSchema, found: DataSchema, vocabulary: e
 _NO_ADDRESSES = TransformConfig()
 
 
-def _with_own_engine(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
-    """The same definition, with this engine's name in transforms that are for it, former names included."""
-    # a name with an address in the settings is that engine's
-    return _each(snapshot, lambda event: _named(event, config))
-
-
 def with_versions(snapshot: DatasetSnapshot, config: TransformConfig = _NO_ADDRESSES) -> DatasetSnapshot:
     """The same definition, with name and version of this engine in transforms that are for it.
 
@@ -244,6 +238,7 @@ def _each(snapshot: DatasetSnapshot, change: Callable[[SetTransform], MetadataEv
 
 
 def _named(event: SetTransform, config: TransformConfig) -> SetTransform:
+    # by this engine's name if it is for it, former names included; one with an address is another engine's
     if address_of(event.transform, config) is not None:
         return event
     return dataclasses.replace(event, transform=with_own_name(event.transform))
@@ -322,7 +317,7 @@ def update_dataset(
     before = DatasetState.read(dataset.chain)
     config = workspace.config.transform
     resolve = resolve_own_name(workspace.resolve, (dataset.alias, snapshot.name), dataset.id)
-    given = events_of(_with_own_engine(snapshot, config), resolve, before.vocabulary)
+    given = events_of(_each(snapshot, lambda e: _named(e, config)), resolve, before.vocabulary)
     found = changes(given, before)
     usable(given, before, found)
     if any(isinstance(event, SetAttachments) for event in found):
