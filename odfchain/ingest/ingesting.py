@@ -106,9 +106,7 @@ def session_for_few(session: SparkSession) -> SparkSession:
     if is_remote(session):
         return session
     if (made := _sessions.get(session)) is None:
-        made = _sessions[session] = session_like(session)
-        for key, value in FEW_SETTINGS.items():
-            made.conf.set(key, value)
+        made = _sessions[session] = session_like(session, FEW_SETTINGS)
     return made
 
 

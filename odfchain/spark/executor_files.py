@@ -25,9 +25,10 @@ import secrets
 import tempfile
 import uuid
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from odfchain.errors import AccessError, ObjectCorruptedError, OdfchainError, TransferError
@@ -127,9 +128,12 @@ def files_of(session: SparkSession) -> ExecutorFiles | None:
     return _given.get(session)
 
 
-def session_like(session: SparkSession) -> SparkSession:
-    """A new session in the same Spark, whose executors reach files in the same way."""
-    return give_files(session.newSession(), files_of(session))
+def session_like(session: SparkSession, settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+    """A new session in the same Spark with settings, whose executors reach files in the same way."""
+    made = give_files(session.newSession(), files_of(session))
+    for key, value in settings.items():
+        made.conf.set(key, value)
+    return made
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ from odfchain.slices.writer import notes_on_cut_times
 from odfchain.text import first_line
 from odfchain.transform.engines import InProcessEngine
 from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, StepRun
-from odfchain.transform.planner import PlannedStep, UpToDate, plan_next, read_backlog
+from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
@@ -440,13 +440,10 @@ def _pieces(step: PlannedStep, max_bytes: int) -> list[_Piece]:
     if len(step.inputs) != 1 or step.output is not None or step.prev_checkpoint is not None:
         return []
     (item,) = step.inputs
-    end = item.event.new_block_hash
-    if len(item.slices) < 2 or end is None:
+    if len(item.slices) < 2:
         return []
-    backlog = read_backlog(item.dataset.chain, item.event.prev_block_hash, end)
-    assert backlog is not None  # noqa: S101 - it was planned
     found: list[_Piece] = []
-    for name, block in backlog.blocks:
+    for name, block in item.blocks:
         if (data := block.new_data) is None:
             continue
         footer, _ = read_footer(item.dataset.data.verified_path(data.physical_hash))

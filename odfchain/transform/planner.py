@@ -141,20 +141,14 @@ _RECORDED = (*DATA_EVENTS, "SetTransform", "SetVocab", "SetDataSchema")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedInput:
-    """One input of a step."""
+class PlannedInput(Backlog):
+    """One input of a step, with the blocks of it that the step reads."""
 
     dataset: DatasetFiles
     alias: str
     """The name by which the query knows the input."""
     event: ev.ExecuteTransformInput
     """The input's part of the step's event."""
-    slices: tuple[ev.DataSlice, ...]
-    """The new data, oldest first."""
-    interval: ev.OffsetInterval | None
-    """Offsets of the new records; None when there are none."""
-    watermarks: tuple[Watermark, ...]
-    """Those of the new data blocks, oldest first; one for every block that has one."""
     known_watermark: Watermark | None
     """The one that was in force before: an idle input goes on holding the output back."""
     schema: DataSchema
@@ -318,11 +312,7 @@ def _from_the_beginning(item: PlannedInput) -> PlannedInput:
     if everything is None:
         return item
     return dataclasses.replace(
-        item,
-        slices=everything.slices,
-        interval=everything.interval,
-        watermarks=everything.watermarks,
-        known_watermark=None,
+        item, prev=everything.prev, last=everything.last, blocks=everything.blocks, known_watermark=None
     )
 
 
@@ -401,9 +391,9 @@ def _planned(
         dataset=item,
         alias=alias,
         event=event,
-        slices=backlog.slices,
-        interval=interval,
-        watermarks=backlog.watermarks,
+        prev=backlog.prev,
+        last=backlog.last,
+        blocks=backlog.blocks,
         known_watermark=watermark_at(item.chain, backlog.prev),
         schema=schema,
         vocabulary=at_end.vocabulary,

@@ -143,10 +143,8 @@ class SparkTransformEngine:
                         "transformations do not run over Spark Connect: steps are made of Spark's own plans",
                         hint="compute them in a workspace without spark.remote; it may be on the same store",
                     )
-                session = session_like(base)
-                for key, value in (SETTINGS | (INTERPRETED if interpreted else {})).items():
-                    session.conf.set(key, value)
-                self._sessions[interpreted] = session
+                settings = SETTINGS | (INTERPRETED if interpreted else {})
+                self._sessions[interpreted] = session_like(base, settings)
             return self._sessions[interpreted]
 
     # --- transformations ---------------------------------------------------------------------------
