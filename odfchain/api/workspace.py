@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from odfchain.transfer.access_tokens import AccessToken, NewToken
     from odfchain.transfer.repositories import Repositories, RepositoryEntry
     from odfchain.transfer.sharing import Sharing
-    from odfchain.transform.validate import Checker, StateChange
+    from odfchain.transform.validate import Definitions, StateChange
     from odfchain.upkeep.fsck import FsckReport
     from odfchain.upkeep.garbage import Collected
     from odfchain.workspace.config import IngestConfig
@@ -442,12 +442,7 @@ class Workspace(OwnErrors):
             QueryError, SchemaError, TransformError: a query cannot be executed, or its result not recorded.
             JavaNotFoundError, EngineError: there is no Spark to check them with.
         """
-        from odfchain.ingest.schema_fit import check_usable
-        from odfchain.transform.validate import check_definition
-
-        found = self._with_local_inputs(snapshot)
-        checker = self._checker(progress) if queries else None
-        check_definition(self._files, found, among, checker, progress, check_usable)
+        self._definitions(progress, queries=queries).check(self._with_local_inputs(snapshot), among)
 
     def _with_local_inputs(self, snapshot: DatasetSnapshot) -> DatasetSnapshot:
         from odfchain.transfer.reading import names_places, with_local_inputs
@@ -456,10 +451,13 @@ class Workspace(OwnErrors):
             return snapshot
         return with_local_inputs(snapshot, self._files.resolve, self._sharing.local)
 
-    def _checker(self, progress: Progress) -> Checker:
-        from odfchain.transform.validate import Checker
+    def _definitions(self, progress: Progress, *, queries: bool) -> Definitions:
+        from odfchain.ingest.schema_fit import check_usable
+        from odfchain.transform.validate import Checker, Definitions
 
-        return Checker(lambda: self._engines.transforms(progress), lambda t: self._engines.remote(t) is None)
+        engines = self._engines
+        checker = Checker(lambda: engines.transforms(progress), lambda t: engines.remote(t) is None, progress)
+        return Definitions(self._files, checker if queries else None, progress, check_usable)
 
     def update(
         self,
@@ -486,16 +484,13 @@ class Workspace(OwnErrors):
             RefConflictError: another writer was faster.
         """
         from odfchain.api.pulling import PullTarget, Way
-        from odfchain.ingest.schema_fit import check_usable
-        from odfchain.transform.validate import update_dataset
 
         dataset = self[alias or snapshot.name]
         own = PullTarget(str(dataset.alias), Way.INPUTS, dataset)  # also where it is a copy
-        checker = self._checker(progress) if check else None
         snapshot = self._with_local_inputs(snapshot)
         files = dataset._files
-        events = update_dataset(
-            self._files, files, snapshot, checker, progress, usable=check_usable,
+        events = self._definitions(progress, queries=check).update(
+            files, snapshot,
             state=state, finish=lambda: self.pull(own, progress=progress), drop_constraints=drop_constraints,
         )  # fmt: skip
         self._files.set_watermarks(files, snapshot)

@@ -73,16 +73,6 @@ class _Present:
 
 
 @dataclass(frozen=True, slots=True)
-class Checker:
-    """Checks queries."""
-
-    spark: Callable[[], SparkTransformEngine]
-    """The engine of this process; asking for it starts nothing."""
-    is_ours: Callable[[Transform], bool]
-    """True if it executes a transform; raises a TransformError where no engine does."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Inputs:
     """The datasets of a workspace, and those that are about to be made there."""
 
@@ -132,53 +122,83 @@ def _after(events: Sequence[ev.MetadataEvent], present: _Present) -> _Present:
     return _Present(vocabulary=vocabulary, schema=schema, executed_inputs=present.executed_inputs)
 
 
-def _check_transform(
-    event: ev.SetTransform, present: _Present, known: _Inputs, checker: Checker, progress: Progress
-) -> None:
-    from odfchain.odf.engine_messages import TransformRequestInput
-    from odfchain.transform.engine_protocol import load_grpc
-    from odfchain.transform.spark_engine import settled_schema
-    from odfchain.transform.step_files import StepInput
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """Checks queries."""
 
-    ids = [i.dataset_ref.id for i in event.inputs if isinstance(i.dataset_ref, RemoteDatasetId)]
-    aliases = [item.alias or str(item.dataset_ref) for item in event.inputs]
-    _check_inputs(ids, aliases, present)
-    if not checker.is_ours(event.transform):
+    spark: Callable[[], SparkTransformEngine]
+    """The engine of this process; asking for it starts nothing."""
+    is_ours: Callable[[Transform], bool]
+    """True if it executes a transform; raises a TransformError where no engine does."""
+    progress: Progress
+
+    def check(
+        self, events: Sequence[MetadataEvent], present: _Present, inputs: _Inputs, name: DatasetAlias
+    ) -> None:
+        """Events, which have the form of blocks, can be appended; notes for the user go to `progress`."""
+        present = _after(events, present)
         try:
-            load_grpc()
-        except errors.EngineError as error:
-            progress.note(f"the first pull will fail: {error.message}; {error.hint}")
-        return
-    inputs: list[StepInput] = []
-    unknown: list[str] = []
-    for dataset_id, alias in zip(ids, aliases, strict=True):
-        form = known.find(dataset_id)
-        if form is None or form.schema is None:
-            unknown.append(alias)
-            continue
-        given = TransformRequestInput(
-            dataset_id=dataset_id,
-            dataset_alias=form.name,
-            query_alias=alias,
-            vocab=form.vocabulary,
-            data_paths=(),
-            schema_file="",
-            explicit_watermarks=(),
-        )
-        inputs.append(StepInput(given, form.schema))
-    if unknown:
-        _check_temporal(event.transform, aliases)
-        checker.spark().check_form(event.transform, aliases)
-        names = ", ".join(f"`{name}`" for name in unknown)
-        has = "has" if len(unknown) == 1 else "have"
-        progress.note(f"{names} {has} no columns before the first pull, which then checks those of the query")
-        return
-    checked = checker.spark().check(event.transform, inputs, present.vocabulary, progress)
-    if present.schema is not None:
-        _check_system_columns(present.schema, checked.schema, present.vocabulary)
-        settled_schema(checked.schema, present.schema)
-    for note in checked.notes:
-        progress.note(note)
+            for event in events:
+                if isinstance(event, ev.SetTransform):
+                    self._check_transform(event, present, inputs)
+                elif (
+                    isinstance(event, ev.SetPollingSource | ev.AddPushSource) and event.preprocess is not None
+                ):
+                    from odfchain.transform.spark_engine import INPUT_TABLE
+
+                    # in any dialect: preprocessing is always done here
+                    self.spark().check_form(event.preprocess, [INPUT_TABLE])
+        except errors.OdfchainError as error:
+            error.message = f"{name}: {error.message}"
+            raise
+
+    def _check_transform(self, event: ev.SetTransform, present: _Present, known: _Inputs) -> None:
+        from odfchain.odf.engine_messages import TransformRequestInput
+        from odfchain.transform.engine_protocol import load_grpc
+        from odfchain.transform.spark_engine import settled_schema
+        from odfchain.transform.step_files import StepInput
+
+        ids = [i.dataset_ref.id for i in event.inputs if isinstance(i.dataset_ref, RemoteDatasetId)]
+        aliases = [item.alias or str(item.dataset_ref) for item in event.inputs]
+        _check_inputs(ids, aliases, present)
+        if not self.is_ours(event.transform):
+            try:
+                load_grpc()
+            except errors.EngineError as error:
+                self.progress.note(f"the first pull will fail: {error.message}; {error.hint}")
+            return
+        inputs: list[StepInput] = []
+        unknown: list[str] = []
+        for dataset_id, alias in zip(ids, aliases, strict=True):
+            form = known.find(dataset_id)
+            if form is None or form.schema is None:
+                unknown.append(alias)
+                continue
+            given = TransformRequestInput(
+                dataset_id=dataset_id,
+                dataset_alias=form.name,
+                query_alias=alias,
+                vocab=form.vocabulary,
+                data_paths=(),
+                schema_file="",
+                explicit_watermarks=(),
+            )
+            inputs.append(StepInput(given, form.schema))
+        if unknown:
+            _check_temporal(event.transform, aliases)
+            self.spark().check_form(event.transform, aliases)
+            names = ", ".join(f"`{name}`" for name in unknown)
+            has = "has" if len(unknown) == 1 else "have"
+            self.progress.note(
+                f"{names} {has} no columns before the first pull, which then checks those of the query"
+            )
+            return
+        checked = self.spark().check(event.transform, inputs, present.vocabulary, self.progress)
+        if present.schema is not None:
+            _check_system_columns(present.schema, checked.schema, present.vocabulary)
+            settled_schema(checked.schema, present.schema)
+        for note in checked.notes:
+            self.progress.note(note)
 
 
 def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: _Present) -> None:
@@ -262,121 +282,93 @@ def _versioned(event: SetTransform, config: TransformConfig) -> SetTransform:
     return dataclasses.replace(event, transform=dataclasses.replace(transform, version=version))
 
 
-# Validation of a definition in a workspace, and the events that an existing dataset lacks of it.
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """Definitions of datasets in a workspace, which are checked before they are recorded."""
 
+    workspace: WorkspaceFiles
+    checker: Checker | None
+    """None where queries are not looked at."""
+    progress: Progress
+    usable: Callable[..., None]
+    """Raises where no run can use events; of a dataset it is also given the state, and which are new."""
 
-def check_definition(
-    workspace: WorkspaceFiles,
-    snapshot: DatasetSnapshot,
-    among: Sequence[DatasetSnapshot],
-    checker: Checker | None,
-    progress: Progress,
-    usable: Callable[[Sequence[MetadataEvent]], None],
-) -> None:
-    """A definition can be made with `among` and used: its rules hold, and with a checker its queries work."""
-    inputs = _Inputs.of(workspace, among)
-    stand_in = DatasetId(bytes(32))
-    resolve = resolve_own_name(inputs.resolve, (snapshot.name,), stand_in)
-    events = events_of(with_versions(snapshot, workspace.config.transform), resolve)
-    usable(events)
-    seed = Seed(dataset_id=stand_in, dataset_kind=snapshot.kind)
-    now = Timestamp.now()
-    check_following(link_blocks([seed, *events], prev=None, next_sequence_number=0, system_time=now))
-    if checker is not None:
-        _check(events, _Present(), inputs, snapshot.name, checker, progress)
+    def check(self, snapshot: DatasetSnapshot, among: Sequence[DatasetSnapshot]) -> None:
+        """A definition can be made with `among` and used: its rules hold, and what queries it has work."""
+        inputs = _Inputs.of(self.workspace, among)
+        stand_in = DatasetId(bytes(32))
+        resolve = resolve_own_name(inputs.resolve, (snapshot.name,), stand_in)
+        events = events_of(with_versions(snapshot, self.workspace.config.transform), resolve)
+        self.usable(events)
+        seed = Seed(dataset_id=stand_in, dataset_kind=snapshot.kind)
+        now = Timestamp.now()
+        check_following(link_blocks([seed, *events], prev=None, next_sequence_number=0, system_time=now))
+        if self.checker is not None:
+            self.checker.check(events, _Present(), inputs, snapshot.name)
 
+    def update(
+        self,
+        dataset: DatasetFiles,
+        snapshot: DatasetSnapshot,
+        *,
+        state: StateChange | None,
+        finish: Callable[[], object],
+        drop_constraints: bool,
+    ) -> list[MetadataEvent]:
+        """Append those events of a definition that differ from what is in force; returns them.
 
-def update_dataset(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    snapshot: DatasetSnapshot,
-    checker: Checker | None,
-    progress: Progress,
-    *,
-    usable: Callable[..., None],
-    state: StateChange | None = None,
-    finish: Callable[[], object] = lambda: None,
-    drop_constraints: bool = False,
-) -> list[MetadataEvent]:
-    """Append those events of a definition that differ from what is in force; returns them.
+        `state` says what becomes of what the query remembers, where it remembers anything; `finish` brings
+        the dataset up to date by the query in force, which `StateChange.FROM_NOW` asks for. Constraints in
+        force may be left out only with `drop_constraints`.
 
-    `usable` is given the events, the state before and what is to be appended, and raises where no run can use
-    that. `state` says what becomes of what the query remembers, where it remembers anything; `finish` brings
-    the dataset up to date by the query in force, which `StateChange.FROM_NOW` asks for. Constraints in force
-    may be left out only with `drop_constraints`.
-
-    Raises:
-        WorkspaceError: the definition is one of another kind of dataset.
-    """
-    if snapshot.kind is not dataset.kind:
-        raise errors.WorkspaceError(
-            f"{dataset.alias} is a {dataset.kind.value} dataset, "
-            f"and the manifest defines a {snapshot.kind.value} one",
-            hint="make another dataset",
-        )
-    before = DatasetState.read(dataset.chain)
-    config = workspace.config.transform
-    resolve = resolve_own_name(workspace.resolve, (dataset.alias, snapshot.name), dataset.id)
-    given = events_of(_each(snapshot, lambda e: _named(e, config)), resolve, before.vocabulary)
-    found = changes(given, before)
-    usable(given, before, found)
-    if any(isinstance(event, SetAttachments) for event in found):
-        name, find = str(dataset.alias), workspace.columns_of
-        check_declared(given, name, find, dataset.id, before, may_drop=drop_constraints)
-    if state is StateChange.REBUILD and before.last_execution is not None:
-        # a rebuild is asked for by a transform, also where the query itself stays
-        found += [event for event in given if isinstance(event, SetTransform) and event not in found]
-    found = list(with_versions(dataclasses.replace(snapshot, metadata=tuple(found)), config).metadata)
-    if checker is not None:
-        last = before.last_execution
-        inputs = tuple(item.dataset_id for item in last.query_inputs) if last is not None else None
-        present = _Present(vocabulary=before.vocabulary, schema=before.schema, executed_inputs=inputs)
-        _check(found, present, _Inputs.of(workspace), dataset.alias, checker, progress)
-    transform = next((event for event in found if isinstance(event, SetTransform)), None)
-    if transform is not None:
-        kept = _settle_state(dataset, before, transform, state, finish, progress)
-        found = [kept if event is transform else event for event in found]
-        if state is StateChange.FROM_NOW:
-            # `finish` may have added blocks, and what follows is committed after those
-            before = DatasetState.read(dataset.chain)
-    if found:
-        try:
-            blocks = commit(dataset, before, found, [], system_time=before.next_system_time())
-        except errors.AppendError as error:
-            error.message = f"{dataset.alias}: {error.message}"
-            raise
-        if transform is not None and before.last_data is not None:
-            number = before.head_block.sequence_number + len(blocks)
-            progress.note(
-                f"block {number} asks for a rebuild: the next pull computes the query over everything"
-                if is_rebuilt(kept.transform)
-                else f"the new query counts from block {number} on; what was recorded before stays"
+        Raises:
+            WorkspaceError: the definition is one of another kind of dataset.
+        """
+        if snapshot.kind is not dataset.kind:
+            raise errors.WorkspaceError(
+                f"{dataset.alias} is a {dataset.kind.value} dataset, "
+                f"and the manifest defines a {snapshot.kind.value} one",
+                hint="make another dataset",
             )
-    return found
-
-
-def _check(
-    events: Sequence[MetadataEvent],
-    present: _Present,
-    inputs: _Inputs,
-    name: DatasetAlias,
-    checker: Checker,
-    progress: Progress,
-) -> None:
-    # what the user should know goes to `progress` as notes; the events have the form of blocks
-    present = _after(events, present)
-    try:
-        for event in events:
-            if isinstance(event, ev.SetTransform):
-                _check_transform(event, present, inputs, checker, progress)
-            elif isinstance(event, ev.SetPollingSource | ev.AddPushSource) and event.preprocess is not None:
-                from odfchain.transform.spark_engine import INPUT_TABLE
-
-                # in any dialect: preprocessing is always done here
-                checker.spark().check_form(event.preprocess, [INPUT_TABLE])
-    except errors.OdfchainError as error:
-        error.message = f"{name}: {error.message}"
-        raise
+        before = DatasetState.read(dataset.chain)
+        config = self.workspace.config.transform
+        resolve = resolve_own_name(self.workspace.resolve, (dataset.alias, snapshot.name), dataset.id)
+        given = events_of(_each(snapshot, lambda e: _named(e, config)), resolve, before.vocabulary)
+        found = changes(given, before)
+        self.usable(given, before, found)
+        if any(isinstance(event, SetAttachments) for event in found):
+            name, find = str(dataset.alias), self.workspace.columns_of
+            check_declared(given, name, find, dataset.id, before, may_drop=drop_constraints)
+        if state is StateChange.REBUILD and before.last_execution is not None:
+            # a rebuild is asked for by a transform, also where the query itself stays
+            found += [event for event in given if isinstance(event, SetTransform) and event not in found]
+        found = list(with_versions(dataclasses.replace(snapshot, metadata=tuple(found)), config).metadata)
+        if self.checker is not None:
+            last = before.last_execution
+            inputs = tuple(item.dataset_id for item in last.query_inputs) if last is not None else None
+            present = _Present(vocabulary=before.vocabulary, schema=before.schema, executed_inputs=inputs)
+            self.checker.check(found, present, _Inputs.of(self.workspace), dataset.alias)
+        transform = next((event for event in found if isinstance(event, SetTransform)), None)
+        if transform is not None:
+            kept = _settle_state(dataset, before, transform, state, finish, self.progress)
+            found = [kept if event is transform else event for event in found]
+            if state is StateChange.FROM_NOW:
+                # `finish` may have added blocks, and what follows is committed after those
+                before = DatasetState.read(dataset.chain)
+        if found:
+            try:
+                blocks = commit(dataset, before, found, [], system_time=before.next_system_time())
+            except errors.AppendError as error:
+                error.message = f"{dataset.alias}: {error.message}"
+                raise
+            if transform is not None and before.last_data is not None:
+                number = before.head_block.sequence_number + len(blocks)
+                self.progress.note(
+                    f"block {number} asks for a rebuild: the next pull computes the query over everything"
+                    if is_rebuilt(kept.transform)
+                    else f"the new query counts from block {number} on; what was recorded before stays"
+                )
+        return found
 
 
 class StateChange(Enum):
