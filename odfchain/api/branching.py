@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime as dt
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from odfchain.api.changing import (
-    check_head_is_ours,
-    commit_checks,
-    drift_check,
-    foreign_keys,
-    latest_of,
-    paths,
-    repeated,
-)
-from odfchain.api.options import CommitKeywords, Time, as_time, maybe_time, refuse_unknown
+from odfchain.api.changing import commit_checks, drift_check, foreign_keys
+from odfchain.api.options import takes
 from odfchain.errors import ObjectCorruptedError, StoreError, TransferError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
@@ -28,10 +19,18 @@ from odfchain.spark.known_errors import OwnErrors
 from odfchain.storage.local import HEAD
 from odfchain.text import one_line
 from odfchain.workspace import points
+from odfchain.workspace.options import (
+    AnyPoint,
+    CommitOptions,
+    CorrectOptions,
+    MergeOptions,
+    RevertOptions,
+    VerifyOptions,
+    as_time,
+)
 from odfchain.workspace.points import OnBranch, Point, parse_point
 
 if TYPE_CHECKING:
-    from odfchain.api.changing import Paths
     from odfchain.api.dataset import Dataset
     from odfchain.api.options import PullKeywords
     from odfchain.api.pulling import PullResult
@@ -46,6 +45,13 @@ if TYPE_CHECKING:
     from odfchain.transfer.branch_fetch import FetchedSources
     from odfchain.workspace.dataset_files import DatasetFiles
     from odfchain.workspace.merge_record import Unverified
+
+
+@dataclass(frozen=True)
+class Merge(MergeOptions):
+    """A merge of a branch of this name, or of a plan."""
+
+    source: str | MergePlan
 
 
 class Branching(OwnErrors):
@@ -242,19 +248,8 @@ class Branching(OwnErrors):
         )  # fmt: skip
         return dataclasses.replace(found, on_trust=on_trust)
 
-    def correct(
-        self,
-        files: Paths = (),
-        *,
-        remove: Paths = (),
-        allow_new: bool = False,
-        input_format: str | None = None,
-        allow_future: bool = False,
-        system_time: Time | None = None,
-        force: bool = False,
-        progress: Progress = SILENT,
-        **committing: Unpack[CommitKeywords],
-    ) -> ChangeOutcome:
+    @takes(CorrectOptions)
+    def correct(self, options: CorrectOptions) -> ChangeOutcome:
         """Some columns of some rows have other values: files have the key and the columns to change.
 
         The files of `remove` have the keys of rows that are retracted. What is not named stays, the event
@@ -268,21 +263,15 @@ class Branching(OwnErrors):
             ForeignKeyError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
-        from odfchain.branches.corrections import Corrections, correct
+        from odfchain.branches.corrections import correct
 
-        asked = Corrections(
-            files=paths(files),
-            remove=paths(remove),
-            allow_new=allow_new,
-            form=input_format,
-            system_time=maybe_time(system_time),
-        )
-        refuse_unknown(committing, CommitKeywords)
         workspace, branch = self._workspace, self._files
-        check_head_is_ours(workspace, branch, "correct", force=force)
-        bound = latest_of(workspace, allow_future=allow_future)
-        with commit_checks(workspace, progress, committing) as check:
-            return repeated(workspace, lambda: correct(branch, asked, bound=bound, check=check), progress)
+        _check_head_is_ours(workspace, branch, "correct", force=options.force)
+        bound = _latest_of(workspace, allow_future=options.allow_future)
+        with commit_checks(workspace, options.progress, options) as check:
+            return _repeated(
+                workspace, lambda: correct(branch, options, bound=bound, check=check), options.progress
+            )
 
     def plan_merge(self, source: str, *, by_row: bool = False) -> MergePlan:
         """Plan a merge of a branch of this name (or the `head`) into this one; nothing is changed.
@@ -290,26 +279,14 @@ class Branching(OwnErrors):
         With `by_row` two different rows of one key conflict, whatever cells they differ in. Conflicts are
         returned, not raised; the other errors are those of `merge`.
         """
-        from odfchain.branches.merging import MergeRequest, plan_merge
+        from odfchain.branches.merging import plan_merge
 
-        request = MergeRequest(target=self._files, source_ref=source, by_row=by_row)
-        with merge_means(self._workspace, SILENT, {}) as means:
-            return plan_merge(request, means)
+        asked = Merge(source, by_row=by_row)
+        with merge_means(self._workspace, asked) as means:
+            return plan_merge(_request(self, asked), means)
 
-    def merge(
-        self,
-        source: str | MergePlan,
-        *,
-        resolve: str | Path | None = None,
-        by_row: bool = False,
-        fast_forward: bool = False,
-        with_metadata: bool = False,
-        message: str = "",
-        force: bool = False,
-        dry_run: bool = False,
-        progress: Progress = SILENT,
-        **committing: Unpack[CommitKeywords],
-    ) -> MergeOutcome:
+    @takes(Merge)
+    def merge(self, asked: Merge) -> MergeOutcome:
         """Merge the net changes of a branch (or of the `head`) into this one, as one transaction, or nothing.
 
         Conflicts are decided by `resolve`: `ours`, `theirs`, or a file of conflicts that was filled in. What
@@ -328,26 +305,11 @@ class Branching(OwnErrors):
             RefConflictError: other writers were faster in every attempt.
             StorageFullError, EngineError: this branch is as it was.
         """
-
-        refuse_unknown(committing, CommitKeywords)
-        (outcome,) = merge_branches(
-            [self], source, resolve=resolve, by_row=by_row, fast_forward=fast_forward,
-            with_metadata=with_metadata, message=message, force=force, dry_run=dry_run,
-            committing=committing, progress=progress,
-        )  # fmt: skip
+        (outcome,) = merge_branches([self], asked)
         return outcome
 
-    def revert(
-        self,
-        block: AnyPoint,
-        *,
-        resolve: Resolve | None = None,
-        message: str = "",
-        system_time: Time | None = None,
-        force: bool = False,
-        progress: Progress = SILENT,
-        **committing: Unpack[CommitKeywords],
-    ) -> ChangeOutcome:
+    @takes(RevertOptions)
+    def revert(self, options: RevertOptions) -> ChangeOutcome:
         """Undo the changes of a block of data; rows that were changed again since conflict.
 
         A new block has the inverse of its changes. `resolve` decides conflicts, as in `merge`: ours is what
@@ -361,30 +323,20 @@ class Branching(OwnErrors):
             GuardError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
-        from odfchain.branches.conflict_file import resolution_of
-        from odfchain.branches.corrections import RevertRequest, revert
+        from odfchain.branches.corrections import revert
         from odfchain.spark.jobs import Steps, watched
 
-        refuse_unknown(committing, CommitKeywords)
-        workspace, branch = self._workspace, self._files
-        check_head_is_ours(workspace, branch, "revert", force=force)
-        request = RevertRequest(
-            block=points.named_block(branch, as_point(block)),
-            resolve=resolution_of(resolve),
-            message=message,
-            system_time=maybe_time(system_time),
-        )
+        workspace, branch, progress = self._workspace, self._files, options.progress
+        _check_head_is_ours(workspace, branch, "revert", force=options.force)
+        block = points.named_block(branch, as_point(options.block))
         with (
-            merge_means(workspace, progress, committing) as means,
+            merge_means(workspace, options) as means,
             watched(progress, Steps.all_called("Reverting")),
         ):
-            return repeated(workspace, lambda: revert(branch, request, means), progress)
+            return _repeated(workspace, lambda: revert(branch, block, options, means), progress)
 
 
 # `DATASET@POINT`: a branch to write, or any point of the history to read.
-
-AnyPoint = Multihash | int | Timestamp | dt.date | str
-"""A point of a history: as text `BRANCH`, `[BRANCH:]NUMBER`, `[BRANCH:]TIME` or a block hash."""
 
 
 def as_point(at: AnyPoint) -> Point:
@@ -480,7 +432,7 @@ def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress =
 
 
 def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Report:
-    from odfchain.audit.dataset_checks import VerifyOptions, examine
+    from odfchain.audit.dataset_checks import examine
     from odfchain.audit.report import CORRECTIONS
     from odfchain.workspace.points import opened_at
 
@@ -519,28 +471,57 @@ def _is_sound(dataset: DatasetFiles, part: Unverified, report: Report) -> bool:
     return True
 
 
+# What every change of a dataset by hand asks first: the head, the clock, other writers.
+
+_T = TypeVar("_T")
+
+
+def _check_head_is_ours(
+    workspace: Workspace, files: DatasetFiles, what: str, *, then: str | None = None, force: bool = False
+) -> None:
+    """Nothing where a reference may be written to: the head of a copy moves by `pull` only.
+
+    Raises:
+        UsageError: it is the head of a copy (unless `force`); the hint says `what` can be done instead, on a
+            branch (`then`).
+    """
+    from odfchain.workspace.workspace_files import is_copy
+
+    if force or files.ref != HEAD or not is_copy(workspace._files, files):
+        return
+    raise UsageError(
+        f"{files.alias} is a copy: its head moves by `pull` only",
+        hint=f"`odfchain branch create {files.alias} NAME`, then {then or f'{what} {files.alias}@NAME'}",
+    )
+
+
+def _latest_of(
+    workspace: Workspace, *, allow_future: bool = False
+) -> Callable[[Timestamp], Timestamp | None]:
+    """The latest event time that is believed, by the system time of a commit; None is no bound."""
+    from odfchain.workspace.watermark import latest_believed
+
+    config = workspace._files.config.ingest
+    if allow_future or config.allow_future:
+        return lambda _: None
+    return lambda now: latest_believed(now, config.max_future)
+
+
+def _repeated(workspace: Workspace, attempt: Callable[[], _T], progress: Progress) -> _T:
+    """The result of an attempt, which is made again where another writer was faster."""
+    from odfchain.workspace.commit import on_the_newest_head
+
+    return on_the_newest_head(attempt, workspace._files.config.ingest.retries, progress)
+
+
 # Merging branches of one dataset, or of several together.
 
-Resolve = str | Path
-"""A conflict's side, `ours` or `theirs`, or a file of conflicts that was filled in."""
 
-
-def merge_branches(
-    datasets: Sequence[Branching],
-    source: str | MergePlan,
-    *,
-    resolve: Resolve | None = None,
-    fast_forward: bool = False,
-    force: bool = False,
-    dry_run: bool = False,
-    committing: CommitKeywords,
-    progress: Progress = SILENT,
-    **options: Any,
-) -> list[MergeOutcome]:
+def merge_branches(datasets: Sequence[Branching], asked: Merge) -> list[MergeOutcome]:
     """Merge a branch of this name into each dataset, those first that others refer to.
 
-    All merges are computed and decided before one is committed; each commits by itself. Options and errors
-    are those of `Dataset.merge`.
+    All merges are computed and decided before one is committed; each commits by itself. Errors are those of
+    `Dataset.merge`.
     """
     from odfchain.branches.merging import merge_all
     from odfchain.spark.jobs import Steps, watched
@@ -548,49 +529,42 @@ def merge_branches(
     workspace = datasets[0]._workspace
     for dataset in datasets:
         then = f"`odfchain merge {dataset._files.alias} head --into NAME`"
-        check_head_is_ours(workspace, dataset._files, "merge", then=then, force=force)
-    if resolve not in (None, "ours", "theirs") and len(datasets) > 1:
+        _check_head_is_ours(workspace, dataset._files, "merge", then=then, force=asked.force)
+    if asked.resolve not in (None, "ours", "theirs") and len(datasets) > 1:
         raise UsageError("a file decides the conflicts of one dataset; merge the datasets one by one")
-    requests = [
-        _request(dataset, source, resolve, fast_forward=fast_forward, **options) for dataset in datasets
-    ]
+    requests = [_request(dataset, asked) for dataset in datasets]
     with (
-        merge_means(workspace, progress, committing) as means,
-        watched(progress, Steps.all_called("Merging")),
+        merge_means(workspace, asked) as means,
+        watched(asked.progress, Steps.all_called("Merging")),
     ):
-        return merge_all(requests, means, dry_run=dry_run, progress=progress)
+        return merge_all(requests, means, dry_run=asked.dry_run, progress=asked.progress)
 
 
-def _request(
-    dataset: Branching, source: str | MergePlan, resolve: Resolve | None, **options: Any
-) -> MergeRequest:
-    from odfchain.branches.conflict_file import resolution_of
-    from odfchain.branches.merging import MergePlan, MergeRequest
+def _request(dataset: Branching, asked: Merge) -> MergeRequest:
+    from odfchain.branches.merging import MergeRequest
 
-    decided = resolution_of(resolve)
-    if isinstance(source, MergePlan):
-        if (source.dataset, source.into) != (str(dataset._files.alias), dataset._files.ref):
-            raise UsageError(f"the plan is of {source.dataset}@{source.into}, not of {dataset._files.label}")
-        options["by_row"] = options.get("by_row") or source.by_row
-        return MergeRequest(
-            target=dataset._files, source_ref=source.source_ref, source=source.source, resolve=decided,
-            **options,
-        )  # fmt: skip
-    return MergeRequest(target=dataset._files, source_ref=source, resolve=decided, **options)
+    source, files = asked.source, dataset._files
+    if isinstance(source, str):
+        return MergeRequest(target=files, source_ref=source, options=asked)
+    if (source.dataset, source.into) != (str(files.alias), files.ref):
+        raise UsageError(f"the plan is of {source.dataset}@{source.into}, not of {files.label}")
+    options = dataclasses.replace(asked, by_row=asked.by_row or source.by_row)
+    return MergeRequest(target=files, source_ref=source.source_ref, source=source.source, options=options)
 
 
 @contextlib.contextmanager
-def merge_means(workspace: Workspace, progress: Progress, committing: CommitKeywords) -> Iterator[MergeMeans]:
+def merge_means(workspace: Workspace, options: CommitOptions) -> Iterator[MergeMeans]:
     """What merges and reverts depend on; rows that break foreign keys are written when the block ends."""
     from odfchain.branches.merging import MergeMeans
 
-    with foreign_keys(workspace, progress, committing.get("violations"), merging=True) as check:
+    progress = options.progress
+    with foreign_keys(workspace, progress, options.violations, merging=True) as check:
         yield MergeMeans(
             engine=engine_of(workspace),
             trusted=trust_of(workspace),
             verified=lambda dataset, block: ensure_verified(dataset, block, progress),
             check=check,
-            guard=drift_check(workspace, progress, committing),
-            bound=latest_of(workspace),
+            guard=drift_check(workspace, progress, options),
+            bound=_latest_of(workspace),
             retries=workspace.ingest_config.retries,
         )

@@ -1,24 +1,22 @@
-"""What every change of a dataset asks first: foreign keys, drift, the head, the clock, other writers."""
+"""What every change of a dataset asks first: foreign keys and drift."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import ForeignKeyError, UsageError
 from odfchain.progress import Progress
-from odfchain.storage.local import HEAD
 
 if TYPE_CHECKING:
-    from odfchain.api.options import CommitKeywords
     from odfchain.api.workspace import Workspace
     from odfchain.branches.foreign_keys import ForeignKeys
-    from odfchain.odf.times import Timestamp
     from odfchain.profiles.drift_guard import PolicyFile
     from odfchain.workspace.commit import AfterCommit, CommitCheck
     from odfchain.workspace.dataset_files import DatasetFiles
+    from odfchain.workspace.options import CommitOptions
 
 
 # The check of foreign keys for one run, and the file that lists what breaks them.
@@ -53,17 +51,15 @@ def foreign_keys(
 
 
 @contextlib.contextmanager
-def commit_checks(
-    workspace: Workspace, progress: Progress, committing: CommitKeywords
-) -> Iterator[CommitCheck]:
+def commit_checks(workspace: Workspace, progress: Progress, options: CommitOptions) -> Iterator[CommitCheck]:
     """The check for what is committed in the block: of foreign keys (as `foreign_keys`), and of drift."""
     from odfchain.workspace.commit import both
 
-    with foreign_keys(workspace, progress, committing.get("violations")) as keys:
-        yield both(keys, drift_check(workspace, progress, committing))
+    with foreign_keys(workspace, progress, options.violations) as keys:
+        yield both(keys, drift_check(workspace, progress, options))
 
 
-def drift_check(workspace: Workspace, progress: Progress, committing: CommitKeywords) -> CommitCheck:
+def drift_check(workspace: Workspace, progress: Progress, options: CommitOptions) -> CommitCheck:
     """The check that the settings ask for: it refuses drift, and has the new profile written.
 
     Raises (when it is called):
@@ -80,7 +76,7 @@ def drift_check(workspace: Workspace, progress: Progress, committing: CommitKeyw
         writes = wanted.profile is ProfileWhen.COMMIT
         guard = (
             None
-            if committing.get("allow_drift") or not wanted.guard
+            if options.allow_drift or not wanted.guard
             else read_policy_file(workspace.path, wanted.guard)
         )
         if guard is None and not writes:
@@ -108,51 +104,3 @@ def read_policy_file(root: Path, guard: str) -> PolicyFile:
     if text is None:
         raise UsageError(f"snapshots.guard: {path}: no such file", hint="make it, or set another one")
     return PolicyFile(path, read_policy(text, source=str(path)))
-
-
-Paths = str | Path | Iterable[str | Path]
-"""One file or several."""
-
-T = TypeVar("T")
-
-
-def paths(files: Paths) -> tuple[Path, ...]:
-    """Files as a user names them."""
-    several = (files,) if isinstance(files, str | Path) else files
-    return tuple(Path(file) for file in several)
-
-
-def check_head_is_ours(
-    workspace: Workspace, files: DatasetFiles, what: str, *, then: str | None = None, force: bool = False
-) -> None:
-    """Nothing where a reference may be written to: the head of a copy moves by `pull` only.
-
-    Raises:
-        UsageError: it is the head of a copy (unless `force`); the hint says `what` can be done instead, on a
-            branch (`then`).
-    """
-    from odfchain.workspace.workspace_files import is_copy
-
-    if force or files.ref != HEAD or not is_copy(workspace._files, files):
-        return
-    raise UsageError(
-        f"{files.alias} is a copy: its head moves by `pull` only",
-        hint=f"`odfchain branch create {files.alias} NAME`, then {then or f'{what} {files.alias}@NAME'}",
-    )
-
-
-def latest_of(workspace: Workspace, *, allow_future: bool = False) -> Callable[[Timestamp], Timestamp | None]:
-    """The latest event time that is believed, by the system time of a commit; None is no bound."""
-    from odfchain.workspace.watermark import latest_believed
-
-    config = workspace._files.config.ingest
-    if allow_future or config.allow_future:
-        return lambda _: None
-    return lambda now: latest_believed(now, config.max_future)
-
-
-def repeated(workspace: Workspace, attempt: Callable[[], T], progress: Progress) -> T:
-    """The result of an attempt, which is made again where another writer was faster."""
-    from odfchain.workspace.commit import on_the_newest_head
-
-    return on_the_newest_head(attempt, workspace._files.config.ingest.retries, progress)

@@ -9,23 +9,20 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from odfchain.api.branching import Branching
 from odfchain.api.options import (
-    Block,
-    CheckKeywords,
     FrameKeywords,
     IngestKeywords,
     MergeKeywords,
     PullKeywords,
-    Time,
-    VerifyKeywords,
-    as_time,
+    commit_options,
     ingest_options,
-    maybe_time,
     refuse_unknown,
+    takes,
 )
 from odfchain.api.view import Readable, table_html
 from odfchain.errors import OdfchainError
@@ -35,6 +32,16 @@ from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.options import (
+    Block,
+    CheckOptions,
+    GcOptions,
+    PushOptions,
+    Time,
+    VerifyOptions,
+    as_time,
+    maybe_time,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +59,7 @@ if TYPE_CHECKING:
     from odfchain.ingest.ingesting import IngestOptions, IngestOutcome
     from odfchain.odf.events import DisablePollingSource, DisablePushSource
     from odfchain.odf.sources import WatermarkRule
-    from odfchain.transfer.pushing import PushOptions, PushOutcome, PushPlan
+    from odfchain.transfer.pushing import PushOutcome, PushPlan
     from odfchain.transfer.slice_files import FetchOutcome, LocalSlices
     from odfchain.upkeep.compact import BatchLimits, CompactPlan, SoftPlan
     from odfchain.upkeep.fsck import FsckReport
@@ -99,14 +106,8 @@ class Upkeep(OwnErrors):
         files = self._workspace._files
         return reset(files, self._files, plan, force=force, break_references=break_references)
 
-    def gc(
-        self,
-        *,
-        grace: float = 86_400,
-        drop_refs: bool = False,
-        dry_run: bool = False,
-        break_references: bool = False,
-    ) -> Collected:
+    @takes(GcOptions)
+    def gc(self, options: GcOptions) -> Collected:
         """Remove objects that the dataset does not need and that were not used for `grace` [s].
 
         `drop_refs` gives up heads that were overwritten, reset or compacted before that. Changes that rows of
@@ -117,11 +118,8 @@ class Upkeep(OwnErrors):
             BrokenChainError, SliceNotFoundError, ObjectCorruptedError: it cannot be said what is needed;
                 nothing was removed.
         """
-        from odfchain.upkeep.garbage import GcOptions, collect
+        from odfchain.upkeep.garbage import collect
 
-        options = GcOptions(
-            grace=grace, drop_refs=drop_refs, dry_run=dry_run, break_references=break_references
-        )
         return collect(self._files, options, workspace=self._workspace._files)
 
     def fsck(
@@ -210,6 +208,15 @@ Files = str | Path | Iterable[str | Path] | BinaryIO
 """Paths, one or several, or a binary stream."""
 
 
+@dataclass(frozen=True)
+class Attest(VerifyOptions):
+    """A verification whose outcome is signed."""
+
+    key_file: str | Path
+    faulty: bool = field(default=False, kw_only=True)
+    now: Time | None = field(default=None, kw_only=True)
+
+
 class Dataset(Branching, Readable, Upkeep):
     """One dataset of a workspace. Reading its log never starts Spark."""
 
@@ -275,7 +282,7 @@ class Dataset(Branching, Readable, Upkeep):
         """
         from odfchain.ingest.read_csv import spool
 
-        refuse_unknown(options, IngestKeywords)
+        refuse_unknown(options, IngestKeywords.__annotations__)
         start = functools.partial(self._workspace._engines.session, progress)
         run = functools.partial(self._ingest_files, start, self._ingest_options(options), options, progress)
         given: Any = (files,) if isinstance(files, str | Path) else files
@@ -302,7 +309,7 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.api.changing import commit_checks
         from odfchain.ingest.ingesting import ingest_files
 
-        with commit_checks(self._workspace, progress, given) as check:
+        with commit_checks(self._workspace, progress, commit_options(given)) as check:
             return ingest_files(self._files, start, paths, options, progress, check=check)
 
     def ingest_frame(
@@ -316,7 +323,7 @@ class Dataset(Branching, Readable, Upkeep):
         """Ingest a Spark DataFrame of this process, or what streams Arrow, as `ingest` does a file.
 
         A `batch` is (name of a stream, number that grows) and comes in once. Errors as `ingest`."""
-        refuse_unknown(options, FrameKeywords)
+        refuse_unknown(options, FrameKeywords.__annotations__)
         return self._ingest_frame(frame, batch, options, progress)
 
     def _ingest_frame(
@@ -438,18 +445,8 @@ class Dataset(Branching, Readable, Upkeep):
 
     # --- other places ------------------------------------------------------------------------------
 
-    def push(
-        self,
-        target: str | None = None,
-        *,
-        force: bool = False,
-        create: bool = True,
-        merged: bool = True,
-        public: bool = False,
-        parallel: int | None = None,
-        token: str | None = None,
-        progress: Progress = SILENT,
-    ) -> PushOutcome:
+    @takes(PushOptions)
+    def push(self, options: PushOptions) -> PushOutcome:
         """The destination has this head, or branch, and all it refers to, or its readers see what it had.
 
         `target` is a URL (`file`, `s3`, `gs`, `az`; `odf+https` for a node), `repo/name` or a repository's
@@ -462,33 +459,18 @@ class Dataset(Branching, Readable, Upkeep):
             UsageError: no target is given or known.
             InvalidIdError, WorkspaceError, TransferError: it cannot be used, or has other blocks.
         """
-        chosen = self._push_options(force, create, merged, public, parallel)
         from odfchain.transfer.pushing import push
 
-        return push(self._workspace._sharing, self._files, target, chosen, token=token, progress=progress)
+        sharing, target, token = self._workspace._sharing, options.target, options.token
+        return push(sharing, self._files, target, options, token=token, progress=options.progress)
 
-    def plan_push(
-        self,
-        target: str | None = None,
-        *,
-        force: bool = False,
-        create: bool = True,
-        merged: bool = True,
-        token: str | None = None,
-    ) -> PushPlan:
+    @takes(PushOptions)
+    def plan_push(self, options: PushOptions) -> PushPlan:
         """Plan `push`; nothing is written or remembered. Errors as `push`."""
-        chosen = self._push_options(force, create, merged)
         from odfchain.transfer.pushing import planned_push
 
-        return planned_push(self._workspace._sharing, self._files, target, chosen, token=token)
-
-    def _push_options(
-        self, force: bool, create: bool, merged: bool, public: bool = False, parallel: int | None = None
-    ) -> PushOptions:
-        from odfchain.transfer.pushing import PushOptions
-
-        parallel = parallel or self._workspace._sharing.config.parallel
-        return PushOptions(create=create, force=force, merged=merged, public=public, parallel=parallel)
+        sharing = self._workspace._sharing
+        return planned_push(sharing, self._files, options.target, options, token=options.token)
 
     def fetch(
         self,
@@ -608,15 +590,15 @@ class Dataset(Branching, Readable, Upkeep):
 
     # --- trust -------------------------------------------------------------------------------------
 
-    def verify(self, *, progress: Progress = SILENT, **checks: Unpack[CheckKeywords]) -> Report:
+    @takes(CheckOptions)
+    def verify(self, checks: CheckOptions) -> Report:
         """Check chain, rules, bytes and rows; faults are in the report (`raise_if_faulty`), not raised.
 
         With `replay`, the transactions of a derivative dataset are computed again; without it no engine is
         started. `after` and `upto` name blocks: only those `(after, upto]` are checked. Errors as
         `Workspace.verify`.
         """
-        refuse_unknown(checks, CheckKeywords)
-        return self._workspace.verify([self], progress=progress, **checks)[0]
+        return self._workspace.verify([self], **vars(checks))[0]
 
     def sign(self) -> SignedHead:
         """Durably sign the head anew, with the time of now; returns what was signed.
@@ -634,15 +616,8 @@ class Dataset(Branching, Readable, Upkeep):
         """Check the signature of the head."""
         return self._files.head_signature()
 
-    def attest(
-        self,
-        key_file: str | Path,
-        *,
-        faulty: bool = False,
-        now: Time | None = None,
-        progress: Progress = SILENT,
-        **checks: Unpack[VerifyKeywords],
-    ) -> NewAttestation:
+    @takes(Attest)
+    def attest(self, asked: Attest) -> NewAttestation:
         """Verify the dataset, sign the outcome with an auditor's key, and store the statement with it.
 
         What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
@@ -652,13 +627,12 @@ class Dataset(Branching, Readable, Upkeep):
             InvalidIdError, WorkspaceError: the key file is no key, or others may read it.
             SignatureError, StoreError: the statement cannot be kept.
         """
-        from odfchain.audit.dataset_checks import VerifyOptions
         from odfchain.audit.verification import attest
 
         workspace = self._workspace
         made = attest(
-            workspace._files, self._files, workspace._engines.of, Path(key_file), VerifyOptions(**checks),
-            faulty=faulty, progress=progress, now=maybe_time(now),
+            workspace._files, self._files, workspace._engines.of, Path(asked.key_file), asked,
+            faulty=asked.faulty, progress=asked.progress, now=maybe_time(asked.now),
         )  # fmt: skip
         self._files.shared.publish_statements(self._files.folder)
         return made

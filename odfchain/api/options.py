@@ -1,27 +1,28 @@
-"""The options of each verb, declared once for the methods and the command line, and what they become.
+"""How methods take their options; and options that `odfchain.workspace.options` does not have, and their use.
 
-Of `Annotated` the first text is the line of help, the next ones how it is written where the name does not say
-that, and a dictionary has more for `odfchain.cli.parameters`. Without it only methods have the option.
-
-A time is a `Timestamp`, a `datetime` (UTC where it says no zone) or a text such as `2025-07-06T00:00:00Z`; of
-a `date`, or a text that says less, such as `2025-07`, the first moment is meant, in UTC.
+`Annotated` is as there.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypedDict, TypeVar
 
-from odfchain.errors import InvalidIdError, UsageError
-from odfchain.odf.identity import Multihash
-from odfchain.odf.times import Timestamp
+from odfchain.errors import UsageError
 from odfchain.text import one_line
-from odfchain.workspace.points import parse_time
+from odfchain.workspace.options import (
+    AllowDrift,
+    CommitOptions,
+    SystemTime,
+    Time,
+    Violations,
+    as_time,
+    maybe_time,
+)
 
 if TYPE_CHECKING:
-    from odfchain.audit.chain_checks import BlockName
     from odfchain.ingest.ingesting import IngestOptions
     from odfchain.ingest.polling import PullOptions
     from odfchain.transfer.pulling import SyncOptions
@@ -30,24 +31,16 @@ if TYPE_CHECKING:
     from odfchain.workspace.config import WorkspaceConfig
     from odfchain.workspace.dataset_state import SystemColumns
 
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
 
-Time = Timestamp | dt.date | str
 FILE_FORMATS = ("csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parquet")
 """The keys of `INPUT_FORMATS`, without loading what reads them."""
-Block = Multihash | int | str
-"""A block: its hash, or its sequence number."""
 
 
-class CommitKeywords(TypedDict, total=False):
-    """What is checked of rows before they are recorded."""
-
-    allow_drift: Annotated[bool, "Accept rows that `snapshots.guard` would refuse."]
-    violations: Annotated[
-        str | Path, "Write the rows that break foreign keys to this file (.csv or .ndjson).", "FILE"
-    ]
-
-
-class MergeKeywords(CommitKeywords, total=False):
+class MergeKeywords(TypedDict, total=False):
     """How rows come into a root dataset; what is not said is as the workspace's settings have it."""
 
     allow_empty: Annotated[bool, "Accept an empty snapshot (it retracts everything)."]
@@ -67,7 +60,9 @@ class MergeKeywords(CommitKeywords, total=False):
     allow_future: Annotated[bool, "Accept rows and watermarks far in the future."]
     retries: int
     """Runs repeated when another writer was faster [count]."""
-    system_time: Annotated[Time, "System time of the run, for reproducible chains.", {"hidden": True}]
+    system_time: SystemTime
+    allow_drift: AllowDrift
+    violations: Violations
 
 
 class FrameKeywords(MergeKeywords, total=False):
@@ -126,44 +121,6 @@ class PeerKeywords(TypedDict, total=False):
 
 class PullKeywords(SourceKeywords, TransformKeywords, PeerKeywords, total=False):
     """All of a pull. What is for another way than the dataset's is refused."""
-
-
-class CheckKeywords(TypedDict, total=False):
-    """Options for verifying one dataset."""
-
-    replay: Annotated[bool, "Compute the transactions of derivative datasets again, and compare."]
-    require_signature: Annotated[bool, "An unsigned head is a fault, not only a note."]
-    profiles: Annotated[bool, "Compute the signed profiles of its blocks again."]
-    trusted_by: Annotated[
-        int,
-        "With --replay: leave out what N auditors whom the settings trust have replayed.",
-        "N",
-        {"least": 0},
-    ]
-    jobs: Annotated[int, "Slices read, or transactions replayed, side by side.", {"least": 1, "default": 2}]
-    after: Annotated[
-        Multihash | int | None,
-        "Check what comes after this block (hash or number).",
-        "--from",
-        "BLOCK",
-        {"type": as_block},
-    ]
-    upto: Annotated[
-        Multihash | int | None,
-        "Check up to this block, which is included.",
-        "--to",
-        "BLOCK",
-        {"type": as_block},
-    ]
-    last: Annotated[
-        int | None, "Check the N newest blocks, and read the chain no further.", "N", {"least": 1}
-    ]
-
-
-class VerifyKeywords(CheckKeywords, total=False):
-    """Options for verifying several datasets."""
-
-    recursive: Annotated[bool, "Verify what the datasets come from first."]
 
 
 # --- which keywords are for what ----------------------------------------------------------------------
@@ -247,64 +204,47 @@ class ProofKeywords(QueryKeywords, total=False):
     """`ArrowJson`: the answer says the types of its columns."""
 
 
-def refuse_unknown(given: Iterable[str], known: type) -> None:
+def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
     """Refuse keywords that a method does not have, as Python does where it can see them.
 
     Raises:
         TypeError: naming the first one.
     """
     for name in given:
-        if name not in known.__annotations__:
+        if name not in known:
             import difflib
 
-            close = difflib.get_close_matches(name, known.__annotations__, n=1)
+            close = difflib.get_close_matches(name, known, n=1)
             meant = f" (did you mean {close[0]!r}?)" if close else ""
             raise TypeError(f"unexpected keyword argument {name!r}{meant}")
 
 
-# --- values -------------------------------------------------------------------------------------------
+def takes(cls: Callable[P, T]) -> Callable[[Callable[[S, T], R]], Callable[Concatenate[S, P], R]]:
+    """The method has the fields of a dataclass as its parameters, and gets the dataclass."""
+    declared = inspect.signature(cls)
 
+    def made(method: Callable[[S, T], R]) -> Callable[Concatenate[S, P], R]:
+        own, _ = inspect.signature(method).parameters.values()
 
-def as_time(value: Time) -> Timestamp:
-    """The moment that is meant.
+        @functools.wraps(method)
+        def called(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            refuse_unknown(kwargs, declared.parameters)
+            return method(self, cls(*args, **kwargs))
 
-    Raises:
-        InvalidIdError: a text that is no time.
-    """
-    if isinstance(value, Timestamp):
-        return value
-    if isinstance(value, dt.datetime):
-        return Timestamp.from_datetime(value)
-    if isinstance(value, dt.date):
-        value = value.isoformat()
-    return parse_time(value)
+        called.__signature__ = inspect.signature(method).replace(  # type: ignore[attr-defined]
+            parameters=[own, *declared.parameters.values()]
+        )
+        return called
 
-
-def maybe_time(value: Time | None) -> Timestamp | None:
-    """The moment that is meant, if one is."""
-    return None if value is None else as_time(value)
-
-
-def as_block(value: Block) -> BlockName:
-    """A block's hash or number, from what a user writes for it.
-
-    Raises:
-        UsageError: neither.
-    """
-    if not isinstance(value, str):
-        return value
-    if value.isascii() and value.isdecimal() and len(value) < 20:
-        return int(value)
-    try:
-        return Multihash.parse(value)
-    except InvalidIdError as error:
-        raise UsageError(
-            f"block {one_line(value)!r}: {error.message}",
-            hint="a block is given by its hash or its sequence number; `odfchain log` lists them",
-        ) from None
+    return made
 
 
 # --- what the keywords become -------------------------------------------------------------------------
+
+
+def commit_options(given: Mapping[str, Any]) -> CommitOptions:
+    """Commit options: those of the given ones that are."""
+    return CommitOptions(**{name: given[name] for name in ("allow_drift", "violations") if name in given})
 
 
 def ingest_options(

@@ -11,7 +11,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.branching import check_branch, matching_at
-from odfchain.api.options import check_pull_options, peer_options, source_options, transform_options
+from odfchain.api.options import (
+    check_pull_options,
+    commit_options,
+    peer_options,
+    source_options,
+    transform_options,
+)
 from odfchain.errors import UsageError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
@@ -230,7 +236,7 @@ def _from_source(
     engines = dataset._workspace._engines
     start = functools.partial(engines.session, progress)
     options = pull_options(dataset, given)
-    with commit_checks(dataset._workspace, progress, given) as check:
+    with commit_checks(dataset._workspace, progress, commit_options(given)) as check:
         outcome = pull_source(
             dataset._files, start, options, progress, expect_rows=engines.begin, ahead=ahead, check=check
         )
@@ -248,7 +254,7 @@ def _from_inputs(dataset: Dataset, given: PullKeywords, progress: Progress) -> P
     options = transform_options(given, config, dataset._system_columns(config))
     with (
         workspace._engines.of(files, progress, timeout=options.timeout) as engines,
-        commit_checks(workspace, progress, given) as check,
+        commit_checks(workspace, progress, commit_options(given)) as check,
     ):
         outcome = run_transform(files, inputs, engines, options, progress, check=check)
     status = "updated" if outcome.blocks else outcome.reason or "up to date"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from odfchain.api.options import ProofKeywords, QueryKeywords, maybe_time, refuse_unknown
+from odfchain.api.options import ProofKeywords, QueryKeywords, refuse_unknown
 from odfchain.errors import UsageError
 from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Local
 from odfchain.query.resolved_tables import CheckedSlices, Pins
 from odfchain.spark.known_errors import with_own_errors
+from odfchain.workspace.options import maybe_time
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
@@ -30,7 +31,7 @@ def explained(workspace: Workspace, query: str, options: QueryKeywords) -> str:
 
 def engine(workspace: Workspace, options: QueryKeywords) -> Local | OnSpark:
     """The engine that the options name."""
-    refuse_unknown(options, QueryKeywords)
+    refuse_unknown(options, QueryKeywords.__annotations__)
     name, memory = options.get("engine", ENGINES[0]), options.get("memory")
     if name not in ENGINES:
         raise UsageError(f"unknown engine {name!r}", hint=f"engines are {' and '.join(ENGINES)}")
@@ -86,7 +87,7 @@ def prove(workspace: Workspace, query: str, options: ProofKeywords) -> Answer:
     from odfchain.query import proofs
     from odfchain.query.answers import FORMATS, SCHEMA_FORMAT
 
-    refuse_unknown(options, ProofKeywords)
+    refuse_unknown(options, ProofKeywords.__annotations__)
     if options.get("engine", "datafusion") != "datafusion":
         raise UsageError("signed answers are computed by datafusion", hint="leave the engine out")
     if options.get("params"):

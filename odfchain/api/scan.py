@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.api.options import Time, as_time
 from odfchain.api.view import Readable, View, table_html
 from odfchain.api.workspace import Workspace
 from odfchain.errors import PointNotFoundError, UsageError
@@ -24,6 +23,7 @@ from odfchain.query.results import ArrowRows
 from odfchain.spark.known_errors import OwnErrors, with_own_errors
 from odfchain.text import one_line
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
+from odfchain.workspace.options import Time, as_time
 from odfchain.workspace.points import block_at, is_referenced, opened_at
 from odfchain.workspace.read_slices import columns_of, read_all, read_tail
 from odfchain.workspace.workspace_files import WorkspaceFiles

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain import errors
+from odfchain.api.options import takes
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors, with_own_errors
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import ExportOptions, ProfileOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -203,6 +205,14 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
     return compared(before.document, after.document, chosen)
 
 
+@dataclass(frozen=True)
+class Export(ExportOptions):
+    """An export in a format to a folder."""
+
+    format: str
+    to: str | Path
+
+
 class Snapshots(OwnErrors):
     """Manifest and profile of a dataset at its newest block or of a `View`, made here or signed by others."""
 
@@ -212,18 +222,8 @@ class Snapshots(OwnErrors):
     def _bring(self, progress: Progress = SILENT) -> None:
         """All slices that can be had are here."""
 
-    def profile(
-        self,
-        *,
-        stage: str | None = None,
-        description: str | None = None,
-        tags: Mapping[str, str] | None = None,
-        hide: Iterable[str] = (),
-        near_duplicates: bool = False,
-        languages: bool = True,
-        created_by: str | None = None,
-        progress: Progress = SILENT,
-    ) -> Profile:
+    @takes(ProfileOptions)
+    def profile(self, options: ProfileOptions) -> Profile:
         """The profile of the rows in force; reads only slices that are not known yet.
 
         No JVM is started, unless rows are taken back and slices have more than `branches.sparkBytes`.
@@ -236,18 +236,14 @@ class Snapshots(OwnErrors):
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.api.branching import engine_of
-        from odfchain.profiles.document import ProfileOptions, profile_of
+        from odfchain.profiles.document import profile_of
         from odfchain.profiles.published import keep_profile
 
-        options = ProfileOptions(
-            stage=stage, description=description, tags=tags or {}, hidden=tuple(hide),
-            near_duplicates=near_duplicates, languages=languages, created_by=created_by,
-        )  # fmt: skip
-        self._bring(progress)
+        self._bring(options.progress)
         with _needing_slices():
             state, engine = DatasetState.read(self._files.chain), engine_of(self._workspace)
-            document = profile_of(self._files, state, options, progress, engine=engine)
-        if languages:
+            document = profile_of(self._files, state, options, options.progress, engine=engine)
+        if options.languages:
             keep_profile(self._files, document)
         return Profile(document)
 
@@ -294,16 +290,8 @@ class Snapshots(OwnErrors):
             document, stats = described(self._files, state)
         return Manifest(document, tuple(stats), columns_of(state, None))
 
-    def export(
-        self,
-        format: str,  # noqa: A002 - as the option of the command
-        to: str | Path,
-        *,
-        rows: str = "records",
-        catalog: str | None = None,
-        force: bool = False,
-        progress: Progress = SILENT,
-    ) -> Exported:
+    @takes(Export)
+    def export(self, asked: Export) -> Exported:
         """The folder `to` has the dataset as `lode`, `delta` or `iceberg`; what is there is continued.
 
         `rows` of a table are all `records`, with a version for each data block, or the `state` alone.
@@ -316,14 +304,12 @@ class Snapshots(OwnErrors):
             EngineError: the format's library is not installed.
             PartialCopyError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
         """
-        from odfchain.profiles.export import ExportOptions, export_dataset
+        from odfchain.profiles.export import export_dataset
 
-        options = ExportOptions(rows, catalog, force)
-        self._bring(progress)
+        self._bring(asked.progress)
         with _needing_slices():
-            return export_dataset(
-                self._files, DatasetState.read(self._files.chain), format, str(to), options, progress
-            )
+            state = DatasetState.read(self._files.chain)
+            return export_dataset(self._files, state, asked.format, str(asked.to), asked, asked.progress)
 
     def write_manifest(self, key: str | Path | None = None) -> WrittenSnapshot:
         """The manifest is stored and, with the key in a file, or else the dataset's own, signed.

@@ -13,7 +13,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from odfchain.api.options import Time, maybe_time
 from odfchain.api.snapshots import Snapshots
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.errors import SchemaError, UsageError
@@ -27,6 +26,7 @@ from odfchain.spark.known_errors import OwnErrors
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import AnyPoint, Time, maybe_time
 from odfchain.workspace.points import opened_at
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from odfchain.api.branching import AnyPoint
     from odfchain.api.scan import At, Brought, Scan
     from odfchain.api.workspace import Workspace
     from odfchain.assets.locks import AssetLock

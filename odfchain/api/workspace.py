@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -15,10 +16,8 @@ from odfchain.api.options import (
     PullKeywords,
     QueryKeywords,
     ServeKeywords,
-    Time,
-    VerifyKeywords,
-    maybe_time,
     refuse_unknown,
+    takes,
 )
 from odfchain.api.view import Readable, table_html
 from odfchain.odf.events import DatasetSnapshot
@@ -26,6 +25,7 @@ from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
+from odfchain.workspace.options import GcOptions, Time, VerifyOptions, maybe_time
 from odfchain.workspace.workspace_files import FOLDER, WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -83,6 +83,28 @@ def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
         return connect(root, text)
 
     return WorkspaceFiles.init(parent, exists_ok=exists_ok, store=url.text, connect=named)
+
+
+@dataclass(frozen=True)
+class Verify(VerifyOptions):
+    """A verification of datasets."""
+
+    datasets: Iterable[Readable | str] | None = None
+
+
+@dataclass(frozen=True)
+class VerifyRemote(VerifyOptions):
+    """A verification of a dataset elsewhere, for which the token is."""
+
+    source: str
+    token: str | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Gc(GcOptions):
+    """The garbage of datasets."""
+
+    datasets: Iterable[Dataset] | None = None
 
 
 class Workspace(OwnErrors):
@@ -156,7 +178,7 @@ class Workspace(OwnErrors):
         from odfchain.limits import HOST, PORT
         from odfchain.transfer import server
 
-        refuse_unknown(options, ServeKeywords)
+        refuse_unknown(options, ServeKeywords.__annotations__)
         chosen: Any = {"host": HOST, "port": PORT} | {n: v for n, v in options.items() if v is not None}
         listening = chosen.pop("listening", None)
         server.RepositoryServer(self._files, **chosen).run(listening)
@@ -254,7 +276,7 @@ class Workspace(OwnErrors):
         """
         from odfchain.api.pulling import check_alone, pull
 
-        refuse_unknown(options, PullKeywords)
+        refuse_unknown(options, PullKeywords.__annotations__)
         if isinstance(ref, str):
             (ref,) = self.pull_targets([ref])
             check_alone(ref, name, options)
@@ -294,13 +316,8 @@ class Workspace(OwnErrors):
 
         return targets_of(self, names, to, recursive=recursive)
 
-    def verify(
-        self,
-        datasets: Iterable[Readable | str] | None = None,
-        *,
-        progress: Progress = SILENT,
-        **checks: Unpack[VerifyKeywords],
-    ) -> list[Report]:
+    @takes(Verify)
+    def verify(self, asked: Verify) -> list[Report]:
         """Check chains, rules, sizes and hashes, and what is computed from what; faults are in the reports.
 
         None is every dataset of the workspace.
@@ -310,22 +327,14 @@ class Workspace(OwnErrors):
             DatasetNotFoundError: there is no such dataset.
             JavaNotFoundError, EngineError, StorageFullError: there is no engine to replay with.
         """
-        from odfchain.audit.dataset_checks import VerifyOptions
         from odfchain.audit.verification import verify_datasets
 
-        refuse_unknown(checks, VerifyKeywords)
-        found = [self[d] if isinstance(d, str) else d for d in (self if datasets is None else datasets)]
-        files, options = [d._files for d in found], VerifyOptions(**checks)
-        return verify_datasets(self._files, files, self._engines.of, options, progress)
+        named = self if asked.datasets is None else asked.datasets
+        files = [(self[each] if isinstance(each, str) else each)._files for each in named]
+        return verify_datasets(self._files, files, self._engines.of, asked, asked.progress)
 
-    def verify_remote(
-        self,
-        source: str,
-        *,
-        token: str | None = None,
-        progress: Progress = SILENT,
-        **checks: Unpack[VerifyKeywords],
-    ) -> Report:
+    @takes(VerifyRemote)
+    def verify_remote(self, asked: VerifyRemote) -> Report:
         """The report of a dataset elsewhere, which does not become one of this workspace.
 
         Its transactions are not computed again. `source` is a URL or `repo/name`.
@@ -334,11 +343,9 @@ class Workspace(OwnErrors):
             UsageError: a replay or inputs are asked for, or the range is not one of the chain.
             InvalidIdError, WorkspaceError, TransferError: the dataset cannot be read.
         """
-        from odfchain.audit.dataset_checks import VerifyOptions
         from odfchain.audit.verification import verify_remote
 
-        refuse_unknown(checks, VerifyKeywords)
-        return verify_remote(self._files, source, VerifyOptions(**checks), token=token, progress=progress)
+        return verify_remote(self._files, asked.source, asked, token=asked.token, progress=asked.progress)
 
     def lineage(self, refs: Iterable[str] = (), *, downstream: bool = False) -> Graph:
         """The upstream or downstream graph of datasets (default: all); gaps and damage are in the graph.
@@ -355,27 +362,17 @@ class Workspace(OwnErrors):
         named = [d for ref in refs for d in files.matching(ref)]
         return lineage_of(files, named or files.datasets(), downstream=downstream)
 
-    def gc(
-        self,
-        datasets: Iterable[Dataset] | None = None,
-        *,
-        grace: float = 86_400,
-        drop_refs: bool = False,
-        dry_run: bool = False,
-        break_references: bool = False,
-    ) -> list[Collected]:
+    @takes(Gc)
+    def gc(self, asked: Gc) -> list[Collected]:
         """Remove what datasets (default: all) do not need, and remains of interrupted commands.
 
         Keywords and errors are those of `Dataset.gc`; the last result is that of the workspace itself.
         """
-        from odfchain.upkeep.garbage import GcOptions, collect_workspace
+        from odfchain.upkeep.garbage import collect, collect_workspace
 
-        options = GcOptions(grace=grace, drop_refs=drop_refs, dry_run=dry_run)
-        found = [
-            dataset.gc(grace=grace, drop_refs=drop_refs, dry_run=dry_run, break_references=break_references)
-            for dataset in (self if datasets is None else datasets)
-        ]
-        return [*found, collect_workspace(self._files, options)]
+        named = self if asked.datasets is None else asked.datasets
+        found = [collect(dataset._files, asked, workspace=self._files) for dataset in named]
+        return [*found, collect_workspace(self._files, asked)]
 
     def fsck(self, *, dry_run: bool = False, progress: Progress = SILENT) -> list[FsckReport]:
         """Find damaged and missing files, and repair them where a dataset here has a good copy.
@@ -562,7 +559,7 @@ class Workspace(OwnErrors):
         from odfchain.ingest.importing import SYSTEM_COLUMNS, infer_file, merge_for, name_for, plan_import
         from odfchain.storage import fsio
 
-        refuse_unknown(options, MergeKeywords)
+        refuse_unknown(options, MergeKeywords.__annotations__)
         path, keys = Path(path), (key,) if isinstance(key, str) else tuple(key)
         strategy, alias = merge_for(merge, keys), name_for(path, name)
         if self._files.resolve(alias) is not None:

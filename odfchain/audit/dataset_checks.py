@@ -32,7 +32,6 @@ decoding release the interpreter.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,46 +77,12 @@ from odfchain.storage.public_layout import signature_key
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_records
+from odfchain.workspace.options import VerifyOptions
 
 if TYPE_CHECKING:
     from odfchain.audit.input_claims import Find
 
 _UNFOLLOWED = "the chain cannot be followed: what is below was not reached"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOptions:
-    """How far a verification goes; checks 4 to 15 are about the blocks that are asked for."""
-
-    recursive: bool = False
-    """Verify what the datasets come from as well, before them."""
-    jobs: int = 2
-    """Slices or transactions that are worked on side by side."""
-    replay: bool = False
-    """Compute the transactions of derivative datasets again."""
-    after: BlockName | None = None
-    """Check what comes after this block."""
-    upto: BlockName | None = None
-    """Check up to this block, which is included."""
-    last: int | None = None
-    """Check so many of the newest blocks, and read the chain no further."""
-    require_signature: bool = False
-    """An unsigned head is a fault."""
-    profiles: bool = False
-    """Compute signed profiles again."""
-    trusted_by: int = 0
-    """Replay only what comes after a block that so many trusted auditors have replayed; 0: everything."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        if self.last is None:
-            return
-        if self.last < 1:
-            raise UsageError(f"the number of newest blocks is at least 1, not {self.last}")
-        if self.after is not None or self.upto is not None:
-            raise UsageError("the newest blocks are a range: without another one")
-        if self.replay:
-            raise UsageError("a replay reads the whole chain; without one the newest blocks alone are read")
 
 
 _DEFAULTS = VerifyOptions()

@@ -21,7 +21,7 @@ from odfchain.odf.events import AddData, DatasetVocabulary, ExecuteTransform, Se
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
-from odfchain.profiles.document import ProfileOptions, facts_of, library, profile_document
+from odfchain.profiles.document import facts_of, library, profile_document
 from odfchain.profiles.manifests import SnapshotFacts, file_document, snapshot_document
 from odfchain.profiles.published import object_of, store_of_kind
 from odfchain.profiles.reader import DESCRIPTIVE, read_profile
@@ -33,6 +33,7 @@ from odfchain.storage.local import LocalObjectStore, LocalRefStore
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
+from odfchain.workspace.options import ProfileOptions
 
 UNBELIEVED = "not all that the chain says can be believed"
 """The reason for making nothing again from a faulty chain."""
@@ -289,7 +290,7 @@ class _Rows:
     def difference(self, document: Mapping[str, Any], data: bytes, line: SnapshotLine) -> str | None:
         state = DatasetState.read(self._dataset.chain, line.block)
         own = document["odf"]
-        options = ProfileOptions(hidden=tuple(own["hidden"]), languages=own["languages"] is not None)
+        options = ProfileOptions(hide=own["hidden"], languages=own["languages"] is not None)
         facts = facts_of(self._dataset, state, options)
         words = {name: document[name] for name in DESCRIPTIVE}
         totals = self._totals(state, near_duplicates=document["near_duplicate_estimate"] is not None)

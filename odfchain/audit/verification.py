@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain import errors
 from odfchain.audit.chain_checks import Run
-from odfchain.audit.dataset_checks import VerifyOptions, examine, is_trusted
+from odfchain.audit.dataset_checks import examine, is_trusted
 from odfchain.audit.input_claims import missing_input
 from odfchain.audit.report import CHECKS, FAULTY, PHYSICAL, PRESENT, REPLAY, Fault, Report
 from odfchain.chain.signed_lines import AUDITS, AttestationLine, SnapshotKind, read_attestations
@@ -47,6 +47,7 @@ from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import VerifyOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles, like
 
 if TYPE_CHECKING:

@@ -424,25 +424,21 @@ def _unmistakable(text: str) -> str:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def resolution_of(who: str | Path | None) -> Resolution | Path:
-    """The resolution: none, `ours`, `theirs`, or a file that is read when its columns are known."""
-    if who is None:
-        return UNDECIDED
-    return Resolution.of_side(str(who)) if who in _SIDES else Path(who)
+def read_resolution(given: str | Path | None, data: pa.Schema, key: Sequence[str]) -> Resolution:
+    """The decisions: none, of a side (`ours`, `theirs`), or of a filled-in file.
 
-
-def read_resolution(given: Resolution | Path, data: pa.Schema, key: Sequence[str]) -> Resolution:
-    """The decisions of a filled-in file; lines without `take` decide nothing, earlier decisions stay.
-
-    `data` are the columns of the data, the key among them.
+    Its lines without `take` decide nothing, earlier decisions stay. `data` are the columns of the data,
+    the key among them.
 
     Raises:
         BadInputError: it is not such a file, or a line cannot be understood; names the line.
         StoreError: it cannot be read.
     """
-    if isinstance(given, Resolution):
-        return given
-    path = given
+    if given is None:
+        return UNDECIDED
+    if given in _SIDES:
+        return Resolution.of_side(str(given))
+    path = Path(given)
     found = read_regular(path, MOST_BYTES, follow=True)
     if found is None:
         raise UsageError(

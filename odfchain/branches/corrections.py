@@ -24,7 +24,7 @@ from pyarrow import types as t
 from odfchain import errors
 from odfchain.branches import row_diff
 from odfchain.branches.branches import BlockGraph
-from odfchain.branches.conflict_file import UNDECIDED, Resolution, check_decided, read_resolution
+from odfchain.branches.conflict_file import check_decided, read_resolution
 from odfchain.branches.foreign_keys import references_of
 from odfchain.branches.key_lookup import rows_of_keys
 from odfchain.branches.merging import MergeMeans, Sides, compute_merge
@@ -42,6 +42,7 @@ from odfchain.workspace.commit import CommitCheck, both
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import MergeMode, MergeRecord
+from odfchain.workspace.options import CorrectOptions, RevertOptions, maybe_time, paths
 from odfchain.workspace.points import is_referenced
 from odfchain.workspace.watermark import ALLOW_FUTURE
 
@@ -364,24 +365,9 @@ _SHOWN_CORRECTIONS = 5
 """Keys that a message names [count]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Corrections:
-    """Requested corrections."""
-
-    files: tuple[Path, ...] = ()
-    """Keys, and the columns to change."""
-    remove: tuple[Path, ...] = ()
-    """Keys whose rows are taken back; other columns are not looked at."""
-    allow_new: bool = False
-    """True if keys that are not recorded are added."""
-    form: str | None = None
-    """One of `correction_files.FORMS`; by default the names of the files say it."""
-    system_time: Timestamp | None = None
-
-
 def correct(
     dataset: DatasetFiles,
-    corrections: Corrections,
+    options: CorrectOptions,
     *,
     bound: Callable[[Timestamp], Timestamp | None] = lambda _: None,
     check: CommitCheck | None = None,
@@ -395,17 +381,17 @@ def correct(
     """
     state = DatasetState.read(dataset.chain)
     wanted = _wanted(dataset, state)
-    files = [read_given(path, wanted, corrections.form) for path in corrections.files]
+    files = [read_given(path, wanted, options.input_format) for path in paths(options.files)]
     gone = [
         GivenRows(given.file, given.rows.select(list(wanted.key)), {})
-        for given in (read_given(path, wanted, corrections.form) for path in corrections.remove)
+        for given in (read_given(path, wanted, options.input_format) for path in paths(options.remove))
     ]
     if not files and not gone:
         raise errors.UsageError("name the files of corrections, or --remove a file of keys")
     check_distinct([*files, *gone], wanted)
-    system_time = state.next_system_time(corrections.system_time)
+    system_time = state.next_system_time(maybe_time(options.system_time))
     _check_future(files, wanted.event_time, bound(system_time))
-    diff = _diff(dataset, state, wanted, files, gone, system_time, allow_new=corrections.allow_new)
+    diff = _diff(dataset, state, wanted, files, gone, system_time, allow_new=options.allow_new)
     with dataset.staging() as staging:
         try:
             recorded = stage_changes(
@@ -528,28 +514,20 @@ def _check_whole(after: pa.Table, files: Sequence[GivenRows], new: Numbers, want
 # present one. The merge record has the mode `revert` and is no edge of the graph of blocks (RFC-036).
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevertRequest:
-    """The block to be reverted, and options."""
-
-    block: Multihash
-    resolve: Resolution | Path = UNDECIDED
-    message: str = ""
-    system_time: Timestamp | None = None
-
-
-def revert(dataset: DatasetFiles, request: RevertRequest, means: MergeMeans) -> ChangeOutcome:
+def revert(
+    dataset: DatasetFiles, block: Multihash, options: RevertOptions, means: MergeMeans
+) -> ChangeOutcome:
     """Commit the inverse of a block's changes on the reference that the dataset is opened on.
 
     Nothing is committed where all that it changed is as it was before.
     """
     state = DatasetState.read(dataset.chain)
-    before = _before(dataset, state, request.block)
+    before = _before(dataset, state, block)
     graph = BlockGraph(dataset)
-    asked = MergeInput.between(graph, (request.block,), state.head, before)
+    asked = MergeInput.between(graph, (block,), state.head, before)
     sides = Sides.of(graph, asked)
-    resolution = read_resolution(request.resolve, sides.columns.data, sides.key)
-    system_time = state.next_system_time(request.system_time)
+    resolution = read_resolution(options.resolve, sides.columns.data, sides.key)
+    system_time = state.next_system_time(maybe_time(options.system_time))
     with dataset.staging() as staging:
         computed, lines = compute_merge(sides, resolution, means, staging)
         how, conflicts = check_decided(lines, resolution, sides.key).recorded
@@ -566,7 +544,7 @@ def revert(dataset: DatasetFiles, request: RevertRequest, means: MergeMeans) -> 
             resolution=how,
             conflicts=conflicts,
             references=references,
-            message=request.message,
+            message=options.message,
         )
         recorded = stage_changes(
             dataset, state, facts, staging=staging, system_time=system_time, record=record,

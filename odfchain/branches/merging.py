@@ -68,6 +68,7 @@ from odfchain.workspace.merge_record import (
     is_merge_state,
     understood_record,
 )
+from odfchain.workspace.options import MergeOptions
 from odfchain.workspace.points import OnBranch, opened_at
 
 # Requests, plans and results of merges.
@@ -83,19 +84,14 @@ class MergeStatus(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRequest:
-    """A requested merge: source, target and options."""
+    """A requested merge."""
 
     target: DatasetFiles
     """The dataset on the reference that is merged into."""
     source_ref: str
     source: Multihash | None = None
     """A block of that reference; default is the newest one."""
-    resolve: Resolution | Path = UNDECIDED
-    by_row: bool = False
-    """Without merging cells: two different rows of one key conflict."""
-    fast_forward: bool = False
-    with_metadata: bool = False
-    message: str = ""
+    options: MergeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -637,7 +633,7 @@ class _Merge:
             source=self._source,
             bases=sides.asked.bases,
             key=sides.key,
-            by_row=request.by_row,
+            by_row=request.options.by_row,
             changes=changes,
             conflicts=lines,
             events=tuple(others),
@@ -652,7 +648,7 @@ class _Merge:
             gained = np.ones(rows.num_rows, dtype=bool)
             changes = rows_changed(rows.select(range(1, rows.num_columns)), gained)
             return changes, lines_schema(()).empty_table()
-        computed, lines = compute_merge(sides, UNDECIDED, means, folder, by_row=self.request.by_row)
+        computed, lines = compute_merge(sides, UNDECIDED, means, folder, by_row=self.request.options.by_row)
         rows = computed.rows()
         data = rows.select(range(1, rows.num_columns))
         return changes_of(net_of(rows.column(0).to_numpy(), data, sides.key)), lines
@@ -664,12 +660,12 @@ class _Merge:
         if self._is_merged:
             return
         means.verified(request.target, self._source)
-        if request.fast_forward:
+        if request.options.fast_forward:
             self._check_fast_forward()
             self._outcome = dataclasses.replace(self._outcome, status=MergeStatus.FAST_FORWARDED)
             return
         others, left_out = self._others(), list[str]()
-        if request.with_metadata:
+        if request.options.with_metadata:
             refuse_changed(others, target, self._bases)
             self._events = tuple(others)
         elif others:
@@ -694,8 +690,8 @@ class _Merge:
             UNDECIDED,
         )
         if sides.key:
-            resolution = read_resolution(request.resolve, sides.columns.data, sides.key)
-            computed, lines = compute_merge(sides, resolution, means, folder, by_row=request.by_row)
+            resolution = read_resolution(request.options.resolve, sides.columns.data, sides.key)
+            computed, lines = compute_merge(sides, resolution, means, folder, by_row=request.options.by_row)
             batches = computed.batches()
         else:
             batches = appended_batches(sides.asked, sides.intervals(means.trusted), sides.columns)
@@ -714,7 +710,7 @@ class _Merge:
                 hint="merge without --ff",
             )
         others = other_events(target, _state_at(graph, self._source), target.head, [target])
-        if others and not request.with_metadata:
+        if others and not request.options.with_metadata:
             raise IngestError(
                 f"{ref} says more than data: {listed(others)}",
                 hint="if that is to be in force, run again with --with-metadata; or merge without --ff",
@@ -751,10 +747,10 @@ class _Merge:
             source_ref=self.request.source_ref,
             target=self._target.head,
             resolution=how,
-            granularity=Granularity.ROW if self.request.by_row else Granularity.CELL,
+            granularity=Granularity.ROW if self.request.options.by_row else Granularity.CELL,
             conflicts=conflicts,
             references=references,
-            message=self.request.message,
+            message=self.request.options.message,
         )
         time = self._target.next_system_time(self._time)
         recorded = stage_changes(

@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.api.branching import merge_branches, on_branch
-from odfchain.api.options import CommitKeywords, MergeKeywords
+from odfchain.api.branching import Merge, merge_branches, on_branch
 from odfchain.api.snapshots import drift_between
 from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, report_error, say, silence_libraries
 from odfchain.cli.parameters import (
     BRANCH,
     BREAK_REFERENCES,
+    COMMITTING,
     DATASET,
     DATASET_AT,
     DATASETS,
     argument,
     command,
     formats,
-    keyword,
     keywords,
     option,
 )
@@ -34,16 +33,14 @@ from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.rows import TABLE_ROWS, numeric_columns, python_values, reader_stays, write_rows
 from odfchain.errors import MergeConflictError, OdfchainError, UsageError
 from odfchain.text import counted, printable
+from odfchain.workspace.options import CorrectOptions, MergeOptions, RevertOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfchain import Timestamp
     from odfchain.results import ChangeOutcome, Diff, Drift, DriftLine, MergeOutcome
 
 
-_FORCE = option("Write to the head also where the dataset is a copy.")
-_RESOLVE = option("Decide conflicts: ours, theirs, or a file of --conflicts, filled in.", "WHO")
 _CONFLICTS = option(
     "Write the conflicts to this .csv or .ndjson file.", type=click.Path(path_type=Path, dir_okay=False)
 )
@@ -131,17 +128,16 @@ def branch_rename(
 def correct_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
     files: tuple[Path, ...] = argument(metavar="FILE…"),
-    remove: tuple[Path, ...] = option(
-        "Retract the rows whose keys a file lists; can be given more than once.", "FILE"
+    chosen: dict[str, Any] = keywords(
+        CorrectOptions,
+        "remove",
+        "allow_new",
+        "input_format",
+        "allow_future",
+        *COMMITTING,
+        "force",
+        "system_time",
     ),
-    allow_new: bool = option("Add the rows whose keys are not recorded yet."),
-    input_format: str | None = option(
-        "Format of the files, where their names do not say it.", choices=["csv", "ndjson", "parquet"]
-    ),
-    allow_future: bool = option("Accept event times far in the future."),
-    committing: CommitKeywords = keywords(CommitKeywords),
-    force: bool = _FORCE,
-    system_time: Timestamp | None = keyword(MergeKeywords, "system_time"),
     output: str = formats(),
 ) -> None:
     """Change some columns of some rows of a root dataset.
@@ -154,14 +150,11 @@ def correct_command(
     Correct a branch, look at it with `diff`, and `merge` it. Values that equal the recorded ones are no
     change.
     """
-    if not files and not remove:
+    if not files and not chosen.get("remove"):
         raise UsageError("name the files of corrections, or --remove a file of keys")
     with open_workspace() as workspace, TerminalProgress() as progress:
         target = on_branch(workspace, dataset)
-        outcome = target.correct(
-            files, remove=remove, allow_new=allow_new, input_format=input_format, allow_future=allow_future,
-            force=force, system_time=system_time, progress=progress, **committing,
-        )  # fmt: skip
+        outcome = target.correct(files, progress=progress, **chosen)
         progress.stop()
     print_changes(target.label, outcome, output)
 
@@ -214,15 +207,18 @@ def merge_command(
     into: str = option(
         "Merge into this branch, not the head.", "BRANCH", type=BRANCH, default="head", show_default=False
     ),
-    dry_run: bool = option("Only say what would be done."),
-    ff: bool = option("Move to the branch's block instead, where that is ahead."),
-    rows: bool = option("Merge no cells: other rows of one key conflict."),
-    resolve: str | None = _RESOLVE,
     conflicts: Path | None = _CONFLICTS,
-    with_metadata: bool = option("Take over the branch's metadata, too."),
-    message: str = option("Why; recorded with the merge.", "TEXT", default=""),
-    committing: CommitKeywords = keywords(CommitKeywords),
-    force: bool = option("Merge into the head of a copy, and go another way from there."),
+    chosen: dict[str, Any] = keywords(
+        MergeOptions,
+        "dry_run",
+        "fast_forward",
+        "by_row",
+        "resolve",
+        "with_metadata",
+        "message",
+        *COMMITTING,
+        "force",
+    ),
     output: str = formats(),
 ) -> None:
     """Merge a branch into the head, or into another branch.
@@ -232,18 +228,14 @@ def merge_command(
 
     Several datasets that have a branch of this name are all computed before the first is changed.
     """
-    check_conflict_options(resolve, conflicts)
+    check_conflict_options(chosen.get("resolve"), conflicts)
     if conflicts is not None and len(datasets) > 1:
         raise UsageError("--conflicts writes the conflicts of one dataset: merge them one by one")
     silence_libraries()
     with open_workspace() as workspace, TerminalProgress() as progress:
         targets = [on_branch(workspace, f"{name}@{into}") for name in datasets]
         with conflicts_shown(conflicts, output, progress):
-            done = merge_branches(
-                targets, branch, resolve=resolve, by_row=rows, fast_forward=ff, dry_run=dry_run,
-                with_metadata=with_metadata, message=message, force=force, progress=progress,
-                committing=committing,
-            )  # fmt: skip
+            done = merge_branches(targets, Merge(branch, progress=progress, **chosen))
         progress.stop()
         for note in [note for outcome in done for note in outcome.notes]:
             say(f"note: {note}")
@@ -252,7 +244,7 @@ def merge_command(
             screen.print_records(records, list(records[0]), output)
             return
         for outcome in done:
-            screen.echo(outcome.described(dry_run=dry_run, named=len(done) > 1))
+            screen.echo(outcome.described(dry_run=chosen.get("dry_run", False), named=len(done) > 1))
 
 
 def _merge_row(outcome: MergeOutcome) -> dict[str, Any]:
@@ -273,12 +265,10 @@ def _merge_row(outcome: MergeOutcome) -> dict[str, Any]:
 def revert_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
     block: str = argument(),
-    resolve: str | None = _RESOLVE,
     conflicts: Path | None = _CONFLICTS,
-    message: str = option("Why; recorded with the block.", "TEXT", default=""),
-    committing: CommitKeywords = keywords(CommitKeywords),
-    force: bool = _FORCE,
-    system_time: Timestamp | None = keyword(MergeKeywords, "system_time"),
+    chosen: dict[str, Any] = keywords(
+        RevertOptions, "resolve", "message", *COMMITTING, "force", "system_time"
+    ),
     output: str = formats(),
 ) -> None:
     """Take the changes of BLOCK, its hash or sequence number, back.
@@ -287,15 +277,12 @@ def revert_command(
     again since then conflicts, as in `merge`: ours is what is there now, theirs what was there before BLOCK.
     Then nothing is recorded, the conflicts are printed, and the command ends with code 5.
     """
-    check_conflict_options(resolve, conflicts)
+    check_conflict_options(chosen.get("resolve"), conflicts)
     silence_libraries()
     with open_workspace() as workspace, TerminalProgress() as progress:
         target = on_branch(workspace, dataset)
         with conflicts_shown(conflicts, output, progress):
-            outcome = target.revert(
-                block, resolve=resolve, message=message, force=force, system_time=system_time,
-                progress=progress, **committing,
-            )  # fmt: skip
+            outcome = target.revert(block, progress=progress, **chosen)
         progress.stop()
     print_changes(target.label, outcome, output)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branching import at_point, on_branch
-from odfchain.api.options import VerifyKeywords
 from odfchain.cli import screen
 from odfchain.cli.context import INTEGRITY_FAULT, UNCHECKED, confirm, open_workspace, say, silence_libraries
 from odfchain.cli.parameters import (
@@ -30,6 +29,7 @@ from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.errors import SignatureError, StoreError, UsageError
 from odfchain.odf.identity import encode_base16
 from odfchain.storage import fsio
+from odfchain.workspace.options import VerifyOptions
 
 if TYPE_CHECKING:
     from odfchain import DatasetId, Workspace
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @command("verify")
 def verify_command(
     datasets: tuple[str, ...] = argument(DATASET_AT, metavar="[DATASET[@POINT]]…"),
-    checks: VerifyKeywords = keywords(VerifyKeywords),
+    checks: dict[str, Any] = keywords(VerifyOptions),
     integrity: bool = option("Compute nothing again (the default)."),
     remote: str | None = option(
         "Verify a dataset elsewhere; it does not become one of this workspace.", "URL"
@@ -82,7 +82,7 @@ def verify_command(
     return _exit_code(reports)
 
 
-def _check_replay(checks: VerifyKeywords, *, integrity: bool) -> None:
+def _check_replay(checks: dict[str, Any], *, integrity: bool) -> None:
     if checks.get("replay") and integrity:
         raise UsageError("--integrity and --replay exclude each other")
     if checks.get("replay"):
@@ -122,8 +122,8 @@ def attest_command(
     ),
     report_file: Path | None = option("Write the report here, too.", "--report"),
     faulty: bool = option("Sign the outcome also when there are faults."),
-    checks: VerifyKeywords = keywords(
-        VerifyKeywords, "replay", "recursive", "require_signature", "profiles", "trusted_by", "jobs"
+    checks: dict[str, Any] = keywords(
+        VerifyOptions, "replay", "recursive", "require_signature", "profiles", "trusted_by", "jobs"
     ),
     integrity: bool = option("Compute nothing again (the default)."),
     output: str = formats("table", "json", "jws"),

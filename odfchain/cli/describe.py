@@ -12,9 +12,19 @@ import click
 from odfchain import errors
 from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, report_error, say
-from odfchain.cli.parameters import DATASET, DATASET_AT, argument, command, formats, key_values, option
+from odfchain.cli.parameters import (
+    DATASET,
+    DATASET_AT,
+    argument,
+    command,
+    formats,
+    key_values,
+    keywords,
+    option,
+)
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.text import counted, one_line, printable
+from odfchain.workspace.options import ProfileOptions
 
 if TYPE_CHECKING:
     from odfchain import Manifest, Profile, Workspace
@@ -196,12 +206,7 @@ def inspect_slices(
 @command("profile")
 def profile_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    stage: str | None = option("Where in a pipeline it is: raw, cleaned, featurized, …", "TEXT"),
-    describe: str | None = option("What changed since the parent, in your words.", "TEXT"),
-    tags: tuple[str, ...] = option("A label of yours; can be repeated.", "--tag", "KEY=VALUE"),
-    hide: tuple[str, ...] = option("Say only counts of this column; can be repeated.", "COLUMN"),
-    near_duplicates: bool = option("Look for them among any number of rows, not up to 262,144 only."),
-    no_languages: bool = option("Do not tell the languages of texts."),
+    chosen: dict[str, Any] = keywords(ProfileOptions),
     write: bool = option("Store it with the dataset, signed where the dataset's key is here."),
     key: Path | None = option("Store it, signed with the key in a file.", "FILE"),
     output: str = formats("table", "json", "html"),
@@ -215,17 +220,13 @@ def profile_command(
     from odfchain.api.branching import at_point
     from odfchain.chain.statements import read_key_file
 
-    labels = dict(_label(tag) for tag in tags)
+    chosen["tags"] = dict(map(_label, chosen.get("tags", ())))
     with open_workspace() as workspace, TerminalProgress() as progress:
         opened = at_point(workspace, dataset)
         signer = None if key is None else read_key_file(key).dataset_id
         # as the dataset itself, or as an auditor
         created_by = None if signer is None else str(signer if signer == opened.id else signer.as_did_key())
-        found = opened.profile(
-            stage=stage, description=describe, tags=labels, hide=hide,
-            near_duplicates=near_duplicates, languages=not no_languages, created_by=created_by,
-            progress=progress,
-        )  # fmt: skip
+        found = opened.profile(created_by=created_by, progress=progress, **chosen)
         written = opened.write_profile(found, key=key) if write or key is not None else None
     if written is not None:
         signed = " and signed" if written.published else ", not signed: its key is not here"

@@ -18,6 +18,7 @@ from odfchain.cli.parameters import (
     argument,
     command,
     formats,
+    keywords,
     one_of,
     option,
     token_for,
@@ -26,6 +27,7 @@ from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json, echo_lines, human_size, print_records
 from odfchain.errors import BrokenChainError, OdfchainError, UsageError
 from odfchain.text import counted
+from odfchain.workspace.options import GcOptions
 
 if TYPE_CHECKING:
     from odfchain import BatchLimits, Dataset, Multihash, Workspace
@@ -410,14 +412,7 @@ def _print_soft(plan: SoftPlan, status: str, made: str | None, output: str) -> N
 @command("gc")
 def gc_command(
     datasets: tuple[str, ...] = argument(DATASET),
-    dry_run: bool = DRY_RUN,
-    grace: float = option(
-        "Keep what was written or used in this time; at least 10m, of datasets in a store 1h.", default="24h"
-    ),
-    drop_refs: bool = option(
-        "Give up heads that were overwritten, reset or compacted before the grace period."
-    ),
-    break_references: bool = BREAK_REFERENCES,
+    chosen: dict[str, Any] = keywords(GcOptions),
     output: str = formats(),
 ) -> int:
     """Remove what no reference of a dataset needs any more, and what interrupted commands left.
@@ -431,16 +426,15 @@ def gc_command(
     found: list[Collected] = []
     for dataset in _named_or_all(workspace, datasets):
         try:
-            chosen = {"drop_refs": drop_refs, "break_references": break_references}
-            found.append(dataset.gc(grace=grace, dry_run=dry_run, **chosen))
+            found.append(dataset.gc(**chosen))
         except UsageError:
             raise
         except OdfchainError as error:  # one damaged dataset must not keep the others from being cleared
             report_error(error)
             code = code or error.exit_code
     if not datasets:
-        found += workspace.gc([], grace=grace, drop_refs=drop_refs, dry_run=dry_run)
-    _print_gc(found, output, dry_run=dry_run)
+        found += workspace.gc([], **chosen)
+    _print_gc(found, output, dry_run=chosen.get("dry_run", False))
     return code
 
 

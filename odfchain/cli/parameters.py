@@ -74,6 +74,7 @@ TOKEN = NameParam("token", lambda workspace, *_: (token.name for token in worksp
 REPOSITORY = NameParam("repository", lambda workspace, *_: (r.name for r in workspace.repositories.list()))
 
 
+_SEVERAL = {"tuple", "Iterable", "Mapping", "Sequence", "Collection"}
 _LONGEST_MS = 36_525 * 86_400_000
 
 
@@ -215,9 +216,8 @@ def keywords(verb: type, *names: str) -> Any:
 
     def made(*_: str) -> list[click.Parameter]:
         hints = get_type_hints(verb, include_extras=True)
-        return [
-            _keyword(name, hints[name]) for name in names or hints if hasattr(hints[name], "__metadata__")
-        ]
+        shown = [name for name in names or hints if hasattr(hints[name], "__metadata__")]
+        return [_keyword(name, hints[name], getattr(verb, name, None)) for name in shown]
 
     return _Declared(made, is_group=True)
 
@@ -227,10 +227,14 @@ def keyword(verb: type, name: str) -> Any:
     return _Declared(lambda *_: [_keyword(name, get_type_hints(verb, include_extras=True)[name])])
 
 
-def _keyword(name: str, declared: Any) -> click.Option:
+def _keyword(name: str, declared: Any, default: object = None) -> click.Option:
     kind, *said = get_args(declared)
     text, *shape = [each for each in said if isinstance(each, str)]
-    how = next((each for each in said if isinstance(each, dict)), {})
+    how = next((dict(each) for each in said if isinstance(each, dict)), {})
+    if default is True:
+        how["flag_value"] = False
+    elif default and isinstance(default, int):
+        how.setdefault("default", default)
     return _option(name, str(kind), text, shape, how)
 
 
@@ -249,7 +253,7 @@ def _option(name: str, kind: str, text: str, shape: Sequence[str], how: Mapping[
         how["type"] = next((known for word, known in kinds.items() if word in words), None)
     elif how["type"] == "size":
         how["type"] = SizeParam()
-    if "tuple" in words:
+    if not _SEVERAL.isdisjoint(words):
         how["multiple"] = True
     how.setdefault("show_default", how.get("default") not in (None, ""))
     metavar = next((each for each in shape if not each.startswith("-")), None)

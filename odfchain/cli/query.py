@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain import errors
-from odfchain.api.options import QueryKeywords, maybe_time
+from odfchain.api.options import QueryKeywords
 from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET_AT, argument, command, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
@@ -37,6 +37,7 @@ from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.odf.schema import parse_ddl
 from odfchain.spark.known_errors import known_error
 from odfchain.text import counted, first_line, one_line, printable
+from odfchain.workspace.options import ExportOptions, maybe_time
 from odfchain.workspace.points import parse_time
 
 if TYPE_CHECKING:
@@ -216,7 +217,6 @@ def _text(data: bytes, source: str) -> str:
 
 _FORMATS = ("csv", "parquet", "ndjson")
 _TABLES = ("lode", "delta", "iceberg")
-_KINDS = ("records", "state")
 
 
 @command("export")
@@ -233,11 +233,7 @@ def export_command(
     records_per_file: int | None = option("The most records of a file in --output-dir.", "N", least=1),
     table: str | None = option("Write a table, or a Lode store, with --to.", "--format", choices=_TABLES),
     target: str | None = option("The folder of the table or store: a path, or a URL of file.", "--to", "URL"),
-    which: str | None = option(
-        "What a table has: records (usual), or those in force.", "--rows", choices=_KINDS
-    ),
-    catalog: str | None = option("Register an Iceberg table in this catalog of PyIceberg's.", "NAME"),
-    force: bool = option("Start an export anew that cannot be continued."),
+    chosen: dict[str, Any] = keywords(ExportOptions),
 ) -> None:
     """Export the records of a dataset, in order of offset, system columns included.
 
@@ -257,9 +253,9 @@ def export_command(
             raise errors.UsageError(
                 "--format writes a table, not files", hint="for the state say --rows state"
             )
-        _export_table(dataset, table, target, rows=which or _KINDS[0], catalog=catalog, force=force)
+        _export_table(dataset, table, target, chosen)
         return
-    if which or catalog or force:
+    if chosen:
         raise errors.UsageError(
             "--rows, --catalog and --force are for tables", hint="give --format and --to, too"
         )
@@ -274,29 +270,27 @@ def export_command(
     began = time.perf_counter()
     workspace = open_workspace()
     named = named_format(file)
-    chosen = output or (named if named in _FORMATS else _FORMATS[0])
+    form = output or (named if named in _FORMATS else _FORMATS[0])
     if folder is None:
-        format_of(chosen, file)  # says which ones no terminal gets
+        format_of(form, file)  # says which ones no terminal gets
     from odfchain.api.scan import exported
 
     result = exported(workspace, dataset, state=state)
     if folder is None:
-        show_answer(result, chosen, file, began=began, most=0)
+        show_answer(result, form, file, began=began, most=0)
     else:
         rows = Counted(result)
-        count = _write_folder(rows, chosen, folder, records_per_file)
+        count = _write_folder(rows, form, folder, records_per_file)
         say_read(result, f"{counted(rows.rows, 'row')} in {counted(count, 'file')}", began)
 
 
-def _export_table(
-    dataset: str, table: str, target: str, *, rows: str, catalog: str | None, force: bool
-) -> None:
+def _export_table(dataset: str, table: str, target: str, chosen: dict[str, Any]) -> None:
     from odfchain.api.branching import at_point
 
     began = time.perf_counter()
     with open_workspace() as workspace, TerminalProgress() as progress:
         opened = at_point(workspace, dataset)
-        done = opened.export(table, target, rows=rows, catalog=catalog, force=force, progress=progress)
+        done = opened.export(table, target, progress=progress, **chosen)
     new = f"{counted(done.versions, 'version')}, {counted(done.files, 'file')}, {human_size(done.size)}"
     copied = f" ({done.copies:,} copied)" if done.copies else ""
     what = f"{new}{copied}" if done.versions else "already exported"

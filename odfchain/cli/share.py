@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain import errors
-from odfchain.api.options import PeerKeywords, ServeKeywords, signature_policy
+from odfchain.api.options import ServeKeywords, signature_policy
 from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, options, report_error, say
 from odfchain.cli.parameters import (
@@ -19,7 +19,6 @@ from odfchain.cli.parameters import (
     argument,
     command,
     formats,
-    keyword,
     keywords,
     one_of,
     option,
@@ -27,6 +26,7 @@ from odfchain.cli.parameters import (
 )
 from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
 from odfchain.limits import HOST, PORT
+from odfchain.workspace.options import PushOptions
 
 if TYPE_CHECKING:
     from odfchain import SignaturePolicy, Workspace
@@ -94,14 +94,11 @@ def push_command(
     url: str | None = option("Where the dataset is to be, such as file:///srv/datasets/name.", "--to", "URL"),
     everything: bool = option("Push every dataset; without --to those pushed before.", "-a", "--all"),
     recursive: bool = option("Push what the datasets come from first.", "-r"),
-    force: bool = option("Replace blocks of the destination that are not here."),
     dry_run: bool = option("Say what would be sent; nothing is written."),
-    no_create: bool = option("Only update a dataset that is at the destination already."),
-    no_merged: bool = option("Leave out what was merged: its merges cannot be checked."),
+    chosen: dict[str, Any] = keywords(PushOptions),
     visibility: str = option(
         "Who may see a dataset that is made at a node.", choices=["private", "public"], default="private"
     ),
-    parallel: int | None = keyword(PeerKeywords, "parallel"),
     output: str = formats(),
 ) -> int:
     """Send datasets to a folder or object store, from where any web server can publish them, or to a node.
@@ -124,18 +121,15 @@ def push_command(
         if not targets:
             say("no dataset was pushed before; `odfchain push --all --to REPOSITORY` pushes all")
             return 0
-        shared: Any = {"force": force, "create": not no_create, "merged": not no_merged, "token": token}
-        public = visibility == "public"
+        chosen |= {"token": token, "public": visibility == "public"}
         with TerminalProgress() as progress:
 
             def send(each: PushTarget) -> dict[str, Any]:
                 if dry_run:
-                    plan = each.dataset.plan_push(each.to, **shared)
+                    plan = each.dataset.plan_push(each.to, **chosen)
                     status = "up to date" if plan.up_to_date else "would be pushed"
                     return _row(str(each), plan, status)
-                outcome = each.dataset.push(
-                    each.to, public=public, parallel=parallel, progress=TransferProgress(progress), **shared
-                )
+                outcome = each.dataset.push(each.to, progress=TransferProgress(progress), **chosen)
                 _remark(outcome, progress, f"{each}: " if len(targets) > 1 else "")
                 return _row(str(each), outcome.plan, _status(outcome), str(outcome.signature))
 

@@ -44,30 +44,13 @@ from odfchain.storage.template import public_name
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import ProfileOptions
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
 
 _KINDS = {"FetchStepUrl": "http", "FetchStepFilesGlob": "file", "FetchStepContainer": "container"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileOptions:
-    """Options of a profile."""
-
-    stage: str | None = None
-    """`raw`, `cleaned`, `featurized`, …; roots are `raw` unless it is said."""
-    description: str | None = None
-    """Changes since the parent."""
-    tags: Mapping[str, str] = field(default_factory=dict)
-    hidden: tuple[str, ...] = ()
-    """Columns of which only counts are published."""
-    created_by: str | None = None
-    near_duplicates: bool = False
-    """Look for them among any number of rows, not only where there are few enough."""
-    languages: bool = True
-    """Tell the languages of texts, where the library is installed (`odfchain[languages]`)."""
 
 
 def profile_of(
@@ -83,7 +66,7 @@ def profile_of(
     # the engine is used only for states that are too large for this process
     options = options or ProfileOptions()
     schema = profiled_columns(state)
-    for name in options.hidden:
+    for name in options.hide:
         if name not in schema.names:
             raise UsageError(f"--hide {one_line(name)}: the dataset has no such column")
     if totals is None:
@@ -104,7 +87,7 @@ def facts_of(dataset: DatasetFiles, state: DatasetState, options: ProfileOptions
         records=state.record_count,
         slices=[ref.slice.physical_hash for ref in state.slices()],
         descriptive=_descriptive(dataset, state, options),
-        hidden=tuple(sorted(options.hidden)),
+        hidden=tuple(sorted(options.hide)),
         languages=library() if options.languages else None,
         declared=_nullable(state),
     )
@@ -132,7 +115,7 @@ def _descriptive(dataset: DatasetFiles, state: DatasetState, options: ProfileOpt
         "dataset_path": _path_of(source) or f"odf:{dataset.id}",
         "source_type": _type_of(source),
         "description": (info.description if info is not None else None) or "",
-        "tags": dict(options.tags),
+        "tags": dict(options.tags or {}),
         "pipeline_stage": options.stage or ("raw" if state.transform is None else ""),
         "transform_description": changes if options.description is None else options.description,
     }

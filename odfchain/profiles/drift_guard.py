@@ -22,13 +22,7 @@ from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import schema_of_event, slice_schema
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import Multihash
-from odfchain.profiles.document import (
-    ProfileOptions,
-    facts_of,
-    nullable_columns,
-    profile_document,
-    profile_of,
-)
+from odfchain.profiles.document import facts_of, nullable_columns, profile_document, profile_of
 from odfchain.profiles.drift import DriftLine, DriftPolicy, compare_profiles
 from odfchain.profiles.published import drop_part, keep_profile, kept_profile, publish
 from odfchain.profiles.state_totals import ProfiledSlice, state_slices, totals_of_slices, without_system
@@ -38,6 +32,7 @@ from odfchain.text import one_line
 from odfchain.workspace.commit import AfterCommit, StagedFile, slice_path
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import ProfileOptions
 
 _NAMED = 3
 """Breaches that a message names."""

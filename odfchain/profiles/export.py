@@ -38,6 +38,7 @@ from odfchain.storage.locations import Location, scheme_of
 from odfchain.text import counted, one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
+from odfchain.workspace.options import ExportOptions
 from odfchain.workspace.read_slices import KeptFooters, columns_of, verified_slice
 
 if TYPE_CHECKING:
@@ -47,18 +48,6 @@ if TYPE_CHECKING:
 RECORDS, STATE = "records", "state"
 LODE = "lode"
 FORMATS = (LODE, *TableFormat)
-
-
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """Options of an export."""
-
-    rows: str = RECORDS
-    """All records, or those in force."""
-    catalog: str | None = None
-    """Of PyIceberg's configuration; None is one in the folder."""
-    force: bool = False
-    """An export that cannot be continued is made anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,26 +42,9 @@ from odfchain.transfer.slice_files import DataObject, absent, objects_of, store_
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.sync import Sync, not_ahead, refuse_another
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.options import PushOptions
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushOptions:
-    """How to push."""
-
-    create: bool = True
-    """Make the dataset at the destination when there is none."""
-    force: bool = False
-    """Overwrite what the destination has and the source has not."""
-    parallel: int = SHARING.parallel
-    """Objects that are sent at the same time [count]."""
-    merged: bool = True
-    """Send what was merged, too, as far as it is here."""
-    trusted: tuple[Did, ...] = ()
-    """Auditors whose attestations come first where there is no room for all."""
-    public: bool = False
-    """True if a dataset that a push makes at a node is readable by everybody."""
 
 
 _OPTIONS = PushOptions()
@@ -139,13 +122,15 @@ def push_dataset(
     peer: Store,
     options: PushOptions = _OPTIONS,
     progress: Progress = SILENT,
+    trusted: Sequence[Did] = (),
 ) -> PushOutcome:
     """Make the destination's chain the same as the local one; readers there see all of it or nothing.
 
-    Every file is hashed before it is sent. What the destination has already is not sent again.
+    Every file is hashed before it is sent. What the destination has already is not sent again. Attestations
+    of `trusted` auditors come first where there is no room for all.
     """
     kind = _Push if peer.transport.takes_files else _PushToNode
-    return kind(dataset, peer, options, progress).run()
+    return kind(dataset, peer, options, progress, trusted).run()
 
 
 @dataclass(frozen=True)
@@ -154,6 +139,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
     peer: Store
     options: PushOptions
     progress: Progress
+    trusted: Sequence[Did] = ()
 
     def plan(self) -> PushPlan:
         dataset, peer, options = self.dataset, self.peer, self.options
@@ -246,7 +232,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
             if self.peer.contains(key):
                 there.add(key)
 
-        _in_parallel(look, wanted, self.options.parallel)
+        _in_parallel(look, wanted, self.options.at_once)
         missing = [found for key, found in wanted.items() if key not in there]
         for item in missing:
             # a partial copy can be pushed on where the destination has the rest
@@ -266,7 +252,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
     def carry_objects(self, plan: PushPlan) -> None:
         if plan.objects:
             self.progress.phase(f"Sending {self.dataset.alias}", plan.bytes)
-            _in_parallel(lambda item: self._put(item.key, self.progress), plan.objects, self.options.parallel)
+            _in_parallel(lambda item: self._put(item.key, self.progress), plan.objects, self.options.at_once)
 
     def carry_blocks(self, plan: PushPlan) -> None:
         self.progress.phase(f"Sending blocks of {self.dataset.alias}", len(plan.merged) + len(plan.blocks))
@@ -277,7 +263,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
 
         for name in plan.merged:
             send_block(name)
-        _in_parallel(send_block, plan.blocks, self.options.parallel)
+        _in_parallel(send_block, plan.blocks, self.options.at_once)
 
     def move(self, plan: PushPlan) -> None:
         if plan.old_head != plan.new_head:
@@ -298,8 +284,8 @@ class _Push(Sync[PushPlan, PushOutcome]):
             self.progress.note(f"the {what} was not written: {error}")
 
     def finish(self, plan: PushPlan) -> PushOutcome:
-        sent = send_objects(self.dataset, self.peer, parallel=self.options.parallel)
-        signed = push_statements(self.dataset, self.peer, plan.new_head, self.options.trusted)
+        sent = send_objects(self.dataset, self.peer, parallel=self.options.at_once)
+        signed = push_statements(self.dataset, self.peer, plan.new_head, self.trusted)
         return PushOutcome(
             plan=plan,
             caveat=None if plan.up_to_date else self.peer.transport.caveat,
@@ -325,7 +311,7 @@ class _PushToNode(_Push):
 
         dataset, node = self.dataset, self.peer.transport
         assert isinstance(node, NodeTransport)  # noqa: S101 - the one that takes no files
-        node.parallel = self.options.parallel
+        node.parallel = self.options.at_once
         self.progress.phase(f"Sending {dataset.alias}", len(plan.blocks))
         node.send(
             Shipment(
@@ -385,7 +371,7 @@ def push(
     trusted = tuple(parse_did(text) for text in sharing.workspace.config.audit.trusted_auditors)
 
     def run(peer: Store, options: PushOptions) -> PushOutcome:
-        return push_dataset(dataset, peer, replace(options, trusted=trusted), progress)
+        return push_dataset(dataset, peer, options, progress, trusted)
 
     outcome, remember = _at_destination(sharing, dataset, target, options, token, run)
     if dataset.ref == HEAD:
@@ -419,9 +405,10 @@ def _at_destination(
     token: str | None,
     run: Callable[[Store, PushOptions], _T],
 ) -> tuple[_T, str]:
-    options = given or PushOptions(parallel=sharing.config.parallel)
+    options = given or PushOptions()
+    options = replace(options, parallel=options.parallel or sharing.config.parallel)
     url, remember = sharing.destination(dataset, target)
-    chosen = sharing.peer_options(token if target else None, options.parallel)
+    chosen = sharing.peer_options(token if target else None, options.at_once)
 
     def at(url: PeerUrl, options: PushOptions) -> _T:
         with closing(open_writable(url, chosen)) as peer:

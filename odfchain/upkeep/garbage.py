@@ -45,6 +45,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.declared_constraints import ForeignKey
 from odfchain.workspace.merge_record import forget_gone, merged_names, understood_record
+from odfchain.workspace.options import GcOptions
 from odfchain.workspace.points import OVERWRITTEN, branch_names, lock_path, ref_names, refs_of
 from odfchain.workspace.read_slices import drop_footers
 from odfchain.workspace.shared_store import Garbage
@@ -347,37 +348,8 @@ def _inputs(state: DatasetState) -> Iterator[DatasetId]:
             yield from (item.dataset_id for item in event.query_inputs)
 
 
-GRACE = 24 * 3600.0
-"""How long what is not needed stays [s] when nothing else is said."""
-
-SHORTEST_GRACE = 600.0
-"""The shortest grace period [s]: far longer than from storing the first object of a transaction to moving the
-head, which is what it has to cover."""
-
 _TITLES = {kind: "slices" if kind is ObjectKind.DATA else kind.value for kind in ObjectKind}
 _TEMP_FOLDERS = (*(kind.value for kind in ObjectKind), "refs", "info", "attestations")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GcOptions:
-    """How to collect garbage."""
-
-    grace: float = GRACE
-    """Objects used in this time stay [s]."""
-    drop_refs: bool = False
-    """Give up heads that were overwritten or reset before the grace period."""
-    dry_run: bool = False
-    """Remove nothing, count what would be removed."""
-    break_references: bool = False
-    """Remove also changes that foreign keys name."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would endanger running transactions."""
-        if not self.grace >= SHORTEST_GRACE:
-            raise errors.UsageError(
-                f"a grace period of {self.grace:g} seconds is too short for what other processes are writing",
-                hint=f"the shortest one is {SHORTEST_GRACE:g} seconds",
-            )
 
 
 _NONE_YOUNG = Garbage("young", 0, 0)

@@ -14,7 +14,7 @@ import pytest
 import odfchain
 from odfchain import Workspace
 from odfchain.audit import chain_checks
-from odfchain.audit.dataset_checks import VerifyOptions, examine
+from odfchain.audit.dataset_checks import examine
 from odfchain.audit.report import (
     BLOCKS,
     CHECKS,
@@ -37,6 +37,7 @@ from odfchain.results import Report
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import VerifyOptions
 from tests.kit.commits import make_seeded
 from tests.kit.long_chains import long_chain
 from tests.kit.recorded_dataset import SCHEMA as COLUMNS

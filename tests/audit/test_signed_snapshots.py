@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.audit.dataset_checks import VerifyOptions, examine
+from odfchain.audit.dataset_checks import examine
 from odfchain.audit.page import render_page
 from odfchain.audit.report import MANIFESTS, PROFILES, Report
 from odfchain.audit.snapshot_checks import _accept_languages, first_difference
@@ -20,11 +20,12 @@ from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, sign_snapshot
 from odfchain.cli.main import main
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import DatasetKey
-from odfchain.profiles.document import ProfileOptions, profile_of
+from odfchain.profiles.document import profile_of
 from odfchain.profiles.manifests import manifest_bytes, manifest_of
 from odfchain.profiles.published import WrittenSnapshot, publish
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import ProfileOptions, VerifyOptions
 from tests.kit.query_datasets import make
 from tests.kit.snapshot_columns import fixture
 
@@ -47,7 +48,7 @@ def manifest_at(cities: DatasetFiles, state: DatasetState, **changes: Any) -> by
 
 def profile_at(cities: DatasetFiles, state: DatasetState, **changes: Any) -> bytes:
     hidden = ("people",) if state.schema is not None else ()
-    options = ProfileOptions(stage="cleaned", hidden=hidden, tags={"of": "people"}, languages=False)
+    options = ProfileOptions(stage="cleaned", hide=hidden, tags={"of": "people"}, languages=False)
     document = profile_of(cities, state, options)
     if isinstance(changes.get("odf"), dict):
         changes["odf"] = document["odf"] | changes["odf"]

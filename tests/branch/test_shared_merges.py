@@ -15,8 +15,9 @@ from odfchain.cli.conformance import DATASET, main
 from odfchain.errors import ObjectCorruptedError, OdfchainError, StorageFullError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.upkeep.compact import BatchLimits
-from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.upkeep.garbage import collect
 from odfchain.workspace.merge_record import is_known_here, merges
+from odfchain.workspace.options import GcOptions
 from tests.kit.branch_cases import Scene, run_here, steps_of
 from tests.kit.faults import faulty
 from tests.kit.upkeep_scenes import killed_everywhere, later

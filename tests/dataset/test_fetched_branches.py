@@ -8,7 +8,7 @@ import pytest
 
 from odfchain.branches.branches import delete_branch, rename_branch
 from odfchain.errors import StoreError
-from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.upkeep.garbage import collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import (
     FetchedBranch,
@@ -19,6 +19,7 @@ from odfchain.workspace.merge_record import (
     remember_fetched,
     unverified,
 )
+from odfchain.workspace.options import GcOptions
 from tests.kit.branched_dataset import fork, write
 from tests.kit.upkeep_scenes import head_of, later, new_workspace, root
 

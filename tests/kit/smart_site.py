@@ -22,9 +22,10 @@ from odfchain.storage.store import RawBlock
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.pushing import PushOptions, PushOutcome, push_dataset
+from odfchain.transfer.pushing import PushOutcome, push_dataset
 from odfchain.transfer.smart_messages import BlocksBatch, PushedBlocks, document_of
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.options import PushOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.scenario import Chain
 

@@ -125,7 +125,8 @@ def operation(work: Callable[[WorkspaceFiles], object]) -> Callable[[WorkspaceFi
 
 @operation
 def gc(workspace: WorkspaceFiles) -> None:
-    from odfchain.upkeep.garbage import GcOptions, collect
+    from odfchain.upkeep.garbage import collect
+    from odfchain.workspace.options import GcOptions
 
     collect(workspace.dataset("cities"), GcOptions(drop_refs=True), now=later)
 

@@ -24,7 +24,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.storage.store import Store
 from odfchain.transfer.open_peer import open_writable
-from odfchain.transfer.pushing import PushOptions, plan_push, push_dataset
+from odfchain.transfer.pushing import plan_push, push_dataset
+from odfchain.workspace.options import PushOptions
 from tests.kit.local_folder import LocalDataset
 from tests.kit.servers import Meter
 from tests.kit.small_s3 import SmallS3

@@ -23,11 +23,11 @@ from odfchain.odf.events import AddData
 from odfchain.odf.identity import Multihash
 from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncOptions
-from odfchain.transfer.pushing import PushOptions
 from odfchain.transfer.signed_statements import SeenHeads, SignaturePolicy
 from odfchain.transfer.slice_files import is_partial
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import fetched_branch, is_known_here
+from odfchain.workspace.options import PushOptions
 from odfchain.workspace.points import branch_names
 from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
 from tests.kit.recorded_dataset import add

@@ -21,8 +21,9 @@ from odfchain.errors import (
 from odfchain.odf.identity import Multihash
 from odfchain.storage.local import LocalRefStore
 from odfchain.transform.catch_up import reset_to_metadata
-from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.upkeep.garbage import collect
 from odfchain.workspace.merge_record import fetched_branches
+from odfchain.workspace.options import GcOptions
 from odfchain.workspace.points import overwritten_name
 from tests.kit.branch_cases import run_here
 from tests.kit.shared_store import PREFIX, QUICK, add, append, at, calm, machine, objects, reopened, texts

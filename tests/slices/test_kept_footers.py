@@ -15,9 +15,10 @@ from odfchain.branches.recording import stage_changes
 from odfchain.errors import ObjectCorruptedError, SliceNotFoundError
 from odfchain.profiles.manifests import manifest_of
 from odfchain.slices.footers import FileStats, file_stats, stats_of_text, stats_text
-from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.upkeep.garbage import collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import GcOptions
 from odfchain.workspace.read_slices import KeptFooters, drop_footers, footers_path
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 

@@ -26,7 +26,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.storage.public_layout import ObjectKey, PeerUrl
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.pushing import PushOptions, push_dataset
+from odfchain.transfer.pushing import push_dataset
+from odfchain.workspace.options import PushOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.held_puts import PIECE, HeldPut, path_of
 from tests.kit.node_process import Node

@@ -23,8 +23,9 @@ from odfchain.storage.public_layout import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
 from odfchain.transfer.pulling import SyncOptions, pull_dataset
-from odfchain.transfer.pushing import PushOptions, push_dataset
+from odfchain.transfer.pushing import push_dataset
 from odfchain.transfer.server import RepositoryServer
+from odfchain.workspace.options import PushOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.cutting_relay import Relay
 from tests.kit.scenario import Chain, chain_of, install

@@ -15,7 +15,8 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
 from odfchain.storage.public_layout import PeerUrl
 from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.pushing import PushOptions, push_dataset
+from odfchain.transfer.pushing import push_dataset
+from odfchain.workspace.options import PushOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_process import Node
 from tests.kit.scenario import Chain, chain_of, extend, install

@@ -27,9 +27,10 @@ from odfchain.storage.store import RawBlock
 from odfchain.transfer.block_batch import packed, unpacked
 from odfchain.transfer.node_store import WebSocketChannel
 from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.pushing import PushOptions, PushOutcome, plan_push, push_dataset
+from odfchain.transfer.pushing import PushOutcome, plan_push, push_dataset
 from odfchain.transfer.smart_messages import PushedBlocks, message_of, text_of
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.options import PushOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import Answer, Node, node, uploads
 from tests.kit.scenario import chain_of, install

@@ -12,9 +12,10 @@ from odfchain.errors import BadInputError
 from odfchain.odf.times import Timestamp
 from odfchain.profiles import state_totals as subject
 from odfchain.profiles.published import keep_part, kept_part, parts_folder
-from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.upkeep.garbage import collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import GcOptions
 from tests.kit.root_rows import START, add_root, append, records, schema_with
 
 SCHEMA = schema_with(pa.field("city", pa.string()))

@@ -13,7 +13,8 @@ from odfchain.profiles.published import object_of
 from odfchain.storage import fsio
 from odfchain.transfer import snapshot_objects
 from odfchain.upkeep.fsck import State
-from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.upkeep.garbage import collect
+from odfchain.workspace.options import GcOptions
 from tests.kit.query_datasets import make
 from tests.kit.snapshot_columns import fixture
 from tests.kit.support import tree_of

@@ -18,10 +18,11 @@ from odfchain.storage.local import LocalRefStore
 from odfchain.transfer.signed_statements import SeenHeads
 from odfchain.upkeep.compact import compact, plan_compact
 from odfchain.upkeep.fsck import State, candidates, fsck
-from odfchain.upkeep.garbage import GcOptions, collect, reachable
+from odfchain.upkeep.garbage import collect, reachable
 from odfchain.upkeep.reset import plan_reset, reset
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import MergeRecord, merges
+from odfchain.workspace.options import GcOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
 from tests.kit.local_folder import LocalDataset

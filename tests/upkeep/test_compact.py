@@ -30,9 +30,10 @@ from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import hash_parquet
 from odfchain.slices.writer import ObservedParquet, PhysicalHash
 from odfchain.upkeep.compact import PROVENANCE, BatchLimits, batches
-from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.upkeep.garbage import collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import GcOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import root_rows
 from tests.kit.recorded_dataset import SCHEMA, add, add_slice, slice_of

@@ -22,8 +22,9 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore
-from odfchain.upkeep.garbage import SHORTEST_GRACE, GcOptions, collect, collect_workspace
+from odfchain.upkeep.garbage import collect, collect_workspace
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.options import SHORTEST_GRACE, GcOptions
 from odfchain.workspace.points import keep_reachable, lock_path
 from tests.kit.local_folder import LocalDataset
 from tests.kit.support import ChainBuilder, Result, tree_of

@@ -12,8 +12,9 @@ import odfchain as odf
 from odfchain.branches.row_history import are_changes
 from odfchain.errors import GuardError, SliceNotFoundError
 from odfchain.upkeep.compact import plan_compact
-from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.upkeep.garbage import collect
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.options import GcOptions
 from tests.kit.branch_cases import run_here
 from tests.kit.branched_dataset import fork
 from tests.kit.foreign_key_cases import Scene

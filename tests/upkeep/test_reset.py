@@ -24,10 +24,11 @@ from odfchain.errors import (
 from odfchain.storage import fsio
 from odfchain.transfer.sharing import AliasKind, add_alias
 from odfchain.transfer.signed_statements import SeenHeads
-from odfchain.upkeep.garbage import GcOptions, collect
+from odfchain.upkeep.garbage import collect
 from odfchain.upkeep.reset import RemoteState
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import GcOptions
 from odfchain.workspace.points import lock_path
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.recorded_dataset import add_slice
@@ -303,7 +304,7 @@ def test_derivatives_that_have_read_dropped_blocks_are_named(
 def test_the_owner_who_went_back_may_pull_what_followed(
     workspace: WorkspaceFiles, upkeep: Workspace, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
-    from odfchain.transfer.pushing import PushOptions
+    from odfchain.workspace.options import PushOptions
 
     sharing = Sharing(workspace)
     push(workspace, copy_url(tmp_path))
@@ -319,7 +320,7 @@ def test_the_owner_who_went_back_may_pull_what_followed(
 def test_a_copy_that_went_back_still_refuses_a_peer_that_does(
     workspace: WorkspaceFiles, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
-    from odfchain.transfer.pushing import PushOptions
+    from odfchain.workspace.options import PushOptions
 
     push(workspace, copy_url(tmp_path))
     other = new_workspace(tmp_path / "other")

@@ -1,0 +1,289 @@
+"""The options of each verb, declared once: for the methods, the command line, and what does the work.
+
+Of `Annotated` the first text is the line of help, the next ones how it is written where the name does not say
+that, and a dictionary has more for `odfchain.cli.parameters`. Without it only methods have the option.
+
+A time is a `Timestamp`, a `datetime` (UTC where it says no zone) or a text such as `2025-07-06T00:00:00Z`; of
+a `date`, or a text that says less, such as `2025-07`, the first moment is meant, in UTC.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from odfchain.errors import InvalidIdError, UsageError
+from odfchain.limits import SHARING
+from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
+from odfchain.progress import SILENT, Progress
+from odfchain.text import one_line
+from odfchain.workspace.points import parse_time
+
+Time = Timestamp | dt.date | str
+BlockName = Multihash | int
+Block = BlockName | str
+"""A block: its hash, or its sequence number."""
+AnyPoint = Time | BlockName
+"""A point of a history: as text `BRANCH`, `[BRANCH:]NUMBER`, `[BRANCH:]TIME` or a block hash."""
+Paths = str | Path | Iterable[str | Path]
+"""One file or several."""
+Resolve = Annotated[
+    str | Path | None,
+    "Decide conflicts: ours, theirs, or a file of --conflicts, filled in.",
+    "WHO",
+    {"type": str},
+]
+"""A conflict's side, `ours` or `theirs`, or a file of conflicts that was filled in."""
+AllowDrift = Annotated[bool, "Accept rows that `snapshots.guard` would refuse."]
+Violations = Annotated[
+    str | Path | None, "Write the rows that break foreign keys to this file (.csv or .ndjson).", "FILE"
+]
+ForceOnCopy = Annotated[bool, "Write to the head also where the dataset is a copy."]
+SystemTime = Annotated[Time | None, "System time of the run, for reproducible chains.", {"hidden": True}]
+Parallel = Annotated[int | None, "Objects transferred at the same time.", "N", {"least": 1, "most": 100}]
+BREAK_REFERENCES = "Go on also if rows refer to what is lost by it."
+DRY_RUN = "Say what would be done; nothing is changed."
+SHORTEST_GRACE = 600.0
+"""The shortest grace period [s]: far longer than from storing the first object of a transaction to moving the
+head, which is what it has to cover."""
+
+
+def as_time(value: Time) -> Timestamp:
+    """The moment that is meant.
+
+    Raises:
+        InvalidIdError: a text that is no time.
+    """
+    if isinstance(value, Timestamp):
+        return value
+    if isinstance(value, dt.datetime):
+        return Timestamp.from_datetime(value)
+    if isinstance(value, dt.date):
+        value = value.isoformat()
+    return parse_time(value)
+
+
+def maybe_time(value: Time | None) -> Timestamp | None:
+    """The moment that is meant, if one is."""
+    return None if value is None else as_time(value)
+
+
+def paths(files: Paths) -> tuple[Path, ...]:
+    """Files as a user names them."""
+    several = (files,) if isinstance(files, str | Path) else files
+    return tuple(Path(file) for file in several)
+
+
+def as_block(value: Block) -> BlockName:
+    """A block's hash or number, from what a user writes for it.
+
+    Raises:
+        UsageError: neither.
+    """
+    if not isinstance(value, str):
+        return value
+    if value.isascii() and value.isdecimal() and len(value) < 20:
+        return int(value)
+    try:
+        return Multihash.parse(value)
+    except InvalidIdError as error:
+        raise UsageError(
+            f"block {one_line(value)!r}: {error.message}",
+            hint="a block is given by its hash or its sequence number; `odfchain log` lists them",
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What takes a while."""
+
+    progress: Progress = field(default=SILENT, repr=False, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(Watched):
+    """How far a verification of one dataset goes; checks 4 to 15 are about the blocks that are asked for."""
+
+    replay: Annotated[bool, "Compute the transactions of derivative datasets again, and compare."] = False
+    require_signature: Annotated[bool, "An unsigned head is a fault, not only a note."] = False
+    profiles: Annotated[bool, "Compute the signed profiles of its blocks again."] = False
+    trusted_by: Annotated[
+        int,
+        "With --replay: leave out what N auditors whom the settings trust have replayed.",
+        "N",
+        {"least": 0},
+    ] = 0
+    jobs: Annotated[int, "Slices read, or transactions replayed, side by side.", {"least": 1}] = 2
+    after: Annotated[
+        BlockName | None,
+        "Check what comes after this block (hash or number).",
+        "--from",
+        "BLOCK",
+        {"type": as_block},
+    ] = None
+    upto: Annotated[
+        BlockName | None, "Check up to this block, which is included.", "--to", "BLOCK", {"type": as_block}
+    ] = None
+    last: Annotated[
+        int | None, "Check the N newest blocks, and read the chain no further.", "N", {"least": 1}
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.last is None:
+            return
+        if self.last < 1:
+            raise UsageError(f"the number of newest blocks is at least 1, not {self.last}")
+        if self.after is not None or self.upto is not None:
+            raise UsageError("the newest blocks are a range: without another one")
+        if self.replay:
+            raise UsageError("a replay reads the whole chain; without one the newest blocks alone are read")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(CheckOptions):
+    """How far a verification of several datasets goes."""
+
+    recursive: Annotated[bool, "Verify what the datasets come from first."] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GcOptions:
+    """How to collect garbage."""
+
+    dry_run: Annotated[bool, DRY_RUN] = False
+    grace: Annotated[
+        float,
+        "Keep what was written or used in this time; at least 10m, of datasets in a store 1h.",
+        {"default": "24h"},
+    ] = 24 * 3600.0
+    """[s]"""
+    drop_refs: Annotated[
+        bool, "Give up heads that were overwritten, reset or compacted before the grace period."
+    ] = False
+    break_references: Annotated[bool, BREAK_REFERENCES] = False
+    """Remove also changes that foreign keys name."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would endanger running transactions."""
+        if not self.grace >= SHORTEST_GRACE:
+            raise UsageError(
+                f"a grace period of {self.grace:g} seconds is too short for what other processes are writing",
+                hint=f"the shortest one is {SHORTEST_GRACE:g} seconds",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushOptions(Watched):
+    """Where to push, and how; the token is for a place that is named."""
+
+    target: str | None = field(default=None, kw_only=False)
+    token: str | None = None
+    force: Annotated[bool, "Replace blocks of the destination that are not here."] = False
+    create: Annotated[bool, "Only update a dataset that is at the destination already.", "--no-create"] = True
+    merged: Annotated[bool, "Leave out what was merged: its merges cannot be checked.", "--no-merged"] = True
+    public: bool = False
+    """True if a dataset that a push makes at a node is readable by everybody."""
+    parallel: Parallel = None
+    """None is what the settings say."""
+
+    @property
+    def at_once(self) -> int:
+        """Objects that are sent at the same time [count]."""
+        return self.parallel or SHARING.parallel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(Watched):
+    """Options of a profile."""
+
+    stage: Annotated[str | None, "Where in a pipeline it is: raw, cleaned, featurized, …", "TEXT"] = None
+    """Roots are `raw` unless it is said."""
+    description: Annotated[
+        str | None, "What changed since the parent, in your words.", "--describe", "TEXT"
+    ] = None
+    tags: Annotated[Mapping[str, str] | None, "A label of yours; can be repeated.", "--tag", "KEY=VALUE"] = (
+        None
+    )
+    hide: Annotated[Iterable[str], "Say only counts of this column; can be repeated.", "COLUMN"] = ()
+    near_duplicates: Annotated[bool, "Look for them among any number of rows, not up to 262,144 only."] = (
+        False
+    )
+    languages: Annotated[bool, "Do not tell the languages of texts.", "--no-languages"] = True
+    created_by: str | None = None
+
+    def __post_init__(self) -> None:
+        """Keep what can be iterated once only."""
+        object.__setattr__(self, "hide", tuple(self.hide))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(Watched):
+    """Options of an export."""
+
+    rows: Annotated[
+        str, "What a table has: records (usual), or those in force.", {"choices": ["records", "state"]}
+    ] = "records"
+    catalog: Annotated[str | None, "Register an Iceberg table in this catalog of PyIceberg's.", "NAME"] = None
+    """None is one in the folder."""
+    force: Annotated[bool, "Start an export anew that cannot be continued."] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitOptions(Watched):
+    """What is checked of rows before they are recorded."""
+
+    allow_drift: AllowDrift = False
+    violations: Violations = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeOptions(CommitOptions):
+    """How a branch is merged."""
+
+    dry_run: Annotated[bool, "Only say what would be done."] = False
+    fast_forward: Annotated[bool, "Move to the branch's block instead, where that is ahead.", "--ff"] = False
+    by_row: Annotated[bool, "Merge no cells: other rows of one key conflict.", "--rows"] = False
+    resolve: Resolve = None
+    with_metadata: Annotated[bool, "Take over the branch's metadata, too."] = False
+    message: Annotated[str, "Why; recorded with the merge.", "TEXT"] = ""
+    force: Annotated[bool, "Merge into the head of a copy, and go another way from there."] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrectOptions(CommitOptions):
+    """Files of keys and the columns to change, and how that is recorded."""
+
+    files: Paths = field(default=(), kw_only=False)
+    remove: Annotated[
+        Paths, "Retract the rows whose keys a file lists; can be given more than once.", "FILE"
+    ] = ()
+    allow_new: Annotated[bool, "Add the rows whose keys are not recorded yet."] = False
+    input_format: Annotated[
+        str | None,
+        "Format of the files, where their names do not say it.",
+        {"choices": ["csv", "ndjson", "parquet"]},
+    ] = None
+    allow_future: Annotated[bool, "Accept event times far in the future."] = False
+    force: ForceOnCopy = False
+    system_time: SystemTime = None
+
+    def __post_init__(self) -> None:
+        """Keep what can be iterated once only."""
+        object.__setattr__(self, "files", paths(self.files))
+        object.__setattr__(self, "remove", paths(self.remove))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RevertOptions(CommitOptions):
+    """A block whose changes are taken back, and how."""
+
+    block: AnyPoint = field(kw_only=False)
+    resolve: Resolve = None
+    message: Annotated[str, "Why; recorded with the block.", "TEXT"] = ""
+    force: ForceOnCopy = False
+    system_time: SystemTime = None
