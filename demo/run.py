@@ -18,7 +18,7 @@ from derived import add_derived, derive_all
 from shell import ROOT, command, pull, title
 
 from odfchain import Dataset, OdfchainError, Workspace
-from odfchain.ingest.polling import PullOutcome
+from odfchain.ingest.ingesting import PullOutcome
 from odfchain.results import PullResult
 
 AIRPORTS = ROOT / "fixtures" / "data" / "airports"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
 
 from odfchain.api.branching import Branching
+from odfchain.api.changing import commit_checks
 from odfchain.api.options import (
     FrameKeywords,
     IngestKeywords,
@@ -25,13 +27,17 @@ from odfchain.api.options import (
     takes,
 )
 from odfchain.api.view import Readable, table_html
-from odfchain.errors import OdfchainError
+from odfchain.errors import OdfchainError, UsageError
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import DisablePollingSource, DisablePushSource
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
+from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import (
     Block,
     CheckOptions,
@@ -57,7 +63,6 @@ if TYPE_CHECKING:
     from odfchain.chain.signed_heads import HeadSignature
     from odfchain.chain.statements import SignedHead
     from odfchain.ingest.ingesting import IngestOptions, IngestOutcome
-    from odfchain.odf.events import DisablePollingSource, DisablePushSource
     from odfchain.odf.sources import WatermarkRule
     from odfchain.transfer.pushing import PushOutcome, PushPlan
     from odfchain.transfer.slice_files import FetchOutcome, LocalSlices
@@ -280,7 +285,7 @@ class Dataset(Branching, Readable, Upkeep):
             UsageError, BadInputError, IncompatibleSchemaError, GuardError, RefConflictError,
             StorageFullError, EngineError: the dataset is as it was.
         """
-        from odfchain.ingest.read_csv import spool
+        from odfchain.storage.fsio import storage_errors
 
         refuse_unknown(options, IngestKeywords.__annotations__)
         start = functools.partial(self._workspace._engines.session, progress)
@@ -291,7 +296,8 @@ class Dataset(Branching, Readable, Upkeep):
         with self._files.staging() as folder:
             path = folder / "stdin"
             progress.phase("Reading standard input")
-            spool(given, path)
+            with storage_errors(path), path.open("xb") as out:
+                shutil.copyfileobj(given, out, 4 << 20)
             return run([path.resolve()])
 
     def _ingest_options(self, options: MergeKeywords) -> IngestOptions:
@@ -306,11 +312,10 @@ class Dataset(Branching, Readable, Upkeep):
         progress: Progress,
         paths: list[Path],
     ) -> IngestOutcome:
-        from odfchain.api.changing import commit_checks
-        from odfchain.ingest.ingesting import ingest_files
+        from odfchain.ingest.ingesting import Ingestion
 
         with commit_checks(self._workspace, progress, commit_options(given)) as check:
-            return ingest_files(self._files, start, paths, options, progress, check=check)
+            return Ingestion(self._files, start, options, progress, check).push(paths)
 
     def ingest_frame(
         self,
@@ -335,7 +340,9 @@ class Dataset(Branching, Readable, Upkeep):
         *,
         name: str = "the frame",
     ) -> IngestOutcome:
-        from odfchain.ingest.ingesting import Batch, already_ingested, write_frame_file
+        from odfchain.ingest.ingesting import Ingestion
+        from odfchain.ingest.polling import Batch
+        from odfchain.ingest.read_formats import write_frame_file
 
         chosen = dataclasses.replace(
             self._ingest_options(options),
@@ -343,12 +350,12 @@ class Dataset(Branching, Readable, Upkeep):
             input_name=name,
             batch=None if batch is None else Batch(*batch),
         )
-        if (outcome := already_ingested(self._files, self.summary, chosen)) is not None:
+        start = self._session_for(frame, progress)
+        if (outcome := Ingestion(self._files, start, chosen).already_ingested(self.summary)) is not None:
             return outcome  # nothing of it is computed again
         with self._files.staging() as folder:
             progress.phase(f"Writing {name}")
             path = write_frame_file(frame, folder)
-            start = self._session_for(frame, progress)
             return self._ingest_files(start, chosen, options, progress, [path.resolve()])
 
     def record_lock(
@@ -376,7 +383,7 @@ class Dataset(Branching, Readable, Upkeep):
         return self._ingest_frame(lock.table, None, merging, progress, name="the lock")
 
     def _session_for(self, frame: Any, progress: Progress) -> Callable[[], SparkSession]:
-        from odfchain.ingest.ingesting import is_of_spark
+        from odfchain.ingest.read_formats import is_of_spark
         from odfchain.spark.plans import is_local
         from odfchain.spark.session import recording_session
 
@@ -417,13 +424,25 @@ class Dataset(Branching, Readable, Upkeep):
             GuardError: it lies further in the future than the workspace's settings allow.
             RefConflictError: another writer was faster.
         """
-        from odfchain.ingest.polling import set_watermark
+        from odfchain.workspace.commit import commit
+        from odfchain.workspace.watermark import check_manual, latest_believed, watermark_event
 
         config = self._workspace._files.config.ingest
+        files, state, mark = self._files, self.summary, as_time(watermark)
+        if state.seed.dataset_kind is not DatasetKind.ROOT:
+            raise UsageError(f"{self.alias} is a derivative dataset: its watermark comes from its inputs")
+        now = state.next_system_time()
         anything = allow_future or config.allow_future
-        return set_watermark(
-            self._files, as_time(watermark), max_future=None if anything else config.max_future
+        check_manual(files, state, mark, None if anything else latest_believed(now, config.max_future))
+        recorded = state.state_of_source(POLLING_SOURCE)
+        event = watermark_event(
+            mark,
+            prev_offset=state.last_offset,
+            checkpoint=state.checkpoint,
+            source_state=recorded[0] if recorded else None,
         )
+        (name,) = commit(files, state, [event], [], system_time=now)
+        return name
 
     def disable_source(
         self, name: str | None = None, *, system_time: Time | None = None
@@ -433,10 +452,31 @@ class Dataset(Branching, Readable, Upkeep):
         Raises:
             UsageError: the dataset is derivative, no source of this name is in force, or there are several.
         """
-        from odfchain.ingest.polling import disable_source
+        from odfchain.workspace.commit import commit
 
-        time = maybe_time(system_time)
-        return disable_source(self._files, name, system_time=time)
+        state = self.summary
+        if state.seed.dataset_kind is not DatasetKind.ROOT:
+            raise UsageError(f"{self.alias} is a derivative dataset: it has inputs, and no sources")
+        event = self._disabling(state, name)
+        now = state.next_system_time(maybe_time(system_time))
+        (block,) = commit(self._files, state, [event], [], system_time=now)
+        return event, block
+
+    def _disabling(self, state: DatasetState, name: str | None) -> DisablePollingSource | DisablePushSource:
+        pushed, polled = list(state.push_sources), state.polling_source is not None
+        known = [*([POLLING_SOURCE] if polled else []), *pushed]
+        hint = "`odfchain log` shows the events that define and disable sources"
+        if not known:
+            raise UsageError(f"{self.alias} has no source in force", hint=hint)
+        if name is None and len(known) > 1:
+            raise UsageError(
+                f"{self.alias} has several sources: {', '.join(pushed)}", hint="choose one with --source"
+            )
+        if name is not None and name not in known:
+            raise UsageError(
+                f"{self.alias} has no source called {name!r} in force (it has {', '.join(known)})", hint=hint
+            )
+        return DisablePollingSource() if polled else DisablePushSource(source_name=name or pushed[0])
 
     def _system_columns(self, config: WorkspaceConfig) -> SystemColumns:
         from odfchain.workspace.config import read_config

@@ -24,7 +24,7 @@ from odfchain.workspace.options import (
 
 if TYPE_CHECKING:
     from odfchain.ingest.ingesting import IngestOptions
-    from odfchain.ingest.polling import PullOptions
+    from odfchain.ingest.polling import FetchOptions
     from odfchain.transfer.pulling import SyncOptions
     from odfchain.transfer.signed_statements import SignaturePolicy
     from odfchain.transform.catch_up import TransformOptions
@@ -280,16 +280,13 @@ def _member(kind: Any, name: str, value: object) -> Any:
         ) from None
 
 
-def source_options(
-    given: Mapping[str, Any], config: WorkspaceConfig, columns: SystemColumns, *, trusted: bool
-) -> PullOptions:
+def fetch_options(given: Mapping[str, Any], config: WorkspaceConfig, *, trusted: bool) -> FetchOptions:
     """How to ask a polling source; `trusted` ones may run commands."""
-    from odfchain.ingest.polling import PullOptions
+    from odfchain.ingest.polling import FetchOptions
     from odfchain.limits import FetchLimits
 
-    merging = {name: value for name, value in given.items() if name in MergeKeywords.__annotations__}
-    return PullOptions(
-        ingest=ingest_options(merging, config, columns),
+    return FetchOptions(
+        system_time=maybe_time(given.get("system_time")),
         fetch_uncacheable=given.get("fetch_uncacheable", False),
         allow_commands=given.get("allow_commands", False) or config.ingest.allow_commands or trusted,
         variables=config.ingest.values | dict(given.get("variables") or {}),

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.api.branching import check_branch, matching_at
 from odfchain.api.options import (
+    MergeKeywords,
     check_pull_options,
     commit_options,
+    fetch_options,
     peer_options,
-    source_options,
     transform_options,
 )
 from odfchain.errors import UsageError
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
     from odfchain.api.options import PullKeywords
     from odfchain.api.workspace import Workspace
-    from odfchain.ingest.ingesting import InputOutcome
-    from odfchain.ingest.polling import FetchAhead, PullOptions, PullOutcome
+    from odfchain.ingest.ingesting import InputOutcome, PullOutcome
+    from odfchain.ingest.polling import FetchAhead, FetchOptions
     from odfchain.storage.public_layout import PeerUrl
     from odfchain.transfer.pulling import SyncOutcome
     from odfchain.transform.catch_up import StepOutcome, TransformOutcome
@@ -220,26 +221,24 @@ def check_alone(target: PullTarget, name: str | None, given: Iterable[str]) -> N
     check_pull_options(labels, copies=copies, others=1 - copies)
 
 
-def pull_options(dataset: Dataset, given: PullKeywords) -> PullOptions:
-    """Options for the pull of a source, from arguments and settings."""
+def _fetch_options(dataset: Dataset, given: PullKeywords) -> FetchOptions:
     files = dataset._workspace._files
-    config, own = files.config, files.has_key(dataset._files.id)
-    return source_options(given, config, dataset._system_columns(config), trusted=own)
+    return fetch_options(given, files.config, trusted=files.has_key(dataset._files.id))
 
 
 def _from_source(
     dataset: Dataset, given: PullKeywords, progress: Progress, ahead: FetchAhead | None
 ) -> PullResult:
     from odfchain.api.changing import commit_checks
-    from odfchain.ingest.polling import pull_source
+    from odfchain.ingest.ingesting import Ingestion
 
     engines = dataset._workspace._engines
     start = functools.partial(engines.session, progress)
-    options = pull_options(dataset, given)
+    merging: Any = {name: value for name, value in given.items() if name in MergeKeywords.__annotations__}
+    merge, fetch = dataset._ingest_options(merging), _fetch_options(dataset, given)
     with commit_checks(dataset._workspace, progress, commit_options(given)) as check:
-        outcome = pull_source(
-            dataset._files, start, options, progress, expect_rows=engines.begin, ahead=ahead, check=check
-        )
+        run = Ingestion(dataset._files, start, merge, progress, check)
+        outcome = run.pull(fetch, expect_rows=engines.begin, ahead=ahead)
     return _result(dataset, Way.SOURCE, outcome.status.value, outcome, outcome.inputs)
 
 
@@ -342,7 +341,7 @@ class _Ahead:
         while self._waiting and len(self._begun) < _AT_ONCE:
             dataset = self._waiting.popleft().dataset
             assert dataset is not None  # noqa: S101 - sources are of datasets that are here
-            options = functools.partial(pull_options, dataset, self._given)
+            options = functools.partial(_fetch_options, dataset, self._given)
             begin = self._workspace._engines.begin
             self._begun[dataset] = FetchAhead(dataset._files, options, begin)
         self.end()

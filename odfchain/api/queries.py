@@ -74,9 +74,6 @@ def checked_slices(workspace: Workspace) -> CheckedSlices:
 
 # Signed answers to queries, and whether they are true.
 
-PROVED_ROWS = 100
-"""Rows of an answer unless more are asked for [count]; what nodes answer with."""
-
 
 def prove(workspace: Workspace, query: str, options: ProofKeywords) -> Answer:
     """The answer to `Workspace.prove`.
@@ -84,32 +81,18 @@ def prove(workspace: Workspace, query: str, options: ProofKeywords) -> Answer:
     Raises:
         UsageError: there is no such option, engine or format.
     """
-    from odfchain.query import proofs
-    from odfchain.query.answers import FORMATS, SCHEMA_FORMAT
+    from odfchain.query.proofs import ProofRequest
 
     refuse_unknown(options, ProofKeywords.__annotations__)
     if options.get("engine", "datafusion") != "datafusion":
         raise UsageError("signed answers are computed by datafusion", hint="leave the engine out")
     if options.get("params"):
         raise UsageError("a signed answer has no parameters", hint="write the values into the query")
-    data_format = options.get("data_format") or FORMATS[0]
-    if data_format not in FORMATS:
-        raise UsageError(f"unknown format {data_format!r}", hint=f"formats are {', '.join(FORMATS)}")
-    schema = options.get("schema_format")
-    if schema not in (None, SCHEMA_FORMAT):
-        raise UsageError(f"unknown schema format {schema!r}", hint=f"the schema format is {SCHEMA_FORMAT}")
-    at, limit = options.get("as_at"), options.get("limit")
-    return proofs.prove(
-        workspace._files,
-        query,
-        Pins(workspace._files, as_at=maybe_time(at)),
-        skip=options.get("skip") or 0,
-        limit=PROVED_ROWS if limit is None else limit,
-        data_format=data_format,
-        schema=schema is not None,
-        seconds=options.get("seconds"),
-        memory=options.get("memory"),
-    )
+    elsewhere = ("engine", "params", "as_at")
+    given: Any = {
+        name: value for name, value in options.items() if name not in elsewhere and value is not None
+    }
+    return ProofRequest(query=query, **given).answer(pins(workspace, options))
 
 
 @with_own_errors
@@ -125,7 +108,14 @@ def verify_proof(
         SignatureError: it is no signed answer.
     """
     from odfchain.query.answers import Answer
-    from odfchain.query.proofs import verify
+    from odfchain.query.proofs import ProofVerdict
 
     answer = proof if isinstance(proof, Answer) else Answer.of_file(proof)
-    return verify(answer, workspace._files, seconds=seconds)
+    return ProofVerdict.of(answer, workspace._files, seconds=seconds)
+
+
+if __name__ == "__main__":  # the process that answers its user's queries; what is below knows no stores
+    from odfchain.api.workspace import connect
+    from odfchain.query.processes import serve
+
+    serve(connect)

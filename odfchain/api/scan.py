@@ -18,7 +18,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import type_name
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
-from odfchain.query.resolved_tables import Pin, Pins
+from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins, StateOf
 from odfchain.query.results import ArrowRows
 from odfchain.spark.known_errors import OwnErrors, with_own_errors
 from odfchain.text import one_line
@@ -41,6 +41,7 @@ At = Multihash | int | Time | None
 """A moment of a dataset: a block by its hash or sequence number, a system time, or None for now."""
 
 _PREVIEW_ROWS = 10
+_UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +97,10 @@ class Scan(ArrowRows, OwnErrors):
         if self.summary.schema is None:  # before the first data no row is in force, whatever the key
             return read_all(files, self.summary, self.columns)
         from odfchain.api.queries import checked_slices
-        from odfchain.query.resolved_tables import Relation, StateOf
 
         checked = checked_slices(self.dataset._workspace)
-        pin = Pin(self.dataset.label, files, self.summary)
-        found = Relation(pin, StateOf(self.event_time, self.key)).state(checked, self.columns)
+        table = Pin(self.dataset.label, files, self.summary, StateOf(self.event_time, self.key))
+        found = table.in_force(checked, self.columns)
         checked.keep()
         return found
 
@@ -128,18 +128,23 @@ class Scan(ArrowRows, OwnErrors):
 
     def on_spark(self, session: SparkSession, *, plain_offset: bool = False) -> DataFrame:
         """As `to_spark`, in a session of the caller's; with `plain_offset` offsets are `bigint`."""
-        from odfchain.query.on_spark import matching_on_spark, rows_on_spark, with_plain_offset
-        from odfchain.query.resolved_tables import CheckedSlices, Relation, StateOf
+        from odfchain.query.on_spark import rows_on_spark, with_plain_offset
+        from odfchain.slices.conditions import parse_where
+        from odfchain.spark.query_refusals import translate_spark_errors
         from odfchain.spark.types import col
 
-        pin = Pin(str(self.dataset.alias), self.dataset._files, self.summary)
-        relation = Relation(pin, None if self.key is None else StateOf(self.event_time, self.key))
-        if self.where is None:
-            found = rows_on_spark(session, relation, CheckedSlices())
-        else:
-            found = matching_on_spark(session, relation, CheckedSlices(), self.where)
+        projection, where = None if self.key is None else StateOf(self.event_time, self.key), self.where
+        table = Pin(str(self.dataset.alias), self.dataset._files, self.summary, projection)
+        if where is not None:
+            if session.conf.get("spark.sql.session.timeZone") not in _UTC:
+                where = parse_where(where.text, table.schema, utc=False)
+            table = dataclasses.replace(table, condition=where.condition)
+        found = rows_on_spark(session, table, CheckedSlices())
+        if where is not None:
+            with translate_spark_errors("the condition", sql=where.text):
+                found = found.where(f"({where.text}\n)")
         if plain_offset:
-            found = with_plain_offset(found, pin)
+            found = with_plain_offset(found, table)
         return found if self.columns is None else found.select(*[col(name) for name in self.columns])
 
     def __repr__(self) -> str:
@@ -228,7 +233,6 @@ def _part_of_chain(files: DatasetFiles, block: Multihash | None) -> Multihash:
 def arrow_dataset_at(view: Readable, at: At) -> Any:
     """The records up to a moment as a `pyarrow.dataset.Dataset`, over slices that are here."""
     from odfchain.api.queries import checked_slices
-    from odfchain.query.results import arrow_dataset
 
     files, checked = view._files, checked_slices(view._workspace)
     state = DatasetState.read(files.chain, head_at(files, at))
@@ -237,6 +241,16 @@ def arrow_dataset_at(view: Readable, at: At) -> Any:
     paths = [checked.path(files, name, verify=verify) for name in names]
     checked.keep()
     return arrow_dataset(paths, columns_of(state, None))
+
+
+def arrow_dataset(paths: Sequence[Path], schema: pa.Schema) -> Any:
+    """The rows of these slices, in their order; missing columns are null, other widths are cast."""
+    # never a folder, which may hold slices that no block names
+    import pyarrow.dataset as ds
+
+    if not paths:
+        return ds.dataset(schema.empty_table())
+    return ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
 
 
 class Brought:

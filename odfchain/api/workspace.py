@@ -556,12 +556,13 @@ class Workspace(OwnErrors):
         import tempfile
 
         from odfchain.api.definitions import Imported
-        from odfchain.ingest.importing import SYSTEM_COLUMNS, infer_file, merge_for, name_for, plan_import
+        from odfchain.ingest.importing import FileImport
         from odfchain.storage import fsio
 
         refuse_unknown(options, MergeKeywords.__annotations__)
-        path, keys = Path(path), (key,) if isinstance(key, str) else tuple(key)
-        strategy, alias = merge_for(merge, keys), name_for(path, name)
+        path = Path(path)
+        asked = FileImport.of(path, name, (key,) if isinstance(key, str) else key, merge)
+        alias = asked.name
         if self._files.resolve(alias) is not None:
             raise errors.NameCollisionError(
                 f"the dataset {alias} already exists",
@@ -576,8 +577,7 @@ class Workspace(OwnErrors):
             raise taken
         progress.phase("Inferring the columns")
         with tempfile.TemporaryDirectory(dir=self._files.run_folder) as scratch:
-            found = infer_file(path, Path(scratch), input_format=input_format, reserved=SYSTEM_COLUMNS)
-        plan = plan_import(path, found, alias, keys, event_time, strategy)
+            plan = asked.plan(Path(scratch), event_time, input_format=input_format)
         if on_inferred is not None:
             on_inferred(plan)
         dataset = self.create(plan.snapshot, progress=progress)

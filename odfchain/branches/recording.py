@@ -6,7 +6,7 @@
     [AddData]           after a merge record: the state of the source is in force again, and a watermark
                         that is later than the data (RFC-036)
 
-The rules are those of every write (`odfchain.ingest.write`): offsets go on, the watermark is the largest
+The rules are those of every write (`odfchain.ingest.ingesting`): offsets go on, the watermark is the largest
 event time so far, less the delay of the source, the state of the source is carried on, and a state
 checkpoint that is due is made (RFC-018).
 """

@@ -281,13 +281,13 @@ def proof_verify_command(
 
     answer = Answer.of_file(file)
     if remote is not None:
-        from odfchain.query.proofs import verdict_of_node
+        from odfchain.query.proofs import ProofVerdict
         from odfchain.storage.public_layout import PeerUrl
         from odfchain.storage.store import as_transfer_errors
 
         token = token_for([PeerUrl.parse(remote)])
         with as_transfer_errors():
-            verdict = verdict_of_node(answer, remote, token=token)
+            verdict = ProofVerdict.of_node(answer, remote, token=token)
     else:
         with open_workspace() as workspace:
             verdict = verify_proof(answer, workspace)

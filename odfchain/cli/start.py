@@ -435,7 +435,7 @@ def questions(
     Raises:
         UsageError: the settings bind a variable to other hosts.
     """
-    from odfchain.ingest.fetching import EffectKind, effects_of, is_admitted
+    from odfchain.ingest.fetching import Effect, EffectKind, is_admitted
 
     def is_allowed(effect: Effect, source: str) -> bool:
         bindings = config.bindings
@@ -453,7 +453,7 @@ def questions(
 
     asked = []
     for source, snapshot in found:
-        effects = effects_of(snapshot.metadata)
+        effects = Effect.of(snapshot.metadata)
         waiting = [effect for effect in effects if not is_allowed(effect, source)]
         if waiting:
             commands = any(effect.kind is EffectKind.COMMAND for effect in waiting)

@@ -229,12 +229,11 @@ class Effect:
     variables: tuple[str, ...] = ()
     port: int | None = None
 
-
-def effects_of(events: Iterable[MetadataEvent]) -> tuple[Effect, ...]:
-    """The effects of the polling sources among some events, in their order."""
-    return tuple(
-        effect for event in events if isinstance(event, SetPollingSource) for effect in _effects(event)
-    )
+    @classmethod
+    def of(cls, events: Iterable[MetadataEvent]) -> tuple[Effect, ...]:
+        """The effects of the polling sources among some events, in their order."""
+        sources = (event for event in events if isinstance(event, SetPollingSource))
+        return tuple(effect for source in sources for effect in _effects(source))
 
 
 def _effects(source: SetPollingSource) -> Iterator[Effect]:

@@ -1,6 +1,6 @@
-"""From a file of data to the definition of a dataset: its name, its merge strategy, its event time.
+"""From a file of data to the definition of a dataset: its columns, its name, its strategy, its event time.
 
-Nothing is read or written here: what the file holds was inferred before (`inferred_file`).
+Nothing is written here but in the folder for scratch.
 """
 
 from __future__ import annotations
@@ -527,24 +527,69 @@ class ImportPlan:
         return self.snapshot.name
 
 
-def merge_for(merge: str | None, key: Sequence[str]) -> str:
-    """The merge strategy that is meant: `snapshot` where a key is given, else `append`."""
-    strategy = merge or ("snapshot" if key else "append")
-    if strategy not in MERGES:
-        raise UsageError(
-            f"no merge strategy is called {strategy!r}", hint=f"it is one of {', '.join(MERGES)}"
-        )
-    if strategy == "append" and key:
-        raise UsageError("every row is new to append: it has no key", hint="leave the key out, or use ledger")
-    if strategy != "append" and not key:
-        raise UsageError(f"merge {strategy} needs the columns that name a record", hint="say them with --key")
-    return strategy
+@dataclass(frozen=True, slots=True)
+class FileImport:
+    """A file that becomes a dataset, of which nothing is read yet."""
+
+    path: Path
+    name: DatasetAlias
+    merge: str
+    key: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, path: Path, name: str | None = None, key: Sequence[str] = (), merge: str | None = None
+    ) -> FileImport:
+        """The import of a file: without a `merge`, `snapshot` where a key is given, else `append`.
+
+        Without a `name` one is made of the file's: `Größe (2).csv` becomes `Grosse-2`.
+        """
+        strategy = merge or ("snapshot" if key else "append")
+        if strategy not in MERGES:
+            raise UsageError(
+                f"no merge strategy is called {strategy!r}", hint=f"it is one of {', '.join(MERGES)}"
+            )
+        if strategy == "append" and key:
+            raise UsageError(
+                "every row is new to append: it has no key", hint="leave the key out, or use ledger"
+            )
+        if strategy != "append" and not key:
+            raise UsageError(
+                f"merge {strategy} needs the columns that name a record", hint="say them with --key"
+            )
+        return cls(path, _name_of(path) if name is None else DatasetAlias.parse(name), strategy, tuple(key))
+
+    def plan(
+        self, scratch: Path, event_time: str | None = None, *, input_format: str | None = None
+    ) -> ImportPlan:
+        """The dataset that holds the rows of the file, whose columns are inferred."""
+        path, key = self.path, self.key
+        inferred = infer_file(path, scratch, input_format=input_format, reserved=SYSTEM_COLUMNS)
+        for column in (*key, *([event_time] if event_time is not None else [])):
+            _check_known(path, inferred, column)
+        notes = list(inferred.notes)
+        if event_time is None and inferred.column(_VOCABULARY.event_time_column) is not None:
+            event_time = _VOCABULARY.event_time_column
+        if event_time is not None:
+            inferred = _with_event_time(path, inferred, event_time, notes)
+        events: list[MetadataEvent] = []
+        if event_time not in (None, _VOCABULARY.event_time_column):
+            events.append(SetVocab(event_time_column=event_time))
+        keyed = _KEYED.get(self.merge)
+        strategy = keyed(primary_key=key) if keyed is not None else src.MergeStrategyAppend()
+        events.append(AddPushSource(read=inferred.read, merge=strategy))
+        snapshot = DatasetSnapshot(name=self.name, kind=DatasetKind.ROOT, metadata=tuple(events))
+        shown = printable(path.name)
+        text = (
+            f"# The columns are those of {shown}, of which `odfchain import` inferred the types.\n"
+            f"# Later files are read as this says: odfchain ingest {self.name} FILE\n"
+        ) + dump_yaml(snapshot_document(snapshot))
+        # read back, so that the dataset is what its manifest says
+        (read_back,) = read_snapshots(text)
+        return ImportPlan(inferred, read_back, text, self.merge, key, event_time, tuple(notes))
 
 
-def name_for(path: Path, name: str | None) -> DatasetAlias:
-    """The name that is given, or one made of the file's: `Größe (2).csv` becomes `Grosse-2`."""
-    if name is not None:
-        return DatasetAlias.parse(name)
+def _name_of(path: Path) -> DatasetAlias:
     extension = extension_of(path)
     stem = path.name[: -len(extension)] if extension else path.stem
     # NFKD does not take ß apart, and `ignore` would drop it
@@ -557,38 +602,6 @@ def name_for(path: Path, name: str | None) -> DatasetAlias:
         raise UsageError(
             f"no name of a dataset can be made of {printable(path.name, 60)!r}", hint="say one: --as my.sales"
         ) from None
-
-
-def plan_import(
-    path: Path,
-    inferred: InferredFile,
-    name: DatasetAlias,
-    key: Sequence[str],
-    event_time: str | None,
-    merge: str,
-) -> ImportPlan:
-    """The dataset that holds the rows of a file."""
-    for column in (*key, *([event_time] if event_time is not None else [])):
-        _check_known(path, inferred, column)
-    notes = list(inferred.notes)
-    if event_time is None and inferred.column(_VOCABULARY.event_time_column) is not None:
-        event_time = _VOCABULARY.event_time_column
-    if event_time is not None:
-        inferred = _with_event_time(path, inferred, event_time, notes)
-    events: list[MetadataEvent] = []
-    if event_time not in (None, _VOCABULARY.event_time_column):
-        events.append(SetVocab(event_time_column=event_time))
-    keyed = _KEYED.get(merge)
-    strategy = keyed(primary_key=tuple(key)) if keyed is not None else src.MergeStrategyAppend()
-    events.append(AddPushSource(read=inferred.read, merge=strategy))
-    snapshot = DatasetSnapshot(name=name, kind=DatasetKind.ROOT, metadata=tuple(events))
-    text = (
-        f"# The columns are those of {printable(path.name)}, of which `odfchain import` inferred the types.\n"
-        f"# Later files are read as this says: odfchain ingest {name} FILE\n"
-    ) + dump_yaml(snapshot_document(snapshot))
-    # read back, so that the dataset is what its manifest says
-    (read_back,) = read_snapshots(text)
-    return ImportPlan(inferred, read_back, text, merge, tuple(key), event_time, tuple(notes))
 
 
 def _check_known(path: Path, inferred: InferredFile, name: str) -> None:

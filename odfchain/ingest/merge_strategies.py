@@ -63,6 +63,31 @@ class MergeInput:
     vocabulary: DatasetVocabulary
     file: str = ""
 
+    def merged(
+        self,
+        history: DataFrame | None,
+        strategy: src.MergeStrategy,
+        duplicates: DuplicateKeys = DuplicateKeys.REFUSE,
+        edits: LateEdits = LateEdits.IGNORE,
+    ) -> Merged:
+        """The rows that this input adds to the dataset.
+
+        `history` holds all recorded rows (offset, operation and the columns of `history_columns`; all columns
+        where `edits` are looked for), None when no slice was ever written.
+        """
+        check_strategy(strategy, self.schema, self.file, operation=self.vocabulary.operation_type_column)
+        match strategy:
+            case src.MergeStrategyAppend():
+                return _in_order_of_time(self, self.frame)
+            case src.MergeStrategyLedger(primary_key=key):
+                return _ledger(self, history, key, duplicates, edits)
+            case src.MergeStrategySnapshot(primary_key=key, compare_columns=compare):
+                return _snapshot(self, history, key, compare, duplicates)
+            case src.MergeStrategyChangelogStream(primary_key=key):
+                return _changelog(self, key)
+            case src.MergeStrategyUpsertStream(primary_key=key):
+                return _upsert(self, history, key)
+
     def row_number(self, row_id: int) -> int:
         """The row with this `ROW_ID`, counted from 1."""
         return self.frame.where(col(ROW_ID) < row_id).count() + 1
@@ -322,32 +347,6 @@ def check_strategy(
     if schema is not None and (problem := operations_problem(strategy, schema.names, operation, "the input")):
         message, hint = problem
         raise IncompatibleSchemaError(f"{file}: {message}", hint=hint)
-
-
-def merge(
-    new: MergeInput,
-    history: DataFrame | None,
-    strategy: src.MergeStrategy,
-    duplicates: DuplicateKeys = DuplicateKeys.REFUSE,
-    edits: LateEdits = LateEdits.IGNORE,
-) -> Merged:
-    """The rows that this input adds to the dataset.
-
-    `history` holds all recorded rows (offset, operation and the columns of `history_columns`; all columns
-    where `edits` are looked for), None when no slice was ever written.
-    """
-    check_strategy(strategy, new.schema, new.file, operation=new.vocabulary.operation_type_column)
-    match strategy:
-        case src.MergeStrategyAppend():
-            return _in_order_of_time(new, new.frame)
-        case src.MergeStrategyLedger(primary_key=key):
-            return _ledger(new, history, key, duplicates, edits)
-        case src.MergeStrategySnapshot(primary_key=key, compare_columns=compare):
-            return _snapshot(new, history, key, compare, duplicates)
-        case src.MergeStrategyChangelogStream(primary_key=key):
-            return _changelog(new, key)
-        case src.MergeStrategyUpsertStream(primary_key=key):
-            return _upsert(new, history, key)
 
 
 # --- append and ledger -----------------------------------------------------------------------------

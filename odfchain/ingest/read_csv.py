@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from odfchain.errors import BadInputError, SchemaError
 from odfchain.limits import INPUT
 from odfchain.spark.types import check_count
-from odfchain.storage.fsio import storage_error, storage_errors
+from odfchain.storage.fsio import storage_errors
 from odfchain.text import cut
 
 _SHOWN = 40
@@ -149,26 +148,25 @@ class CsvRecords:
     def _fault(self, line: int, message: str, *, hint: str | None = None) -> BadInputError:
         return BadInputError(f"line {line:,}: {message}", file=self._file, hint=hint)
 
+    def rewrite(self, target: Path) -> bool:
+        """Copy them into the one form that Spark reads exactly: UTF-8, commas, every text quoted, LF.
+
+        Tells whether a field holds a line break.
+        """
+        breaks = False
+        with storage_errors(target), target.open("x", encoding="utf-8", newline="") as out:
+            for record in self:
+                breaks = breaks or any(f is not None and ("\n" in f or "\r" in f) for f in record)
+                out.write(",".join(["" if f is None else '"' + f.replace('"', '""') + '"' for f in record]))
+                out.write("\n")
+        return breaks
+
 
 def header_of(path: Path, dialect: CsvDialect, file: str) -> list[str]:
     """The fields of the first record; none for a file without records."""
     names = [field or "" for field in next(iter(CsvRecords(path, dialect, file)), [])]
     check_count(names, file)
     return names
-
-
-def rewrite_csv(source: Path, target: Path, dialect: CsvDialect, file: str) -> bool:
-    """Copy a CSV file into the one form that Spark reads exactly: UTF-8, commas, every text quoted, LF.
-
-    Tells whether a field holds a line break.
-    """
-    breaks = False
-    with storage_errors(target), target.open("x", encoding="utf-8", newline="") as out:
-        for record in CsvRecords(source, dialect, file):
-            breaks = breaks or any(f is not None and ("\n" in f or "\r" in f) for f in record)
-            out.write(",".join(["" if f is None else '"' + f.replace('"', '""') + '"' for f in record]))
-            out.write("\n")
-    return breaks
 
 
 def first_misfit(
@@ -439,14 +437,3 @@ def _spans_lines(low: _LowBytes, quote: int, *, odd: bool) -> tuple[bool, bool]:
     quotes = np.flatnonzero(low.data == quote)
     before = np.searchsorted(quotes, low.breaks) + odd
     return bool(np.any(before & 1)), bool((len(quotes) + odd) & 1)
-
-
-def spool(stream: BinaryIO, target: Path) -> None:
-    """Copy standard input to a file, so that it can be read more than once."""
-    try:
-        with target.open("xb") as out:
-            while chunk := stream.read(_CHUNK):
-                out.write(chunk)
-    except OSError as error:
-        target.unlink(missing_ok=True)
-        raise storage_error(error, target) from error

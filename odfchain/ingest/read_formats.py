@@ -1,4 +1,4 @@
-"""Read steps to input frames: which reader, with which options, over which file.
+"""Inputs to frames: which reader, with which options, over which file; preprocessed, and made to fit.
 
 Defaults are those of the specification's read steps; what a manifest declares is checked here, with the
 path in the manifest in the message.
@@ -8,34 +8,49 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import shutil
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from odfchain.errors import BadInputError, SchemaError, UsageError
+from odfchain.errors import BadInputError, EngineError, OdfchainError, SchemaError, UsageError
 from odfchain.ingest import read_csv
-from odfchain.lazy import pa
+from odfchain.lazy import F, pa
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import mapped
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.schema import parse_ddl
 from odfchain.odf.times import RFC3339, java_format
-from odfchain.spark.executor_files import Handover
-from odfchain.spark.input_frames import TextRules
-from odfchain.spark.jobs import explain
-from odfchain.spark.types import check_columns
+from odfchain.progress import Progress
+from odfchain.spark.executor_files import Handover, session_like
+from odfchain.spark.input_frames import (
+    ROW_ID,
+    FinerTimes,
+    InputFrame,
+    TextRules,
+    empty_input,
+    first_bad_row,
+    or_fail,
+    parse_text,
+)
+from odfchain.spark.jobs import Steps, explain
+from odfchain.spark.plans import FEW_BYTES, FEW_ROWS, FEW_SETTINGS, is_remote
+from odfchain.spark.types import check_columns, col, result_schema
 from odfchain.storage.fsio import storage_errors
 from odfchain.text import printable
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from odfchain.ingest.history import WriterState
     from odfchain.slices.reader import ParquetSource
     from odfchain.spark.documents import LineFile, RecordSource
-    from odfchain.spark.input_frames import InputFrame
 
 
 # Parquet timestamps in nanoseconds are rewritten in microseconds, Spark's resolution (RFC-001); a finer value
@@ -141,7 +156,7 @@ class OpenedInput:
     frame: InputFrame | None
     notes: tuple[str, ...] = ()
     """Notes on the reader's decisions."""
-    malformed: Callable[[], BadInputError | None] | None = None
+    malformed: Callable[[], OdfchainError | None] | None = None
     """Finds a record with the wrong number of fields, after a failure."""
     rows: int | None = None
     """About how many, where that is known before they are read; for progress alone."""
@@ -229,8 +244,6 @@ class _Opening:
 
     def _empty(self) -> OpenedInput:
         # no rows where the columns are known, nothing at all where they are not
-        from odfchain.spark.input_frames import empty_input
-
         if self.schema is None:
             return OpenedInput(None)
         return OpenedInput(empty_input(self.workers.session(), self.schema, str(self.path)))
@@ -262,7 +275,7 @@ class _Opening:
         if traits.irregular:
             # the copy is in the default dialect, whatever the file is in
             plain, plain_dialect = self.scratch / f"rewritten-{uuid.uuid4().hex}", read_csv.CsvDialect()
-            multiline = read_csv.rewrite_csv(path, plain, dialect, file)
+            multiline = read_csv.CsvRecords(path, dialect, file).rewrite(plain)
         from odfchain.spark.input_frames import CsvInput
 
         has_header = bool(read.header)
@@ -461,3 +474,300 @@ def record_source(
 
             layer, notes = find_layer(path, read.sub_path, scratch)
             return dataclasses.replace(layer, columns=() if schema is None else schema.names), notes
+
+
+# An input of a run: a file with what to make of it, read and preprocessed.
+
+INPUT_TABLE = "input"
+"""Name of the input rows in the queries of a preprocess step."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileInput:
+    """Bytes and what to make of them."""
+
+    path: Path
+    name: str
+    """The input's name in messages."""
+    read: src.ReadStep
+    preprocess: src.Transform | None = None
+
+    @contextlib.contextmanager
+    def translate_errors(self) -> Iterator[None]:
+        """Messages name the source of the bytes, not the place of the file, and what fails in a query."""
+        try:
+            yield
+        except OdfchainError as error:
+            if self.preprocess is not None and isinstance(error, EngineError):
+                from odfchain.spark.query_refusals import failed_query
+
+                cause = error.__cause__
+                if isinstance(cause, Exception):
+                    fault = failed_query(cause, transform=self.preprocess)
+                    if fault is not None:
+                        raise fault from error
+            error.message = error.message.replace(str(self.path), self.name)
+            if isinstance(error, BadInputError) and error.file == str(self.path):
+                error.file = self.name
+            raise
+
+    def open(
+        self,
+        session: Callable[[], SparkSession],
+        state: WriterState,
+        slice_bytes: int,
+        scratch: Path,
+        progress: Progress,
+        resources: contextlib.ExitStack,
+    ) -> tuple[Callable[[], SparkSession], OpenedInput]:
+        """(the session of the rows, the rows); the session is started only after the checks of the file."""
+        if self.preprocess is not None:
+            session = functools.cache(functools.partial(_session_for_queries, session, resources))
+        progress.phase(f"Checking {self.name}", self._size)
+        large = self._is_large(slice_bytes)
+        few = not large and self._is_few(state)
+        if few:
+            in_any, session = session, lambda: session_for_few(in_any())
+        opened = open_input(
+            session, self.path, self.read, scratch=scratch, progress=progress.advance, resources=resources
+        )
+        for note in opened.notes:
+            progress.note(f"{self.name}: {note}")
+        if (frame := opened.frame) is None:
+            return session, opened
+        malformed = opened.malformed
+        if self.preprocess is not None:
+            # what is wrong in the input as it was before its queries
+            read, found = frame, opened.malformed
+            malformed = lambda: (found() if found is not None else None) or first_bad_row(read, frozenset())  # noqa: E731
+            frame = _preprocessed(session(), frame, self.preprocess, progress)
+        elif declared_schema(self.read) is None:
+            frame = fix_up(frame, state.vocabulary, operations=state.merge.TAKES_OPERATIONS)
+        frame = dataclasses.replace(frame, size=self._size, few=few, large=large)
+        return session, dataclasses.replace(opened, frame=frame, malformed=malformed)
+
+    @property
+    def _size(self) -> int | None:
+        return self.path.stat().st_size if self.path.is_file() else None
+
+    def steps(self, state: WriterState, rows: int | None) -> Steps:
+        """What progress says of reading, merging and writing it; `rows` is about how many it has."""
+        # no figures where recorded rows are read as well, and no size of a Parquet file, of which parts are
+        # read
+        size = self._size
+        if state.merge.LOOKS_BACK and state.next_offset:
+            size = rows = None
+        if isinstance(self.read, src.ReadStepParquet):
+            size = None
+        name = self.name.rstrip("/").rpartition("/")[2]
+        return Steps(
+            reading=f"Reading {name}", merging=f"Merging {name}", writing=f"Writing {name}",
+            rows=rows, size=size,
+        )  # fmt: skip
+
+    def _is_large(self, slice_bytes: int) -> bool:
+        # a Parquet file counts by its uncompressed size
+        from odfchain.slices.reader import open_parquet
+
+        if not slice_bytes:
+            return False
+        with contextlib.suppress(OSError, BadInputError):  # the reader reports the fault
+            if not isinstance(self.read, src.ReadStepParquet):
+                return self.path.stat().st_size > slice_bytes
+            with open_parquet(self.path) as file:
+                groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+                return bool(sum(group.total_byte_size for group in groups) > slice_bytes)
+        return False
+
+    def _is_few(self, state: WriterState) -> bool:
+        # by file sizes and footers alone: no rows are read for it
+        from odfchain.slices.reader import open_parquet
+
+        if state.merge.LOOKS_BACK and state.next_offset > FEW_ROWS:
+            return False
+        if self.preprocess is not None or isinstance(self.read, src.ReadStepEsriShapefile):
+            return False
+        with contextlib.suppress(OSError, BadInputError):  # the reader reports the fault
+            if self.path.stat().st_size > FEW_BYTES or not isinstance(self.read, src.ReadStepParquet):
+                return self.path.stat().st_size <= FEW_BYTES
+            with open_parquet(self.path) as file:
+                return bool(file.metadata.num_rows <= FEW_ROWS)
+        return False
+
+
+_sessions: weakref.WeakKeyDictionary[SparkSession, SparkSession] = weakref.WeakKeyDictionary()
+
+
+def session_for_few(session: SparkSession) -> SparkSession:
+    """A second session in which few rows are read and merged; a remote one itself."""
+    if is_remote(session):
+        return session
+    if (made := _sessions.get(session)) is None:
+        made = _sessions[session] = session_like(session, FEW_SETTINGS)
+    return made
+
+
+def _session_for_queries(
+    session: Callable[[], SparkSession], resources: contextlib.ExitStack
+) -> SparkSession:
+    from odfchain.spark.query import session_for_queries
+
+    made = session()
+    return resources.enter_context(session_for_queries(made)) if is_remote(made) else made
+
+
+def _preprocessed(
+    session: SparkSession, source: InputFrame, transform: src.Transform, progress: Progress
+) -> InputFrame:
+    from pyspark.sql import Observation
+
+    from odfchain.spark.query import run_queries, run_queries_over_connect
+
+    counted = FinerTimes(Observation(), source.finer)
+    observed = source.frame.observe(counted.observation, *counted.sums) if counted.numbers else source.frame
+    given = observed.select(*[col(name) for name in source.schema.names])
+    run = run_queries_over_connect if is_remote(session) else run_queries
+    result = run(session, transform, {INPUT_TABLE: given}, note=progress.note)
+    schema = result_schema(result.schema, source.schema)
+    numbered = result.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(n) for n in schema.names])
+    return InputFrame(numbered, schema, source.file, counted=counted)
+
+
+# Fixes for inputs without a declared schema: columns that collide with system columns get a leading
+# underscore, and an event time of integers (seconds) or text becomes a timestamp. With a declared schema a
+# collision or wrong type is an error. Facts in `fixtures/conformance/writer_cases.json` (`inference_…`).
+
+US_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")
+WHOLE = (
+    ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt64,
+    ds.DataTypeUInt16, ds.DataTypeUInt32, ds.DataTypeUInt64,
+)  # fmt: skip
+
+
+def fix_up(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: bool) -> InputFrame:
+    """The input with colliding columns renamed and event time made a timestamp."""
+    return _event_time(_rename(source, vocabulary, operations=operations), vocabulary)
+
+
+def _rename(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: bool) -> InputFrame:
+    reserved = {vocabulary.offset_column, vocabulary.system_time_column}
+    if not operations:
+        reserved.add(vocabulary.operation_type_column)
+    taken = set(source.schema.names)
+    names: dict[str, str] = {}
+    for name in source.schema.names:
+        if name in reserved:
+            new = f"_{name}"
+            while new in taken:
+                new = f"_{new}"
+            names[name] = new
+            taken.add(new)
+    if not names:
+        return source
+    fields = tuple(
+        dataclasses.replace(f, name=names[f.name]) if f.name in names else f for f in source.schema.fields
+    )
+    return dataclasses.replace(
+        source,
+        frame=source.frame.withColumnsRenamed(names),
+        text=source.text.withColumnsRenamed(names) if source.text is not None else None,
+        schema=ds.DataSchema(fields=fields),
+    )
+
+
+def _event_time(source: InputFrame, vocabulary: DatasetVocabulary) -> InputFrame:
+    name = vocabulary.event_time_column
+    field = source.schema.field(name)
+    if field is None:
+        return source
+    value = col(name)
+    if isinstance(field.value_type, WHOLE):
+        value = F.timestamp_seconds(value.cast("bigint"))
+    elif isinstance(field.value_type, ds.DataTypeString):
+        value = or_fail(value, parse_text(value, US_UTC, TextRules()), name, required=False)
+    else:
+        return source
+    fields = tuple(
+        ds.DataField(name=name, type=ds.optional(US_UTC)) if f.name == name else f
+        for f in source.schema.fields
+    )
+    return dataclasses.replace(
+        source, frame=source.frame.withColumn(name, value), schema=ds.DataSchema(fields=fields)
+    )
+
+
+# In-memory rows or a DataFrame as one Parquet file, in order.
+
+FRAME = "the frame"
+"""Its name in messages."""
+
+
+def is_of_spark(frame: Any) -> bool:
+    """True if it is a DataFrame of PySpark, classic or Connect."""
+    return type(frame).__module__.partition(".")[0] == "pyspark"
+
+
+def write_frame_file(frame: Any, folder: Path) -> Path:
+    """The rows of a Spark DataFrame, or of what streams Arrow, with their types, as a file in `folder`."""
+    path = folder / f"frame-{uuid.uuid4().hex}.parquet"
+    if is_of_spark(frame):
+        if not is_remote(frame.sparkSession):
+            return _computed(frame, folder, path)
+        frame = frame.toArrow()
+    if not hasattr(frame, "__arrow_c_stream__"):
+        raise UsageError(
+            f"expected a data frame, got {type(frame).__name__}",
+            hint="give a Spark DataFrame, a pyarrow Table, or what streams Arrow, such as polars' frames",
+        )
+    from pyarrow.parquet import ParquetWriter
+
+    try:
+        with pa.RecordBatchReader.from_stream(frame) as rows, ParquetWriter(path, rows.schema) as sink:
+            for batch in rows:
+                sink.write_batch(batch)
+    except (pa.ArrowException, ValueError) as error:
+        raise BadInputError(f"cannot be written as Parquet: {error}", file=FRAME) from error
+    return path
+
+
+def _computed(frame: DataFrame, folder: Path, path: Path) -> Path:
+    # under the settings of the frame's own session, but for whole microseconds
+    from pyspark.sql import DataFrame as Frame
+    from pyspark.sql import SparkSession
+
+    from odfchain.spark.jobs import run_job
+    from odfchain.spark.plans import jvm_of
+    from odfchain.spark.query_refusals import failed_query
+
+    # a clone, so that the settings of the user's session stay as they are
+    clone = frame._jdf.sparkSession().cloneSession()  # noqa: SLF001 - PySpark has no public way into the JVM
+    clone.conf().set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    session = SparkSession(frame.sparkSession.sparkContext, clone)
+    dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
+    rows = Frame(dataset.ofRows(clone, frame._jdf.logicalPlan()), session)  # noqa: SLF001
+    parts = folder / f"parts-{uuid.uuid4().hex}"
+    try:
+        run_job(session, lambda: rows.write.parquet(parts.as_uri()))
+    except OdfchainError:
+        raise
+    except Exception as error:
+        raise failed_query(error, FRAME) or explain(error, file=FRAME) from error
+    files = sorted(parts.glob("part-*.parquet"))
+    if len(files) == 1:
+        return files[0].rename(path)
+    return _joined(files, path)
+
+
+def _joined(files: list[Path], path: Path) -> Path:
+    from pyarrow.parquet import ParquetWriter
+
+    from odfchain.slices.reader import data_batches, open_parquet
+
+    with open_parquet(files[0]) as first:
+        schema = first.schema_arrow
+    with ParquetWriter(path, schema) as sink:
+        for file in files:
+            for batch in data_batches(file):
+                sink.write_batch(batch)
+            file.unlink()
+    return path

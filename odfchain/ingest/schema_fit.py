@@ -7,7 +7,6 @@ appended to (RFC-001).
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,7 @@ from odfchain.ingest.fetch_files import match_pattern
 from odfchain.ingest.fetch_url import check_url
 from odfchain.ingest.merge_strategies import check_strategy
 from odfchain.ingest.read_csv import codec_name
-from odfchain.ingest.read_formats import declared_schema, dialect_of
-from odfchain.lazy import F
+from odfchain.ingest.read_formats import US_UTC, WHOLE, declared_schema, dialect_of
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
@@ -28,15 +26,13 @@ from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.schema import check_recordable, recorded, type_name
-from odfchain.spark.input_frames import InputFrame, TextRules, or_fail, parse_text
-from odfchain.spark.types import check_columns, col
+from odfchain.spark.types import check_columns
 from odfchain.storage.locations import Target
 from odfchain.storage.template import names_in
 from odfchain.text import one_line, printable
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 
 MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
-US_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")
 
 
 def normalized(
@@ -64,11 +60,7 @@ def _normalized(
     return ds.DataField(name=f.name, type=ds.optional(stored) if f.optional else stored, extra=f.extra)
 
 
-_WHOLE = (
-    ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt64,
-    ds.DataTypeUInt16, ds.DataTypeUInt32, ds.DataTypeUInt64,
-)  # fmt: skip
-_INTEGERS: tuple[type, ...] = (ds.DataTypeInt8, ds.DataTypeUInt8, *_WHOLE)
+_INTEGERS: tuple[type, ...] = (ds.DataTypeInt8, ds.DataTypeUInt8, *WHOLE)
 
 
 def check_declared(schema: ds.DataSchema, vocabulary: DatasetVocabulary) -> None:
@@ -258,63 +250,6 @@ def _without_nullability(data_type: ds.DataType) -> ds.DataType:
 
 def _shown(fields: list[ds.DataField]) -> str:
     return ", ".join(f"{f.name} {type_name(f.type)}" for f in fields)
-
-
-# Fixes for inputs without a declared schema: columns that collide with system columns get a leading
-# underscore, and an event time of integers (seconds) or text becomes a timestamp. With a declared schema a
-# collision or wrong type is an error. Facts in `fixtures/conformance/writer_cases.json` (`inference_…`).
-
-
-def fix_up(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: bool) -> InputFrame:
-    """The input with colliding columns renamed and event time made a timestamp."""
-    return _event_time(_rename(source, vocabulary, operations=operations), vocabulary)
-
-
-def _rename(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: bool) -> InputFrame:
-    reserved = {vocabulary.offset_column, vocabulary.system_time_column}
-    if not operations:
-        reserved.add(vocabulary.operation_type_column)
-    taken = set(source.schema.names)
-    names: dict[str, str] = {}
-    for name in source.schema.names:
-        if name in reserved:
-            new = f"_{name}"
-            while new in taken:
-                new = f"_{new}"
-            names[name] = new
-            taken.add(new)
-    if not names:
-        return source
-    fields = tuple(
-        dataclasses.replace(f, name=names[f.name]) if f.name in names else f for f in source.schema.fields
-    )
-    return dataclasses.replace(
-        source,
-        frame=source.frame.withColumnsRenamed(names),
-        text=source.text.withColumnsRenamed(names) if source.text is not None else None,
-        schema=ds.DataSchema(fields=fields),
-    )
-
-
-def _event_time(source: InputFrame, vocabulary: DatasetVocabulary) -> InputFrame:
-    name = vocabulary.event_time_column
-    field = source.schema.field(name)
-    if field is None:
-        return source
-    value = col(name)
-    if isinstance(field.value_type, _WHOLE):
-        value = F.timestamp_seconds(value.cast("bigint"))
-    elif isinstance(field.value_type, ds.DataTypeString):
-        value = or_fail(value, parse_text(value, US_UTC, TextRules()), name, required=False)
-    else:
-        return source
-    fields = tuple(
-        ds.DataField(name=name, type=ds.optional(US_UTC)) if f.name == name else f
-        for f in source.schema.fields
-    )
-    return dataclasses.replace(
-        source, frame=source.frame.withColumn(name, value), schema=ds.DataSchema(fields=fields)
-    )
 
 
 # Definitions that no run could execute are refused when they are added, by the rules of the runs over the

@@ -24,7 +24,7 @@ from odfchain.errors import EngineError, OdfchainError, QueryError
 from odfchain.lazy import pa
 from odfchain.odf.arrow_schema import mapped
 from odfchain.query.answers import number_schema, reread
-from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin, Pins, Relation
+from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin, Pins
 from odfchain.query.results import QueryResult, SlicesRead
 from odfchain.query.sql_text import (
     FUNCTIONS,
@@ -295,14 +295,14 @@ class _Planner:
 
     def plan(self) -> tuple[df.DataFrame, tuple[Pin, ...]]:
         records, states, wanted = self._asked()
-        relations: dict[Any, Relation | Changes] = {**records, **states}
+        relations: dict[Any, Pin | Changes] = {**records, **states}
         inexact = any(relation.has_floats for relation in relations.values())
         # tables are registered under internal numbers
         with translate_errors(self._sql):
             context, tables = self._context(inexact)
             for number, (asked, relation) in enumerate(relations.items()):
                 internal = f"#{number}"
-                if isinstance(relation, Relation) and relation.projection is None:
+                if isinstance(relation, Pin) and relation.projection is None:
                     self._register_records(context, internal, relation)
                 else:
                     rows = relation.rows(self._engine.checked, wanted)
@@ -319,12 +319,12 @@ class _Planner:
             if not folder.is_dir() or sum(1 for _ in folder.iterdir()) != count:
                 raise EngineError(f"{folder}: files of the query were removed while it ran", hint="ask again")
 
-    def _asked(self) -> tuple[dict[str, Relation], dict[Call, Relation | Changes], frozenset[str]]:
+    def _asked(self) -> tuple[dict[str, Pin], dict[Call, Pin | Changes], frozenset[str]]:
         context, tables = self._context(inexact=False)
-        states: dict[Call, Relation | Changes] = {}
+        states: dict[Call, Pin | Changes] = {}
         names: list[str] = []
 
-        def empty(relation: Relation | Changes) -> Any:
+        def empty(relation: Pin | Changes) -> Any:
             import pyarrow.dataset as ds
 
             # tables are empty: planning only finds names and columns
@@ -332,7 +332,7 @@ class _Planner:
             for column in nullable:
                 if "\0" in f"{column.name}{column.type}":
                     # names end there on their way to the engine, which would read nulls
-                    named = f"{relation.pin.alias}: the name of the column {one_line(column.name, 60)}"
+                    named = f"{relation.pins[0].alias}: the name of the column {one_line(column.name, 60)}"
                     raise QueryError(
                         f"{named} has a null character, which the engine cannot read",
                         hint="use --engine spark",
@@ -344,7 +344,7 @@ class _Planner:
             if name in hidden:
                 return None
             try:
-                table = empty(Relation(self._pins.pin(name)))
+                table = empty(self._pins.pin(name))
             except OdfchainError as error:
                 # the planner asks for the names of functions as well: what is wrong with those is no matter
                 tables.missing[name] = error
@@ -375,7 +375,7 @@ class _Planner:
             columns = {name for relation in states.values() for name in relation.schema.names}
             plan = frame.optimized_logical_plan()
             wanted = _columns_of_functions(plan, columns)
-            found = {name: Relation(self._pins.pin(name), signed_nan=True) for name in names}
+            found = {name: replace(self._pins.pin(name), signed_nan=True) for name in names}
             if self._engine.checked.remembers:  # a proof is made of all slices, wherever it is made
                 asked = conditions_of_tables(plan, {name: each.schema for name, each in found.items()})
                 found |= {name: replace(found[name], condition=asked[name]) for name in asked}
@@ -416,10 +416,10 @@ class _Planner:
             context.deregister_udf(name)
         return context, tables
 
-    def _register_records(self, context: df.SessionContext, name: str, relation: Relation) -> None:
+    def _register_records(self, context: df.SessionContext, name: str, relation: Pin) -> None:
         schema = relation.schema
         paths = relation.paths(self._engine.checked)
-        self.slices += SlicesRead(len(paths), len(self._engine.checked.slices(relation.pin.state)))
+        self.slices += SlicesRead(len(paths), len(self._engine.checked.slices(relation.state)))
         if not paths:
             context.register_record_batches(name, [[_no_rows(schema)]])
             return

@@ -21,7 +21,7 @@ import pyarrow as pa
 from odfchain.errors import EngineError, OdfchainError, QueryError, SchemaError
 from odfchain.lazy import t
 from odfchain.odf.arrow_schema import from_arrow
-from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin, Pins, Relation
+from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin, Pins
 from odfchain.query.results import QueryResult, SlicesRead
 from odfchain.query.sql_text import (
     FUNCTIONS,
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from odfchain.slices.conditions import Where
     from odfchain.spark.executor_files import ExecutorFiles
 
 
@@ -253,12 +252,12 @@ _EVERY_ROW = {
 }
 
 
-def rows_on_spark(session: SparkSession, relation: Relation, checked: CheckedSlices) -> DataFrame:
+def rows_on_spark(session: SparkSession, relation: Pin, checked: CheckedSlices) -> DataFrame:
     """The records, or the rows of the state, as physical types; nothing is computed yet."""
     found = _records(session, relation, checked)
-    if relation.projection is None or relation.pin.state.schema is None:
+    if relation.projection is None or relation.state.schema is None:
         return found
-    names = relation.pin.state.vocabulary
+    names = relation.state.vocabulary
     if relation.key and relation.projection.event_time is None:
         return latest_rows(found, relation.key, names)
     offset = names.offset_column
@@ -267,30 +266,13 @@ def rows_on_spark(session: SparkSession, relation: Relation, checked: CheckedSli
     return found.join(session.createDataFrame(kept), offset, "left_semi")
 
 
-_UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
-
-
-def matching_on_spark(
-    session: SparkSession, relation: Relation, checked: CheckedSlices, where: Where
-) -> DataFrame:
-    """The records of which a condition is true, as `rows_on_spark`; slices without any are not read."""
-    from odfchain.slices.conditions import parse_where
-
-    if session.conf.get("spark.sql.session.timeZone") not in _UTC:
-        where = parse_where(where.text, relation.schema, utc=False)
-    needed = replace(relation, condition=where.condition)
-    found = rows_on_spark(session, needed, checked)
-    with translate_spark_errors("the condition", sql=where.text):
-        return found.where(f"({where.text}\n)")
-
-
 def with_plain_offset(frame: DataFrame, pin: Pin) -> DataFrame:
     """The same rows with offsets as `bigint`; other unsigned columns stay as they are carried."""
     offset = pin.state.vocabulary.offset_column
     return frame.withColumn(offset, col(offset).cast("bigint")) if offset in frame.columns else frame
 
 
-def rows_asked(session: SparkSession, relation: Relation | Changes, checked: CheckedSlices) -> DataFrame:
+def rows_asked(session: SparkSession, relation: Pin | Changes, checked: CheckedSlices) -> DataFrame:
     """A table's rows, with offsets as `bigint`; changes are computed now. Errors as `rows_on_spark`."""
     if isinstance(relation, Changes):
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -298,29 +280,28 @@ def rows_asked(session: SparkSession, relation: Relation | Changes, checked: Che
         struct = asked_struct(relation)
         rows = relation.rows(checked).cast(to_arrow_schema(struct, timezone="UTC"))
         return session.createDataFrame(rows, struct)
-    return with_plain_offset(rows_on_spark(session, relation, checked), relation.pin)
+    return with_plain_offset(rows_on_spark(session, relation, checked), relation)
 
 
-def asked_struct(relation: Relation | Changes) -> StructType:
+def asked_struct(relation: Pin | Changes) -> StructType:
     """The columns as queries on Spark see them."""
-    pin = relation.pin
     if isinstance(relation, Changes):
         for each in relation.pins:
             _physical(each)  # says what cannot be carried
         return physical_struct(from_arrow(relation.schema).fields)
-    offset = pin.state.vocabulary.offset_column
-    fields = _physical(pin).fields
+    offset = relation.state.vocabulary.offset_column
+    fields = _physical(relation).fields
     return t.StructType([t.StructField(f.name, t.LongType()) if f.name == offset else f for f in fields])
 
 
-def know_footers(session: SparkSession, relation: Relation, checked: CheckedSlices) -> None:
+def know_footers(session: SparkSession, relation: Pin, checked: CheckedSlices) -> None:
     """Footers are known of all slices that a condition may skip, as far as executors bring slices."""
     files = files_of(session)
     if files is None or relation.condition is None or not skipping.understood(relation.condition):
         return
-    dataset = relation.pin.dataset
+    dataset = relation.dataset
     kept = KeptFooters(dataset)
-    names = [ref.slice.physical_hash for ref in checked.slices(relation.pin.state)]
+    names = [ref.slice.physical_hash for ref in checked.slices(relation.state)]
     unknown = [name for name in names if kept.known(name) is None]
     if unknown:
         keys = [dataset.key("data", name) for name in unknown]
@@ -332,16 +313,16 @@ def _footer(number: int, files: ExecutorFiles, keys: list[str]) -> str | None:
     return stats_text(file_stats(files.bring(keys[number])))
 
 
-def _records(session: SparkSession, relation: Relation, checked: CheckedSlices) -> DataFrame:
+def _records(session: SparkSession, relation: Pin, checked: CheckedSlices) -> DataFrame:
     from odfchain.spark.input_frames import spark_path
 
-    struct = _physical(relation.pin)
+    struct = _physical(relation)
     if (files := files_of(session)) is not None:
         from odfchain.spark.input_frames import parquet_frame
 
         know_footers(session, relation, checked)
         names = [ref.slice.physical_hash for ref in relation.slices(checked)]
-        return parquet_frame(session, files, struct, [relation.pin.dataset.key("data", n) for n in names])
+        return parquet_frame(session, files, struct, [relation.dataset.key("data", n) for n in names])
     paths = relation.paths(checked)
     if not paths:
         return session.createDataFrame([], struct)
@@ -468,7 +449,7 @@ class _Planning:
             used, asked = self._used(read, relations)
         for name, condition in asked.items():
             relations[name] = self._asked(relations[name], condition)
-        if used and self._small and sum(relations[n].pin.state.record_count for n in used) <= FEW_ROWS:
+        if used and self._small and sum(relations[n].pins[0].state.record_count for n in used) <= FEW_ROWS:
             for key, value in FEW_SETTINGS.items():
                 self._session.conf.set(key, value)
         for name in used:
@@ -480,22 +461,22 @@ class _Planning:
                 pin.name for name in used for pin in relations[name].pins
             )
 
-    def _asked(self, relation: Relation | Changes, condition: skipping.Condition) -> Relation | Changes:
+    def _asked(self, relation: Pin | Changes, condition: skipping.Condition) -> Pin | Changes:
         if isinstance(relation, Changes) or not self._checked.remembers:
             return relation
         # slices whose footers rule the condition out are not read
         relation = replace(relation, condition=condition)
         know_footers(self._session, relation, self._checked)
         if relation.projection is None:
-            read, there = relation.slices(self._checked), self._checked.slices(relation.pin.state)
+            read, there = relation.slices(self._checked), self._checked.slices(relation.state)
             self.slices += SlicesRead(len(read), len(there))
         return relation
 
-    def _relations(self, found: NamesInPlan) -> dict[str, Relation | Changes]:
-        relations: dict[str, Relation | Changes] = {}
+    def _relations(self, found: NamesInPlan) -> dict[str, Pin | Changes]:
+        relations: dict[str, Pin | Changes] = {}
         for name in found.tables:
             try:
-                relations[name] = Relation(self._pins.pin(name))
+                relations[name] = self._pins.pin(name)
             except OdfchainError as error:
                 # a WITH of the query may define the name: Spark decides, and the error is kept until then
                 self._missing[name] = error
@@ -521,7 +502,7 @@ class _Planning:
         )
 
     def _used(
-        self, plan: Any, relations: Mapping[str, Relation | Changes]
+        self, plan: Any, relations: Mapping[str, Pin | Changes]
     ) -> tuple[list[str], dict[str, skipping.Condition]]:
         for name, relation in relations.items():
             schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(asked_struct(relation).json())

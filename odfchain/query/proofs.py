@@ -26,7 +26,6 @@ from odfchain.query.answers import (
     SCHEMA_FORMAT,
     Answer,
     hash_of,
-    output_of,
     read,
 )
 from odfchain.query.embedded import DIALECT, Embedded
@@ -65,48 +64,55 @@ def repeatable(memory: int | None = None) -> Embedded:
     return engine if memory is None else replace(engine, memory=memory)
 
 
-def prove(
-    workspace: WorkspaceFiles,
-    query: str,
-    pins: Pins,
-    *,
-    skip: int,
-    limit: int,
-    data_format: str,
-    schema: bool,
-    seconds: float | None = None,
-    memory: int | None = None,
-) -> Answer:
-    """The answer to a query, signed with the workspace's key.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofRequest:
+    """A query that is to be answered with a signature."""
 
-    Raises:
-        QueryError: it is wrong, or its rows have no form in JSON.
-    """
-    # lone surrogates have no UTF-8, and must not raise here
-    if (size := len(query.encode("utf-8", "surrogatepass"))) > QUERY_BYTES:
-        raise errors.QueryError(f"the query has {size:,} bytes; at most {QUERY_BYTES:,} are signed")
-    if skip < 0 or limit < 0 or max(skip, limit) >= 10**18:
-        raise errors.UsageError("`skip` and `limit` are numbers of rows")
-    with volatile_refused():
-        result = Local(repeatable(memory)).run(query, pins, skip=skip, limit=limit, seconds=seconds)
-        table = result.to_arrow()
-    asked: dict[str, Any] = {"query": query, "queryDialect": DIALECT, "dataFormat": data_format}
-    asked["include"] = ["Input", "Proof", "Schema"] if schema else ["Input", "Proof"]
-    if schema:
-        asked["schemaFormat"] = SCHEMA_FORMAT
-    asked["datasets"] = [
-        {"id": str(pin.id), "alias": pin.name, "blockHash": str(pin.block_hash)} for pin in pins.named
-    ]
-    asked |= {"skip": skip, "limit": limit}
-    output = output_of(table, data_format, schema=schema)
-    return Answer.signed(
-        asked,
-        output,
-        node_key(workspace),
-        engine=engine_version(),
-        notes=tuple(_notes(query, table, limit)),
-        result=result,
-    )
+    query: str
+    skip: int = 0
+    limit: int = 100
+    """The most rows of the answer [count]; what nodes answer with."""
+    data_format: str = FORMATS[0]
+    schema_format: str | None = None
+    seconds: float | None = None
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.data_format not in FORMATS:
+            raise errors.UsageError(
+                f"unknown format {self.data_format!r}", hint=f"formats are {', '.join(FORMATS)}"
+            )
+        if self.schema_format not in (None, SCHEMA_FORMAT):
+            raise errors.UsageError(
+                f"unknown schema format {self.schema_format!r}", hint=f"the schema format is {SCHEMA_FORMAT}"
+            )
+        # lone surrogates have no UTF-8, and must not raise here
+        if (size := len(self.query.encode("utf-8", "surrogatepass"))) > QUERY_BYTES:
+            raise errors.QueryError(f"the query has {size:,} bytes; at most {QUERY_BYTES:,} are signed")
+        if self.skip < 0 or self.limit < 0 or max(self.skip, self.limit) >= 10**18:
+            raise errors.UsageError("`skip` and `limit` are numbers of rows")
+
+    def answer(self, pins: Pins) -> Answer:
+        """The answer, signed with the key of the workspace.
+
+        Raises:
+            QueryError: the query is wrong, or its rows have no form in JSON.
+        """
+        query, limit = self.query, self.limit
+        with volatile_refused():
+            engine = Local(repeatable(self.memory))
+            result = engine.run(query, pins, skip=self.skip, limit=limit, seconds=self.seconds)
+            table = result.to_arrow()
+        schema = {} if self.schema_format is None else {"schemaFormat": self.schema_format}
+        asked: dict[str, Any] = {"query": query, "queryDialect": DIALECT, "dataFormat": self.data_format}
+        asked["include"] = ["Input", "Proof", *(["Schema"] if schema else [])]
+        asked |= schema
+        asked["datasets"] = [
+            {"id": str(pin.id), "alias": pin.name, "blockHash": str(pin.block_hash)} for pin in pins.named
+        ]
+        asked |= {"skip": self.skip, "limit": limit}
+        notes, key = tuple(_notes(query, table, limit)), node_key(pins.workspace)
+        return Answer.of_rows(asked, table, key, engine=engine_version(), notes=notes, result=result)
 
 
 @contextlib.contextmanager
@@ -210,48 +216,73 @@ class ProofVerdict:
             return {"ok": True}
         return {"ok": False, "error": {"kind": self.kind, **self.details, "message": self.message}}
 
+    @classmethod
+    def of(cls, answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None = None) -> ProofVerdict:
+        """Check an answer against the datasets here."""
 
-def verify(answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None = None) -> ProofVerdict:
-    """Check an answer against the datasets here."""
+        def verdict(message: str, **more: Any) -> ProofVerdict:
+            more = {"ok": False} | more
+            return cls(message=message, signer=answer.signer, engine=answer.engine, **more)
 
-    def verdict(message: str, **more: Any) -> ProofVerdict:
-        more = {"ok": False} | more
-        return ProofVerdict(message=message, signer=answer.signer, engine=answer.engine, **more)
-
-    for name, kind in (("inputHash", INPUT_HASH), ("subQueriesHash", SUB_QUERIES_HASH)):
-        if answer.commitment[name] != answer.hash_of(name):
-            part = "what was asked" if kind == INPUT_HASH else "the answers of others"
-            return verdict(f"{part} was changed: it does not hash to the {name} that was signed", kind=kind)
-    try:
-        answer.check_signature()
-    except errors.SignatureError as error:
-        return verdict(error.message, kind=BAD_SIGNATURE)
-    signed = answer.commitment["outputHash"]
-    if answer.output is not None and (found := answer.hash_of("outputHash")) != signed:
+        for name, kind in (("inputHash", INPUT_HASH), ("subQueriesHash", SUB_QUERIES_HASH)):
+            if answer.commitment[name] != answer.hash_of(name):
+                part = "what was asked" if kind == INPUT_HASH else "the answers of others"
+                return verdict(
+                    f"{part} was changed: it does not hash to the {name} that was signed", kind=kind
+                )
+        try:
+            answer.check_signature()
+        except errors.SignatureError as error:
+            return verdict(error.message, kind=BAD_SIGNATURE)
+        signed = answer.commitment["outputHash"]
+        if answer.output is not None and (found := answer.hash_of("outputHash")) != signed:
+            details = {"expected_hash": signed, "actual_hash": found}
+            message = "the rows were changed: they do not hash to the outputHash that was signed"
+            return verdict(message, kind=OUTPUT_MISMATCH, details=details)
+        if why := _unknown_form(answer):
+            return verdict(why, incomplete=True)
+        try:
+            pins = Pins(workspace, given=answer.datasets)
+            names, absent = _pinned(answer, workspace, pins)
+            if absent is not None:
+                return verdict(**absent, incomplete=True)
+            table, output = _computed_again(answer, pins, seconds)
+        except (errors.QueryError, errors.EngineError, errors.SliceNotFoundError) as error:
+            return verdict(f"it cannot be computed again here: {error.message}", incomplete=True)
+        found = hash_of(output)
+        about = {"datasets": names, "rows": table}
+        if found == signed:
+            return verdict(f"recomputed: the same {counted(table, 'row')}", ok=True, **about)
         details = {"expected_hash": signed, "actual_hash": found}
-        message = "the rows were changed: they do not hash to the outputHash that was signed"
-        return verdict(message, kind=OUTPUT_MISMATCH, details=details)
-    if why := _unknown_form(answer):
-        return verdict(why, incomplete=True)
-    try:
-        pins = Pins(workspace, given=answer.datasets)
-        names, absent = _pinned(answer, workspace, pins)
-        if absent is not None:
-            return verdict(**absent, incomplete=True)
-        table, output = _computed_again(answer, pins, seconds)
-    except (errors.QueryError, errors.EngineError, errors.SliceNotFoundError) as error:
-        return verdict(f"it cannot be computed again here: {error.message}", incomplete=True)
-    found = hash_of(output)
-    about = {"datasets": names, "rows": table}
-    if found == signed:
-        return verdict(f"recomputed: the same {counted(table, 'row')}", ok=True, **about)
-    details = {"expected_hash": signed, "actual_hash": found}
-    ours = engine_version()
-    if answer.engine == ours:
-        return verdict("recomputed: another answer", kind=OUTPUT_MISMATCH, details=details, **about)
-    theirs = one_line(answer.engine, 40) if answer.engine else "an engine that it does not name"
-    message = f"recomputed by {ours}: another answer, and it was computed by {theirs}"
-    return verdict(message, kind=OUTPUT_MISMATCH, details=details, incomplete=True, **about)
+        ours = engine_version()
+        if answer.engine == ours:
+            return verdict("recomputed: another answer", kind=OUTPUT_MISMATCH, details=details, **about)
+        theirs = one_line(answer.engine, 40) if answer.engine else "an engine that it does not name"
+        message = f"recomputed by {ours}: another answer, and it was computed by {theirs}"
+        return verdict(message, kind=OUTPUT_MISMATCH, details=details, incomplete=True, **about)
+
+    @classmethod
+    def of_node(cls, answer: Answer, url: str, *, token: str | None = None) -> ProofVerdict:
+        """The verdict of the node at `url` (its `POST /verify`); nothing is checked here."""
+        name = one_line(url.partition("?")[0].rpartition("@")[2], 200)
+        base = parse_target(url, name=name)
+        target = replace(base, path=base.path.rstrip(b"/") + b"/verify")
+        credentials = f"Bearer {token}" if token is not None else base.user
+        given = [("Content-Type", "application/json"), ("Accept", "application/json")]
+        if credentials is not None:
+            given.append(("Authorization", credentials))
+        body = answer.to_json(engine=False).encode()
+        timing = Timing()
+        deadline = Deadline(_LIMITS.deadline, timing, name=name)
+
+        def attempt() -> ProofVerdict:
+            with contextlib.closing(HttpPool(_LIMITS)) as pool:
+                route = pool.route(target, name)
+                headers = request_headers(route, given)
+                with pool.exchange(route, headers, deadline=deadline, name=name, body=body) as response:
+                    return _read(response, answer, name)
+
+        return with_retries(attempt, name=name, limits=_LIMITS, timing=timing, deadline=deadline)
 
 
 def _unknown_form(answer: Answer) -> str | None:
@@ -299,10 +330,10 @@ def _computed_again(answer: Answer, pins: Pins, seconds: float | None) -> tuple[
     with volatile_refused():
         result = worker.answer(answer.query, pins, skip=int(asked["skip"]), limit=int(asked["limit"]))
     table = result.to_arrow()
-    return len(table), output_of(table, asked["dataFormat"], schema="schemaFormat" in asked)
+    return len(table), answer.output_of(table)
 
 
-# Asking another node to check a signed answer: `POST /verify` of the reference node.
+# What another node says of a signed answer.
 
 # A node computes before it answers.
 _LIMITS = FetchLimits(
@@ -315,29 +346,6 @@ _LIMITS = FetchLimits(
 )
 _BODY_BYTES = 1 << 20
 _NOT_THERE = ("VerificationFailed::DatasetNotFound", "VerificationFailed::DatasetBlockNotFound")
-
-
-def verdict_of_node(answer: Answer, url: str, *, token: str | None = None) -> ProofVerdict:
-    """The verdict of the node at `url`; nothing is checked here."""
-    name = one_line(url.partition("?")[0].rpartition("@")[2], 200)
-    base = parse_target(url, name=name)
-    target = replace(base, path=base.path.rstrip(b"/") + b"/verify")
-    credentials = f"Bearer {token}" if token is not None else base.user
-    given = [("Content-Type", "application/json"), ("Accept", "application/json")]
-    if credentials is not None:
-        given.append(("Authorization", credentials))
-    body = answer.to_json(engine=False).encode()
-    timing = Timing()
-    deadline = Deadline(_LIMITS.deadline, timing, name=name)
-
-    def attempt() -> ProofVerdict:
-        with contextlib.closing(HttpPool(_LIMITS)) as pool:
-            route = pool.route(target, name)
-            headers = request_headers(route, given)
-            with pool.exchange(route, headers, deadline=deadline, name=name, body=body) as response:
-                return _read(response, answer, name)
-
-    return with_retries(attempt, name=name, limits=_LIMITS, timing=timing, deadline=deadline)
 
 
 def _read(response: Response, answer: Answer, name: str) -> ProofVerdict:

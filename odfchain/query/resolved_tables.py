@@ -45,14 +45,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class StateOf:
+    """The rows in force: at an event time or now, by a key or the recorded one."""
+
+    event_time: Timestamp | None = None
+    key: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Pin:
-    """A dataset as of one block."""
+    """A dataset as of one block, as a table of a query."""
 
     name: str
     """As the query writes it, with its point."""
     dataset: DatasetFiles
     state: DatasetState
     """The dataset's state as of the block."""
+    projection: StateOf | None = None
+    """None is every record."""
+    condition: Condition | None = None
+    """A condition that all requested rows fulfil, if any: slices without such rows are not read."""
+    signed_nan: bool = False
+    """As in `odfchain.slices.skipping.may_match`."""
 
     @property
     def alias(self) -> DatasetAlias:
@@ -77,6 +91,103 @@ class Pin:
     def __str__(self) -> str:
         text = str(self.block_hash)
         return f"{self.alias} @ {self.sequence_number} ({text[:8]}…{text[-4:]})"
+
+    # The table: records or rows in force, from checked slices. `state(name[, event_time[, key]])` has one
+    # definition for all engines (`odfchain.slices.state`): they get rows that are decided already.
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The datasets that are read, each at its block."""
+        return (self,)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as declared at the block; none before the first data."""
+        return columns_of(self.state, None)
+
+    @property
+    def has_floats(self) -> bool:
+        """True if it has a floating-point number anywhere, so that statistics of files leave NaN out."""
+        return any(_has_floats(column.type) for column in self.schema)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key columns of a state; () is all values.
+
+        Raises:
+            QueryError: sources have different keys, or there is no such column.
+        """
+        given = self.projection.key if self.projection else None
+        if given is None:
+            try:
+                return self.state.primary_key
+            except errors.SchemaError as error:
+                raise errors.QueryError(
+                    f"state of {self.alias}: {error.message}",
+                    hint=f"name it as the third argument: state('{self.alias}', NULL, 'column, column')",
+                ) from None
+        try:
+            columns_of(self.state, given)
+        except errors.SchemaError as error:
+            raise errors.QueryError(f"state of {self.alias}: {error.message}") from None
+        return given
+
+    def slices(self, checked: CheckedSlices) -> list[SliceRef]:
+        """The slices that have to be read, oldest first; errors as `paths`.
+
+        Of a state only what a condition says of the key counts: another slice may have a newer row of it.
+        """
+        refs, condition = checked.slices(self.state), self.condition
+        if condition is None:
+            return refs
+        from odfchain.slices.footers import quoted
+        from odfchain.slices.skipping import about
+        from odfchain.workspace.slice_lookup import needed_slices
+
+        dataset = self.dataset
+        if self.projection is not None:
+            condition = about(condition, [quoted(name) for name in self.key])
+        located = checked.located(dataset)
+        return needed_slices(dataset, refs, condition, locate=located, signed_nan=self.signed_nan)
+
+    def paths(self, checked: CheckedSlices) -> list[Path]:
+        """The files of `slices`; each one hashes to its name and may be decoded by whichever reader."""
+        return [checked.path(self.dataset, ref.slice.physical_hash) for ref in self.slices(checked)]
+
+    def in_force(self, checked: CheckedSlices, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a state as recorded, in order of offset, or some columns of them; held in memory."""
+        time = self.projection.event_time if self.projection else None
+        dataset, state = self.dataset, self.state
+        if time is None and checked.remembers:
+            located = checked.located(dataset)
+            return read_cached_state(
+                dataset, state, self.key, columns, cache=checked.states(dataset), locate=located
+            )
+        slices = [
+            (checked.path(dataset, ref.slice.physical_hash), ref.slice.offset_interval)
+            for ref in self.slices(checked)
+        ]
+        return read_state(dataset, state, self.key, columns, event_time=time, slices=slices)
+
+    def rows(self, checked: CheckedSlices, wanted: Collection[str] | None = None) -> pa.Table:
+        """As `in_force`, with the columns that queries see; those that are not `wanted` are null."""
+        schema = self.schema
+        names = [name for name in schema.names if wanted is None or name in wanted]
+        # without any column the number of rows is unknown
+        read: Sequence[str] = names or schema.names[:1]
+        found = self.in_force(checked, read)
+        columns = [
+            found.column(field.name) if field.name in read else pa.nulls(len(found), field.type)
+            for field in schema
+        ]
+        nullable = pa.schema([field.with_nullable(True) for field in schema])
+        return pa.table(columns, schema=nullable)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    from pyarrow import types as t
+
+    return t.is_floating(kind) or any(_has_floats(kind.field(i).type) for i in range(kind.num_fields))
 
 
 class Pins:
@@ -305,126 +416,6 @@ def _stamp(path: Path) -> list[int]:
     except OSError:
         return []
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
-
-
-# Tables of a query: the records of a dataset, or its state, from checked slices.
-# `state(name[, event_time[, key]])` has one definition for all engines (`odfchain.slices.state`): they get
-# rows that are decided already.
-
-
-@dataclass(frozen=True, slots=True)
-class StateOf:
-    """The rows in force: at an event time or now, by a key or the recorded one."""
-
-    event_time: Timestamp | None = None
-    key: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A table of a query."""
-
-    pin: Pin
-    projection: StateOf | None = None
-    """None is every record."""
-    condition: Condition | None = None
-    """A condition that all requested rows fulfil, if any: slices without such rows are not read."""
-    signed_nan: bool = False
-    """As in `odfchain.slices.skipping.may_match`."""
-
-    @property
-    def pins(self) -> tuple[Pin, ...]:
-        """The datasets that are read, each at its block."""
-        return (self.pin,)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns as declared at the block; none before the first data."""
-        return columns_of(self.pin.state, None)
-
-    @property
-    def has_floats(self) -> bool:
-        """True if it has a floating-point number anywhere, so that statistics of files leave NaN out."""
-        return any(_has_floats(column.type) for column in self.schema)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The key columns of a state; () is all values.
-
-        Raises:
-            QueryError: sources have different keys, or there is no such column.
-        """
-        given = self.projection.key if self.projection else None
-        if given is None:
-            try:
-                return self.pin.state.primary_key
-            except errors.SchemaError as error:
-                raise errors.QueryError(
-                    f"state of {self.pin.alias}: {error.message}",
-                    hint=f"name it as the third argument: state('{self.pin.alias}', NULL, 'column, column')",
-                ) from None
-        try:
-            columns_of(self.pin.state, given)
-        except errors.SchemaError as error:
-            raise errors.QueryError(f"state of {self.pin.alias}: {error.message}") from None
-        return given
-
-    def slices(self, checked: CheckedSlices) -> list[SliceRef]:
-        """The slices that have to be read, oldest first; errors as `paths`.
-
-        Of a state only what a condition says of the key counts: another slice may have a newer row of it.
-        """
-        refs, condition = checked.slices(self.pin.state), self.condition
-        if condition is None:
-            return refs
-        from odfchain.slices.footers import quoted
-        from odfchain.slices.skipping import about
-        from odfchain.workspace.slice_lookup import needed_slices
-
-        dataset = self.pin.dataset
-        if self.projection is not None:
-            condition = about(condition, [quoted(name) for name in self.key])
-        located = checked.located(dataset)
-        return needed_slices(dataset, refs, condition, locate=located, signed_nan=self.signed_nan)
-
-    def paths(self, checked: CheckedSlices) -> list[Path]:
-        """The files of `slices`; each one hashes to its name and may be decoded by whichever reader."""
-        return [checked.path(self.pin.dataset, ref.slice.physical_hash) for ref in self.slices(checked)]
-
-    def state(self, checked: CheckedSlices, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a state as recorded, in order of offset, or some columns of them; held in memory."""
-        time = self.projection.event_time if self.projection else None
-        dataset, state = self.pin.dataset, self.pin.state
-        if time is None and checked.remembers:
-            located = checked.located(dataset)
-            return read_cached_state(
-                dataset, state, self.key, columns, cache=checked.states(dataset), locate=located
-            )
-        slices = [
-            (checked.path(dataset, ref.slice.physical_hash), ref.slice.offset_interval)
-            for ref in self.slices(checked)
-        ]
-        return read_state(dataset, state, self.key, columns, event_time=time, slices=slices)
-
-    def rows(self, checked: CheckedSlices, wanted: Collection[str] | None = None) -> pa.Table:
-        """As `state`, with the columns that queries see; those that are not `wanted` are null."""
-        schema = self.schema
-        names = [name for name in schema.names if wanted is None or name in wanted]
-        # without any column the number of rows is unknown
-        read: Sequence[str] = names or schema.names[:1]
-        found = self.state(checked, read)
-        columns = [
-            found.column(field.name) if field.name in read else pa.nulls(len(found), field.type)
-            for field in schema
-        ]
-        nullable = pa.schema([field.with_nullable(True) for field in schema])
-        return pa.table(columns, schema=nullable)
-
-
-def _has_floats(kind: pa.DataType) -> bool:
-    from pyarrow import types as t
-
-    return t.is_floating(kind) or any(_has_floats(kind.field(i).type) for i in range(kind.num_fields))
 
 
 # `diff('d@A', 'd@B')` and `history('d@P')`: changes of rows, as tables with one row for each.

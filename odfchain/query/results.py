@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.errors import UsageError
@@ -141,17 +140,3 @@ class QueryResult(ArrowRows):
         table = self.to_arrow()
         shown = table.slice(0, 20).to_pandas(types_mapper=None).to_html(index=False, escape=True)
         return f"{shown}<p>{len(table):,} rows; {escape(', '.join(map(str, self.inputs)))}</p>"
-
-
-# Slices as one `pyarrow.dataset.Dataset`, which polars, DuckDB and pandas read without a copy in memory.
-# It is an explicit list of files with the declared schema: missing columns are null, other widths are cast.
-# Never a folder, which may hold slices that no block names.
-
-
-def arrow_dataset(paths: Sequence[Path], schema: pa.Schema) -> Any:
-    """The rows of these slices, in their order; they are read when the dataset is."""
-    import pyarrow.dataset as ds
-
-    if not paths:
-        return ds.dataset(schema.empty_table())
-    return ds.dataset([str(path) for path in paths], schema=schema, format="parquet")

@@ -6,10 +6,11 @@ The functions are `state(name[, event_time[, key]])`, `to_table`, `diff` and `hi
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from odfchain.errors import InvalidIdError, QueryError
 from odfchain.limits import ASKED, OWN, AskedLimits
-from odfchain.query.resolved_tables import Changes, Pins, Relation, StateOf
+from odfchain.query.resolved_tables import Changes, Pin, Pins, StateOf
 from odfchain.text import one_line
 from odfchain.workspace.points import parse_time
 
@@ -56,7 +57,7 @@ def quoted_name(name: str) -> str:
     return '"' + one_line(name).replace('"', '""') + '"'
 
 
-def relation_of(call: Call, pins: Pins) -> Relation | Changes:
+def relation_of(call: Call, pins: Pins) -> Pin | Changes:
     """The table that a call means."""
     function, name, *rest = call
     assert name is not None  # noqa: S101 - of a call that was checked
@@ -72,7 +73,7 @@ def relation_of(call: Call, pins: Pins) -> Relation | Changes:
         except InvalidIdError as error:
             raise QueryError(f"state of {one_line(name)}: {error.message}", hint=error.hint) from None
     columns = None if key is None else tuple(part.strip() for part in key.split(",") if part.strip())
-    return Relation(pin, StateOf(moment, columns))
+    return replace(pin, projection=StateOf(moment, columns))
 
 
 # Limits on the text of a query, measured in one pass before anything plans it.

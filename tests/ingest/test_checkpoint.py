@@ -12,7 +12,6 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import ObjectCorruptedError
-from odfchain.ingest.polling import set_watermark
 from odfchain.odf import events as ev
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.sources import MergeStrategySnapshot, ReadStepCsv
@@ -95,7 +94,7 @@ def test_a_checkpoint_stays_in_force_until_there_is_another(workspace: Workspace
     assert made is not None
     push(dataset, [(c, n + 1 + (n == 0)) for c, n in first])
     assert (newest(dataset).prev_checkpoint, newest(dataset).new_checkpoint) == (made.physical_hash, made)
-    set_watermark(dataset._files, Timestamp.parse("2090-01-01T00:00:00Z"))
+    dataset.set_watermark("2090-01-01T00:00:00Z", allow_future=True)
     assert (newest(dataset).prev_checkpoint, newest(dataset).new_checkpoint) == (made.physical_hash, made)
     push(dataset, first)
     after = newest(dataset)
@@ -231,7 +230,7 @@ def test_a_checkpoint_of_another_engine(workspace: Workspace) -> None:
         dataset._files, dataset.summary, [event], [], checkpoints=[StagedFile(staged, name)],
         system_time=dataset.summary.next_system_time(),
     )  # fmt: skip
-    set_watermark(dataset._files, Timestamp.parse("2090-01-01T00:00:00Z"))
+    dataset.set_watermark("2090-01-01T00:00:00Z", allow_future=True)
     assert newest(dataset).new_checkpoint == foreign
     push(dataset, [("A", 1), ("B", 3)])
     assert (newest(dataset).prev_checkpoint, newest(dataset).new_checkpoint) == (name, None)

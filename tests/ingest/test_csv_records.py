@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError, OdfchainError, SchemaError
 from odfchain.ingest import read_csv
-from odfchain.ingest.read_csv import CsvDialect, CsvRecords, header_of, rewrite_csv, scan_text
+from odfchain.ingest.read_csv import CsvDialect, CsvRecords, header_of, scan_text
 from odfchain.ingest.read_formats import open_input
 from odfchain.limits import INPUT
 from odfchain.odf.sources import ReadStepCsv
@@ -134,7 +134,7 @@ def test_a_rewritten_file_has_the_same_records(
     path.write_bytes("".join(pieces).encode())
     target.unlink(missing_ok=True)
     try:
-        breaks = rewrite_csv(path, target, BACKSLASH, "f")
+        breaks = CsvRecords(path, BACKSLASH, "f").rewrite(target)
     except BadInputError:
         return
     expected = list(CsvRecords(path, BACKSLASH, "f"))

@@ -15,9 +15,9 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import EngineError, OdfchainError
-from odfchain.ingest import ingesting
+from odfchain.ingest import read_formats
 from odfchain.ingest.history import WriterState
-from odfchain.ingest.ingesting import FileInput
+from odfchain.ingest.read_formats import FileInput
 from odfchain.odf.sources import ReadStep, ReadStepCsv, ReadStepParquet
 from odfchain.spark.plans import FEW_BYTES, FEW_ROWS
 from odfchain.workspace.dataset_state import DatasetState
@@ -82,7 +82,7 @@ def test_the_bytes_are_those_of_many(
         path.write_text(text)
         said = ingest(few, path)
         with monkeypatch.context() as patched:
-            patched.setattr(ingesting, "FEW_BYTES", -1)
+            patched.setattr(read_formats, "FEW_BYTES", -1)
             assert ingest(many, path) == said
         assert isinstance(said[0], int), said
     assert slices(few) == slices(many) != []
@@ -112,7 +112,7 @@ def test_refusals_have_the_same_words(
     refused = ingest(dataset, path)
     assert issubclass(refused[0], OdfchainError)
     assert any(where in refused[1] for where in ("row 2", "line 2", "`place.names`"))
-    monkeypatch.setattr(ingesting, "FEW_BYTES", -1)
+    monkeypatch.setattr(read_formats, "FEW_BYTES", -1)
     assert ingest(dataset, path) == refused
 
 
@@ -127,7 +127,7 @@ def test_no_worker_is_needed(workspace: Workspace, tmp_path: Path, monkeypatch: 
     (tmp_path / "input.csv").write_text("city,population\nA,1\n")
     monkeypatch.setattr(DataFrame, "mapInArrow", refuse)
     assert ingest(dataset, tmp_path / "input.csv")[0] == 1
-    monkeypatch.setattr(ingesting, "FEW_BYTES", -1)
+    monkeypatch.setattr(read_formats, "FEW_BYTES", -1)
     assert ingest(dataset, tmp_path / "input.csv")[0] is EngineError
 
 
@@ -149,7 +149,7 @@ def test_what_is_compared_counts(
 ) -> None:
     (tmp_path / "in").write_text("x")
     given = FileInput(tmp_path / "in", "in", ReadStepCsv())
-    assert ingesting._are_few(given, writer(workspace, MERGES[merge], recorded - 1)) is few
+    assert given._is_few(writer(workspace, MERGES[merge], recorded - 1)) is few
 
 
 @pytest.mark.parametrize(
@@ -169,4 +169,4 @@ def test_small_files_of_many_rows_are_not_few(
     else:
         (tmp_path / "in").write_bytes(b"\n" * rows)
     given = FileInput(tmp_path / "in", "in", read)
-    assert ingesting._are_few(given, writer(workspace, MERGES["append"], None)) is few
+    assert given._is_few(writer(workspace, MERGES["append"], None)) is few

@@ -13,12 +13,10 @@ from odfchain.errors import BadInputError, InvalidIdError, SchemaError, UsageErr
 from odfchain.ingest.importing import (
     SYSTEM_COLUMNS,
     ColumnValues,
+    FileImport,
     ImportPlan,
     InferredFile,
     infer_file,
-    merge_for,
-    name_for,
-    plan_import,
 )
 from odfchain.odf.events import AddPushSource, SetVocab
 from odfchain.odf.names import DatasetAlias
@@ -286,33 +284,37 @@ def test_parquet_types_without_a_name_are_refused_with_their_column(tmp_path: Pa
     ],
 )
 def test_a_name_is_made_of_the_files(file: str, name: str) -> None:
-    assert name_for(Path("x") / file, None) == DatasetAlias.parse(name)
+    assert FileImport.of(Path("x") / file).name == DatasetAlias.parse(name)
 
 
 def test_names_that_cannot_be_made() -> None:
     with pytest.raises(UsageError, match="no name") as caught:
-        name_for(Path("東京.csv"), None)
+        FileImport.of(Path("東京.csv"))
     assert "--as" in str(caught.value.hint)
     with pytest.raises(InvalidIdError):
-        name_for(Path("a.csv"), "my sales")
-    assert len(str(name_for(Path("x" * 240 + ".csv"), None))) <= 240
+        FileImport.of(Path("a.csv"), "my sales")
+    assert len(str(FileImport.of(Path("x" * 240 + ".csv")).name)) <= 240
 
 
 def test_which_merge_strategy_is_meant() -> None:
-    assert [merge_for(None, ()), merge_for(None, ("id",)), merge_for("ledger", ("id",))] == [
-        "append", "snapshot", "ledger",
-    ]  # fmt: skip
+    path = Path("a.csv")
+    asked = [
+        FileImport.of(path),
+        FileImport.of(path, key=("id",)),
+        FileImport.of(path, key=("id",), merge="ledger"),
+    ]
+    assert [each.merge for each in asked] == ["append", "snapshot", "ledger"]
     for merge, key in (("append", ("id",)), ("snapshot", ()), ("ledger", ()), ("upsert", ("id",))):
         with pytest.raises(UsageError):
-            merge_for(merge, key)
+            FileImport.of(path, key=key, merge=merge)
 
 
 def plan(
     tmp_path: Path, content: str, *, key: tuple[str, ...] = (), event_time: str | None = None
 ) -> ImportPlan:
     path = tmp_path / "a.csv"
-    found = inferred(path, content)
-    return plan_import(path, found, DatasetAlias.parse("a"), key, event_time, merge_for(None, key))
+    path.write_text(content)
+    return FileImport.of(path, key=key).plan(tmp_path, event_time)
 
 
 def test_the_event_time_is_a_column_by_the_vocabulary(tmp_path: Path) -> None:
@@ -350,6 +352,6 @@ def test_columns_that_are_not_in_the_file(tmp_path: Path) -> None:
 
 def test_nothing_in_a_name_acts_in_the_manifest(tmp_path: Path) -> None:
     path = tmp_path / "a\nkind: x.csv"
-    found = inferred(path, "id\n1\n")
-    made = plan_import(path, found, DatasetAlias.parse("a"), (), None, "append")
+    path.write_text("id\n1\n")
+    made = FileImport.of(path, "a").plan(tmp_path, input_format="csv")
     assert made.manifest.startswith("# The columns are those of a\\nkind: x.csv,")

@@ -14,7 +14,7 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
-from odfchain.ingest.merge_strategies import MergeInput, merge
+from odfchain.ingest.merge_strategies import MergeInput
 from odfchain.odf import schema as ds
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.sources import (
@@ -132,7 +132,7 @@ def merged(
         rows = [(offset, op, *row) for offset, (op, row) in enumerate(history)]
         old = session.createDataFrame(rows, f"offset bigint, op int, {COLUMNS}")
     given = MergeInput(frame, SCHEMA, DatasetVocabulary(event_time_column="t"), "input")
-    result = merge(given, old, STRATEGIES[strategy], duplicates)
+    result = given.merged(old, STRATEGIES[strategy], duplicates)
     try:
         found = result.frame.orderBy(*result.order).collect()
         if result.duplicates is not None and result.duplicates.get["repeated"]:

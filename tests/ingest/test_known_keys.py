@@ -12,7 +12,7 @@ import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
-from odfchain.ingest import history, write
+from odfchain.ingest import history, ingesting
 from odfchain.odf.events import OffsetInterval
 from odfchain.odf.identity import Multihash
 from odfchain.workspace.config import LateEdits
@@ -60,9 +60,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         seen.append([piece.offsets.start for piece in rows.slices])
         return original(session, rows, fields)  # type: ignore[arg-type]
 
-    original = write.read_recorded
+    original = ingesting.read_recorded
     monkeypatch.setattr(history, "INDEXED_ROWS", 1)
-    monkeypatch.setattr(write, "read_recorded", note)
+    monkeypatch.setattr(ingesting, "read_recorded", note)
     return seen
 
 
@@ -176,7 +176,7 @@ def test_small_ledgers_and_large_inputs_have_no_index(
     push(dataset, path, numbered(1, 2))
     assert not files_of(dataset)
     monkeypatch.setattr(history, "INDEXED_ROWS", 1)
-    monkeypatch.setattr(write, "LARGEST_INPUT", 10)
+    monkeypatch.setattr(ingesting, "LARGEST_INPUT", 10)
     push(dataset, path, numbered(2, 3))
     assert not files_of(dataset)
     assert len(recorded(dataset)) == 3

@@ -11,7 +11,6 @@ from odfchain.ingest.merge_strategies import (
     Merged,
     MergeInput,
     current_state,
-    merge,
 )
 from odfchain.odf import schema as ds
 from odfchain.odf.events import DatasetVocabulary
@@ -134,9 +133,9 @@ def test_case(case: dict[str, Any], engine: SparkEngine) -> None:
     strategy = strategy_of(case)
     if "expected_error" in case:
         with pytest.raises(IncompatibleSchemaError, match=r"foo|empty"):
-            merge(new, history, strategy)
+            new.merged(history, strategy)
         return
-    merged = merge(new, history, strategy)
+    merged = new.merged(history, strategy)
     if case["id"] in REFUSED:
         with pytest.raises(BadInputError, match=REFUSED[case["id"]]):
             checked_rows(merged, new, columns, strategy)

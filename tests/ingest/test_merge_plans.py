@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.ingest import ingesting, write
+from odfchain.ingest import ingesting
+from odfchain.ingest.read_formats import FileInput
 from tests.kit.support import manifest
 
 
@@ -34,10 +35,10 @@ def test_recorded_rows_are_broadcast_only_where_they_are_few(
         raise PlanSeenError
 
     plans: list[str] = []
-    monkeypatch.setattr(ingesting, "_are_few", lambda *_: False)
-    monkeypatch.setattr(write._Write, "_write_rows", note)
+    monkeypatch.setattr(FileInput, "_is_few", lambda *_: False)
+    monkeypatch.setattr(ingesting._Write, "_write_rows", note)
     for most in (2, 1):
-        monkeypatch.setattr(write, "_MOST_BROADCAST", most)
+        monkeypatch.setattr(ingesting, "_MOST_BROADCAST", most)
         with pytest.raises(PlanSeenError):
             dataset.ingest(path)
     assert ["BroadcastHashJoin" in plan for plan in plans] == [True, False]

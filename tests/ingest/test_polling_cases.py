@@ -17,7 +17,8 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError, FetchError
-from odfchain.ingest.polling import CONTENT_HASH, PullStatus
+from odfchain.ingest.ingesting import PullStatus
+from odfchain.ingest.polling import CONTENT_HASH
 from odfchain.odf.sources import FetchStepEthereumLogs, FetchStepMqtt
 from tests.kit.ftp_server import Ftp
 from tests.kit.polled_sources import file_url, polled, rows, touch

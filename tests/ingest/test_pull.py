@@ -25,7 +25,7 @@ from odfchain.errors import (
     SourceNotFoundError,
     UsageError,
 )
-from odfchain.ingest.polling import PullStatus
+from odfchain.ingest.ingesting import PullStatus
 from odfchain.odf import events as ev
 from odfchain.odf.sources import FetchStepFilesGlob, FetchStepUrl
 from odfchain.odf.times import Timestamp

@@ -14,8 +14,7 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.ingest.history import LookBack, WriterState
-from odfchain.ingest.ingesting import IngestOutcome, _with_batch
-from odfchain.ingest.write import WriteOptions, Written, recorded_write
+from odfchain.ingest.ingesting import IngestOutcome, WriteOptions, Written, _with_batch, recorded_write
 from odfchain.odf import schema as ds
 from odfchain.odf.events import AddData, Checkpoint, DatasetVocabulary, SourceState
 from odfchain.odf.physical_hash import hash_bytes

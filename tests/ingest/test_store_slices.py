@@ -12,7 +12,7 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import ObjectCorruptedError
-from odfchain.ingest import ingesting
+from odfchain.ingest import read_formats
 from odfchain.spark import executor_files
 from odfchain.spark.session import SparkEngine
 from odfchain.workspace import read_slices
@@ -31,7 +31,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: SparkEngine) 
     """A store on loopback that workers have credentials for; no input is taken for one of few rows, or small."""
     shared_store.environment(monkeypatch, tmp_path / "home")
     monkeypatch.setattr(executor_files, "CARRIED_BYTES", -1)
-    monkeypatch.setattr(ingesting, "FEW_BYTES", -1)
+    monkeypatch.setattr(read_formats, "FEW_BYTES", -1)
     monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 1)
     with SmallS3() as store, shared_store.credentials_of_workers(engine):
         yield store
@@ -129,7 +129,7 @@ def test_a_slice_of_few_rows_is_written_by_the_driver_and_read_by_executors(
     wide: Workspace, store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two files in one run the second one is compared with the first, which is not committed yet."""
-    monkeypatch.setattr(ingesting, "FEW_BYTES", 1 << 20)
+    monkeypatch.setattr(read_formats, "FEW_BYTES", 1 << 20)
     (dataset,) = wide.add(manifest("{kind: Ledger, primaryKey: [city]}"))
     for name, text in (("a", "A,1\nB,2\n"), ("b", "B,2\nC,3\n")):
         (tmp_path / f"{name}.csv").write_text(f"city,population\n{text}")

@@ -12,7 +12,7 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import AppendError, GuardError
-from odfchain.ingest.polling import PullStatus
+from odfchain.ingest.ingesting import PullStatus
 from odfchain.odf.events import AddData
 from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Duration, Timestamp

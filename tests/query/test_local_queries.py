@@ -65,7 +65,7 @@ def children(of: int | None = None) -> set[int]:
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == (of or os.getpid()) and b"query_process" in (path / "cmdline").read_bytes():
+            if parent == (of or os.getpid()) and b"odfchain.api.queries" in (path / "cmdline").read_bytes():
                 found.add(int(path.name))
     return found
 

@@ -27,7 +27,7 @@ from odfchain.cli.main import main
 from odfchain.odf.identity import DidKey
 from odfchain.query import proofs
 from odfchain.query.answers import FILE_BYTES, Answer, canonical, output_of, read_answer, written
-from odfchain.query.proofs import VOLATILE, verdict_of_node
+from odfchain.query.proofs import VOLATILE, ProofVerdict
 from odfchain.storage.store import as_transfer_errors
 from tests.kit import curve
 from tests.kit.node_types import RECORDED, recorded_answer, workspace_with_types
@@ -672,7 +672,7 @@ def test_another_node_is_asked_as_the_reference_node_is(
     node: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = dataclasses.replace(recorded_answer("all_types"), engine="datafusion 54.0.0")
-    assert verdict_of_node(answer, node).ok
+    assert ProofVerdict.of_node(answer, node).ok
     ((path, body, authorization),) = Node.seen
     assert (path, authorization) == ("/base/verify", None)
     assert json.loads(body).keys() == {"input", "output", "subQueries", "commitment", "proof"}
@@ -684,13 +684,13 @@ def test_another_node_is_asked_as_the_reference_node_is(
     assert "says that it is true" in result.out
     assert Node.seen[-1][2] == "Bearer ka_secret"
     bad = read_answer(json.dumps(RECORDED["verify_bad_commitment"]["body"]).encode(), "bad")
-    verdict = verdict_of_node(bad, node)
+    verdict = ProofVerdict.of_node(bad, node)
     assert (verdict.kind, verdict.exit_code) == ("InvalidRequest::BadSignature", 6)
     Node.instead = (
         400,
         b'{"ok":false,"error":{"kind":"VerificationFailed::DatasetNotFound","message":"\\u001b"}}',
     )
-    verdict = verdict_of_node(answer, node)
+    verdict = ProofVerdict.of_node(answer, node)
     assert (verdict.exit_code, verdict.kind) == (7, "VerificationFailed::DatasetNotFound")
     assert "\x1b" not in verdict.message
 
@@ -709,4 +709,4 @@ def test_another_node_is_asked_as_the_reference_node_is(
 def test_a_node_that_is_none(status: int, said: bytes, node: str) -> None:
     Node.instead = (status, said)
     with pytest.raises(odf.errors.TransferError), as_transfer_errors():
-        verdict_of_node(recorded_answer("all_types"), node)
+        ProofVerdict.of_node(recorded_answer("all_types"), node)

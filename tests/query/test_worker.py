@@ -30,7 +30,6 @@ from odfchain.errors import (
 )
 from odfchain.limits import ASKED
 from odfchain.odf.identity import Multihash
-from odfchain.query import process
 from odfchain.query import processes as module
 from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Worker
@@ -154,7 +153,7 @@ def asked(scene: Scene, sql: str, **options: Any) -> Any:
     worker = Worker(engine=Embedded(**({"partitions": 2} | options.pop("worker", {}))))
     pins, params = scene.pins(**options.pop("pins", {})), options.pop("params", None)
     request = module.request_of(worker.engine, sql, pins, params, worker.limits, **options)
-    return process.answer(json.loads(json.dumps(request)), worker.limits)
+    return module.answer(json.loads(json.dumps(request)), worker.limits)
 
 
 @pytest.mark.parametrize("sql", QUERIES)

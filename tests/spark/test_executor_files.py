@@ -26,7 +26,7 @@ from odfchain.errors import (
     OdfchainError,
     TransferError,
 )
-from odfchain.ingest.ingesting import session_for_few
+from odfchain.ingest.read_formats import session_for_few
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import from_arrow
 from odfchain.odf.physical_hash import hash_bytes
