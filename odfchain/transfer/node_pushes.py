@@ -62,7 +62,7 @@ from odfchain.transfer.node_pulls import (
     fields_of,
     refuse_upgrade,
 )
-from odfchain.transfer.pulling import SyncOptions, arrival_folder, judge_pull, present, pull_dataset
+from odfchain.transfer.pulling import SyncOptions, arrival_folder, begin_pull, present, pull_dataset
 from odfchain.transfer.signed_statements import NO_POLICY, read_offer
 from odfchain.transfer.slice_files import DataObject, arriving
 from odfchain.transfer.store_commit import UnknownOutcomeError
@@ -192,7 +192,8 @@ class DatasetTarget:
             self._make_room(sum(len(block.data) for block in blocks))
             peer = Store(PushedTransport(self._where, self._head, blocks))
             try:
-                found = judge_pull(self.workspace, peer, self.session.alias, self._options)
+                with begin_pull(self.workspace, peer, self.session.alias, self._options, SILENT) as pull:
+                    found = pull.plan().received.objects
             except errors.RefConflictError:
                 return self._moved()
             self._objects = {item.key: item for item in found}

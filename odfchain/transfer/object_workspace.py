@@ -15,13 +15,12 @@ import json
 import secrets
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain import errors
-from odfchain.chain.chain import HashedBlock
 from odfchain.chain.signed_heads import read_head_signature, warn
 from odfchain.chain.statements import read_branch, read_head
 from odfchain.limits import SHARING, FetchLimits
@@ -40,13 +39,12 @@ from odfchain.storage.bucket_store import (
 )
 from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, LocalRefStore, RefStore
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
-from odfchain.storage.store import Store
 from odfchain.text import json_object
 from odfchain.transfer.open_peer import NamedStores
 from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.signed_statements import push_statements
 from odfchain.transfer.snapshot_objects import send_objects
-from odfchain.transfer.store_commit import SharedRefStore, StoredDataset, send
+from odfchain.transfer.store_commit import CommitPlan, SharedRefStore, StoredDataset, StoreSync
 from odfchain.transfer.store_files import StoreFiles
 from odfchain.transfer.store_garbage import LIFE, Removal
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -238,6 +236,56 @@ def _without_conditions(space: BucketTransport) -> errors.UnsupportedPeerError:
     )
 
 
+@dataclass
+class _Publish(StoreSync):
+    """A dataset that was built here gets its first head and its name in the store."""
+
+    names: SharedNames
+
+    @property
+    def _name(self) -> Name:
+        return Name(self.dataset.id, self.dataset.alias)
+
+    def plan(self) -> CommitPlan:
+        name = self._name
+        if (held := self.names.get(name.alias)) is not None and held != name:
+            self.names.claim(name)  # refuses, before anything is sent
+        self._there = self.stored.look()
+        blocks = list(self.dataset.chain.walk(self.new))[::-1]
+        if self._there is not None:
+            held = by_id(self.names.all()).get(name.dataset_id)
+            # an attempt may have ended after writing the head and before writing the name
+            is_left = held is None and any(self._there == hashed.hash for hashed in blocks)
+            if not is_left and (held is None or held.alias != name.alias or self._there != self.new):
+                raise errors.NameCollisionError(
+                    f"{self.peer.where}: the dataset already exists in the store",
+                    hint="`odfchain list` shows under which name",
+                )
+        return CommitPlan(self.stored.known[HEAD][1], blocks)
+
+    def move(self, plan: CommitPlan) -> None:
+        if self._there == self.new:
+            return
+        known = self.stored.known
+        with self.relying():
+            try:
+                known[HEAD] = self.new, self.stored.bucket.replace(HEAD, plan.version, self.new)
+            except WriteRefusedError:  # perhaps by our own request, repeated
+                if self.stored.look() != self.new:
+                    raise errors.NameCollisionError(
+                        f"{self.peer.where}: the dataset was made meanwhile"
+                    ) from None
+
+    def finish(self, _plan: CommitPlan) -> None:
+        push_statements(self.dataset, self.peer, self.new)
+        try:
+            self.names.claim(self._name)
+        except errors.NameCollisionError:
+            if self._there is None:
+                self.stored.bucket.remove()  # no name leads to it
+            raise
+
+
 class SharedWorkspace(SharedStore):
     """The store behind one workspace folder."""
 
@@ -404,46 +452,10 @@ class SharedWorkspace(SharedStore):
         dataset = DatasetFiles.open(folder)
         head = dataset.chain.head()
         assert head is not None  # noqa: S101 - it was built
-        name = Name(dataset.id, dataset.alias)
-        if (held := self._shared_names.get(name.alias)) is not None and held != name:
-            self._shared_names.claim(name)  # refuses, before anything is sent
-        stored = self._at(name.dataset_id)
-        peer, there = stored.peer(), stored.look()
-        blocks = list(dataset.chain.walk(head))[::-1]
-        if there is not None:
-            self._check_left(name, peer, there, blocks)
-        reused = send(dataset, peer, blocks)
-        if there != head:
-            with stored.kept(dataset, peer, reused):
-                self._first_head(stored, head)
-        push_statements(dataset, peer, head)
-        try:
-            self._shared_names.claim(name)
-        except errors.NameCollisionError:
-            if there is None:
-                stored.bucket.remove()  # no name leads to it
-            raise
-        self._renamed(name.dataset_id, name)
+        stored = self._at(dataset.id)
+        _Publish(stored, dataset, HEAD, head, self._shared_names).run()
+        self._renamed(dataset.id, Name(dataset.id, dataset.alias))
         stored.is_open = True
-
-    def _check_left(self, name: Name, peer: Store, there: Multihash, blocks: Sequence[HashedBlock]) -> None:
-        held = by_id(self._shared_names.all()).get(name.dataset_id)
-        # an attempt may have ended after writing the head and before writing the name
-        is_left = held is None and any(there == hashed.hash for hashed in blocks)
-        if not is_left and (held is None or held.alias != name.alias or there != blocks[-1].hash):
-            raise errors.NameCollisionError(
-                f"{peer.where}: the dataset already exists in the store",
-                hint="`odfchain list` shows under which name",
-            )
-
-    @staticmethod
-    def _first_head(stored: StoredDataset, head: Multihash) -> None:
-        peer, version = stored.peer(), stored.known[HEAD][1]
-        try:
-            stored.known[HEAD] = head, stored.bucket.replace(HEAD, version, head)
-        except WriteRefusedError:  # perhaps by our own request, repeated
-            if stored.look() != head:
-                raise errors.NameCollisionError(f"{peer.where}: the dataset was made meanwhile") from None
 
     def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
         self._shared_names.claim(Name(dataset_id, new))

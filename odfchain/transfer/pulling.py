@@ -56,8 +56,6 @@ from odfchain.transfer.sharing import (
     add_alias,
     id_in,
     known_place,
-    policy_of,
-    set_policy,
 )
 from odfchain.transfer.signed_statements import (
     NO_POLICY,
@@ -70,15 +68,14 @@ from odfchain.transfer.signed_statements import (
     refuse_unsigned,
 )
 from odfchain.transfer.slice_files import (
-    DataObject,
     Selection,
     incoming_folder,
     missing_slices,
-    selection_of,
     unmark,
 )
 from odfchain.transfer.snapshot_objects import bring_newest
 from odfchain.transfer.sync import Sync, differ, not_ahead, refuse_another, shortened
+from odfchain.workspace.config import change_config, config_path, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import (
@@ -177,16 +174,8 @@ def pull_dataset(
     progress: Progress = SILENT,
 ) -> SyncOutcome:
     """The dataset called `alias` has the peer's head and everything it refers to, or is as it was."""
-    with _begun(workspace, peer, alias, options, progress) as pull:
+    with begin_pull(workspace, peer, alias, options, progress) as pull:
         return pull.run()
-
-
-def judge_pull(
-    workspace: WorkspaceFiles, peer: Store, alias: DatasetAlias, options: SyncOptions = DEFAULTS
-) -> list[DataObject]:
-    """Validate a pull's blocks and list its objects, oldest first; the dataset stays as it is."""
-    with _begun(workspace, peer, alias, options, SILENT) as pull:
-        return pull.plan().received.objects
 
 
 def arrival_folder(workspace: WorkspaceFiles, alias: DatasetAlias) -> Path:
@@ -200,9 +189,10 @@ def _file_key(alias: DatasetAlias) -> str:
 
 
 @contextmanager
-def _begun(
+def begin_pull(
     workspace: WorkspaceFiles, peer: Store, alias: DatasetAlias, options: SyncOptions, progress: Progress
-) -> Iterator[_HeadPull]:
+) -> Iterator[Sync[Arrived, SyncOutcome]]:
+    """A pull that has the locks it needs; to be run, or only planned."""
     offer = read_offer(peer, options.signature or NO_POLICY)
     if offer is None:
         raise errors.DatasetNotFoundError(
@@ -455,7 +445,7 @@ class _Copy(_HeadPull):
 
     def carry_objects(self, plan: Arrived) -> None:
         given = self.options.selection
-        selection = selection_of(self.dataset) if given.everything else given
+        selection = Selection.marked(self.dataset) if given.everything else given
         self.download.bring(self.dataset, selection.of(plan.received.objects))
         if not (given.everything or self.options.on_demand):
             given.mark(self.dataset)
@@ -575,7 +565,7 @@ class _BranchPull(Sync[Arrived, SyncOutcome]):
 
     def carry_objects(self, plan: Arrived) -> None:
         if not self.options.on_demand:
-            self.fetch.download.bring(self.dataset, selection_of(self.dataset).of(plan.received.objects))
+            self.fetch.download.bring(self.dataset, Selection.marked(self.dataset).of(plan.received.objects))
 
     def carry_blocks(self, plan: Arrived) -> None:
         if plan.status is SyncStatus.OVERWRITTEN and plan.old is not None:
@@ -645,6 +635,14 @@ class Pulled:
     outcome: SyncOutcome
 
 
+def policy_of(dataset: DatasetFiles) -> SignaturePolicy:
+    """The signature policy for pulls of a dataset."""
+    config = read_config(dataset)
+    return SignaturePolicy.from_fields(
+        config.require_signature, config.max_signature_age_seconds, source=str(config_path(dataset))
+    )
+
+
 def pull(
     sharing: Sharing,
     ref: str,
@@ -712,10 +710,10 @@ def _pull(
     # a requirement on a copy's signature holds at every place, until the caller changes it; the longest age
     # that a repository sets stays the repository's
     if policy.required:
-        wanted = policy_of(dataset).and_also(given or NO_POLICY)
-        set_policy(dataset, wanted.and_also(SignaturePolicy(require=True)))
+        kept = policy_of(dataset).and_also(given or NO_POLICY).and_also(SignaturePolicy(require=True))
+        change_config(dataset, lambda config: replace(config, **kept.as_fields()))
     elif given is not None:
-        set_policy(dataset, NO_POLICY)
+        change_config(dataset, lambda config: replace(config, **NO_POLICY.as_fields()))
     add_alias(dataset, AliasKind.PULL, remember)
     return Pulled(dataset.alias, str(url), outcome)
 

@@ -32,7 +32,7 @@ from odfchain.storage.public_layout import INDEX_KEY, PeerUrl
 from odfchain.storage.store import Store
 from odfchain.text import one_line
 from odfchain.transfer.open_peer import DEFAULTS, KINDS, Listing, PeerOptions, open_peer
-from odfchain.transfer.signed_statements import NO_POLICY, SignaturePolicy, as_fields, from_fields
+from odfchain.transfer.signed_statements import NO_POLICY, SignaturePolicy
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
@@ -87,7 +87,7 @@ class Repositories:
             document = {
                 "kind": REPOSITORY.name,
                 "version": REPOSITORY.versions[-1],
-                "content": to_tree(Repository(url=found.text, **as_fields(policy))),
+                "content": to_tree(Repository(url=found.text, **policy.as_fields())),
             }
             # not for everybody: a URL may have a password in it
             fsio.create_file(self._folder / str(name), dump_yaml(document).encode(), mode=0o600)
@@ -153,7 +153,7 @@ class Repositories:
         if len(data) > _READ_BYTES:
             raise errors.ManifestError(f"larger than {_READ_BYTES:,} bytes", source=str(path))
         repository: Repository = read_manifest(read_document(data, source=str(path)), REPOSITORY, str(path))
-        policy = from_fields(
+        policy = SignaturePolicy.from_fields(
             repository.require_signature, repository.max_signature_age_seconds, source=str(path)
         )
         return KnownRepository(RepoName(path.name), PeerUrl.parse(repository.url), policy)

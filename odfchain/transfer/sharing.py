@@ -39,12 +39,7 @@ from odfchain.transfer.repositories import (
     find_by_id,
     list_repository,
 )
-from odfchain.transfer.signed_statements import (
-    SignaturePolicy,
-    as_fields,
-    from_fields,
-)
-from odfchain.workspace.config import DatasetConfig, change_config, config_path, read_config
+from odfchain.workspace.config import DatasetConfig, change_config, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -158,18 +153,6 @@ def delete_alias(dataset: DatasetFiles, kind: AliasKind, text: str | None = None
 
     change_config(dataset, change)
     return gone
-
-
-def policy_of(dataset: DatasetFiles) -> SignaturePolicy:
-    """The signature policy for pulls of a dataset."""
-    config = read_config(dataset)
-    path = config_path(dataset)
-    return from_fields(config.require_signature, config.max_signature_age_seconds, source=str(path))
-
-
-def set_policy(dataset: DatasetFiles, policy: SignaturePolicy) -> None:
-    """Durably remember what pulls of a dataset want of the head's signature."""
-    change_config(dataset, lambda config: replace(config, **as_fields(policy)))
 
 
 def _normal(text: str) -> str:

@@ -69,6 +69,21 @@ class SignaturePolicy:
             return f"required, at most {length(self.max_age)} old"
         return "required" if self.require else "not required"
 
+    def as_fields(self) -> dict[str, Any]:
+        """The fields of a manifest that hold the policy; nothing is written where nothing is wanted."""
+        return {
+            "require_signature": True if self.required else None,
+            "max_signature_age_seconds": self.max_age,
+        }
+
+    @classmethod
+    def from_fields(cls, require: bool | None, max_age: int | None, *, source: str) -> SignaturePolicy:
+        """The policy that a manifest's fields hold."""
+        try:
+            return cls(require=bool(require), max_age=max_age)
+        except errors.UsageError as error:
+            raise errors.ManifestError(str(error), path="maxSignatureAgeSeconds", source=source) from None
+
     def and_also(self, other: SignaturePolicy) -> SignaturePolicy:
         """The stricter of both policies; the clock is this one's."""
         ages = [age for age in (self.max_age, other.max_age) if age is not None]
@@ -86,22 +101,6 @@ def length(seconds: int) -> str:
         if seconds >= 2 * unit:
             return f"{seconds // unit:,} {name}"
     return f"{seconds:,} seconds"
-
-
-def as_fields(policy: SignaturePolicy) -> dict[str, Any]:
-    """The fields of a manifest that hold a policy; nothing is written where nothing is wanted."""
-    return {
-        "require_signature": True if policy.required else None,
-        "max_signature_age_seconds": policy.max_age,
-    }
-
-
-def from_fields(require: bool | None, max_age: int | None, *, source: str) -> SignaturePolicy:
-    """The policy that a manifest's fields hold."""
-    try:
-        return SignaturePolicy(require=bool(require), max_age=max_age)
-    except errors.UsageError as error:
-        raise errors.ManifestError(str(error), path="maxSignatureAgeSeconds", source=source) from None
 
 
 _NS = 1_000_000_000

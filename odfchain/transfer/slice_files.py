@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from odfchain import errors
 from odfchain.chain.chain import HashedBlock
@@ -107,6 +107,26 @@ class Selection:
             for found in objects
             if found.sequence_number >= first and (self.since is None or found.system_time >= self.since)
         ]
+
+    @classmethod
+    def marked(cls, dataset: DatasetFiles) -> Selection:
+        """The selection of later pulls of a dataset: everything, unless it is a partial copy."""
+        path = mark_path(dataset)
+        data = fsio.read_start(path, _READ_BYTES)
+        if data is None:
+            return EVERYTHING
+        with contextlib.suppress(ValueError, RecursionError, errors.OdfchainError):
+            match json.loads(data):
+                case {
+                    "metadataOnly": bool() as only,
+                    "since": (str() | None) as since,
+                    "last": (int() | None) as last,
+                }:
+                    return cls(only, Timestamp.parse(since) if since is not None else None, last)
+        raise errors.StoreError(
+            f"{path}: the mark of a partial copy is damaged",
+            hint=f"remove {path}, then run `odfchain fetch {dataset.alias}` or pull with the options again",
+        )
 
     def mark(self, dataset: DatasetFiles) -> None:
         """Durably mark a dataset as a partial copy with this selection."""
@@ -276,7 +296,6 @@ class _Together:
 # (RFC-021).
 
 _READ_BYTES = 4096
-_FIELDS = {"metadataOnly", "since", "last"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,30 +321,6 @@ def mark_path(dataset: DatasetFiles) -> Path:
 def is_partial(dataset: DatasetFiles) -> bool:
     """True if slices of the dataset may be missing on purpose."""
     return mark_path(dataset).is_file()
-
-
-def selection_of(dataset: DatasetFiles) -> Selection:
-    """The selection of later pulls: everything, unless the dataset is partial."""
-    path = mark_path(dataset)
-    data = fsio.read_start(path, _READ_BYTES)
-    if data is None:
-        return EVERYTHING
-    try:
-        return _parse(json.loads(data))
-    except (ValueError, RecursionError, errors.OdfchainError):
-        raise errors.StoreError(
-            f"{path}: the mark of a partial copy is damaged",
-            hint=f"remove {path}, then run `odfchain fetch {dataset.alias}` or pull with the options again",
-        ) from None
-
-
-def _parse(found: Any) -> Selection:
-    if not isinstance(found, dict) or not found.keys() <= _FIELDS:
-        raise ValueError
-    only, since, last = found.get("metadataOnly", False), found.get("since"), found.get("last")
-    if not isinstance(only, bool) or not isinstance(since, str | None) or not isinstance(last, int | None):
-        raise ValueError  # noqa: TRY004 - one kind of damage
-    return Selection(only, Timestamp.parse(since) if since is not None else None, last)
 
 
 def data_objects(dataset: DatasetFiles) -> list[DataObject]:

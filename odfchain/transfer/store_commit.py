@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ from odfchain.transfer.branch_fetch import bring_merged, fetching, unknown_sourc
 from odfchain.transfer.pulling import SyncOptions, SyncStatus, pull_branch_from, pull_dataset
 from odfchain.transfer.slice_files import objects_of, store_of
 from odfchain.transfer.store_garbage import LIFE, Leases
+from odfchain.transfer.sync import Sync
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import fetched_branch, merged_names, rename_fetched
 from odfchain.workspace.points import (
@@ -274,50 +275,25 @@ class StoredDataset:
                 remove_branch(branch, here)
                 rename_fetched(branch, ref, None)
 
-    # --- uploads -------------------------------------------------------------------------------------
+    # --- commits -------------------------------------------------------------------------------------
 
-    def send_following(
-        self, ref: str, expected: Multihash | None, new: Multihash
-    ) -> tuple[list[ObjectKey], bool]:
-        """Upload the blocks up to `new` that `expected` does not lead to, after the objects that they name.
-
-        With no `expected` a branch begins: the blocks are those that the head does not have. Returns the
-        objects that were there and may be about to be removed, and whether `new` does not continue the head.
-        """
-        peer = self.peer(ref)
-        dataset = self.on(HEAD if expected is None else ref)  # the head's, where a branch begins
+    def plan_commit(
+        self, dataset: DatasetFiles, expected: Multihash | None, version: Version | None, new: Multihash
+    ) -> CommitPlan:
+        """The blocks up to `new` that `expected` does not lead to; None: that the dataset's head does not."""
         chain, base = dataset.chain, dataset.chain.head() if expected is None else expected
         assert base is not None  # noqa: S101 - the first head is not sent by this
-        blocks = list(
-            itertools.takewhile(
-                lambda found: chain.hash_at(found.block.sequence_number, base) != found.hash, chain.walk(new)
-            )
-        )[::-1]
+        newest_first = itertools.takewhile(
+            lambda found: chain.hash_at(found.block.sequence_number, base) != found.hash, chain.walk(new)
+        )
+        blocks = list(newest_first)[::-1]
         common = blocks[0].block.prev_block_hash if blocks else new
-        replaces = expected is not None and common != expected
-        # half of a lease's life: no gc can be about to remove it
-        latest = time.monotonic() - LIFE / 2
-        just_sent = {key for key, since in self.sent.items() if since > latest}
-        reused = send(dataset, peer, blocks, just_sent) if blocks else []
-        if replaces and ref == HEAD and chain.get(new).sequence_number < SHARING.hinted_blocks:
-            peer.put_hint(chain.hashes(new))
-        before = chain.nearest(*DATA_EVENTS, head=common) if common is not None else None
-        named = {item.key for item in objects_of(before.block)} if before is not None else ()
-        return [key for key in reused if key not in named], replaces  # an old checkpoint is named again
+        return CommitPlan(version, blocks, common, expected is not None and common != expected)
 
-    @contextlib.contextmanager
-    def kept(self, dataset: DatasetFiles, peer: Store, reused: list[ObjectKey]) -> Iterator[None]:
-        """Protect objects that were in the store before this commit from gc until its head is there."""
-        if not reused:
-            yield
-            return
-        with self.leases.relying():
-            with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="kept") as pool:
-                there = list(pool.map(peer.contains, reused))
-            for key, is_there in zip(reused, there, strict=True):
-                if not is_there:
-                    _put(dataset, peer, key)
-            yield
+    def refuse_conflict(self, ref: str, expected: Multihash | None, actual: Multihash | None) -> NoReturn:
+        """A lost compare-and-swap; the other writer's blocks are fetched."""
+        self.follow(ref)
+        raise conflict(ref, expected, actual)
 
 
 @functools.lru_cache(maxsize=1_024)
@@ -353,65 +329,184 @@ def _replacing(folder: Path, expected: Multihash, new: Multihash) -> Iterator[No
     fsio.remove_quietly(note)
 
 
-def send(
-    dataset: DatasetFiles,
-    peer: Store,
-    blocks: list[HashedBlock],
-    just_sent: Collection[ObjectKey] = (),
-) -> list[ObjectKey]:
-    """The blocks and all that they name are in the store; every file is hashed before it is sent.
-
-    Returns what was there already, or has been for long: it may be about to be removed.
-    """
-    began = time.monotonic()
-    named = dict.fromkeys(item.key for hashed in blocks for item in objects_of(hashed.block))
-    # executors have just put the others, and hashed them
-    keys = [key for key in named if key not in just_sent]
-    with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="commit") as pool:
-        there = list(pool.map(lambda key: _put(dataset, peer, key), keys))
-    # in turn, so that a block that is there has all before it
-    keys += (own := [ObjectKey(ObjectKind.BLOCK, hashed.hash) for hashed in blocks])
-    there += [_put(dataset, peer, key) for key in own]
-    newest, oldest = blocks[-1].block.sequence_number, blocks[0].block.sequence_number
-    every = max(_HINT_EVERY, 10 ** (len(str(newest)) - 2))
-    is_due = newest // every != (oldest - 1) // every
-    if peer.ref == HEAD and is_due and newest < SHARING.hinted_blocks:
-        peer.put_hint(dataset.chain.hashes(blocks[-1].hash))
-    if time.monotonic() - began > LIFE / 2:
-        return keys
-    return [key for key, was_there in zip(keys, there, strict=True) if was_there]
-
-
-def _put(dataset: DatasetFiles, peer: Store, key: ObjectKey) -> bool:
-    store = store_of(dataset, key.kind)
-    here = store.contains(key.name)
-    if (key.kind is ObjectKind.CHECKPOINT or not here) and peer.contains(key):
-        return True
-    if not here:
-        raise errors.ObjectNotFoundError(
-            f"{store.locate(key.name)}: missing, and not in {peer.where} either; nothing was committed",
-            hint="a dataset in a store is whole: bring its slices first",
-        )
-    return peer.put(key, store.verified_path(key.name), SILENT)
-
-
-# The head of a dataset in a store: its objects first, then one conditional write.
+# The head of a dataset in a store: its objects first, then one conditional write (`odfchain.transfer.sync`).
 #
-#     1. slices and checkpoints of the new blocks     data/…, checkpoints/…
-#     2. the new blocks, oldest first                 blocks/…
-#        (objects that were there before get a mark against gc)
-#     3. the head, if it is still in the version that was seen        refs/head
-#     4. the head in the folder
-#
-# A crash before 3 leaves unreferenced objects; after it the commit is done, and the next opening moves the
-# head in the folder. After a lost answer the head in the store decides: the commit is done if that is this
-# head or continues it. A head that does not continue the one before (a reset, a compaction) moves in the
-# same way; its intention is noted in the folder before 3, or this machine would take it for a rewound store
-# after a crash.
+# A crash before the write leaves unreferenced objects; after it the commit is done, and the next opening
+# moves the head in the folder. After a lost answer the head in the store decides: the commit is done if that
+# is this head or continues it. A head that does not continue the one before (a reset, a compaction) moves in
+# the same way; its intention is noted in the folder before, or this machine would take it for a rewound
+# store after a crash.
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """The blocks that a store is to have, oldest first, and the version of the reference that is to move."""
+
+    version: Version | None
+    blocks: Sequence[HashedBlock]
+    common: Multihash | None = None
+    """The newest block that the store has already."""
+    replaces: bool = False
+    """True if the new head does not continue the one before."""
+    up_to_date: bool = False
+
+
+@dataclass
+class StoreSync(Sync[CommitPlan, None]):
+    """A dataset in a folder is the source, the store of its workspace the target, on the head or a branch."""
+
+    stored: StoredDataset
+    dataset: DatasetFiles
+    ref: str
+    new: Multihash
+
+    def __post_init__(self) -> None:
+        self.peer = self.stored.peer(self.ref)
+        self._began = 0.0
+        # Objects, and whether they were in the store before: then they may be about to be removed.
+        self._sent: list[tuple[ObjectKey, bool]] = []
+
+    def carry_objects(self, plan: CommitPlan) -> None:
+        self._began = time.monotonic()
+        # executors have just put the others, and hashed them; within half of a lease's life no gc can be
+        # about to remove them
+        just_sent = {key for key, since in self.stored.sent.items() if since > self._began - LIFE / 2}
+        named = dict.fromkeys(item.key for hashed in plan.blocks for item in objects_of(hashed.block))
+        keys = [key for key in named if key not in just_sent]
+        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="commit") as pool:
+            self._sent = list(zip(keys, pool.map(self._put, keys), strict=True))
+
+    def carry_blocks(self, plan: CommitPlan) -> None:
+        # in turn, so that a block that is there has all before it
+        for hashed in plan.blocks:
+            key = ObjectKey(ObjectKind.BLOCK, hashed.hash)
+            self._sent.append((key, self._put(key)))
+        if time.monotonic() - self._began > LIFE / 2:
+            self._sent = [(key, True) for key, _ in self._sent]
+        if self.ref == HEAD and self._is_hint_due(plan):
+            self.peer.put_hint(self.dataset.chain.hashes(self.new))
+
+    def _is_hint_due(self, plan: CommitPlan) -> bool:
+        newest = self.dataset.chain.get(self.new).sequence_number
+        every = max(_HINT_EVERY, 10 ** (len(str(newest)) - 2))
+        is_due = plan.replaces or newest // every != (newest - len(plan.blocks)) // every
+        return is_due and newest < SHARING.hinted_blocks
+
+    def _put(self, key: ObjectKey) -> bool:
+        store, peer = store_of(self.dataset, key.kind), self.peer
+        here = store.contains(key.name)
+        if (key.kind is ObjectKind.CHECKPOINT or not here) and peer.contains(key):
+            return True
+        if not here:
+            raise errors.ObjectNotFoundError(
+                f"{store.locate(key.name)}: missing, and not in {peer.where} either; nothing was committed",
+                hint="a dataset in a store is whole: bring its slices first",
+            )
+        return peer.put(key, store.verified_path(key.name), SILENT)
+
+    @contextlib.contextmanager
+    def relying(self, named: Container[ObjectKey] = ()) -> Iterator[None]:
+        """Protect objects that were there before, and are not `named` there, until the head is."""
+        reused = [key for key, was_there in self._sent if was_there and key not in named]
+        if not reused:
+            yield
+            return
+        with self.stored.leases.relying():
+            with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="kept") as pool:
+                there = list(pool.map(self.peer.contains, reused))
+            for key, is_there in zip(reused, there, strict=True):
+                if not is_there:
+                    self._put(key)
+            yield
 
 
 class UnknownOutcomeError(errors.TransferError):
     """Whether a commit was made is not known."""
+
+
+@dataclass
+class _Commit(StoreSync):
+    """A head or a branch moves in the store, then here."""
+
+    local: LocalRefStore
+    expected: Multihash | None
+
+    def plan(self) -> CommitPlan:
+        stored, ref, expected = self.stored, self.ref, self.expected
+        actual = self.local.get(ref)
+        if actual != expected:
+            raise conflict(ref, expected, actual)
+        if expected is None and ref != HEAD:
+            self._check_head()
+        head, version = stored.known.get(ref, (None, None))
+        if head is None or head != expected:
+            head, version = stored.known[ref] = stored.bucket.versioned(ref)
+        if head != expected:
+            stored.refuse_conflict(ref, expected, head)
+        return stored.plan_commit(self.dataset, expected, version, self.new)
+
+    def _check_head(self) -> None:
+        """The head in the store has all blocks of the head here, from which a branch is to begin."""
+        here, there = self.local.get(HEAD), self.stored.peer().head()
+        # if another machine has rewound the head, the branch's blocks may be garbage in the store
+        known = there is not None and here is not None and self.stored.is_committed(HEAD, None, here, there)
+        if here is not None and not known:
+            self.stored.refuse_conflict(HEAD, here, there)
+
+    def move(self, plan: CommitPlan) -> None:
+        with contextlib.ExitStack() as stack:
+            if plan.replaces and self.ref == HEAD and self.expected is not None:
+                stack.enter_context(_replacing(self.stored.folder, self.expected, self.new))
+            with self.relying(self._named_before(plan)):
+                self._swap(plan.version)
+            # an opening of the dataset may have moved it at least as far
+            with contextlib.suppress(errors.RefConflictError):
+                self.local.compare_and_swap(self.ref, self.expected, self.new)
+
+    def _named_before(self, plan: CommitPlan) -> set[ObjectKey]:
+        if plan.common is None:
+            return set()
+        before = self.dataset.chain.nearest(*DATA_EVENTS, head=plan.common)
+        # an old checkpoint is named again
+        return {item.key for item in objects_of(before.block)} if before is not None else set()
+
+    def finish(self, plan: CommitPlan) -> None:
+        if plan.replaces:
+            with contextlib.suppress(errors.TransferError):  # it is of a block that the chain lacks now
+                self.peer.put_signed(SignedFile.HEAD, None)
+
+    def _swap(self, version: Version | None) -> None:
+        problem: errors.TransferError | None = None
+        try:
+            self.stored.known[self.ref] = self.new, self.stored.bucket.replace(self.ref, version, self.new)
+        except ConditionsUnknownError:
+            raise errors.TransferError(
+                f"{self.peer.where}: the store has no conditional writes any more"
+            ) from None
+        except WriteRefusedError:
+            pass
+        except errors.TransferError as error:  # whether it was written is not known
+            problem = error
+        else:
+            return
+        head, is_made = self._look(problem)
+        if is_made:
+            return
+        if head != self.expected or problem is None:
+            self.stored.refuse_conflict(self.ref, self.expected, head)
+        raise problem
+
+    def _look(self, problem: errors.TransferError | None) -> tuple[Multihash | None, bool]:
+        stored, ref = self.stored, self.ref
+        try:
+            head = stored.look(ref)
+            return head, head is not None and stored.is_committed(ref, self.expected, self.new, head)
+        except errors.TransferError as error:
+            stored.known.pop(ref, None)
+            raise UnknownOutcomeError(
+                f"{(problem or error).message}: whether block {self.new} was committed is not known",
+                hint="see with `odfchain log` whether it is there before the command is run again",
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,26 +525,12 @@ class SharedRefStore:
     def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
         """Move the head or a branch in the store, then here; other references stay in the folder."""
         check_object_name(new)
-        actual = self.local.get(name)
         if name != HEAD and not is_branch_name(name):
             self.local.compare_and_swap(name, expected, new)
             return
-        if actual != expected:
-            raise conflict(name, expected, actual)
-        if expected is None and name != HEAD:
-            self._check_head()
-        peer, version = self.stored.peer(name), self._version(name, expected)
-        reused, replaces = self.stored.send_following(name, expected, new)
-        if not replaces or expected is None:
-            self._commit(peer, expected, version, new, reused)
-            return
-        folder = self.stored.folder
-        with _replacing(folder, expected, new) if name == HEAD else contextlib.nullcontext():
-            self._commit(peer, expected, version, new, reused)
-        with contextlib.suppress(
-            errors.TransferError
-        ):  # it is of a block that the chain does not have any more
-            peer.put_signed(SignedFile.HEAD, None)
+        # a branch begins with the blocks that the head does not have
+        dataset = self.stored.on(HEAD if expected is None else name)
+        _Commit(self.stored, dataset, name, new, self.local, expected).run()
 
     def remove(self, name: str, expected: Multihash) -> None:
         """A branch that points at `expected` now is none any more, in the store; here it stays."""
@@ -458,85 +539,12 @@ class SharedRefStore:
         if head is None:
             return
         if head != expected:
-            self._conflict(name, expected, head)
+            self.stored.refuse_conflict(name, expected, head)
         try:
             known[name] = None, self.stored.bucket.replace(name, version, None)
         except WriteRefusedError:  # by another writer, or by our own request that was repeated
             head = self.stored.look(name)
             if head is not None:
-                self._conflict(name, expected, head)
+                self.stored.refuse_conflict(name, expected, head)
         with contextlib.suppress(errors.TransferError):
             peer.put_signed(SignedFile.HEAD, None)
-
-    def _check_head(self) -> None:
-        """The head in the store has all blocks of the head here, from which a branch is to begin."""
-        here, there = self.local.get(HEAD), self.stored.peer().head()
-        # if another machine has rewound the head, the branch's blocks may be garbage in the store
-        known = there is not None and here is not None and self.stored.is_committed(HEAD, None, here, there)
-        if here is not None and not known:
-            self._conflict(HEAD, here, there)
-
-    def _version(self, name: str, expected: Multihash | None) -> Version | None:
-        head, version = self.stored.known.get(name, (None, None))
-        if head is None or head != expected:
-            head, version = self.stored.known[name] = self.stored.bucket.versioned(name)
-        if head != expected:
-            self._conflict(name, expected, head)
-        return version
-
-    def _commit(
-        self,
-        peer: Store,
-        expected: Multihash | None,
-        version: Version | None,
-        new: Multihash,
-        reused: list[ObjectKey],
-    ) -> None:
-        with self.stored.kept(self.stored.on(HEAD), peer, reused):
-            self._move(peer, expected, version, new)
-        with contextlib.suppress(
-            errors.RefConflictError
-        ):  # an opening of the dataset has moved it at least as far
-            self.local.compare_and_swap(peer.ref, expected, new)
-
-    def _move(self, peer: Store, expected: Multihash | None, version: Version | None, new: Multihash) -> None:
-        problem: errors.TransferError | None = None
-        try:
-            self.stored.known[peer.ref] = new, self.stored.bucket.replace(peer.ref, version, new)
-        except ConditionsUnknownError:
-            raise errors.TransferError(
-                f"{peer.where}: the store has no conditional writes any more"
-            ) from None
-        except WriteRefusedError:
-            pass
-        except errors.TransferError as error:  # whether it was written is not known
-            problem = error
-        else:
-            return
-        head, is_made = self._look(peer, expected, new, problem)
-        if is_made:
-            return
-        if head != expected or problem is None:
-            self._conflict(peer.ref, expected, head)
-        raise problem
-
-    def _look(
-        self,
-        peer: Store,
-        expected: Multihash | None,
-        new: Multihash,
-        problem: errors.TransferError | None,
-    ) -> tuple[Multihash | None, bool]:
-        try:
-            head = self.stored.look(peer.ref)
-            return head, head is not None and self.stored.is_committed(peer.ref, expected, new, head)
-        except errors.TransferError as error:
-            self.stored.known.pop(peer.ref, None)
-            raise UnknownOutcomeError(
-                f"{(problem or error).message}: whether block {new} was committed is not known",
-                hint="see with `odfchain log` whether it is there before the command is run again",
-            ) from error
-
-    def _conflict(self, name: str, expected: Multihash | None, actual: Multihash | None) -> NoReturn:
-        self.stored.follow(name)
-        raise conflict(name, expected, actual)

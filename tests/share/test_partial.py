@@ -21,7 +21,6 @@ from odfchain.transfer.slice_files import (
     is_partial,
     mark_path,
     missing_objects,
-    selection_of,
 )
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -83,14 +82,14 @@ def test_a_partial_copy_has_the_whole_chain_and_what_was_asked_for(
     assert files_here(dataset) == files_of(chain, *brought)
     assert is_partial(dataset)
     assert found.missing_slices == len(missing_slices(dataset)) == 4 - len(brought)
-    assert selection_of(dataset) == Selection(**options)
+    assert Selection.marked(dataset) == Selection(**options)
 
 
 def test_a_whole_copy_is_not_partial_and_misses_nothing(workspace: WorkspaceFiles) -> None:
     pull(workspace, chain_of(LABELS))
     dataset = workspace.dataset("name")
     assert (is_partial(dataset), missing_objects(dataset)) == (False, [])
-    assert selection_of(dataset) == EVERYTHING
+    assert Selection.marked(dataset) == EVERYTHING
 
 
 def test_what_is_missing_is_known_by_offsets_and_size(workspace: WorkspaceFiles) -> None:
@@ -127,7 +126,7 @@ def test_a_later_pull_keeps_to_what_was_asked_for(
     dataset = workspace.dataset("name")
     assert files_here(dataset) == files_of(chain, *brought)
     assert found.missing_slices == 7 - len(brought)
-    assert selection_of(dataset) == Selection(**options)
+    assert Selection.marked(dataset) == Selection(**options)
 
 
 def test_a_later_pull_with_other_options_changes_what_is_asked_for(workspace: WorkspaceFiles) -> None:
@@ -136,7 +135,7 @@ def test_a_later_pull_with_other_options_changes_what_is_asked_for(workspace: Wo
     pull(workspace, chain, last=2)
     dataset = workspace.dataset("name")
     assert files_here(dataset) == files_of(chain, "d6", "d7")
-    assert selection_of(dataset) == Selection(last=2)
+    assert Selection.marked(dataset) == Selection(last=2)
 
 
 def test_a_whole_copy_becomes_partial_only_when_the_pull_succeeds(workspace: WorkspaceFiles) -> None:
@@ -185,7 +184,7 @@ def test_some_missing_slices_leave_the_copy_partial(workspace: WorkspaceFiles) -
     assert fetch_missing(dataset, Store(MemoryPeer(chain)), Selection(last=2)).missing_slices == 2
     assert files_here(dataset) == files_of(chain, "d3", "d4")
     assert fetch_missing(dataset, Store(MemoryPeer(chain)), Selection(since=time_of(3))).missing_slices == 1
-    assert selection_of(dataset) == Selection(last=1)
+    assert Selection.marked(dataset) == Selection(last=1)
     assert fetch_missing(dataset, Store(MemoryPeer(chain))).missing_slices == 0
     assert not is_partial(dataset)
 

@@ -25,8 +25,7 @@ from odfchain.odf.names import DatasetAlias, RepoName
 from odfchain.odf.times import Timestamp
 from odfchain.storage.public_layout import HEAD_KEY, PeerUrl, SignedFile
 from odfchain.storage.store import Store
-from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
-from odfchain.transfer.sharing import policy_of
+from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, policy_of, pull_dataset
 from odfchain.transfer.signed_statements import NO_POLICY, Seen, SeenHeads, SignaturePolicy, read_offer
 from tests.kit.forge import AUDITORS, OWNER, attestation, signed
 from tests.kit.memory_peer import MemoryPeer

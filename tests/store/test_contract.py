@@ -22,7 +22,7 @@ from odfchain.storage.bucket_store import STORE_LIMITS, BucketTransport
 from odfchain.storage.fsio import LocalScratch, MemoryScratch
 from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, LocalRefStore
 from odfchain.storage.public_layout import PeerUrl
-from odfchain.transfer.store_commit import SharedRefStore, StoredDataset
+from odfchain.transfer.store_commit import CommitPlan, SharedRefStore, StoredDataset
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.shared_store import environment
 from tests.kit.small_s3 import SmallS3
@@ -59,8 +59,8 @@ class WithoutBlocks(StoredDataset):
     def on(self, ref: str = HEAD) -> Any:
         return None
 
-    def send_following(self, *_: object) -> tuple[list[Any], bool]:
-        return [], False
+    def plan_commit(self, dataset: Any, expected: Any, version: Any, new: Multihash) -> CommitPlan:
+        return CommitPlan(version, [])
 
     def is_committed(self, ref: str, expected: Any, new: Multihash, head: Multihash) -> bool:
         return head == new
