@@ -383,7 +383,7 @@ class StoreSync(Sync[CommitPlan, None]):
             self._sent.append((key, self._put(key)))
         if time.monotonic() - self._began > LIFE / 2:
             self._sent = [(key, True) for key, _ in self._sent]
-        if self.ref == HEAD and self._is_hint_due(plan):
+        if self.ref == HEAD and (plan.blocks or plan.replaces) and self._is_hint_due(plan):
             self.peer.put_hint(self.dataset.chain.hashes(self.new))
 
     def _is_hint_due(self, plan: CommitPlan) -> bool:
