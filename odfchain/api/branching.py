@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, Unpack
@@ -113,14 +112,15 @@ class Branching(OwnErrors):
             RefConflictError: another writer moved the branch; it has its old name.
         """
         from odfchain.branches.branches import rename_branch
-        from odfchain.upkeep.garbage import bring_branches, of_branch, refuse
+        from odfchain.upkeep.garbage import Referrers, bring_branches, refuse
         from odfchain.workspace.points import on_branch
 
         workspace = self._workspace._files
         # branches that only the store has may refer to it, too
         bring_branches(workspace)
         if not break_references and name != to:
-            refuse(f"{self._files.alias}@{name}", of_branch(workspace, on_branch(self._files, name)))
+            branch = on_branch(self._files, name)
+            refuse(f"{self._files.alias}@{name}", Referrers(workspace).of_branch(branch))
         return dataset_of(self._workspace, rename_branch(self._files, name, to))
 
     def delete_branch(self, name: str, *, force: bool = False, break_references: bool = False) -> str | None:
@@ -133,12 +133,12 @@ class Branching(OwnErrors):
             RefConflictError: another writer moved it; it stays.
         """
         from odfchain.branches.branches import delete_branch
-        from odfchain.upkeep.garbage import bring_branches, check_branch_goes
+        from odfchain.upkeep.garbage import Referrers, bring_branches
 
         workspace = self._workspace._files
         bring_branches(workspace)
-        check = functools.partial(check_branch_goes, workspace)
-        return delete_branch(self._files, name, force=force, **({} if break_references else {"check": check}))
+        check = {} if break_references else {"check": Referrers(workspace).check_branch_goes}
+        return delete_branch(self._files, name, force=force, **check)
 
     def log_graph(self, limit: int | None = None) -> Iterator[DrawnBlock]:
         """The blocks of the head and of all branches, newest first, each with the lanes of a drawing.

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from odfchain.odf.sources import WatermarkRule
     from odfchain.transfer.pushing import PushOutcome, PushPlan
     from odfchain.transfer.slice_files import FetchOutcome, LocalSlices
-    from odfchain.upkeep.compact import BatchLimits, CompactPlan, SoftPlan
+    from odfchain.upkeep.compact import BatchLimits, Compaction, CompactPlan, SoftPlan
     from odfchain.upkeep.fsck import FsckReport
     from odfchain.upkeep.garbage import Collected
     from odfchain.upkeep.reset import ResetPlan
@@ -89,10 +89,10 @@ class Upkeep(OwnErrors):
         In a workspace with a store the hash of the head there may be given, whatever was seen here: then
         `reset` follows it (`Workspace.last_seen`).
         """
-        from odfchain.upkeep.reset import plan_reset
+        from odfchain.upkeep.reset import Reset
 
         target = str(block) if isinstance(block, int) else block
-        return plan_reset(self._workspace._files, self._files, target)
+        return Reset(self._workspace._files, self._files).plan(target)
 
     def reset(
         self, to: Block | ResetPlan, *, force: bool = False, break_references: bool = False
@@ -105,11 +105,11 @@ class Upkeep(OwnErrors):
             RefConflictError, BusyError: another process is at work on the dataset.
             UsageError, InvalidIdError, ObjectNotFoundError: there is no such block.
         """
-        from odfchain.upkeep.reset import reset
+        from odfchain.upkeep.reset import Reset
 
         plan = self.plan_reset(to) if isinstance(to, Multihash | int | str) else to
-        files = self._workspace._files
-        return reset(files, self._files, plan, force=force, break_references=break_references)
+        reset = Reset(self._workspace._files, self._files)
+        return reset.run(plan, force=force, break_references=break_references)
 
     @takes(GcOptions)
     def gc(self, options: GcOptions) -> Collected:
@@ -146,23 +146,26 @@ class Upkeep(OwnErrors):
             InvalidIdError, WorkspaceError, TransferError: `source` cannot be used.
             StorageFullError, StoreError: a good copy cannot be stored.
         """
-        from odfchain.upkeep.fsck import fsck
+        from odfchain.upkeep.fsck import Fsck
 
         source = source or self._files.shared.place(self._files.folder)
         opened = nullcontext() if source is None else closing(self._workspace._sharing.open(source, token))
         with opened as peer:
-            return fsck(
-                self._workspace._files, self._files, peer, dry_run=dry_run, head=head, progress=progress
-            )
+            files = self._workspace._files
+            return Fsck(files, self._files, peer, dry_run=dry_run, head=head, progress=progress).run()
 
     def plan_compact(self, *, limits: BatchLimits | None = None, metadata_only: bool = False) -> CompactPlan:
         """Plan `compact`, with the datasets and branches that it breaks; nothing is changed.
 
         `limits` say how large a merged slice may become; `metadata_only` gives up all data.
         """
-        from odfchain.upkeep.compact import plan_compact
+        return self._compaction.plan(limits, metadata_only=metadata_only)
 
-        return plan_compact(self._workspace._files, self._files, limits, metadata_only=metadata_only)
+    @property
+    def _compaction(self) -> Compaction:
+        from odfchain.upkeep.compact import Compaction
+
+        return Compaction(self._workspace._files, self._files)
 
     def compact(
         self,
@@ -180,20 +183,13 @@ class Upkeep(OwnErrors):
             GuardError: rows name changes that would be replaced (unless `break_references`).
             UnsavedBlocksError, RefConflictError, BusyError: the dataset is as it was.
         """
-        from odfchain.upkeep.compact import compact
-
         chosen = plan or self.plan_compact()
-        return compact(
-            self._workspace._files, self._files, chosen, force=force, break_references=break_references,
-            progress=progress,
-        )  # fmt: skip
+        return self._compaction.run(chosen, force=force, break_references=break_references, progress=progress)
 
     def plan_soft_compact(self, name: str | DatasetAlias, limits: BatchLimits | None = None) -> SoftPlan:
         """Plan `soft_compact`; nothing is changed."""
-        from odfchain.upkeep.compact import plan_soft
-
         alias = DatasetAlias.parse(name) if isinstance(name, str) else name
-        return plan_soft(self._workspace._files, self._files, alias, limits)
+        return self._compaction.plan_soft(alias, limits)
 
     def soft_compact(self, to: str | SoftPlan, *, progress: Progress = SILENT) -> Dataset:
         """Make a new root dataset with the records of this one in few slices; this one stays.
@@ -201,12 +197,8 @@ class Upkeep(OwnErrors):
         Raises:
             InvalidIdError, NameCollisionError, UsageError, StoreError: it cannot be made.
         """
-        from odfchain.upkeep.compact import soft_compact
-
         plan = self.plan_soft_compact(to) if isinstance(to, str) else to
-        made = soft_compact(self._workspace._files, self._files, plan, progress)
-
-        return Dataset(self._workspace, made)
+        return Dataset(self._workspace, self._compaction.run_soft(plan, progress))
 
 
 Files = str | Path | Iterable[str | Path] | BinaryIO

@@ -382,10 +382,10 @@ class Workspace(OwnErrors):
         Raises:
             BusyError, StorageFullError, StoreError: as `Dataset.fsck`.
         """
-        from odfchain.upkeep.fsck import unopenable
+        from odfchain.upkeep.fsck import FsckReport
 
         found = [dataset.fsck(dry_run=dry_run, progress=progress) for dataset in self]
-        return found + unopenable(self._files)
+        return found + FsckReport.of_unopenable(self._files)
 
     # --- making and changing datasets --------------------------------------------------------------
 
@@ -609,13 +609,13 @@ class Workspace(OwnErrors):
             DatasetNotFoundError: there is no such dataset.
             GuardError: others have foreign keys to one, or are made of it (unless `force`); all of them stay.
         """
-        from odfchain.upkeep.garbage import check_datasets_go
+        from odfchain.upkeep.garbage import Referrers
 
         files = self._current()
         # what is damaged has to be removable, too
         doomed = [files.damaged_or_not(ref) for ref in refs]
         if not force:
-            check_datasets_go(files, doomed)
+            Referrers(files).check_datasets_go(doomed)
         for dataset in doomed if not dry_run else ():
             files.delete(dataset)
 

@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,18 +38,18 @@ from odfchain.odf.times import Timestamp
 from odfchain.odf.yaml import dump_yaml
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
+from odfchain.storage.local import HEAD
 from odfchain.text import one_line
 from odfchain.transfer.signed_statements import Seen
 from odfchain.upkeep import garbage
-from odfchain.upkeep.reset import Dependent, Remote, dependents, places_with, rewrite_memory
+from odfchain.upkeep.reset import Dependent, Remote, Rewriting
 from odfchain.workspace.commit import StagedFile, keep_staged
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.declared_constraints import moved_attachments
 from odfchain.workspace.merge_record import is_merge_state, understood_record
-from odfchain.workspace.points import keep_reachable
+from odfchain.workspace.points import branch_names, keep_reachable
 from odfchain.workspace.read_slices import keep_footers
-from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # Batches of neighbouring transactions of a root dataset, as a pure function over its events.
 # AddData events are merged if nothing else is between them, as long as records and bytes stay below the
@@ -321,84 +321,6 @@ class CompactPlan:
         return f"<compaction of {self.dataset}: {'nothing to do' if self.nothing else sizes}>"
 
 
-def plan_compact(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    limits: BatchLimits | None = None,
-    *,
-    metadata_only: bool = False,
-) -> CompactPlan:
-    """Plan a compaction: the batches, and the datasets and branches that it breaks.
-
-    Raises:
-        UsageError: the dataset is derivative: its transactions are what its query gave, step by step. Or a
-            branch needs the blocks that would be replaced.
-    """
-    garbage.bring_branches(workspace)
-    state = DatasetState.read(dataset.chain)
-    if state.seed.dataset_kind is DatasetKind.DERIVATIVE and not metadata_only:
-        raise errors.UsageError(
-            f"{dataset.alias}: the slices of a derivative dataset cannot be merged, because each is "
-            "the result of one execution and is verified as such",
-            hint="--keep-metadata-only gives up its data, and the next run computes it anew in one step",
-        )
-    chain = list(dataset.chain.walk(state.head))[::-1]
-    if metadata_only:
-        kept, after = _without_data(chain, state.seed.dataset_kind)
-    else:
-        found = mergeable(dataset, (b.block for b in chain), limits or BatchLimits())
-        first = next((i for i, batch in enumerate(found) if batch.merges), len(found))
-        kept, after = chain[:first], found[first:]
-    replaced = tuple(found.hash for found in chain[len(kept) :][::-1])
-    before = sum(b.block.new_data is not None for b in chain)
-    merged_away = sum(max(0, len(batch.slices) - 1) for batch in after)
-    plan = CompactPlan(
-        dataset=str(dataset.alias),
-        old_head=state.head,
-        blocks_before=len(chain),
-        blocks_after=len(kept) + len(after),
-        slices_before=before,
-        slices_after=0 if metadata_only else before - merged_away,
-        records=state.record_count,
-        kept=tuple(kept),
-        batches=tuple(after),
-        replaced=replaced,
-        metadata_only=metadata_only,
-    )
-    if plan.nothing:
-        return plan
-    _check_forks(dataset, chain, plan)
-    merges = [] if plan.metadata_only else [found.block.event for found in chain]
-    merged = [name for event in merges for name in garbage.merged_blocks(dataset, event)]
-    stays = functools.partial(garbage.still_reached, dataset, kept[-1].hash, *merged)
-    return dataclasses.replace(
-        plan,
-        dependents=tuple(dependents(workspace, dataset, replaced)),
-        referrers=tuple(garbage.of_changes(workspace, dataset, stays)[0]),
-        places=tuple(places_with(workspace, dataset, state.head, replaced)),
-    )
-
-
-def _check_forks(dataset: DatasetFiles, chain: Sequence[HashedBlock], plan: CompactPlan) -> None:
-    needing = garbage.branches_on(dataset, chain, frozenset(plan.replaced), merges=not plan.metadata_only)
-    if needing:
-        raise errors.UsageError(
-            f"{dataset.alias}: blocks that would be replaced are those that {', '.join(needing[:8])}"
-            f"{' and others' if len(needing) > 8 else ''} forked from, or merged",
-            hint="`odfchain branch delete` gives up branches; `compact --soft` makes a new dataset and "
-            "leaves this one as it is",
-        )
-
-
-def mergeable(dataset: DatasetFiles, blocks: Iterable[ev.MetadataBlock], limits: BatchLimits) -> list[Batch]:
-    """The batches of the blocks; those whose files do not have the same columns are left block by block."""
-    made: list[Batch] = []
-    for batch in batches(blocks, limits):
-        same = len(batch.slices) < 2 or _same_columns(dataset, batch.slices)
-        made += [batch] if same else [Batch((block,)) for block in batch.blocks]
-    return made
-
-
 def _without_data(chain: Sequence[HashedBlock], kind: DatasetKind) -> tuple[list[HashedBlock], list[Batch]]:
     # the schema of a derivative is computed, too
     computed = (*DATA_EVENTS, "SetDataSchema") if kind is DatasetKind.DERIVATIVE else DATA_EVENTS
@@ -408,78 +330,6 @@ def _without_data(chain: Sequence[HashedBlock], kind: DatasetKind) -> tuple[list
     return list(chain[:1]), rest
 
 
-def compact(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    plan: CompactPlan,
-    *,
-    force: bool = False,
-    break_references: bool = False,
-    progress: Progress = SILENT,
-) -> Multihash:
-    """The dataset has the planned history with the same records; or it is as it was. Returns its head."""
-    if plan.nothing:
-        return plan.old_head
-    if not break_references:
-        garbage.refuse(f"what {plan.dataset} would replace", plan.referrers)
-    if plan.metadata_only and not force:
-        _check_saved(dataset, plan)
-    with dataset.staging() as staging:
-        progress.phase(f"Merging slices of {dataset.alias}", plan.slices_before)
-        made: list[EncodedBlock] = []
-        files: list[StagedFile] = []
-        history = ReplayHistory()
-        for _, block in plan.kept:
-            history.add(block)
-        # without data all blocks are new, so that a copy is not taken for one that lags behind
-        at = DatasetState.read(dataset.chain, plan.old_head)
-        now = at.next_system_time() if plan.metadata_only else None
-        renamed: dict[Multihash | None, Multihash] = {}
-        for event, file, batch in rewritten(dataset, plan.batches, staging, plan.kept, progress):
-            newest, previous = history.previous(), made[-1].hash if made else plan.kept[-1].hash
-            renamed[batch.blocks[0].prev_block_hash] = previous
-            (encoded,) = link_blocks(
-                [_retargeted(event, renamed)],
-                prev=previous,
-                next_sequence_number=newest.sequence_number + 1,
-                system_time=now or batch.blocks[-1].system_time,
-            )
-            check_append(encoded.block, history)
-            history.add(encoded.block)
-            made.append(encoded)
-            files += [file] if file is not None else []
-        return _publish(workspace, dataset, plan, made, files)
-
-
-def rewritten(
-    dataset: DatasetFiles,
-    planned: Iterable[Batch],
-    staging: Path,
-    before: Sequence[HashedBlock] = (),
-    progress: Progress = SILENT,
-) -> Iterator[tuple[ev.MetadataEvent, StagedFile | None, Batch]]:
-    """The events that batches become after the blocks `before`, their new files, and the batches."""
-    events = [block.event for _, block in before]
-    vocabulary = next((e for e in reversed(events) if isinstance(e, ev.SetVocab)), None)
-    previous = next((e for e in reversed(events) if isinstance(e, ev.AddData)), None)
-    for batch in planned:
-        event: ev.MetadataEvent = batch.blocks[-1].event
-        file = None
-        if isinstance(event, ev.SetVocab):
-            vocabulary = event
-        if isinstance(event, ev.AddData):
-            data = batch.slices[0] if batch.slices else None
-            if len(batch.slices) > 1:
-                names = ev.DatasetVocabulary.from_event(vocabulary)
-                data, file = _merged(dataset, batch.slices, names, staging)
-            progress.advance(len(batch.slices))
-            event = batch.event(data, previous)
-            if _says_nothing(event, previous):
-                continue
-            previous = event
-        yield event, file, batch
-
-
 def _retargeted(event: ev.MetadataEvent, renamed: dict[Multihash | None, Multihash]) -> ev.MetadataEvent:
     record = understood_record(event)
     if record is None or not isinstance(event, ev.AddData):
@@ -487,39 +337,6 @@ def _retargeted(event: ev.MetadataEvent, renamed: dict[Multihash | None, Multiha
     # the merge's target has a new hash
     target = renamed.get(record.target, record.target)
     return dataclasses.replace(event, new_source_state=dataclasses.replace(record, target=target).to_state())
-
-
-def _publish(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    plan: CompactPlan,
-    made: list[EncodedBlock],
-    staged: list[StagedFile],
-) -> Multihash:
-    for file in staged:
-        keep_staged(dataset.data, file)
-    keep_footers(dataset, ((file.physical_hash, file.footer) for file in staged))
-    keep_reachable(dataset, plan.old_head)
-    if made:
-        dataset.chain.publish(made, expected_head=plan.old_head)
-        now = Seen(made[-1].block.sequence_number, made[-1].hash)
-    else:
-        dataset.set_head(plan.kept[-1].hash, expected=plan.old_head)
-        now = Seen(plan.kept[-1].block.sequence_number, plan.kept[-1].hash)
-    rewrite_memory(workspace, dataset, plan.replaced, now)
-    return now.head
-
-
-def _check_saved(dataset: DatasetFiles, plan: CompactPlan) -> None:
-    if dataset.kind is DatasetKind.DERIVATIVE:
-        return  # its data can be computed again
-    saved = frozenset[Multihash]().union(*(place.has for place in plan.places))
-    lacking = [name for name in plan.replaced if name not in saved]
-    if lacking:
-        raise errors.UnsavedBlocksError(
-            f"{plan.dataset}: the data of {len(lacking):,} blocks would be given up and may be nowhere else",
-            hint="push the dataset first (`odfchain push`), or give them up with --force",
-        )
 
 
 def _says_nothing(event: ev.AddData, previous: ev.AddData | None) -> bool:
@@ -563,33 +380,6 @@ class SoftPlan:
         return f"<{self.alias} made of {self.dataset}: {sizes}>"
 
 
-def plan_soft(
-    workspace: WorkspaceFiles, dataset: DatasetFiles, alias: DatasetAlias, limits: BatchLimits | None = None
-) -> SoftPlan:
-    """Plan the new dataset."""
-    state = DatasetState.read(dataset.chain)
-    if state.seed.dataset_kind is DatasetKind.DERIVATIVE:
-        raise errors.UsageError(
-            f"{dataset.alias}: records of a derivative dataset in a root dataset could not be verified by "
-            "its query any more"
-        )
-    workspace.check_new(DatasetKey.generate().dataset_id, alias)
-    chain = list(dataset.chain.walk(state.head))[::-1]
-    found = mergeable(dataset, _carried(chain), limits or BatchLimits())
-    before = sum(block.new_data is not None for _, block in chain)
-    return SoftPlan(
-        dataset=str(dataset.alias),
-        head=state.head,
-        alias=alias,
-        blocks_before=len(chain),
-        slices_before=before,
-        slices_after=sum(bool(batch.slices) for batch in found),
-        records=state.record_count,
-        metadata=tuple(_metadata(dataset, state, chain)),
-        batches=tuple(found),
-    )
-
-
 def _carried(chain: list[HashedBlock]) -> Iterator[ev.MetadataBlock]:
     for _, block in chain:
         event = block.event
@@ -603,82 +393,6 @@ def _carried(chain: list[HashedBlock]) -> Iterator[ev.MetadataBlock]:
             yield dataclasses.replace(block, event=bare)
 
 
-def _metadata(
-    dataset: DatasetFiles, state: DatasetState, chain: list[HashedBlock]
-) -> Iterator[ev.MetadataEvent]:
-    for kind in (ev.SetInfo, ev.SetLicense):
-        block = dataset.chain.nearest(kind.KIND, head=state.head)
-        if block is not None:
-            yield block.block.event
-    attached = dataset.chain.nearest_event(ev.SetAttachments, head=state.head)
-    items = attached.attachments.items if attached is not None else ()
-    document = {
-        "compactedFrom": {
-            "id": str(state.seed.dataset_id),
-            "alias": str(dataset.alias),
-            "head": str(state.head),
-            "blocks": len(chain),
-            "records": state.record_count,
-            "systemTime": str(state.head_block.system_time),
-        }
-    }
-    own = ev.AttachmentEmbedded(path=PROVENANCE, content=dump_yaml(document))
-    kept = tuple(item for item in items if item.path != PROVENANCE)
-    yield ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=(*kept, own)))
-
-
-def soft_compact(
-    workspace: WorkspaceFiles, dataset: DatasetFiles, plan: SoftPlan, progress: Progress = SILENT
-) -> DatasetFiles:
-    """The new dataset, complete; or there is none. The old one is not touched."""
-    incoming = workspace.root / "incoming"
-    fsio.make_folder(incoming)
-    name = plan.alias.key.replace("/", "+")
-    with fsio.locked(incoming / f".lock-{name}"):
-        area = incoming / name
-        fsio.remove_tree(area)  # of a run that died
-        try:
-            key = DatasetKey.generate()
-            built = _build(dataset, plan, key, area / "dataset", progress)
-            workspace.store_key(key)
-            return workspace.adopt(built)
-        finally:
-            shutil.rmtree(area, ignore_errors=True)
-
-
-def _build(
-    dataset: DatasetFiles, plan: SoftPlan, key: DatasetKey, folder: Path, progress: Progress
-) -> DatasetFiles:
-    DatasetFiles.create_folders(folder, plan.alias)
-    made = DatasetFiles.open(folder, HeadSigner(folder, lambda: key))
-    progress.phase(f"Merging slices of {dataset.alias}", plan.slices_before)
-    events: list[ev.MetadataEvent] = [
-        ev.Seed(dataset_id=key.dataset_id, dataset_kind=DatasetKind.ROOT),
-        *(
-            moved_attachments(event, dataset.id, key.dataset_id)
-            if isinstance(event, ev.SetAttachments)
-            else event
-            for event in plan.metadata
-        ),
-    ]
-    with made.staging() as staging:
-        for event, file, _ in rewritten(dataset, plan.batches, staging, (), progress):
-            if file is not None:
-                keep_staged(made.data, file)
-            elif isinstance(event, ev.AddData) and event.new_data is not None:
-                _copy(dataset, event.new_data.physical_hash, made, staging)
-            events.append(event)
-    blocks = link_blocks(
-        events, prev=None, next_sequence_number=0, system_time=Timestamp.now().truncated_to_ms()
-    )
-    history = ReplayHistory()
-    for encoded in blocks:
-        check_append(encoded.block, history if encoded.block.sequence_number else None)
-        history.add(encoded.block)
-    made.chain.publish(blocks, expected_head=None)
-    return made
-
-
 def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: Path) -> None:
     target = staging / str(name)
     with fsio.storage_errors(target):
@@ -690,3 +404,293 @@ def _copy(dataset: DatasetFiles, name: Multihash, made: DatasetFiles, staging: P
     except errors.StoreError:
         fsio.remove_quietly(made.folder / "data" / str(name))
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction(Rewriting):
+    """A dataset whose slices are merged into fewer, larger ones, in its own history or in a new dataset."""
+
+    def plan(self, limits: BatchLimits | None = None, *, metadata_only: bool = False) -> CompactPlan:
+        """Plan a compaction: the batches, and the datasets and branches that it breaks.
+
+        Raises:
+            UsageError: the dataset is derivative: its transactions are what its query gave, step by step. Or
+                a branch needs the blocks that would be replaced.
+        """
+        garbage.bring_branches(self.workspace)
+        state = DatasetState.read(self.dataset.chain)
+        if state.seed.dataset_kind is DatasetKind.DERIVATIVE and not metadata_only:
+            raise errors.UsageError(
+                f"{self.dataset.alias}: the slices of a derivative dataset cannot be merged, because each is "
+                "the result of one execution and is verified as such",
+                hint="--keep-metadata-only gives up its data, and the next run computes it anew in one step",
+            )
+        chain = list(self.dataset.chain.walk(state.head))[::-1]
+        if metadata_only:
+            kept, after = _without_data(chain, state.seed.dataset_kind)
+        else:
+            found = self._mergeable((b.block for b in chain), limits or BatchLimits())
+            first = next((i for i, batch in enumerate(found) if batch.merges), len(found))
+            kept, after = chain[:first], found[first:]
+        replaced = tuple(found.hash for found in chain[len(kept) :][::-1])
+        before = sum(b.block.new_data is not None for b in chain)
+        merged_away = sum(max(0, len(batch.slices) - 1) for batch in after)
+        plan = CompactPlan(
+            dataset=str(self.dataset.alias),
+            old_head=state.head,
+            blocks_before=len(chain),
+            blocks_after=len(kept) + len(after),
+            slices_before=before,
+            slices_after=0 if metadata_only else before - merged_away,
+            records=state.record_count,
+            kept=tuple(kept),
+            batches=tuple(after),
+            replaced=replaced,
+            metadata_only=metadata_only,
+        )
+        if plan.nothing:
+            return plan
+        self._check_forks(chain, plan)
+        merges = [] if plan.metadata_only else [found.block.event for found in chain]
+        merged = [name for event in merges for name in garbage.merged_blocks(self.dataset, event)]
+        stays = functools.partial(garbage.still_reached, self.dataset, kept[-1].hash, *merged)
+        return dataclasses.replace(
+            plan,
+            dependents=tuple(self.dependents(replaced)),
+            referrers=tuple(garbage.Referrers(self.workspace).of_changes(self.dataset, stays)[0]),
+            places=tuple(self.places_with(state.head, replaced)),
+        )
+
+    def _check_forks(self, chain: Sequence[HashedBlock], plan: CompactPlan) -> None:
+        needing = self._branches_on(chain, frozenset(plan.replaced), merges=not plan.metadata_only)
+        if needing:
+            raise errors.UsageError(
+                f"{self.dataset.alias}: blocks that would be replaced are those that {', '.join(needing[:8])}"
+                f"{' and others' if len(needing) > 8 else ''} forked from, or merged",
+                hint="`odfchain branch delete` gives up branches; `compact --soft` makes a new dataset and "
+                "leaves this one as it is",
+            )
+
+    def _branches_on(
+        self, chain: Sequence[HashedBlock], blocks: Collection[Multihash], *, merges: bool
+    ) -> list[str]:
+        # the branches, also merged ones that are gone, that forked from one of these blocks of the chain, or
+        # merged one: rewriting changes hashes, and they would lose their base; without `merges` the chain's
+        # own do not count
+        own = {found.hash for found in chain}
+        refs = [ref for ref in (HEAD, *branch_names(self.dataset)) if ref != self.dataset.ref]
+        heads = [(self.dataset.chain.head(ref), ref) for ref in refs]
+        waiting = [(head, ref) for head, ref in heads if head is not None]
+        for found in chain if merges else ():
+            record = understood_record(found.block.event)
+            if record is not None:
+                names = garbage.merged_blocks(self.dataset, found.block.event)
+                waiting += [(name, record.source_ref) for name in names]
+        needing: set[str] = set()
+        seen: set[tuple[Multihash, str]] = set()
+        while waiting:
+            name, branch = waiting.pop()
+            current: Multihash | None = name
+            # down to the first block of the own chain, where the branch forked
+            while current is not None and current not in own and (current, branch) not in seen:
+                seen.add((current, branch))
+                block = self.dataset.chain.get(current)
+                waiting += [(merged, branch) for merged in garbage.merged_blocks(self.dataset, block.event)]
+                current = block.prev_block_hash
+            if current is not None and current in own and current in blocks:
+                needing.add(branch)
+        return sorted(needing)
+
+    def _mergeable(self, blocks: Iterable[ev.MetadataBlock], limits: BatchLimits) -> list[Batch]:
+        # those whose files do not have the same columns are left block by block
+        made: list[Batch] = []
+        for batch in batches(blocks, limits):
+            same = len(batch.slices) < 2 or _same_columns(self.dataset, batch.slices)
+            made += [batch] if same else [Batch((block,)) for block in batch.blocks]
+        return made
+
+    def run(
+        self,
+        plan: CompactPlan,
+        *,
+        force: bool = False,
+        break_references: bool = False,
+        progress: Progress = SILENT,
+    ) -> Multihash:
+        """The dataset has the planned history with the same records; or it is as it was. Returns its head."""
+        if plan.nothing:
+            return plan.old_head
+        if not break_references:
+            garbage.refuse(f"what {plan.dataset} would replace", plan.referrers)
+        if plan.metadata_only and not force:
+            self._check_saved(plan)
+        with self.dataset.staging() as staging:
+            progress.phase(f"Merging slices of {self.dataset.alias}", plan.slices_before)
+            made: list[EncodedBlock] = []
+            files: list[StagedFile] = []
+            history = ReplayHistory()
+            for _, block in plan.kept:
+                history.add(block)
+            # without data all blocks are new, so that a copy is not taken for one that lags behind
+            at = DatasetState.read(self.dataset.chain, plan.old_head)
+            now = at.next_system_time() if plan.metadata_only else None
+            renamed: dict[Multihash | None, Multihash] = {}
+            for event, file, batch in self._rewritten(plan.batches, staging, plan.kept, progress):
+                newest, previous = history.previous(), made[-1].hash if made else plan.kept[-1].hash
+                renamed[batch.blocks[0].prev_block_hash] = previous
+                (encoded,) = link_blocks(
+                    [_retargeted(event, renamed)],
+                    prev=previous,
+                    next_sequence_number=newest.sequence_number + 1,
+                    system_time=now or batch.blocks[-1].system_time,
+                )
+                check_append(encoded.block, history)
+                history.add(encoded.block)
+                made.append(encoded)
+                files += [file] if file is not None else []
+            return self._publish(plan, made, files)
+
+    def _rewritten(
+        self,
+        planned: Iterable[Batch],
+        staging: Path,
+        before: Sequence[HashedBlock] = (),
+        progress: Progress = SILENT,
+    ) -> Iterator[tuple[ev.MetadataEvent, StagedFile | None, Batch]]:
+        """The events that batches become after the blocks `before`, their new files, and the batches."""
+        events = [block.event for _, block in before]
+        vocabulary = next((e for e in reversed(events) if isinstance(e, ev.SetVocab)), None)
+        previous = next((e for e in reversed(events) if isinstance(e, ev.AddData)), None)
+        for batch in planned:
+            event: ev.MetadataEvent = batch.blocks[-1].event
+            file = None
+            if isinstance(event, ev.SetVocab):
+                vocabulary = event
+            if isinstance(event, ev.AddData):
+                data = batch.slices[0] if batch.slices else None
+                if len(batch.slices) > 1:
+                    names = ev.DatasetVocabulary.from_event(vocabulary)
+                    data, file = _merged(self.dataset, batch.slices, names, staging)
+                progress.advance(len(batch.slices))
+                event = batch.event(data, previous)
+                if _says_nothing(event, previous):
+                    continue
+                previous = event
+            yield event, file, batch
+
+    def _publish(self, plan: CompactPlan, made: list[EncodedBlock], staged: list[StagedFile]) -> Multihash:
+        for file in staged:
+            keep_staged(self.dataset.data, file)
+        keep_footers(self.dataset, ((file.physical_hash, file.footer) for file in staged))
+        keep_reachable(self.dataset, plan.old_head)
+        if made:
+            self.dataset.chain.publish(made, expected_head=plan.old_head)
+            now = Seen(made[-1].block.sequence_number, made[-1].hash)
+        else:
+            self.dataset.set_head(plan.kept[-1].hash, expected=plan.old_head)
+            now = Seen(plan.kept[-1].block.sequence_number, plan.kept[-1].hash)
+        self.rewrite_memory(plan.replaced, now)
+        return now.head
+
+    def _check_saved(self, plan: CompactPlan) -> None:
+        if self.dataset.kind is DatasetKind.DERIVATIVE:
+            return  # its data can be computed again
+        saved = frozenset[Multihash]().union(*(place.has for place in plan.places))
+        lacking = [name for name in plan.replaced if name not in saved]
+        if lacking:
+            raise errors.UnsavedBlocksError(
+                f"{plan.dataset}: the data of {len(lacking):,} blocks would be given up and may be nowhere "
+                "else",
+                hint="push the dataset first (`odfchain push`), or give them up with --force",
+            )
+
+    def plan_soft(self, alias: DatasetAlias, limits: BatchLimits | None = None) -> SoftPlan:
+        """Plan the new dataset."""
+        state = DatasetState.read(self.dataset.chain)
+        if state.seed.dataset_kind is DatasetKind.DERIVATIVE:
+            raise errors.UsageError(
+                f"{self.dataset.alias}: records of a derivative dataset in a root dataset could not be "
+                "verified by its query any more"
+            )
+        self.workspace.check_new(DatasetKey.generate().dataset_id, alias)
+        chain = list(self.dataset.chain.walk(state.head))[::-1]
+        found = self._mergeable(_carried(chain), limits or BatchLimits())
+        before = sum(block.new_data is not None for _, block in chain)
+        return SoftPlan(
+            dataset=str(self.dataset.alias),
+            head=state.head,
+            alias=alias,
+            blocks_before=len(chain),
+            slices_before=before,
+            slices_after=sum(bool(batch.slices) for batch in found),
+            records=state.record_count,
+            metadata=tuple(self._metadata(state, chain)),
+            batches=tuple(found),
+        )
+
+    def _metadata(self, state: DatasetState, chain: list[HashedBlock]) -> Iterator[ev.MetadataEvent]:
+        for kind in (ev.SetInfo, ev.SetLicense):
+            block = self.dataset.chain.nearest(kind.KIND, head=state.head)
+            if block is not None:
+                yield block.block.event
+        attached = self.dataset.chain.nearest_event(ev.SetAttachments, head=state.head)
+        items = attached.attachments.items if attached is not None else ()
+        document = {
+            "compactedFrom": {
+                "id": str(state.seed.dataset_id),
+                "alias": str(self.dataset.alias),
+                "head": str(state.head),
+                "blocks": len(chain),
+                "records": state.record_count,
+                "systemTime": str(state.head_block.system_time),
+            }
+        }
+        own = ev.AttachmentEmbedded(path=PROVENANCE, content=dump_yaml(document))
+        kept = tuple(item for item in items if item.path != PROVENANCE)
+        yield ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=(*kept, own)))
+
+    def run_soft(self, plan: SoftPlan, progress: Progress = SILENT) -> DatasetFiles:
+        """The new dataset, complete; or there is none. The old one is not touched."""
+        incoming = self.workspace.root / "incoming"
+        fsio.make_folder(incoming)
+        name = plan.alias.key.replace("/", "+")
+        with fsio.locked(incoming / f".lock-{name}"):
+            area = incoming / name
+            fsio.remove_tree(area)  # of a run that died
+            try:
+                key = DatasetKey.generate()
+                built = self._build(plan, key, area / "dataset", progress)
+                self.workspace.store_key(key)
+                return self.workspace.adopt(built)
+            finally:
+                shutil.rmtree(area, ignore_errors=True)
+
+    def _build(self, plan: SoftPlan, key: DatasetKey, folder: Path, progress: Progress) -> DatasetFiles:
+        DatasetFiles.create_folders(folder, plan.alias)
+        made = DatasetFiles.open(folder, HeadSigner(folder, lambda: key))
+        progress.phase(f"Merging slices of {self.dataset.alias}", plan.slices_before)
+        events: list[ev.MetadataEvent] = [
+            ev.Seed(dataset_id=key.dataset_id, dataset_kind=DatasetKind.ROOT),
+            *(
+                moved_attachments(event, self.dataset.id, key.dataset_id)
+                if isinstance(event, ev.SetAttachments)
+                else event
+                for event in plan.metadata
+            ),
+        ]
+        with made.staging() as staging:
+            for event, file, _ in self._rewritten(plan.batches, staging, (), progress):
+                if file is not None:
+                    keep_staged(made.data, file)
+                elif isinstance(event, ev.AddData) and event.new_data is not None:
+                    _copy(self.dataset, event.new_data.physical_hash, made, staging)
+                events.append(event)
+        blocks = link_blocks(
+            events, prev=None, next_sequence_number=0, system_time=Timestamp.now().truncated_to_ms()
+        )
+        history = ReplayHistory()
+        for encoded in blocks:
+            check_append(encoded.block, history if encoded.block.sequence_number else None)
+            history.add(encoded.block)
+        made.chain.publish(blocks, expected_head=None)
+        return made

@@ -233,6 +233,30 @@ class FsckReport:
     absent: int = 0
     """Slices and checkpoints that a partial copy does without [count]."""
 
+    @classmethod
+    def of_unopenable(cls, workspace: WorkspaceFiles) -> list[FsckReport]:
+        """A report for each folder among the datasets that cannot be opened as one."""
+        reports = []
+        known = {dataset.folder for dataset in workspace.datasets()}
+        with fsio.storage_errors(workspace.root / "datasets"):
+            folders = sorted((workspace.root / "datasets").iterdir())
+        for folder in folders:
+            if folder in known or not folder.is_dir():
+                continue
+            try:
+                DatasetFiles.open(folder)
+            except errors.OdfchainError as error:
+                path = folder / "info" / "alias"
+                finding = Finding(
+                    "dataset",
+                    str(path),
+                    str(error),
+                    State.BROKEN,
+                    hint=f"write the dataset's name into {path}",
+                )
+                reports.append(cls(folder.name, [finding]))
+        return reports
+
     @property
     def whole(self) -> bool:
         """True if nothing is broken any more."""
@@ -244,38 +268,21 @@ class FsckReport:
         return f"<fsck of {self.dataset}: {self.objects:,} objects, {found or 'all good'}{more}>"
 
 
-def fsck(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    peer: Store | None = None,
-    *,
-    dry_run: bool = False,
-    head: Multihash | None = None,
-    progress: Progress = SILENT,
-) -> FsckReport:
-    """Everything that is damaged or missing is in the report, and repaired where there is a good copy.
+class Fsck:
+    """One run over a dataset: what is damaged or missing, repaired where there is a good copy.
 
     A dry run changes nothing, and brings nothing from a peer. `head` is a lost one that the user knows.
     """
-    with fsio.try_locked(lock_path(dataset)) as free:
-        if not free:
-            raise errors.BusyError(
-                f"{dataset.alias}: something is being pulled into it", hint="run fsck again when that is done"
-            )
-        with ExitStack() as resources:
-            return _Fsck(workspace, dataset, peer, dry_run, head, progress, resources).run()
 
-
-class _Fsck:
     def __init__(
         self,
         workspace: WorkspaceFiles,
         dataset: DatasetFiles,
-        peer: Store | None,
-        dry_run: bool,
-        head: Multihash | None,
-        progress: Progress,
-        resources: ExitStack,
+        peer: Store | None = None,
+        *,
+        dry_run: bool = False,
+        head: Multihash | None = None,
+        progress: Progress = SILENT,
     ) -> None:
         self._workspace = workspace
         self._dataset = dataset
@@ -283,7 +290,7 @@ class _Fsck:
         self._dry_run = dry_run
         self._wanted_head = head
         self._progress = progress
-        self._resources = resources
+        self._resources = ExitStack()
         self._area: Path | None = None
         self._report = FsckReport(str(dataset.alias))
         self._blocks: dict[Multihash, MetadataBlock] = {}
@@ -293,6 +300,22 @@ class _Fsck:
         return State.REPAIRABLE if self._dry_run else State.REPAIRED
 
     def run(self) -> FsckReport:
+        """Everything that is damaged or missing is in the report.
+
+        Raises:
+            BusyError: something is being pulled into the dataset.
+        """
+        with fsio.try_locked(lock_path(self._dataset)) as free:
+            if not free:
+                raise errors.BusyError(
+                    f"{self._dataset.alias}: something is being pulled into it",
+                    hint="run fsck again when that is done",
+                )
+            with self._resources:
+                self._check()
+        return self._report
+
+    def _check(self) -> None:
         head = self._head()
         self._progress.phase(f"Checking the chain of {self._dataset.alias}")
         whole = head is not None and self._chain(head)
@@ -306,7 +329,6 @@ class _Fsck:
         self._descriptions()
         for name, newest in good.items():
             self._index(self._dataset.on(name).index_path, newest)
-        return self._report
 
     def _find(
         self,
@@ -608,23 +630,3 @@ def _problem(path: Path, key: ObjectKey, size: int | None) -> str | None:
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
     return None if actual == key.name else f"the content hashes to {actual}, not to its name"
-
-
-def unopenable(workspace: WorkspaceFiles) -> list[FsckReport]:
-    """A report for each folder among the datasets that cannot be opened as one."""
-    reports = []
-    known = {dataset.folder for dataset in workspace.datasets()}
-    with fsio.storage_errors(workspace.root / "datasets"):
-        folders = sorted((workspace.root / "datasets").iterdir())
-    for folder in folders:
-        if folder in known or not folder.is_dir():
-            continue
-        try:
-            DatasetFiles.open(folder)
-        except errors.OdfchainError as error:
-            path = folder / "info" / "alias"
-            finding = Finding(
-                "dataset", str(path), str(error), State.BROKEN, hint=f"write the dataset's name into {path}"
-            )
-            reports.append(FsckReport(folder.name, [finding]))
-    return reports

@@ -27,7 +27,6 @@ from odfchain import errors
 from odfchain.branches.foreign_keys import ForeignKeys, Rows, Search, cannot_refer, finder, said_by
 from odfchain.branches.row_history import block_named
 from odfchain.branches.state_cache import states_folder
-from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import ROW_BYTES
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotLine
 from odfchain.chain.statements import read_regular
@@ -44,7 +43,7 @@ from odfchain.transfer.slice_files import incoming_folder, objects_of, store_of
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.declared_constraints import ForeignKey
-from odfchain.workspace.merge_record import forget_gone, merged_names, understood_record
+from odfchain.workspace.merge_record import forget_gone, merged_names
 from odfchain.workspace.options import GcOptions
 from odfchain.workspace.points import OVERWRITTEN, branch_names, lock_path, ref_names, refs_of
 from odfchain.workspace.read_slices import drop_footers
@@ -179,43 +178,6 @@ def _incomplete(dataset: DatasetFiles, reason: str) -> errors.OdfchainError:
     )
 
 
-# Branches and merges that need blocks of a chain as they are: rewriting changes hashes, and a branch that
-# forked there, or a merge with it, loses its base.
-
-
-def branches_on(
-    dataset: DatasetFiles, chain: Sequence[HashedBlock], blocks: Collection[Multihash], *, merges: bool = True
-) -> list[str]:
-    """The branches, also merged ones that are gone, that forked from one of these blocks or merged one.
-
-    `blocks` are of `chain`, the whole chain of the dataset's reference; without `merges` its own merges do
-    not count.
-    """
-    own = {found.hash for found in chain}
-    refs = [ref for ref in (HEAD, *branch_names(dataset)) if ref != dataset.ref]
-    heads = [(dataset.chain.head(ref), ref) for ref in refs]
-    waiting = [(head, ref) for head, ref in heads if head is not None]
-    for found in chain if merges else ():
-        record = understood_record(found.block.event)
-        if record is not None:
-            names = merged_blocks(dataset, found.block.event)
-            waiting += [(name, record.source_ref) for name in names]
-    needing: set[str] = set()
-    seen: set[tuple[Multihash, str]] = set()
-    while waiting:
-        name, branch = waiting.pop()
-        current: Multihash | None = name
-        # down to the first block of the own chain, where the branch forked
-        while current is not None and current not in own and (current, branch) not in seen:
-            seen.add((current, branch))
-            block = dataset.chain.get(current)
-            waiting += [(merged, branch) for merged in merged_blocks(dataset, block.event)]
-            current = block.prev_block_hash
-        if current is not None and current in own and current in blocks:
-            needing.add(branch)
-    return sorted(needing)
-
-
 # References in a workspace to what would be given up: it stays, unless its loss is requested.
 #
 #     changes      rows in force, on any branch, that name them: BLOCK#OFFSET in a foreign key `changesOf`
@@ -237,65 +199,90 @@ def refuse(what: str, referrers: Sequence[str], flag: str = FLAG) -> None:
         raise errors.GuardError(f"{what} is referred to by {listed}{more}; nothing was given up", flag=flag)
 
 
-def of_changes(
-    workspace: WorkspaceFiles, dataset: DatasetFiles, stays: Callable[[], Collection[Multihash]]
-) -> tuple[list[str], set[Multihash]]:
-    """(whose rows name changes in stored blocks that are not among those that stay, the blocks)."""
-    asked = []
-    for rows, key in _keys(workspace, dataset.id):
-        if key.changes and cannot_refer(key, rows, rows) is None:
-            wanted = said_by(rows, key.columns)
-            asked.append((rows, key, wanted, [block_named(text) for text in wanted.texts]))
-    known = {block for *_, blocks in asked for block in blocks if block is not None}
-    lost = {block for block in known if dataset.chain.contains(block)}
-    lost -= set(stays()) if lost else set()
-    found, named = [], set[Multihash]()
-    for rows, key, wanted, blocks in asked:
-        bad = np.array([block in lost for block in blocks], bool)
-        if not bad.any():
-            continue
-        count, _ = Search(rows.columns, key.columns, wanted, bad, "").run(rows.files())
-        if count:
-            found.append(f"{rows.name} ({counted(count, 'row')} with changes by {key})")
-            named |= lost.intersection(block for block in blocks if block is not None)
-    return found, named
+@dataclass(frozen=True, slots=True)
+class Referrers:
+    """Datasets of a workspace whose rows, foreign keys and transforms refer to what would be given up."""
 
+    workspace: WorkspaceFiles
 
-def of_branch(workspace: WorkspaceFiles, branch: DatasetFiles) -> list[str]:
-    """Whose rows on their branch of the same name refer to records that the head does not have."""
-    head = branch.on(HEAD)
-    instead = {branch.id: Rows.up_to(head, DatasetState.read(head.chain))}
-    found = []
-    for rows, key in _keys(workspace, branch.id, branch.ref):
-        if not key.changes:
-            now, later = (
-                ForeignKeys(finder(workspace), pending=pending).holds(key, rows) for pending in ({}, instead)
-            )
-            count = (later.count if later else 0) - (now.count if now else 0)
-            if count > 0:
-                found.append(f"{rows.name} ({counted(count, 'row')} by {key})")
-    return found
+    def of_changes(
+        self, dataset: DatasetFiles, stays: Callable[[], Collection[Multihash]]
+    ) -> tuple[list[str], set[Multihash]]:
+        """(whose rows name changes in stored blocks that are not among those that stay, the blocks)."""
+        asked = []
+        for rows, key in self._keys(dataset.id):
+            if key.changes and cannot_refer(key, rows, rows) is None:
+                wanted = said_by(rows, key.columns)
+                asked.append((rows, key, wanted, [block_named(text) for text in wanted.texts]))
+        known = {block for *_, blocks in asked for block in blocks if block is not None}
+        lost = {block for block in known if dataset.chain.contains(block)}
+        lost -= set(stays()) if lost else set()
+        found, named = [], set[Multihash]()
+        for rows, key, wanted, blocks in asked:
+            bad = np.array([block in lost for block in blocks], bool)
+            if not bad.any():
+                continue
+            count, _ = Search(rows.columns, key.columns, wanted, bad, "").run(rows.files())
+            if count:
+                found.append(f"{rows.name} ({counted(count, 'row')} with changes by {key})")
+                named |= lost.intersection(block for block in blocks if block is not None)
+        return found, named
 
+    def of_branch(self, branch: DatasetFiles) -> list[str]:
+        """Whose rows on their branch of the same name refer to records that the head does not have."""
+        head = branch.on(HEAD)
+        instead = {branch.id: Rows.up_to(head, DatasetState.read(head.chain))}
+        found = []
+        for rows, key in self._keys(branch.id, branch.ref):
+            if not key.changes:
+                now, later = (
+                    ForeignKeys(finder(self.workspace), pending=pending).holds(key, rows)
+                    for pending in ({}, instead)
+                )
+                count = (later.count if later else 0) - (now.count if now else 0)
+                if count > 0:
+                    found.append(f"{rows.name} ({counted(count, 'row')} by {key})")
+        return found
 
-def check_datasets_go(workspace: WorkspaceFiles, doomed: Sequence[DatasetFiles]) -> None:
-    """No dataset but these declares foreign keys to one of them, or is made of one."""
-    bring_branches(workspace)
-    names = {DatasetId.from_multibase(dataset.folder.name): str(dataset.alias) for dataset in doomed}
-    found = []
-    for on, state in _versions(workspace):
-        if state.seed.dataset_id in names:
-            continue
-        keys = [key for key in state.constraints.foreign_keys if key.dataset in names]
-        found += [f"{on.label} (foreign key {key} to {names[key.dataset]})" for key in keys]
-        made_of = [names[item] for item in dict.fromkeys(_inputs(state)) if item in names]
-        found += [f"{on.label} (made of {name})" for name in made_of]
-    refuse(", ".join(names.values()), found, "--force")
+    def check_datasets_go(self, doomed: Sequence[DatasetFiles]) -> None:
+        """No dataset but these declares foreign keys to one of them, or is made of one."""
+        bring_branches(self.workspace)
+        names = {DatasetId.from_multibase(dataset.folder.name): str(dataset.alias) for dataset in doomed}
+        found = []
+        for on, state in self._versions():
+            if state.seed.dataset_id in names:
+                continue
+            keys = [key for key in state.constraints.foreign_keys if key.dataset in names]
+            found += [f"{on.label} (foreign key {key} to {names[key.dataset]})" for key in keys]
+            made_of = [names[item] for item in dict.fromkeys(_inputs(state)) if item in names]
+            found += [f"{on.label} (made of {name})" for name in made_of]
+        refuse(", ".join(names.values()), found, "--force")
 
+    def check_branch_goes(self, branch: DatasetFiles) -> None:
+        """Check that no dataset refers to blocks, or changes, of this branch only."""
+        rows, _ = self.of_changes(branch, lambda: still_reached(branch))
+        refuse(f"what only {branch.label} has", [*rows, *self.of_branch(branch)])
 
-def check_branch_goes(workspace: WorkspaceFiles, branch: DatasetFiles) -> None:
-    """Check that no dataset refers to blocks, or changes, of this branch only."""
-    rows, _ = of_changes(workspace, branch, lambda: still_reached(branch))
-    refuse(f"what only {branch.label} has", [*rows, *of_branch(workspace, branch)])
+    def _versions(self, ref: str | None = None) -> Iterator[tuple[DatasetFiles, DatasetState]]:
+        # a caller may hold the lock of a dataset, which opening it from a store would wait for
+        for dataset in self.workspace.local_datasets():
+            for name in (HEAD, *branch_names(dataset)):
+                on = dataset.on(name)
+                try:
+                    state = DatasetState.read(on.chain)
+                    _ = state.seed, state.constraints
+                except errors.OdfchainError:
+                    continue  # it refuses its own rows
+                if ref in (None, name):
+                    yield on, state
+
+    def _keys(self, dataset: DatasetId, ref: str | None = None) -> Iterator[tuple[Rows, ForeignKey]]:
+        for on, state in self._versions(ref):
+            keys = [key for key in state.constraints.foreign_keys if key.dataset == dataset]
+            if keys:
+                # all rows of the declaring dataset, not only new ones
+                rows = Rows.after(on, None, state)
+                yield from ((rows, key) for key in keys)
 
 
 def still_reached(dataset: DatasetFiles, *more: Multihash) -> set[Multihash]:
@@ -308,33 +295,6 @@ def bring_branches(workspace: WorkspaceFiles) -> None:
     """Fetch the branches of a store; the caller holds no lock of a dataset."""
     for dataset in workspace.datasets():
         dataset.shared.branches(dataset.folder)
-
-
-def _versions(
-    workspace: WorkspaceFiles, ref: str | None = None
-) -> Iterator[tuple[DatasetFiles, DatasetState]]:
-    # a caller may hold the lock of a dataset, which opening it from a store would wait for
-    for dataset in workspace.local_datasets():
-        for name in (HEAD, *branch_names(dataset)):
-            on = dataset.on(name)
-            try:
-                state = DatasetState.read(on.chain)
-                _ = state.seed, state.constraints
-            except errors.OdfchainError:
-                continue  # it refuses its own rows
-            if ref in (None, name):
-                yield on, state
-
-
-def _keys(
-    workspace: WorkspaceFiles, dataset: DatasetId, ref: str | None = None
-) -> Iterator[tuple[Rows, ForeignKey]]:
-    for on, state in _versions(workspace, ref):
-        keys = [key for key in state.constraints.foreign_keys if key.dataset == dataset]
-        if keys:
-            # all rows of the declaring dataset, not only new ones
-            rows = Rows.after(on, None, state)
-            yield from ((rows, key) for key in keys)
 
 
 def _inputs(state: DatasetState) -> Iterator[DatasetId]:
@@ -423,7 +383,7 @@ def _needed(
     needed = reachable(dataset, frozenset(dropped))
     if workspace is None:
         return needed, []
-    referrers, named = of_changes(workspace, dataset, lambda: needed.blocks)
+    referrers, named = Referrers(workspace).of_changes(dataset, lambda: needed.blocks)
     return (reachable(dataset, frozenset(dropped), named) if named else needed), referrers
 
 

@@ -7,6 +7,7 @@ against the head whenever it is used, and a checkpoint is the one that the newes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,7 +27,7 @@ from odfchain.transfer.receive import PeerLinks
 from odfchain.transfer.repositories import Repositories
 from odfchain.transfer.sharing import AliasKind, aliases, resolve_remote
 from odfchain.transfer.signed_statements import Seen, SeenHeads
-from odfchain.upkeep.garbage import bring_branches, of_changes, refuse, still_reached
+from odfchain.upkeep.garbage import Referrers, bring_branches, refuse, still_reached
 from odfchain.workspace import points
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -68,91 +69,101 @@ class Dependent:
     """Its transactions that did."""
 
 
-# --- places --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """A dataset whose history is rewritten, in its workspace."""
 
+    workspace: WorkspaceFiles
+    dataset: DatasetFiles
 
-def places_with(
-    workspace: WorkspaceFiles, dataset: DatasetFiles, head: Multihash, blocks: Sequence[Multihash]
-) -> list[Remote]:
-    """Every place that the dataset was pulled from or pushed to, and which of these blocks it has."""
-    known: dict[str, list[str]] = {}
-    for kind in AliasKind:
-        for alias in aliases(dataset, kind):
-            known.setdefault(alias, []).append(kind.value)
-    options = options_of(workspace.config.share)
+    def places_with(self, head: Multihash, blocks: Sequence[Multihash]) -> list[Remote]:
+        """Every place that the dataset was pulled from or pushed to, and which of these blocks it has."""
+        known: dict[str, list[str]] = {}
+        for kind in AliasKind:
+            for alias in aliases(self.dataset, kind):
+                known.setdefault(alias, []).append(kind.value)
+        options = options_of(self.workspace.config.share)
 
-    def ask(alias: str, kinds: tuple[str, ...]) -> Remote:
-        # a URL may hold a password, which is left out only once it is parsed
-        shown = "a place that is not understood" if "://" in alias else alias
-        try:
-            url = resolve_remote(alias, Repositories(workspace.root))
-            shown = str(url) if "://" in alias else alias
-            with closing(open_peer(url, options)) as peer:
-                theirs = peer.head(dataset.ref)
-                if theirs is None and dataset.ref != HEAD:
-                    theirs = peer.head(HEAD)  # the blocks may have been merged there
-                if theirs is None:
-                    return Remote(shown, kinds, RemoteState.NOTHING)
-                return Remote(shown, kinds, RemoteState.REACHED, _held(dataset, peer, theirs, head, blocks))
-        except errors.OdfchainError as error:
-            return Remote(shown, kinds, RemoteState.UNKNOWN, problem=str(error))
+        def ask(alias: str, kinds: tuple[str, ...]) -> Remote:
+            # a URL may hold a password, which is left out only once it is parsed
+            shown = "a place that is not understood" if "://" in alias else alias
+            try:
+                url = resolve_remote(alias, Repositories(self.workspace.root))
+                shown = str(url) if "://" in alias else alias
+                with closing(open_peer(url, options)) as peer:
+                    theirs = peer.head(self.dataset.ref)
+                    if theirs is None and self.dataset.ref != HEAD:
+                        theirs = peer.head(HEAD)  # the blocks may have been merged there
+                    if theirs is None:
+                        return Remote(shown, kinds, RemoteState.NOTHING)
+                    return Remote(shown, kinds, RemoteState.REACHED, self._held(peer, theirs, head, blocks))
+            except errors.OdfchainError as error:
+                return Remote(shown, kinds, RemoteState.UNKNOWN, problem=str(error))
 
-    # a place has a block if its chain contains it and the block can be read there
-    return [ask(alias, tuple(kinds)) for alias, kinds in known.items()]
+        # a place has a block if its chain contains it and the block can be read there
+        return [ask(alias, tuple(kinds)) for alias, kinds in known.items()]
 
+    def _held(
+        self, peer: Store, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
+    ) -> frozenset[Multihash]:
+        ours = ChainLinks(self.dataset.chain)
+        comparison = compare(
+            head, ours, theirs, PeerLinks(peer, None, LocalObjectStore(self.dataset.folder / "blocks"))
+        )
+        lacking: set[Multihash] = set()
+        if isinstance(comparison, Ahead):
+            lacking.update(comparison.blocks)
+        elif isinstance(comparison, Diverged):
+            lacking.update(name for name, _ in self.dataset.chain.walk(head, tail=comparison.common))
+        named = [name for name in blocks if name not in lacking]
 
-def _held(
-    dataset: DatasetFiles, peer: Store, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
-) -> frozenset[Multihash]:
-    ours = ChainLinks(dataset.chain)
-    comparison = compare(
-        head, ours, theirs, PeerLinks(peer, None, LocalObjectStore(dataset.folder / "blocks"))
-    )
-    lacking: set[Multihash] = set()
-    if isinstance(comparison, Ahead):
-        lacking.update(comparison.blocks)
-    elif isinstance(comparison, Diverged):
-        lacking.update(name for name, _ in dataset.chain.walk(head, tail=comparison.common))
-    named = [name for name in blocks if name not in lacking]
+        def is_given(name: Multihash) -> bool:
+            try:
+                peer.block(name)
+            except errors.CorruptedPeerError:
+                return False
+            return True
 
-    def is_given(name: Multihash) -> bool:
-        try:
-            peer.block(name)
-        except errors.CorruptedPeerError:
-            return False
-        return True
+        with ThreadPoolExecutor(8, thread_name_prefix="blocks") as pool:
+            return frozenset(
+                name for name, there in zip(named, pool.map(is_given, named), strict=True) if there
+            )
 
-    with ThreadPoolExecutor(8, thread_name_prefix="blocks") as pool:
-        return frozenset(name for name, there in zip(named, pool.map(is_given, named), strict=True) if there)
+    def dependents(self, blocks: Collection[Multihash]) -> list[Dependent]:
+        """The derivatives in the workspace, on any branch, that have read up to one of these blocks."""
+        wanted, dataset_id = frozenset(blocks), self.dataset.id
+        readers = []
+        datasets = self.workspace.datasets()
+        for other in (each.on(ref) for each in datasets for ref in (HEAD, *points.branch_names(each))):
+            try:
+                count = 0
+                # a derivative whose chain cannot be read is left out
+                for hashed in DatasetState.read(other.chain).data_blocks():
+                    event = hashed.block.event
+                    if not isinstance(event, ExecuteTransform):
+                        break
+                    read = [i.last_block_hash for i in event.query_inputs if i.dataset_id == dataset_id]
+                    if not wanted.intersection(name for name in read if name is not None):
+                        break  # what it read before is older
+                    count += 1
+            except errors.OdfchainError:
+                continue
+            if count:
+                readers.append(Dependent(other.label, count))
+        return readers
 
-
-# --- derivatives ---------------------------------------------------------------------------------------
-
-
-def dependents(
-    workspace: WorkspaceFiles, dataset: DatasetFiles, blocks: Collection[Multihash]
-) -> list[Dependent]:
-    """The derivatives in the workspace, on any branch, that have read up to one of these blocks."""
-    wanted, dataset_id = frozenset(blocks), dataset.id
-    readers = []
-    datasets = workspace.datasets()
-    for other in (each.on(ref) for each in datasets for ref in (HEAD, *points.branch_names(each))):
-        try:
-            count = 0
-            # a derivative whose chain cannot be read is left out
-            for hashed in DatasetState.read(other.chain).data_blocks():
-                event = hashed.block.event
-                if not isinstance(event, ExecuteTransform):
-                    break
-                read = [i.last_block_hash for i in event.query_inputs if i.dataset_id == dataset_id]
-                if not wanted.intersection(name for name in read if name is not None):
-                    break  # what it read before is older
-                count += 1
-        except errors.OdfchainError:
-            continue
-        if count:
-            readers.append(Dependent(other.label, count))
-    return readers
+    def rewrite_memory(self, dropped: Sequence[Multihash], now: Seen) -> None:
+        """The newest block ever seen is not one that its owner has dropped."""
+        dataset_id = self.dataset.id
+        # a key's owner decides on the history, and so do the writers of a store, which has been rewound for
+        # all; for other copies the memory stays: a reset here says nothing about what peers must have
+        decides = self.dataset.shared.where is not None or self.workspace.has_key(dataset_id)
+        if self.dataset.ref != HEAD or not decides:
+            return  # of branches nothing is remembered
+        memory = SeenHeads(self.workspace.root / "seen")
+        known = memory.get(dataset_id)
+        if known is not None and known.head in dropped:
+            memory.remember(dataset_id, now, lower=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,85 +218,6 @@ def find_block(dataset: DatasetFiles, text: str) -> Multihash:
     return points.block_at(dataset, name)
 
 
-def plan_reset(workspace: WorkspaceFiles, dataset: DatasetFiles, target: str | Multihash) -> ResetPlan:
-    """Plan a move of the head to a block: dropped blocks, their other copies, and broken references.
-
-    The target is an ancestor of the head; or a head that a reference keeps and that the present head is an
-    ancestor of, which undoes a reset; or, by its hash, another head that the store has by now.
-
-    Raises:
-        UsageError: the target is neither.
-    """
-    # the head of the store, which another machine has rewound
-    if (there := _head_there(dataset, target)) is not None:
-        return _plan_following(workspace, dataset, there)
-    bring_branches(workspace)  # what they have is not lost
-    name = find_block(dataset, target) if isinstance(target, str) else target
-    old = DatasetState.read(dataset.chain)
-    new = DatasetState.read(dataset.chain, name)
-    forward = new.head_block.sequence_number > old.head_block.sequence_number
-    upper, lower = (new, old) if forward else (old, new)
-    between = _between(dataset, upper, lower)
-    if between is None or (forward and new.head not in _given_up(dataset)):
-        raise errors.UsageError(
-            f"{dataset.alias}: block {name} is not an ancestor of the head {old.head}",
-            hint=f"`odfchain log {dataset.alias}` lists the blocks that the head can go back to",
-        )
-    places: Sequence[Remote] = ()
-    unsaved: list[Multihash] = []
-    referrers: list[str] = []
-    if between and not forward:
-        referrers, _ = of_changes(workspace, dataset, lambda: still_reached(dataset, new.head))
-        places = places_with(workspace, dataset, old.head, between)
-        saved = frozenset[Multihash]().union(*(place.has for place in places))
-        saved |= _on_other_references(dataset, between)
-        unsaved = [block for block in between if block not in saved]
-    return ResetPlan(
-        dataset=str(dataset.alias),
-        old_head=old.head,
-        new_head=new.head,
-        new_number=new.head_block.sequence_number,
-        dropped=tuple(between),
-        returns=forward,
-        records=upper.record_count - lower.record_count,
-        places=tuple(places),
-        unsaved=tuple(unsaved),
-        dependents=() if forward else tuple(dependents(workspace, dataset, between)),
-        referrers=tuple(referrers),
-    )
-
-
-def _head_there(dataset: DatasetFiles, target: str | Multihash) -> Multihash | None:
-    text = str(target)
-    if dataset.ref != HEAD or text.isdigit() or text == str(dataset.chain.head()):
-        return None
-    there = dataset.shared.head_there(dataset.folder)
-    return there if text == str(there) else None
-
-
-def _plan_following(workspace: WorkspaceFiles, dataset: DatasetFiles, there: Multihash) -> ResetPlan:
-    dataset.shared.bring_blocks(dataset.folder, there)
-    old, new = DatasetState.read(dataset.chain), DatasetState.read(dataset.chain, there)
-    dropped: list[Multihash] = []
-    for name, _ in dataset.chain.walk(old.head):
-        if points.is_referenced(dataset, name, head=there):
-            break
-        dropped.append(name)
-    oldest = dataset.chain.get(dropped[-1]).prev_block_hash if dropped else old.head
-    kept = 0 if oldest is None else DatasetState.read(dataset.chain, oldest).record_count
-    return ResetPlan(
-        dataset=str(dataset.alias),
-        old_head=old.head,
-        new_head=there,
-        new_number=new.head_block.sequence_number,
-        dropped=tuple(dropped),
-        returns=False,
-        records=old.record_count - kept,
-        dependents=tuple(dependents(workspace, dataset, dropped)),
-        follows=True,
-    )
-
-
 def _between(dataset: DatasetFiles, upper: DatasetState, lower: DatasetState) -> list[Multihash] | None:
     blocks: list[Multihash] = []
     for name, block in dataset.chain.walk(upper.head):
@@ -321,67 +253,125 @@ def _on_other_references(dataset: DatasetFiles, blocks: Sequence[Multihash]) -> 
     return frozenset(blocks[first:])
 
 
-def reset(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    plan: ResetPlan,
-    *,
-    force: bool = False,
-    break_references: bool = False,
-) -> str | None:
-    """The head is where the plan says and the old one is kept by the reference returned; or all is as it was.
+class Reset(Rewriting):
+    """A dataset whose head is moved to another block."""
 
-    None is returned when there was nothing to do, or the new head leads to the old one.
+    def plan(self, target: str | Multihash) -> ResetPlan:
+        """Plan a move of the head to a block: dropped blocks, their other copies, and broken references.
 
-    Raises:
-        UnsavedBlocksError: dropped blocks are nowhere else (unless `force`).
-        GuardError: rows name changes that would be dropped (unless `break_references`).
-        BusyError: something is being pulled into the dataset, or its garbage is being collected.
-        ObjectNotFoundError: the head to return to was given up since the plan was made.
-        RefConflictError: the head moved since the plan was made.
-        BrokenChainError, StoreError, CodecError: the head cannot be moved.
-    """
-    if plan.nothing:
-        return None
-    if plan.unsaved and not force:
-        raise _unsaved(plan)
-    if not break_references:
-        refuse(f"what {plan.dataset} would drop", plan.referrers)
-    # the store was rewound elsewhere: only this folder moves
-    if plan.follows:
-        dataset.shared.follow(dataset.folder, plan.old_head, plan.new_head)
-        return points.overwritten_name(plan.old_head) if plan.dropped else None
-    with fsio.try_locked(points.lock_path(dataset)) as free:
-        if not free:
-            raise errors.BusyError(
-                f"{dataset.alias}: something is being pulled into it, or its garbage is being collected",
-                hint="run the command again when that is done",
+        The target is an ancestor of the head; or a head that a reference keeps and that the present head is
+        an ancestor of, which undoes a reset; or, by its hash, another head that the store has by now.
+
+        Raises:
+            UsageError: the target is neither.
+        """
+        # the head of the store, which another machine has rewound
+        if (there := self._head_there(target)) is not None:
+            return self._plan_following(there)
+        bring_branches(self.workspace)  # what they have is not lost
+        name = find_block(self.dataset, target) if isinstance(target, str) else target
+        old = DatasetState.read(self.dataset.chain)
+        new = DatasetState.read(self.dataset.chain, name)
+        forward = new.head_block.sequence_number > old.head_block.sequence_number
+        upper, lower = (new, old) if forward else (old, new)
+        between = _between(self.dataset, upper, lower)
+        if between is None or (forward and new.head not in _given_up(self.dataset)):
+            raise errors.UsageError(
+                f"{self.dataset.alias}: block {name} is not an ancestor of the head {old.head}",
+                hint=f"`odfchain log {self.dataset.alias}` lists the blocks that the head can go back to",
             )
-        # Garbage collection, which takes the same lock, gives up a reference before its blocks.
-        if plan.returns and plan.new_head not in _given_up(dataset):
-            raise errors.ObjectNotFoundError(
-                f"{dataset.alias}: the head {plan.new_head} is not kept any more"
-            )
-        kept = None if plan.returns else points.keep_reachable(dataset, plan.old_head)
-        dataset.set_head(plan.new_head, expected=plan.old_head)
-    rewrite_memory(workspace, dataset, plan.dropped, Seen(plan.new_number, plan.new_head))
-    return kept
+        places: Sequence[Remote] = ()
+        unsaved: list[Multihash] = []
+        referrers: list[str] = []
+        if between and not forward:
+            stays = functools.partial(still_reached, self.dataset, new.head)
+            referrers, _ = Referrers(self.workspace).of_changes(self.dataset, stays)
+            places = self.places_with(old.head, between)
+            saved = frozenset[Multihash]().union(*(place.has for place in places))
+            saved |= _on_other_references(self.dataset, between)
+            unsaved = [block for block in between if block not in saved]
+        return ResetPlan(
+            dataset=str(self.dataset.alias),
+            old_head=old.head,
+            new_head=new.head,
+            new_number=new.head_block.sequence_number,
+            dropped=tuple(between),
+            returns=forward,
+            records=upper.record_count - lower.record_count,
+            places=tuple(places),
+            unsaved=tuple(unsaved),
+            dependents=() if forward else tuple(self.dependents(between)),
+            referrers=tuple(referrers),
+        )
 
+    def _head_there(self, target: str | Multihash) -> Multihash | None:
+        text = str(target)
+        if self.dataset.ref != HEAD or text.isdigit() or text == str(self.dataset.chain.head()):
+            return None
+        there = self.dataset.shared.head_there(self.dataset.folder)
+        return there if text == str(there) else None
 
-def rewrite_memory(
-    workspace: WorkspaceFiles, dataset: DatasetFiles, dropped: Sequence[Multihash], now: Seen
-) -> None:
-    """The newest block ever seen is not one that its owner has dropped."""
-    dataset_id = dataset.id
-    # a key's owner decides on the history, and so do the writers of a store, which has been rewound for all;
-    # for other copies the memory stays: a reset here says nothing about what peers must have
-    decides = dataset.shared.where is not None or workspace.has_key(dataset_id)
-    if dataset.ref != HEAD or not decides:
-        return  # of branches nothing is remembered
-    memory = SeenHeads(workspace.root / "seen")
-    known = memory.get(dataset_id)
-    if known is not None and known.head in dropped:
-        memory.remember(dataset_id, now, lower=True)
+    def _plan_following(self, there: Multihash) -> ResetPlan:
+        self.dataset.shared.bring_blocks(self.dataset.folder, there)
+        old, new = DatasetState.read(self.dataset.chain), DatasetState.read(self.dataset.chain, there)
+        dropped: list[Multihash] = []
+        for name, _ in self.dataset.chain.walk(old.head):
+            if points.is_referenced(self.dataset, name, head=there):
+                break
+            dropped.append(name)
+        oldest = self.dataset.chain.get(dropped[-1]).prev_block_hash if dropped else old.head
+        kept = 0 if oldest is None else DatasetState.read(self.dataset.chain, oldest).record_count
+        return ResetPlan(
+            dataset=str(self.dataset.alias),
+            old_head=old.head,
+            new_head=there,
+            new_number=new.head_block.sequence_number,
+            dropped=tuple(dropped),
+            returns=False,
+            records=old.record_count - kept,
+            dependents=tuple(self.dependents(dropped)),
+            follows=True,
+        )
+
+    def run(self, plan: ResetPlan, *, force: bool = False, break_references: bool = False) -> str | None:
+        """The head is where the plan says, the old one kept by the reference returned; or all is as it was.
+
+        None is returned when there was nothing to do, or the new head leads to the old one.
+
+        Raises:
+            UnsavedBlocksError: dropped blocks are nowhere else (unless `force`).
+            GuardError: rows name changes that would be dropped (unless `break_references`).
+            BusyError: something is being pulled into the dataset, or its garbage is being collected.
+            ObjectNotFoundError: the head to return to was given up since the plan was made.
+            RefConflictError: the head moved since the plan was made.
+            BrokenChainError, StoreError, CodecError: the head cannot be moved.
+        """
+        if plan.nothing:
+            return None
+        if plan.unsaved and not force:
+            raise _unsaved(plan)
+        if not break_references:
+            refuse(f"what {plan.dataset} would drop", plan.referrers)
+        # the store was rewound elsewhere: only this folder moves
+        if plan.follows:
+            self.dataset.shared.follow(self.dataset.folder, plan.old_head, plan.new_head)
+            return points.overwritten_name(plan.old_head) if plan.dropped else None
+        with fsio.try_locked(points.lock_path(self.dataset)) as free:
+            if not free:
+                raise errors.BusyError(
+                    f"{self.dataset.alias}: something is being pulled into it, or its garbage is being "
+                    "collected",
+                    hint="run the command again when that is done",
+                )
+            # Garbage collection, which takes the same lock, gives up a reference before its blocks.
+            if plan.returns and plan.new_head not in _given_up(self.dataset):
+                raise errors.ObjectNotFoundError(
+                    f"{self.dataset.alias}: the head {plan.new_head} is not kept any more"
+                )
+            kept = None if plan.returns else points.keep_reachable(self.dataset, plan.old_head)
+            self.dataset.set_head(plan.new_head, expected=plan.old_head)
+        self.rewrite_memory(plan.dropped, Seen(plan.new_number, plan.new_head))
+        return kept
 
 
 def _unsaved(plan: ResetPlan) -> errors.UnsavedBlocksError:

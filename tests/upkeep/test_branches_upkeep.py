@@ -16,10 +16,10 @@ from odfchain.odf.identity import Multihash
 from odfchain.storage import fsio
 from odfchain.storage.local import LocalRefStore
 from odfchain.transfer.signed_statements import SeenHeads
-from odfchain.upkeep.compact import compact, plan_compact
-from odfchain.upkeep.fsck import State, candidates, fsck
+from odfchain.upkeep.compact import Compaction
+from odfchain.upkeep.fsck import Fsck, State, candidates
 from odfchain.upkeep.garbage import collect, reachable
-from odfchain.upkeep.reset import plan_reset, reset
+from odfchain.upkeep.reset import Reset
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import MergeRecord, merges
 from odfchain.workspace.options import GcOptions
@@ -116,16 +116,16 @@ def test_a_branch_is_reset_and_the_memory_of_the_head_stays(
 ) -> None:
     fix, head = fork(cities, "fix"), head_of(cities)
     old = write(fix, "b")
-    plan = plan_reset(workspace, fix, head)
+    plan = Reset(workspace, fix).plan(head)
     assert plan.unsaved == (old,)
     with pytest.raises(UnsavedBlocksError):
-        reset(workspace, fix, plan)
+        Reset(workspace, fix).run(plan)
     memory = SeenHeads(workspace.root / "seen").get(cities.id)
-    kept = reset(workspace, fix, plan, force=True)
+    kept = Reset(workspace, fix).run(plan, force=True)
     assert kept is not None
     assert (cities.chain.head(kept), head_of(fix), head_of(cities)) == (old, head, head)
     assert SeenHeads(workspace.root / "seen").get(cities.id) == memory
-    reset(workspace, fix, plan_reset(workspace, fix, old))
+    Reset(workspace, fix).run(Reset(workspace, fix).plan(old))
     assert head_of(fix) == old
 
 
@@ -137,11 +137,11 @@ def test_blocks_that_a_branch_has_are_not_lost_and_its_head_is_no_head_to_return
     fix = fork(cities, "fix")
     mine = write(cities, "only here")
     ahead = write(fix, "b")
-    plan = plan_reset(workspace, cities, start)
+    plan = Reset(workspace, cities).plan(start)
     assert (len(plan.dropped), plan.unsaved) == (2, (mine,))
-    reset(workspace, cities, plan, force=True)
+    Reset(workspace, cities).run(plan, force=True)
     with pytest.raises(UsageError, match="not an ancestor"):
-        plan_reset(workspace, cities, ahead)
+        Reset(workspace, cities).plan(ahead)
 
 
 # --- compaction ------------------------------------------------------------------------------------------
@@ -155,11 +155,11 @@ def test_blocks_that_branches_forked_from_are_not_replaced(
     fork(cities, "other", at=head_of(cities))
     write(cities, "d")
     with pytest.raises(UsageError, match="fix-names, other forked"):
-        plan_compact(workspace, cities)
+        Compaction(workspace, cities).plan()
     for name in ("fix-names", "other"):
         delete_branch(cities, name)
     before = records(cities)
-    compact(workspace, cities, plan_compact(workspace, cities))
+    Compaction(workspace, cities).run(Compaction(workspace, cities).plan())
     assert records(cities).equals(before)
 
 
@@ -171,8 +171,8 @@ def test_blocks_that_a_merge_is_checked_against_are_not_replaced(
     merge(cities, fix, base)
     delete_branch(cities, "fix-names")
     with pytest.raises(UsageError, match="fix-names"):
-        plan_compact(workspace, cities)
-    assert plan_compact(workspace, cities, metadata_only=True).replaced
+        Compaction(workspace, cities).plan()
+    assert Compaction(workspace, cities).plan(metadata_only=True).replaced
 
 
 def test_a_merge_stays_as_it_is_and_names_the_new_block_it_was_made_on(workspace: WorkspaceFiles) -> None:
@@ -188,8 +188,8 @@ def test_a_merge_stays_as_it_is_and_names_the_new_block_it_was_made_on(workspace
         write(cities, city)
     delete_branch(cities, "fix")
     before = records(cities)
-    plan = plan_compact(workspace, cities)
-    compact(workspace, cities, plan)
+    plan = Compaction(workspace, cities).plan()
+    Compaction(workspace, cities).run(plan)
     assert second in plan.replaced
     assert (plan.slices_before, plan.slices_after) == (6, 4)
     assert records(cities).equals(before)
@@ -212,11 +212,11 @@ def test_a_lost_slice_of_a_branch_or_of_what_was_merged_is_found(
     merge(cities, fix, base)
     lost = fix.chain.get(head_of(fix)).new_data
     assert lost is not None
-    assert fsck(workspace, cities).findings == []
+    assert Fsck(workspace, cities).run().findings == []
     delete_branch(cities, "fix")
     path = cities.folder / "data" / str(lost.physical_hash)
     path.unlink()
-    (finding,) = fsck(workspace, cities).findings
+    (finding,) = Fsck(workspace, cities).run().findings
     assert (finding.kind, finding.file, finding.state) == ("slice", str(path), State.BROKEN)
 
 
@@ -228,7 +228,7 @@ def test_a_damaged_branch_is_what_its_owner_has_signed(
     for branch in (fix, other):
         (cities.folder / "refs" / branch.ref).write_text("?")
     (cities.folder / "refs" / "other.jws").write_bytes((cities.folder / "refs" / "fix.jws").read_bytes())
-    findings = {Path(finding.file).name: finding for finding in fsck(workspace, cities).findings}
+    findings = {Path(finding.file).name: finding for finding in Fsck(workspace, cities).run().findings}
     assert findings["fix"].state is State.REPAIRED
     assert findings["fix"].source == "the owner has signed it as that of the branch"
     assert findings["other"].state is State.BROKEN
@@ -242,9 +242,9 @@ def test_blocks_of_a_branch_that_were_pushed_are_not_lost_by_a_reset(
     write(fix, "b")
     sharing = Sharing(workspace)
     sharing.push(cities, (tmp_path / "place").as_uri())
-    assert plan_reset(workspace, fix, start).unsaved
+    assert Reset(workspace, fix).plan(start).unsaved
     sharing.push(fix, (tmp_path / "place").as_uri())
-    assert plan_reset(workspace, fix, start).unsaved == ()
+    assert Reset(workspace, fix).plan(start).unsaved == ()
 
 
 def test_all_references_are_read_at_one_moment(cities: DatasetFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def test_a_damaged_index_of_a_branch_is_made_anew(workspace: WorkspaceFiles, cit
     write(fix, "b")
     fix.chain.nearest("Seed")
     fix.index_path.write_bytes(b"?" * fix.index_path.stat().st_size)
-    (finding,) = fsck(workspace, cities).findings
+    (finding,) = Fsck(workspace, cities).run().findings
     assert (finding.kind, finding.file, finding.state) == ("index", str(fix.index_path), State.REPAIRED)
 
 
@@ -281,7 +281,7 @@ def test_a_lost_head_is_found_beside_branches(workspace: WorkspaceFiles, cities:
     write(fix, "b")
     assert found() == [head], "a branch that has gone on from there"
     assert [c.head for c in candidates(workspace, cities, None)] == [head], "nobody speaks for the others"
-    (finding,) = fsck(workspace, cities, dry_run=True).findings
+    (finding,) = Fsck(workspace, cities, dry_run=True).run().findings
     assert (finding.kind, finding.source) == ("reference", "the owner has signed it as the head")
 
 
@@ -304,7 +304,7 @@ def test_branches_are_whole_after_everything(workspace: WorkspaceFiles, cities: 
     merge(cities, fix, head_of(cities))
     collect(cities, DROP, now=later)
     assert everything(cities)
-    assert fsck(workspace, cities).whole
+    assert Fsck(workspace, cities).run().whole
 
 
 # --- whatever happens ------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncOptions
 from odfchain.upkeep.compact import BatchLimits
-from odfchain.upkeep.fsck import Finding, FsckReport, State, fsck
+from odfchain.upkeep.fsck import Finding, Fsck, FsckReport, State
 from odfchain.upkeep.garbage import collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -226,7 +226,7 @@ def test_a_peer_that_lies_changes_nothing(workspace: WorkspaceFiles, dataset: Da
     flip(path)
     chain = Chain(objects={key: b"x" * size})
     with unchanged(dataset.folder):
-        report = fsck(workspace, dataset, Store(MemoryPeer(chain)))
+        report = Fsck(workspace, dataset, Store(MemoryPeer(chain))).run()
     assert told(report) == [("slice", path.name, State.BROKEN)]
     assert "does not hash" in report.notes[0]
 

@@ -11,7 +11,7 @@ import pytest
 import odfchain as odf
 from odfchain.branches.row_history import are_changes
 from odfchain.errors import GuardError, SliceNotFoundError
-from odfchain.upkeep.compact import plan_compact
+from odfchain.upkeep.compact import Compaction
 from odfchain.upkeep.garbage import collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import GcOptions
@@ -233,7 +233,7 @@ def test_a_compaction_keeps_changes_that_rows_name(tmp_path: Path) -> None:
     with pytest.raises(GuardError, match="notes"):
         scene.workspace["parent"].compact()
     files = scene.workspace._files
-    assert plan_compact(files, scene.at("parent"), metadata_only=True).referrers
+    assert Compaction(files, scene.at("parent")).plan(metadata_only=True).referrers
     assert scene.run("-y", "compact", "parent", "--hard", "--break-references").code == 0
     assert scene.run("compact", "parent", "--soft", "--as", "fewer", "--break-references").code == 2
     scene.collect()
