@@ -20,7 +20,7 @@ from flight_rows import flights, manifest, write_flights
 from recorded_rows import MADE, SCHEMA, declare, paths_of, record_slice
 
 from odfchain import Dataset, Workspace
-from odfchain.profiles.published import parts_folder
+from odfchain.profiles.published import KeptParts
 from odfchain.slices.reader import data_batches
 from odfchain.workspace.dataset_state import DatasetState
 
@@ -58,7 +58,7 @@ def rows(first: int, count: int, seed: int) -> pa.Table:
 def profiled(dataset: Dataset, *, fresh: bool, near_duplicates: bool = False) -> None:
     """The profile, with or without what is kept of slices."""
     if fresh:
-        shutil.rmtree(parts_folder(dataset._files), ignore_errors=True)
+        shutil.rmtree(KeptParts(dataset._files).folder, ignore_errors=True)
     found = dataset.profile(near_duplicates=near_duplicates)
     assert found.document["near_duplicate_estimate"] is not None or not near_duplicates
 
@@ -98,7 +98,7 @@ def added(dataset: Dataset, whole_profile: float) -> Iterator[Figure]:
     """A commit that adds 1 %: what is kept of older slices is used."""
     profiled(dataset, fresh=True)
     newest = next(DatasetState.read(dataset._files.chain).slices_newest_first()).slice.physical_hash
-    part = parts_folder(dataset._files) / f"{newest}.arrow"
+    part = KeptParts(dataset._files).folder / f"{newest}.arrow"
     took = []
     for _ in range(ROUNDS):
         part.unlink()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -255,10 +255,16 @@ class Snapshots(OwnErrors):
         Raises:
             StoreError: what is here cannot be read.
         """
-        from odfchain.profiles.published import known_profile
+        from odfchain.profiles.published import kept_profile
 
-        found = known_profile(self._files, DatasetState.read(self._files.chain))
-        return None if found is None else Profile(found)
+        state = DatasetState.read(self._files.chain)
+        # blocks without rows have the profile of the last block with rows
+        last = next(state.slices_newest_first(), None)
+        for block in [state.head] if last is None else [state.head, last.block_hash]:
+            found = kept_profile(self._files, block) or _owners_profile(self._files, block)
+            if found is not None:
+                return Profile(found)
+        return None
 
     def manifest(self) -> Manifest:
         """The manifest: files, checksums, and what the footers of the files report.
@@ -268,14 +274,14 @@ class Snapshots(OwnErrors):
         Raises:
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
-        from odfchain.profiles.manifests import manifest_by_owner
+        from odfchain.profiles.manifests import OwnersManifests
         from odfchain.workspace.read_slices import columns_of
 
         try:
             return self._made_manifest()
         except errors.PartialCopyError:
             state = DatasetState.read(self._files.chain)
-            found = manifest_by_owner(self._files, state)
+            found = OwnersManifests(self._files, state).of_block()
             if found is None:
                 raise
             return Manifest(found[0], tuple(found[1]), columns_of(state, None), signed=True)
@@ -304,12 +310,12 @@ class Snapshots(OwnErrors):
             EngineError: the format's library is not installed.
             PartialCopyError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
         """
-        from odfchain.profiles.export import export_dataset
+        from odfchain.profiles.export import Exporting
 
         self._bring(asked.progress)
         with _needing_slices():
             state = DatasetState.read(self._files.chain)
-            return export_dataset(self._files, state, asked.format, str(asked.to), asked, asked.progress)
+            return Exporting(self._files, state, asked).to(asked.format, str(asked.to))
 
     def write_manifest(self, key: str | Path | None = None) -> WrittenSnapshot:
         """The manifest is stored and, with the key in a file, or else the dataset's own, signed.
@@ -464,14 +470,14 @@ def _last_two(workspace: Workspace, text: str) -> list[Dataset]:
 
 
 def _profile_of(dataset: Dataset, notes: list[str], *, compute: bool, progress: Progress) -> Profile:
-    from odfchain.profiles.published import kept_profile, owners_profile
+    from odfchain.profiles.published import kept_profile
 
     files, summary = dataset._files, dataset.summary
     kept = kept_profile(files, summary.head)
     if kept is not None:
         return Profile(kept)
     block = f"block {summary.head_block.sequence_number:,}"
-    published = owners_profile(files, summary.head)
+    published = _owners_profile(files, summary.head)
     if published is not None:
         notes.append(f"{dataset.alias}, {block}: the profile is the one that its owner published")
         return Profile(published)
@@ -481,3 +487,16 @@ def _profile_of(dataset: Dataset, notes: list[str], *, compute: bool, progress: 
             hint="leave --no-compute out, and it is computed",
         )
     return dataset.profile(progress=progress)
+
+
+def _owners_profile(dataset: DatasetFiles, block: Multihash) -> dict[str, Any] | None:
+    # what the owner signed for a block; None where it is missing or damaged
+    from odfchain.chain.signed_lines import SnapshotKind
+    from odfchain.profiles.published import object_of, published
+    from odfchain.profiles.reader import read_profile
+
+    for line in published(dataset, SnapshotKind.PROFILE):
+        if line.by_owner and line.block == block:
+            with suppress(errors.StoreError, errors.CodecError):
+                return read_profile(object_of(dataset, line))
+    return None

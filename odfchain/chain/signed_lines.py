@@ -360,18 +360,17 @@ class SnapshotLine(statements.Signed):
         """True if the dataset's own key signed it."""
         return self.signer.public_key == self.dataset_id.public_key
 
+    def signed(self, key: DatasetKey) -> str:
+        """Its signed text, without its end; `UsageError` where it could not be read again."""
+        text = statements.sign_statement(key, self.signer, statements.StatementType.SNAPSHOT, self.to_json())
+        try:
+            read_snapshot(text.encode())
+        except SignatureError as error:
+            raise UsageError(f"unreadable line about a snapshot: {error}") from None
+        return text
+
     def __repr__(self) -> str:
         return f"<{self.kind} of block {self.sequence_number:,} by {self.signer}: {self.object}>"
-
-
-def sign_snapshot(key: DatasetKey, line: SnapshotLine) -> str:
-    """The signed text of a line, without its end; `UsageError` where it could not be read again."""
-    text = statements.sign_statement(key, line.signer, statements.StatementType.SNAPSHOT, line.to_json())
-    try:
-        read_snapshot(text.encode())
-    except SignatureError as error:
-        raise UsageError(f"unreadable line about a snapshot: {error}") from None
-    return text
 
 
 def read_snapshot(text: bytes, *, verified: bool = True) -> SnapshotLine:

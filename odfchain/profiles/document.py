@@ -36,8 +36,17 @@ from odfchain.odf.times import Timestamp
 from odfchain.profiles import reader
 from odfchain.profiles.reader import DESCRIPTIVE, by_share
 from odfchain.profiles.state_totals import profiled_columns, state_totals
-from odfchain.profiles.totals import ColumnKind, ColumnTotals, Distribution, Totals, rounded, unscaled
-from odfchain.profiles.value_counts import LONGEST_SAMPLED, shown_of_sampled
+from odfchain.profiles.totals import (
+    LONGEST_SAMPLED,
+    LONGEST_SHOWN,
+    ColumnKind,
+    ColumnTotals,
+    Distribution,
+    Totals,
+    mark_of,
+    rounded,
+    unscaled,
+)
 from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import PER_SECOND, open_parquet
 from odfchain.storage.template import public_name
@@ -355,8 +364,7 @@ def _top_values(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]
             keys, numbers = keys.filter(pa.array(common)), numbers[common]
         listed = by_share(dict(zip(_shown(keys, totals), numbers.tolist(), strict=True)))
     else:
-        texts = shown_of_sampled(sample.drop_null().combine_chunks())
-        in_sample = by_share(Counter(texts.to_pylist()))
+        in_sample = by_share(Counter(map(_shown_again, sample.drop_null().to_pylist())))
         hits = [n for _, n in in_sample]
         listed = [
             (text, number)
@@ -368,6 +376,13 @@ def _top_values(totals: ColumnTotals, sample: pa.ChunkedArray) -> dict[str, Any]
         "top_values": dict(top),
         "top_values_coverage": sum(count for _, count in top) / values if values else 0.0,
     }
+
+
+def _shown_again(text: str) -> str:
+    # of what the sample keeps of a text: long ones have their mark already
+    if len(text) <= LONGEST_SHOWN:
+        return text
+    return text[:LONGEST_SHOWN] + (text[LONGEST_SAMPLED:] or mark_of(text))
 
 
 def _shown(keys: pa.Array, totals: ColumnTotals) -> list[str]:

@@ -99,9 +99,9 @@ class Drift:
 
     def to_html(self) -> str:
         """The comparison as one page with pictures, which asks for nothing and runs nothing."""
-        from odfchain.profiles.page import drift_page
+        from odfchain.profiles.page import DriftPage
 
-        return drift_page(self.to_document(), self.before, self.after)
+        return DriftPage(self.to_document(), self.before, self.after).html()
 
 
 def _side(profile: ComparedProfile) -> dict[str, Any]:

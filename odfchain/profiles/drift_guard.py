@@ -24,7 +24,7 @@ from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import Multihash
 from odfchain.profiles.document import facts_of, nullable_columns, profile_document, profile_of
 from odfchain.profiles.drift import DriftLine, DriftPolicy, compare_profiles
-from odfchain.profiles.published import drop_part, keep_profile, kept_profile, publish
+from odfchain.profiles.published import KeptParts, keep_profile, kept_profile, publish
 from odfchain.profiles.state_totals import ProfiledSlice, state_slices, totals_of_slices, without_system
 from odfchain.profiles.totals import Totals
 from odfchain.progress import SILENT, Progress
@@ -87,7 +87,7 @@ class CommitProfiles:
         after = profile_document(totals, dataclasses.replace(facts, declared=coming.nullable))
         if breaches := compare_profiles(before, after, self.guard.policy).breaches:
             for item in coming.slices:
-                drop_part(dataset, item.named.physical_hash)
+                KeptParts(dataset).drop(item.named.physical_hash)
             raise _refusal(dataset.label, breaches, self.guard.path)
         return totals
 

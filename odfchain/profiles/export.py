@@ -28,8 +28,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_file
 from odfchain.profiles.manifests import manifest_of
 from odfchain.profiles.state_totals import profiled_columns
-from odfchain.profiles.table_columns import TableFormat, TableVersion, table_columns
-from odfchain.progress import SILENT, Progress
+from odfchain.profiles.table_columns import TableFormat, TableVersion
+from odfchain.progress import Progress
 from odfchain.slices.footers import FileStats, file_stats, quoted
 from odfchain.slices.reader import open_parquet
 from odfchain.slices.state import SliceFile, in_force, rows_with_offsets
@@ -70,78 +70,86 @@ class Exported:
     """Of all data files of the newest version."""
 
 
-def export_dataset(
-    dataset: DatasetFiles,
-    state: DatasetState,
-    to: str,
-    target: str,
-    options: ExportOptions,
-    progress: Progress = SILENT,
-) -> Exported:
-    """The place has the dataset as of a state's block, in a format.
+@dataclass(frozen=True, slots=True)
+class Exporting:
+    """A dataset as of a state's block, that goes to another place in another form."""
 
-    Raises:
-        UsageError, InvalidIdError: no such format or place, or options that do not go together.
-    """
-    if to not in FORMATS:
-        raise errors.UsageError(f"unknown format {one_line(to)!r}", hint=f"there are {', '.join(FORMATS)}")
-    if options.rows not in (RECORDS, STATE):
-        raise errors.UsageError(
-            f"no rows {one_line(options.rows)!r}", hint=f"there are {RECORDS} and {STATE}"
-        )
-    if to == LODE and options.rows == STATE:
-        raise errors.UsageError(
-            "a Lode snapshot is made of the slices as they are", hint="--rows state is for tables"
-        )
-    if options.catalog is not None and to != TableFormat.ICEBERG:
-        raise errors.UsageError("--catalog is for Iceberg")
-    did, folder = str(state.seed.dataset_id), local_folder(target, table=to != LODE)
-    if to == LODE:
-        folder = folder / FOLDER / did
-    mark = Mark(did, str(dataset.alias), to, options.rows, options.catalog)
-    if to != LODE:  # what cannot be expressed is refused before anything is written
-        _table(mark, folder)
-        _columns(state, TableFormat(to), options.rows)
-    with ExportFolder.claimed(folder, mark, dataset) as (place, known):
-        try:
-            place.check(known)
-            return _exported(dataset, state, place, progress)
-        except (errors.NameCollisionError, errors.ChainsDifferError):
-            if known is None or not options.force:
-                raise
-        if known.format == LODE:
-            forget_snapshots(folder)
-        else:
-            _table(known, folder).drop()
-        anew = ExportFolder(folder, mark)
-        found = _exported(dataset, state, anew, progress)
-        anew.forget_data(found.names)
-        return found
+    dataset: DatasetFiles
+    state: DatasetState
+    options: ExportOptions
 
+    def to(self, kind: str, target: str) -> Exported:
+        """The place has the dataset as of a state's block, in a format.
 
-def _exported(
-    dataset: DatasetFiles, state: DatasetState, place: ExportFolder, progress: Progress
-) -> Exported:
-    if place.mark.format == LODE:
-        return _lode(dataset, state, place, progress)
-    export = _TableExport(dataset, state, place, progress)
-    return export.of_state() if place.mark.rows == STATE else export.of_records()
+        Raises:
+            UsageError, InvalidIdError: no such format or place, or options that do not go together.
+        """
+        if kind not in FORMATS:
+            raise errors.UsageError(
+                f"unknown format {one_line(kind)!r}", hint=f"there are {', '.join(FORMATS)}"
+            )
+        if self.options.rows not in (RECORDS, STATE):
+            raise errors.UsageError(
+                f"no rows {one_line(self.options.rows)!r}", hint=f"there are {RECORDS} and {STATE}"
+            )
+        if kind == LODE and self.options.rows == STATE:
+            raise errors.UsageError(
+                "a Lode snapshot is made of the slices as they are", hint="--rows state is for tables"
+            )
+        if self.options.catalog is not None and kind != TableFormat.ICEBERG:
+            raise errors.UsageError("--catalog is for Iceberg")
+        did, folder = str(self.state.seed.dataset_id), local_folder(target, table=kind != LODE)
+        if kind == LODE:
+            folder = folder / FOLDER / did
+        mark = Mark(did, str(self.dataset.alias), kind, self.options.rows, self.options.catalog)
+        if kind != LODE:  # what cannot be expressed is refused before anything is written
+            _table(mark, folder)
+            _columns(self.state, TableFormat(kind), self.options.rows)
+        with ExportFolder.claimed(folder, mark, self.dataset) as (place, known):
+            try:
+                place.check(known)
+                return self._exported(place)
+            except (errors.NameCollisionError, errors.ChainsDifferError):
+                if known is None or not self.options.force:
+                    raise
+            if known.format == LODE:
+                forget_snapshots(folder)
+            else:
+                _table(known, folder).drop()
+            anew = ExportFolder(folder, mark)
+            found = self._exported(anew)
+            anew.forget_data(found.names)
+            return found
 
+    def _exported(self, place: ExportFolder) -> Exported:
+        if place.mark.format == LODE:
+            return self._lode(place)
+        export = _TableExport(self.dataset, self.state, place, self.options.progress)
+        return export.of_state() if place.mark.rows == STATE else export.of_records()
 
-def _lode(dataset: DatasetFiles, state: DatasetState, place: ExportFolder, progress: Progress) -> Exported:
-    known, refs = exported_snapshots(place.folder), state.slices()
-    newest = newest_snapshot(state, known)
-    rename_codecs(place.folder, known)
-    done = Exported(place.folder, state.head, state.head_block.sequence_number)
-    if str(state.head) not in known:
-        progress.phase(f"Exporting {dataset.alias}", len(refs))
-        place.write_mark()
-        copies = export_lode(place, dataset, state, progress)
-        names = frozenset(str(ref.slice.physical_hash) for ref in refs)
-        size = sum(ref.slice.size for ref in refs)
-        done = replace(done, versions=1, files=len(refs), size=size, copies=copies, names=names)
-    point_to(place.folder, newest)
-    return done
+    def _lode(self, place: ExportFolder) -> Exported:
+        known, refs = exported_snapshots(place.folder), self.state.slices()
+        newest = newest_snapshot(self.state, known)
+        rename_codecs(place.folder, known)
+        done = Exported(place.folder, self.state.head, self.state.head_block.sequence_number)
+        if str(self.state.head) not in known:
+            self.options.progress.phase(f"Exporting {self.dataset.alias}", len(refs))
+            place.write_mark()
+            copies = 0
+            for ref in self.state.slices():
+                copies += not place.has(str(ref.slice.physical_hash), verified_slice(self.dataset, ref))
+                self.options.progress.advance()
+            document = manifest_of(self.dataset, self.state) | {"codec": CODEC}
+            for file in document["files"]:
+                file["path"] = f"{FOLDER}/{document['dataset_id']}/{file['path']}"
+            snapshot = place.folder / _SNAPSHOTS / str(self.state.head)
+            fsio.make_folder(snapshot)
+            fsio.replace_file(snapshot / _MANIFEST, canonical_bytes(document))
+            names = frozenset(str(ref.slice.physical_hash) for ref in refs)
+            size = sum(ref.slice.size for ref in refs)
+            done = replace(done, versions=1, files=len(refs), size=size, copies=copies, names=names)
+        point_to(place.folder, newest)
+        return done
 
 
 def _table(mark: Mark, folder: Path) -> DeltaFolder | IcebergFolder:
@@ -158,8 +166,8 @@ def _columns(state: DatasetState, to: TableFormat, rows: str) -> pa.Schema:
     if state.schema is None:
         raise errors.SchemaError("the dataset has no columns yet: there is nothing to export")
     if rows == STATE:
-        return table_columns(profiled_columns(state), to, rewritten=True)
-    return table_columns(columns_of(state, None), to)
+        return to.columns(profiled_columns(state), rewritten=True)
+    return to.columns(columns_of(state, None))
 
 
 class _TableExport:
@@ -312,7 +320,7 @@ def check_slice(path: Path, stats: FileStats, columns: pa.Schema, to: TableForma
             if column.name not in present.names:
                 continue
             there = present.field(column.name)
-            (found,) = table_columns(pa.schema([there]), to)
+            (found,) = to.columns(pa.schema([there]))
             if not _reads_as(found.type, column.type):
                 said = f"column {one_line(column.name)!r} is {there.type} in {path.name}, and {column.type}"
                 raise errors.SchemaError(f"{said} in the table")
@@ -581,21 +589,6 @@ def newest_snapshot(state: DatasetState, names: list[str]) -> Multihash:
     for block in (*blocks, state.head):
         check_line(top, block)
     return top.head
-
-
-def export_lode(place: ExportFolder, dataset: DatasetFiles, state: DatasetState, progress: Progress) -> int:
-    """The store has the snapshot of a state; returns how many slices are copies."""
-    copies = 0
-    for ref in state.slices():
-        copies += not place.has(str(ref.slice.physical_hash), verified_slice(dataset, ref))
-        progress.advance()
-    document = manifest_of(dataset, state) | {"codec": CODEC}
-    for file in document["files"]:
-        file["path"] = f"{FOLDER}/{document['dataset_id']}/{file['path']}"
-    folder = place.folder / _SNAPSHOTS / str(state.head)
-    fsio.make_folder(folder)
-    fsio.replace_file(folder / _MANIFEST, canonical_bytes(document))
-    return copies
 
 
 def point_to(folder: Path, block: Multihash) -> None:

@@ -286,58 +286,60 @@ def signed_manifest(dataset: DatasetFiles, line: SnapshotLine, data: bytes) -> d
     return document
 
 
-def trusted_stats(dataset: DatasetFiles, state: DatasetState, bring: Bring) -> dict[Multihash, FileStats]:
-    """Statistics of slices that can be trusted before the slices are here."""
-    kept, said = KeptFooters(dataset), _said_by_owner(dataset, state, bring)
-    found = {}
-    for ref in state.slices():
-        name = ref.slice.physical_hash
-        # statistics read from verified bytes win over the owner's signed manifest
-        own = kept.known(name)
-        stats = own if own is not None else said.get(name)
-        if stats is not None and stats.row_count == ref.slice.offset_interval.count:
-            found[name] = stats
-    return found
+@dataclass(frozen=True, slots=True)
+class OwnersManifests:
+    """The manifests that the owner of a dataset signed, as far as they speak of its slices at a block."""
 
+    dataset: DatasetFiles
+    state: DatasetState
 
-def _said_by_owner(dataset: DatasetFiles, state: DatasetState, bring: Bring) -> dict[Multihash, FileStats]:
-    schema = columns_of(state, None)
-    for line in published(dataset, SnapshotKind.MANIFEST):
-        if not line.by_owner:
-            continue
-        try:
-            document = signed_manifest(dataset, line, _content(dataset, line, bring))
-            return {name: stats_of_document(file, schema) for name, file in files_of(document).items()}
-        except OdfchainError:
-            continue  # an older one says less, and is as true
-    return {}
+    def of_block(self) -> tuple[dict[str, Any], list[FileStats]] | None:
+        """(the manifest of a state's block that the owner signed, the statistics of its files).
 
+        None where it is not here, or names other files than the chain.
+        """
+        schema, slices = columns_of(self.state, None), [ref.slice for ref in self.state.slices()]
+        for line in published(self.dataset, SnapshotKind.MANIFEST):
+            if not line.by_owner or line.block != self.state.head:
+                continue
+            try:
+                document = signed_manifest(self.dataset, line, object_of(self.dataset, line))
+                files = files_of(document)
+                found = [stats_of_document(file, schema) for file in files.values()]
+            except OdfchainError:
+                return None
+            signed = [(name, stats.row_count) for name, stats in zip(files, found, strict=True)]
+            named = [(each.physical_hash, each.offset_interval.count) for each in slices]
+            return (document, found) if signed == named else None
+        return None
 
-def manifest_by_owner(
-    dataset: DatasetFiles, state: DatasetState
-) -> tuple[dict[str, Any], list[FileStats]] | None:
-    """(the manifest of a state's block that the owner signed, the statistics of its files).
+    def trusted_stats(self, bring: Bring) -> dict[Multihash, FileStats]:
+        """Statistics of slices that can be trusted before the slices are here."""
+        kept, said = KeptFooters(self.dataset), self._said_by_owner(bring)
+        found = {}
+        for ref in self.state.slices():
+            name = ref.slice.physical_hash
+            # statistics read from verified bytes win over the owner's signed manifest
+            own = kept.known(name)
+            stats = own if own is not None else said.get(name)
+            if stats is not None and stats.row_count == ref.slice.offset_interval.count:
+                found[name] = stats
+        return found
 
-    None where it is not here, or names other files than the chain.
-    """
-    schema, slices = columns_of(state, None), [ref.slice for ref in state.slices()]
-    for line in published(dataset, SnapshotKind.MANIFEST):
-        if not line.by_owner or line.block != state.head:
-            continue
-        try:
-            document = signed_manifest(dataset, line, object_of(dataset, line))
-            files = files_of(document)
-            found = [stats_of_document(file, schema) for file in files.values()]
-        except OdfchainError:
-            return None
-        signed = [(name, stats.row_count) for name, stats in zip(files, found, strict=True)]
-        named = [(each.physical_hash, each.offset_interval.count) for each in slices]
-        return (document, found) if signed == named else None
-    return None
+    def _said_by_owner(self, bring: Bring) -> dict[Multihash, FileStats]:
+        def content(line: SnapshotLine) -> bytes:
+            try:
+                return object_of(self.dataset, line)
+            except StoreError:  # it is not here, or damaged
+                return bring(line)
 
-
-def _content(dataset: DatasetFiles, line: SnapshotLine, bring: Bring) -> bytes:
-    try:
-        return object_of(dataset, line)
-    except StoreError:  # it is not here, or damaged
-        return bring(line)
+        schema = columns_of(self.state, None)
+        for line in published(self.dataset, SnapshotKind.MANIFEST):
+            if not line.by_owner:
+                continue
+            try:
+                document = signed_manifest(self.dataset, line, content(line))
+                return {name: stats_of_document(file, schema) for name, file in files_of(document).items()}
+            except OdfchainError:
+                continue  # an older one says less, and is as true
+        return {}

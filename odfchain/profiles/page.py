@@ -92,26 +92,24 @@ _TEXT = 120
 _TAGS = 20
 
 
-def profile_page(
-    document: Mapping[str, Any], name: str | None = None, most_bytes: int = PAGE.page_bytes
-) -> str:
-    """The page of a profile, at most as large as pages are; `name` is what the reader calls the dataset."""
+def profile_page(document: Mapping[str, Any], most_bytes: int = PAGE.page_bytes) -> str:
+    """The page of a profile, at most as large as pages are."""
     shown = len(document["columns"])
-    page = _profile_page(document, name, shown)
+    page = _profile_page(document, shown)
     while len(page.encode()) > most_bytes and shown:
         shown //= 2
-        page = _profile_page(document, name, shown)
+        page = _profile_page(document, shown)
     return page
 
 
-def _profile_page(document: Mapping[str, Any], name: str | None, shown: int) -> str:
+def _profile_page(document: Mapping[str, Any], shown: int) -> str:
     columns, repeated = document["columns"], percent(document["duplicate_row_fraction"])
     size = f"{counted(document['num_rows'], 'row')}, {counted(document['num_columns'], 'column')}"
     return pages.one_page(
         "profiles",
         "profile.html.j2",
         "profile.css",
-        name=cut(name or document["dataset_name"], _TEXT),
+        name=cut(document["dataset_name"], _TEXT),
         lead=f"{size}; {repeated} of the rows repeat another one.",
         facts=list(_profile_facts(document)),
         columns=[_column(column, document["column_stats"][column["name"]]) for column in columns[:shown]],
@@ -207,88 +205,99 @@ _RARE, _FEW = 0.01, 3
 """Of values that are all rarer than this, few are shown: they are much like keys."""
 
 
-def drift_page(
-    document: Mapping[str, Any],
-    before: ComparedProfile,
-    after: ComparedProfile,
-    limits: DriftPageLimits = DRIFT_PAGE,
-) -> str:
-    """One self-contained HTML page about a comparison, no larger than `limits` allow."""
-    return pages.fitted(lambda limits: _drift_page(document, before, after, limits), limits)
+@dataclass(frozen=True, slots=True)
+class DriftPage:
+    """The page of a comparison of two profiles."""
 
+    document: Mapping[str, Any]
+    """Of the comparison (`Drift.to_document`)."""
+    before: ComparedProfile
+    after: ComparedProfile
 
-def _drift_page(
-    document: Mapping[str, Any], before: ComparedProfile, after: ComparedProfile, limits: DriftPageLimits
-) -> str:
-    names = excerpt(_shared_columns(before, after, document["lines"]), limits.columns)
-    places = {name: place for place, name in enumerate(names.shown)}
-    lines = [_line(line, places, limits) for line in document["lines"]]
-    by_column: dict[int | None, list[Any]] = {}
-    for line in lines:
-        by_column.setdefault(line["place"], []).append(line)
-    rows = before.rows, after.rows
-    columns = [
-        _drifted(before.columns[name], after.columns[name], rows, by_column.get(place, ()), limits)
-        for name, place in places.items()
-    ]
-    state, title, lead = _verdict(document)
-    missing = [
-        (cut(each["column"], limits.text) if each["column"] is not None else "all rows", each["reason"])
-        for each in document["notCompared"]
-    ]
-    sides = dict.fromkeys(cut(side.name, limits.text) for side in (before, after))
-    return pages.one_page(
-        "profiles",
-        "drift.html.j2",
-        "drift.css",
-        state=state,
-        title=title,
-        lead=lead,
-        name=" → ".join(sides),
-        facts=_drift_facts(document, before, after),
-        notes=excerpt(document["notes"], limits.lines),
-        breaches=excerpt([line for line in lines if line["state"] == "faulty"], limits.lines),
-        columns=columns,
-        columns_rest=names.rest,
-        lines=excerpt(lines, limits.lines),
-        missing=excerpt(missing, limits.lines),
-        sides=(f"before: block {before.sequence_number:,}", f"after: block {after.sequence_number:,}"),
-    )
+    def html(self, limits: DriftPageLimits = DRIFT_PAGE) -> str:
+        """One self-contained HTML page about a comparison, no larger than `limits` allow."""
+        return pages.fitted(self._rendered, limits)
 
+    def _rendered(self, limits: DriftPageLimits) -> str:
+        names = excerpt(self._shared_columns(), limits.columns)
+        places = {name: place for place, name in enumerate(names.shown)}
+        lines = [_line(line, places, limits) for line in self.document["lines"]]
+        by_column: dict[int | None, list[Any]] = {}
+        for line in lines:
+            by_column.setdefault(line["place"], []).append(line)
+        rows = self.before.rows, self.after.rows
+        columns = [
+            _drifted(
+                self.before.columns[name], self.after.columns[name], rows, by_column.get(place, ()), limits
+            )
+            for name, place in places.items()
+        ]
+        state, title, lead = self._verdict()
+        missing = [
+            (cut(each["column"], limits.text) if each["column"] is not None else "all rows", each["reason"])
+            for each in self.document["notCompared"]
+        ]
+        sides = dict.fromkeys(cut(side.name, limits.text) for side in (self.before, self.after))
+        return pages.one_page(
+            "profiles",
+            "drift.html.j2",
+            "drift.css",
+            state=state,
+            title=title,
+            lead=lead,
+            name=" → ".join(sides),
+            facts=self._facts(),
+            notes=excerpt(self.document["notes"], limits.lines),
+            breaches=excerpt([line for line in lines if line["state"] == "faulty"], limits.lines),
+            columns=columns,
+            columns_rest=names.rest,
+            lines=excerpt(lines, limits.lines),
+            missing=excerpt(missing, limits.lines),
+            sides=(
+                f"before: block {self.before.sequence_number:,}",
+                f"after: block {self.after.sequence_number:,}",
+            ),
+        )
 
-def _shared_columns(
-    one: ComparedProfile, other: ComparedProfile, lines: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    # those with breaches in the order of the lines, then the others
-    both = [name for name in other.columns if name in one.columns]
-    first = [line["column"] for line in lines if line["verdict"] == "breach" and line["column"] in both]
-    return list(dict.fromkeys([*first, *both]))
+    def _shared_columns(self) -> list[str]:
+        # those with breaches in the order of the lines, then the others
+        both = [name for name in self.after.columns if name in self.before.columns]
+        first = [
+            line["column"]
+            for line in self.document["lines"]
+            if line["verdict"] == "breach" and line["column"] in both
+        ]
+        return list(dict.fromkeys([*first, *both]))
 
+    def _verdict(self) -> tuple[str, str, str]:
+        # the headline must not claim more than was compared
+        breaches = self.document["breaches"]
+        if breaches:
+            return "faulty", "Limits exceeded", f"{counted(breaches, 'figure')} beyond what the limits allow."
+        if not any(line["verdict"] == "ok" and line["column"] is not None for line in self.document["lines"]):
+            return (
+                "unchecked",
+                "Not judged",
+                "No distribution was held against a limit; the last part says why.",
+            )
+        rest = (
+            " by what was compared; the last part says what was not" if self.document["notCompared"] else ""
+        )
+        return "ok", "Within the limits", f"No limit is exceeded{rest}."
 
-def _verdict(document: Mapping[str, Any]) -> tuple[str, str, str]:
-    # the headline must not claim more than was compared
-    breaches = document["breaches"]
-    if breaches:
-        return "faulty", "Limits exceeded", f"{counted(breaches, 'figure')} beyond what the limits allow."
-    if not any(line["verdict"] == "ok" and line["column"] is not None for line in document["lines"]):
-        return "unchecked", "Not judged", "No distribution was held against a limit; the last part says why."
-    rest = " by what was compared; the last part says what was not" if document["notCompared"] else ""
-    return "ok", "Within the limits", f"No limit is exceeded{rest}."
-
-
-def _drift_facts(
-    document: Mapping[str, Any], before: ComparedProfile, after: ComparedProfile
-) -> list[LabelledValue]:
-    whole = {line["metric"]: line for line in document["lines"] if line["column"] is None}
-    facts = [LabelledValue("Rows", f"{before.rows:,} → {after.rows:,}")]
-    if "jaccard" in whole:
-        facts.append(LabelledValue("In common", whole["jaccard"]["text"]))
-    for label, side in (("Before", before), ("After", after)):
-        where = f"block {side.sequence_number:,} of {side.name}, {pages.moment(side.created_at)}"
-        facts += [LabelledValue(label, where), LabelledValue("", side.snapshot_id, code=True)]
-    if before.dataset_id == after.dataset_id:
-        return [*facts, LabelledValue("Dataset", after.dataset_id, code=True)]
-    return facts + [LabelledValue("Datasets", side.dataset_id, code=True) for side in (before, after)]
+    def _facts(self) -> list[LabelledValue]:
+        whole = {line["metric"]: line for line in self.document["lines"] if line["column"] is None}
+        facts = [LabelledValue("Rows", f"{self.before.rows:,} → {self.after.rows:,}")]
+        if "jaccard" in whole:
+            facts.append(LabelledValue("In common", whole["jaccard"]["text"]))
+        for label, side in (("Before", self.before), ("After", self.after)):
+            where = f"block {side.sequence_number:,} of {side.name}, {pages.moment(side.created_at)}"
+            facts += [LabelledValue(label, where), LabelledValue("", side.snapshot_id, code=True)]
+        if self.before.dataset_id == self.after.dataset_id:
+            return [*facts, LabelledValue("Dataset", self.after.dataset_id, code=True)]
+        return facts + [
+            LabelledValue("Datasets", side.dataset_id, code=True) for side in (self.before, self.after)
+        ]
 
 
 def _line(line: Mapping[str, Any], places: Mapping[str, int], limits: DriftPageLimits) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine, sign_snapshot
+from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
 from odfchain.chain.statements import Did
 from odfchain.errors import CodecError, ObjectCorruptedError, StoreError
 from odfchain.limits import ATTEST
@@ -133,7 +133,7 @@ def publish(
         time=now,
         tool=f"odfchain {__version__}",
     )
-    SNAPSHOTS.add(dataset.folder, dataset_id, sign_snapshot(key, line), trusted=(dataset_id,))
+    SNAPSHOTS.add(dataset.folder, dataset_id, line.signed(key), trusted=(dataset_id,))
     return WrittenSnapshot(kind, name, len(content), line)
 
 
@@ -163,30 +163,33 @@ def _keep(path: Path, data: bytes) -> None:
         fsio.replace_file(path, sha3_256(data).digest() + data)
 
 
-def parts_folder(dataset: DatasetFiles) -> Path:
-    """The folder of the totals that are kept of slices."""
-    return dataset.folder / "info" / "profile-parts"
+@dataclass(frozen=True, slots=True)
+class KeptParts:
+    """The totals that are kept of a dataset's slices, as they were written."""
 
+    dataset: DatasetFiles
 
-def _part(dataset: DatasetFiles, name: Multihash) -> Path:
-    return parts_folder(dataset) / f"{name}.arrow"
+    @property
+    def folder(self) -> Path:
+        """The folder of all of them."""
+        return self.dataset.folder / "info" / "profile-parts"
 
+    def _path(self, name: Multihash) -> Path:
+        return self.folder / f"{name}.arrow"
 
-def kept_part(dataset: DatasetFiles, name: Multihash) -> bytes | None:
-    """The totals of a slice, as written; None where none are kept."""
-    return _kept(_part(dataset, name), _PART_BYTES)
+    def get(self, name: Multihash) -> bytes | None:
+        """Those of a slice; None where none are kept."""
+        return _kept(self._path(name), _PART_BYTES)
 
+    def keep(self, name: Multihash, data: bytes) -> None:
+        """Keep what was found of a slice."""
+        if len(data) <= _PART_BYTES - _DIGEST_BYTES:
+            _keep(self._path(name), data)
 
-def keep_part(dataset: DatasetFiles, name: Multihash, data: bytes) -> None:
-    """Keep what was found of a slice."""
-    if len(data) <= _PART_BYTES - _DIGEST_BYTES:
-        _keep(_part(dataset, name), data)
-
-
-def drop_part(dataset: DatasetFiles, name: Multihash) -> None:
-    """Remove the totals of a slice that was not committed."""
-    with contextlib.suppress(OSError):
-        _part(dataset, name).unlink(missing_ok=True)
+    def drop(self, name: Multihash) -> None:
+        """Remove those of a slice that was not committed."""
+        with contextlib.suppress(OSError):
+            self._path(name).unlink(missing_ok=True)
 
 
 def kept_profile(dataset: DatasetFiles, block: Multihash) -> dict[str, Any] | None:
@@ -209,22 +212,3 @@ def keep_profile(dataset: DatasetFiles, document: Mapping[str, Any]) -> None:
         found = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         for path in found[:-_MOST_PROFILES]:
             path.unlink(missing_ok=True)
-
-
-def known_profile(dataset: DatasetFiles, state: DatasetState) -> dict[str, Any] | None:
-    """The profile of a state that is kept or published by the owner; None where neither is here."""
-    # blocks without rows have the profile of the last block with rows
-    last = next(state.slices_newest_first(), None)
-    for block in [state.head] if last is None else [state.head, last.block_hash]:
-        if (found := kept_profile(dataset, block) or owners_profile(dataset, block)) is not None:
-            return found
-    return None
-
-
-def owners_profile(dataset: DatasetFiles, block: Multihash) -> dict[str, Any] | None:
-    """The profile that the owner signed for a block; None where it is missing or damaged."""
-    for line in published(dataset, SnapshotKind.PROFILE):
-        if line.by_owner and line.block == block:
-            with contextlib.suppress(StoreError, CodecError):
-                return read_profile(object_of(dataset, line))
-    return None

@@ -27,8 +27,6 @@ from odfchain.profiles.reader import KMV_SIZE
 from odfchain.profiles.value_counts import EncodedColumn, Hashes, rotated, splitmix64
 from odfchain.storage import fsio
 
-SAMPLE_ROWS = 16_384
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kmv:
@@ -65,15 +63,6 @@ class Kmv:
     def to_bytes(self) -> bytes:
         """The hashes as little-endian numbers of 8 bytes."""
         return self.hashes.astype("<u8").tobytes()
-
-
-def sampled(offsets: Hashes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Positions of the rows that are in the sample, those with the smallest hash of their offset first."""
-    keys = splitmix64(offsets.astype(np.uint64))
-    if len(keys) > SAMPLE_ROWS:
-        nearest = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS]
-        return nearest[np.argsort(keys[nearest], kind="stable")]
-    return np.argsort(keys, kind="stable")
 
 
 # HyperLogLog over 64-bit hashes: the same bytes for any partition and order of the rows.
@@ -285,6 +274,10 @@ class BandKeys:
         """Add rows: their keys, and whether they have any."""
         self.rows += len(keys)
         self._hold(keys if present.all() else keys[present])
+
+    def update(self, columns: Sequence[EncodedColumn], seeds: Sequence[int]) -> None:
+        """Add rows by their columns, and the columns' seeds."""
+        self.add(*band_keys(columns, seeds))
 
     def merge(self, other: BandKeys) -> None:
         """Add the rows of another part, which is small."""

@@ -29,7 +29,7 @@ from odfchain.errors import BadInputError, CodecError
 from odfchain.odf import row_hash
 from odfchain.odf.events import DatasetVocabulary, DataSlice
 from odfchain.odf.row_hash import PAIR, Numbers
-from odfchain.profiles.published import keep_part, kept_part
+from odfchain.profiles.published import KeptParts
 from odfchain.profiles.sketches import BANDS, MOST_ROWS, Kmv
 from odfchain.profiles.totals import ColumnTotals, ExactSums, Lengths, Totals
 from odfchain.profiles.value_counts import Hashes
@@ -358,14 +358,15 @@ def _part(
     dataset: DatasetFiles, names: DatasetVocabulary, item: ProfiledSlice, empty: Totals, *, keep: bool
 ) -> Totals:
     # the kept totals of a slice, else new ones from its rows
-    data = kept_part(dataset, item.named.physical_hash) if keep else None
+    parts, name = KeptParts(dataset), item.named.physical_hash
+    data = parts.get(name) if keep else None
     if data is not None:
         with contextlib.suppress(CodecError):
             return from_bytes(data, empty.schema, near_duplicates=empty.bands is not None)
     for rows, offsets in _all_rows(item.path, names, empty.schema):
         empty.update(rows, offsets)
     if keep:
-        keep_part(dataset, item.named.physical_hash, to_bytes(empty))
+        parts.keep(name, to_bytes(empty))
     return empty
 
 

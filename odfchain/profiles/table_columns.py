@@ -35,68 +35,65 @@ class TableFormat(StrEnum):
     DELTA = "delta"
     ICEBERG = "iceberg"
 
+    def columns(self, declared: pa.Schema, *, rewritten: bool = False) -> pa.Schema:
+        """The columns of a table for these; `rewritten` rows may have another type than in the slices."""
+        names: dict[str, str] = {}
+        for column in declared:
+            if self is TableFormat.DELTA and _NO_SPARK_NAME & set(column.name):
+                raise SchemaError(
+                    f"column {one_line(column.name)!r}: Delta has no names with spaces or ,;{{}}()="
+                )
+            same = names.setdefault(column.name.casefold(), column.name)
+            if same != column.name:
+                both = f"{one_line(same)!r} and {one_line(column.name)!r}"
+                raise SchemaError(f"columns {both}: readers of tables ignore case")
+        return pa.schema([self._field(column, column.name, rewritten=rewritten) for column in declared])
 
-def table_columns(declared: pa.Schema, to: TableFormat, *, rewritten: bool = False) -> pa.Schema:
-    """The columns of a table for these; `rewritten` rows may have another type than in the slices."""
-    names: dict[str, str] = {}
-    for column in declared:
-        if to is TableFormat.DELTA and _NO_SPARK_NAME & set(column.name):
+    def _field(self, field: pa.Field, path: str, *, rewritten: bool) -> pa.Field:
+        def inner(child: pa.Field) -> pa.Field:
+            return self._field(child, f"{path}.{child.name}", rewritten=rewritten)
+
+        kind = field.type
+        if t.is_struct(kind):
+            return pa.field(field.name, pa.struct([inner(kind.field(i)) for i in range(kind.num_fields)]))
+        if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+            return pa.field(field.name, pa.list_(inner(kind.value_field).with_name("element")))
+        if is_uuid(field):
+            found = pa.uuid() if self is TableFormat.ICEBERG else pa.binary() if rewritten else None
+        else:
+            found = self._plain(kind, rewritten=rewritten)
+        if found is None:
+            hint = None
+            if not rewritten and self._plain(kind, rewritten=True) is not None:
+                hint = "--rows state writes the rows anew, with a type that fits where no value changes"
             raise SchemaError(
-                f"column {one_line(column.name)!r}: Delta has no names with spaces or ,;{{}}()="
+                f"column {one_line(path)!r}: {self.title()} does not read {kind} from slices", hint=hint
             )
-        same = names.setdefault(column.name.casefold(), column.name)
-        if same != column.name:
-            both = f"{one_line(same)!r} and {one_line(column.name)!r}"
-            raise SchemaError(f"columns {both}: readers of tables ignore case")
-    return pa.schema([_field(column, column.name, to, rewritten=rewritten) for column in declared])
+        return pa.field(field.name, found)
 
-
-def _field(field: pa.Field, path: str, to: TableFormat, *, rewritten: bool) -> pa.Field:
-    def inner(child: pa.Field) -> pa.Field:
-        return _field(child, f"{path}.{child.name}", to, rewritten=rewritten)
-
-    kind = field.type
-    if t.is_struct(kind):
-        return pa.field(field.name, pa.struct([inner(kind.field(i)) for i in range(kind.num_fields)]))
-    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
-        return pa.field(field.name, pa.list_(inner(kind.value_field).with_name("element")))
-    if is_uuid(field):
-        found = pa.uuid() if to is TableFormat.ICEBERG else pa.binary() if rewritten else None
-    else:
-        found = _plain(kind, to, rewritten=rewritten)
-    if found is None:
-        hint = None
-        if not rewritten and _plain(kind, to, rewritten=True) is not None:
-            hint = "--rows state writes the rows anew, with a type that fits where no value changes"
-        raise SchemaError(
-            f"column {one_line(path)!r}: {to.title()} does not read {kind} from slices", hint=hint
-        )
-    return pa.field(field.name, found)
-
-
-def _plain(kind: pa.DataType, to: TableFormat, *, rewritten: bool) -> pa.DataType | None:
-    if t.is_integer(kind):
-        small = {"int8": pa.int8(), "int16": pa.int16(), "uint8": pa.int16()}
-        wide = {"uint32": pa.int64(), "int64": pa.int64(), "uint64": pa.int64()}
-        found = {**wide, **(small if to is TableFormat.DELTA else {})}
-        return found.get(str(kind), pa.int32())
-    if t.is_timestamp(kind):
-        readable = rewritten or kind.unit != "ns"
-        return pa.timestamp("us", "UTC" if kind.tz else None) if readable else None
-    if t.is_time(kind):
-        readable = to is TableFormat.ICEBERG and (rewritten or kind == pa.time64("us"))
-        return pa.time64("us") if readable else None
-    if t.is_float16(kind):
-        return pa.float32() if rewritten else None
-    if t.is_decimal(kind):
-        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else None
-    if t.is_fixed_size_binary(kind):
-        return kind if to is TableFormat.ICEBERG else pa.binary()
-    same = t.is_boolean(kind) or t.is_float32(kind) or t.is_float64(kind)
-    texts = {pa.large_string(): pa.string(), pa.string(): pa.string()}
-    others = {pa.binary(): pa.binary(), pa.large_binary(): pa.binary()}
-    days = {pa.date32(): pa.date32(), pa.date64(): pa.date32()}
-    return kind if same else {**texts, **others, **days}.get(kind)
+    def _plain(self, kind: pa.DataType, *, rewritten: bool) -> pa.DataType | None:
+        if t.is_integer(kind):
+            small = {"int8": pa.int8(), "int16": pa.int16(), "uint8": pa.int16()}
+            wide = {"uint32": pa.int64(), "int64": pa.int64(), "uint64": pa.int64()}
+            found = {**wide, **(small if self is TableFormat.DELTA else {})}
+            return found.get(str(kind), pa.int32())
+        if t.is_timestamp(kind):
+            readable = rewritten or kind.unit != "ns"
+            return pa.timestamp("us", "UTC" if kind.tz else None) if readable else None
+        if t.is_time(kind):
+            readable = self is TableFormat.ICEBERG and (rewritten or kind == pa.time64("us"))
+            return pa.time64("us") if readable else None
+        if t.is_float16(kind):
+            return pa.float32() if rewritten else None
+        if t.is_decimal(kind):
+            return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else None
+        if t.is_fixed_size_binary(kind):
+            return kind if self is TableFormat.ICEBERG else pa.binary()
+        same = t.is_boolean(kind) or t.is_float32(kind) or t.is_float64(kind)
+        texts = {pa.large_string(): pa.string(), pa.string(): pa.string()}
+        others = {pa.binary(): pa.binary(), pa.large_binary(): pa.binary()}
+        days = {pa.date32(): pa.date32(), pa.date64(): pa.date32()}
+        return kind if same else {**texts, **others, **days}.get(kind)
 
 
 # Column statistics for table formats: only bounds by which no reader can skip a matching row.

@@ -20,21 +20,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 from pyarrow import types as t
 
 from odfchain.odf.row_hash import Numbers
 from odfchain.profiles.reader import BINS
-from odfchain.profiles.sketches import SAMPLE_ROWS, BandKeys, Hll, Kmv, band_keys, sampled
+from odfchain.profiles.sketches import BandKeys, Hll, Kmv
 from odfchain.profiles.value_counts import (
     EncodedColumn,
     Hashes,
     ValueCounts,
-    column_seed,
     distinct_hashes,
-    encoded,
     hashes_of_words,
-    sampled_texts,
-    shown,
     splitmix64,
 )
 
@@ -219,6 +216,31 @@ class Distribution:
 
 
 # Totals of one column: exact, in bounded memory, the same for any partition and order.
+
+LONGEST_SHOWN = 200
+"""Characters of a text that a profile shows."""
+LONGEST_SAMPLED = 1_000
+"""Characters of a text that are kept in the sample of rows."""
+_NAMES_SEED = 42
+
+
+def column_seed(name: str) -> int:
+    """The seed of a column's values."""
+    return int(xxhash.xxh64_intdigest(name.encode(errors="surrogatepass"), seed=_NAMES_SEED))
+
+
+def cut_texts(texts: pa.Array, most: int) -> pa.Array:
+    """Texts as a profile shows or keeps them: of long ones the beginning, and a mark of the whole text."""
+    long = pc.greater(pc.utf8_length(texts), most).fill_null(False)
+    if not pc.any(long).as_py():
+        return texts
+    found = [text[:most] + mark_of(text) for text in texts.filter(long).to_pylist()]
+    return pc.replace_with_mask(texts, long, pa.array(found, texts.type))
+
+
+def mark_of(text: str) -> str:
+    """What distinguishes a long text from others that begin alike."""
+    return "…#" + xxhash.xxh64_hexdigest(text.encode(errors="surrogatepass"))
 
 
 class ColumnKind(Enum):
@@ -427,7 +449,7 @@ def _keys(column: EncodedColumn, kind: ColumnKind) -> tuple[pa.Array, Numbers]:
         return found.dictionary, np.bincount(found.indices.to_numpy(zero_copy_only=False))
     assert column.distinct is not None  # noqa: S101 - texts and decimals
     if kind is ColumnKind.STRING:
-        return shown(column.distinct.cast(pa.string())), column.counts
+        return cut_texts(column.distinct.cast(pa.string()), LONGEST_SHOWN), column.counts
     return column.distinct, column.counts
 
 
@@ -444,6 +466,16 @@ def _length_totals(lengths: pa.Array, counts: Numbers) -> Lengths:
 
 _NONE = np.zeros(0, dtype=np.uint64)
 _SAMPLED = (ColumnKind.NUMERIC, ColumnKind.STRING)
+SAMPLE_ROWS = 16_384
+
+
+def sampled(offsets: Hashes) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Positions of the rows that are in the sample, those with the smallest hash of their offset first."""
+    keys = splitmix64(offsets.astype(np.uint64))
+    if len(keys) > SAMPLE_ROWS:
+        nearest = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS]
+        return nearest[np.argsort(keys[nearest], kind="stable")]
+    return np.argsort(keys, kind="stable")
 
 
 class Totals:
@@ -478,7 +510,9 @@ class Totals:
         if not rows.num_rows:
             return
         self.rows += rows.num_rows
-        columns = [encoded(values, own.seed) for values, own in zip(rows.columns, self.columns, strict=True)]
+        columns = [
+            EncodedColumn.of(values, own.seed) for values, own in zip(rows.columns, self.columns, strict=True)
+        ]
         hashes = np.zeros(rows.num_rows, dtype=np.uint64)
         for totals, column in zip(self.columns, columns, strict=True):
             totals.update(column)
@@ -486,7 +520,7 @@ class Totals:
         self.kmv = self.kmv.with_rows(hashes)
         self.hll.update(hashes)
         if self.bands is not None:
-            self.bands.add(*band_keys(columns, [own.seed for own in self.columns]))
+            self.bands.update(columns, [own.seed for own in self.columns])
         self._look_at(rows.select(self._chosen), offsets.astype(np.uint64, copy=False))
 
     def _look_at(self, rows: pa.RecordBatch, offsets: Hashes) -> None:
@@ -499,7 +533,8 @@ class Totals:
             kept = rows.take(pa.array(near))
             texts = [self.columns[n].kind is ColumnKind.STRING for n in self._chosen]
             values = [
-                sampled_texts(c) if is_text else c for c, is_text in zip(kept.columns, texts, strict=True)
+                cut_texts(c, LONGEST_SAMPLED) if is_text else c
+                for c, is_text in zip(kept.columns, texts, strict=True)
             ]
             self._sample(pa.Table.from_arrays(values, schema=self.sample.schema), offsets[near])
 

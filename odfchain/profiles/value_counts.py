@@ -7,14 +7,12 @@ held.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from pyarrow import types as t
 
@@ -25,11 +23,6 @@ MOST_VALUES = 16_384
 """So many distinct values are counted one by one; beyond that there are estimates."""
 _GATHERED = 3 * MOST_VALUES
 """Counts that are gathered before equal keys are added up."""
-LONGEST_SHOWN = 200
-"""Characters of a text that a profile shows."""
-LONGEST_SAMPLED = 1_000
-"""Characters of a text that are kept in the sample of rows."""
-_MARK = "…#"
 _NO_NUMBERS = np.zeros(0, dtype=np.int64)
 
 
@@ -78,43 +71,6 @@ class ValueCounts:
             self._keys, self._numbers, self._gathered = [both.dictionary], [found], 0
 
 
-def shown(texts: pa.Array) -> pa.Array:
-    """Texts as a profile shows them: of long ones the beginning, and a hash of the whole text."""
-    return _cut(texts, LONGEST_SHOWN)
-
-
-def _cut(texts: pa.Array, most: int) -> pa.Array:
-    return _replaced(texts, most, lambda text: text[:most] + _hash_of(text))
-
-
-def sampled_texts(texts: pa.Array) -> pa.Array:
-    """Texts as the sample of rows keeps them."""
-    return _cut(texts, LONGEST_SAMPLED)
-
-
-def shown_of_sampled(texts: pa.Array) -> pa.Array:
-    """As `shown`, of texts that the sample of rows has kept."""
-
-    def one(text: str) -> str:
-        return text[:LONGEST_SHOWN] + (
-            text[LONGEST_SAMPLED:] if len(text) > LONGEST_SAMPLED else _hash_of(text)
-        )
-
-    return _replaced(texts, LONGEST_SHOWN, one)
-
-
-def _hash_of(text: str) -> str:
-    return _MARK + xxhash.xxh64_hexdigest(text.encode(errors="surrogatepass"))
-
-
-def _replaced(texts: pa.Array, most: int, one: Callable[[str], str]) -> pa.Array:
-    long = pc.greater(pc.utf8_length(texts), most).fill_null(False)
-    if not pc.any(long).as_py():
-        return texts
-    found = [one(text) for text in texts.filter(long).to_pylist()]
-    return pc.replace_with_mask(texts, long, pa.array(found, texts.type))
-
-
 # Hashes of values and rows, independent of partition and order (RFC-040):
 #
 #     h(column, value) = XXH64(bytes of the value, seed of the column)     seed = XXH64(name in UTF-8, 42)
@@ -133,12 +89,6 @@ _PRIMES = tuple(
         0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5,
     )
 )  # fmt: skip
-_NAMES_SEED = 42
-
-
-def column_seed(name: str) -> int:
-    """The seed of a column's values."""
-    return int(xxhash.xxh64_intdigest(name.encode(errors="surrogatepass"), seed=_NAMES_SEED))
 
 
 def splitmix64(numbers: Hashes) -> Hashes:
@@ -227,7 +177,7 @@ _NEAR = 4
 
 @dataclass(frozen=True, eq=False)
 class EncodedColumn:
-    """A column without its nulls; made by `encoded`."""
+    """A column without its nulls."""
 
     type: pa.DataType
     rows: int
@@ -243,6 +193,30 @@ class EncodedColumn:
     """The place of each value among the distinct ones, or from the least on."""
     words: Hashes
     """The hash of each of those, or of each value."""
+
+    @classmethod
+    def of(cls, column: pa.Array, seed: int) -> EncodedColumn:
+        """The values of a column, with their hashes by the column's seed."""
+        kind = column.type
+        if t.is_dictionary(kind):
+            column, kind = column.dictionary_decode(), kind.value_type
+        valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
+        rows, given = len(column), column.drop_null()
+        if t.is_nested(kind) or t.is_null(kind):
+            return cls(kind, rows, valid, None, None, None, None, distinct_hashes(given, seed))
+        if not has_words(kind):
+            of_all = given.dictionary_encode()
+            words = distinct_hashes(of_all.dictionary, seed)
+            codes = of_all.indices.to_numpy(zero_copy_only=False)
+            return cls(kind, rows, valid, None, of_all.dictionary, None, codes, words)
+        bits = words_of(given)
+        numbers = _numbers(given, bits)
+        least = _least_of_near(numbers, kind)
+        if least is None:
+            return cls(kind, rows, valid, numbers, None, None, None, hashes_of_words(bits, seed))
+        codes = (numbers - numbers.dtype.type(least)).astype(np.intp)
+        all_near = np.arange(int(codes.max()) + 1, dtype=np.uint64) + np.uint64(least % 2**64)
+        return cls(kind, rows, valid, numbers, None, least, codes, hashes_of_words(all_near, seed))
 
     @cached_property
     def values(self) -> int:
@@ -264,30 +238,6 @@ class EncodedColumn:
         """Count of each distinct value."""
         assert self.codes is not None  # noqa: S101 - asked by the caller
         return np.bincount(self.codes, minlength=len(self.words))
-
-
-def encoded(column: pa.Array, seed: int) -> EncodedColumn:
-    """The values of a column, with their hashes by the column's seed."""
-    kind = column.type
-    if t.is_dictionary(kind):
-        column, kind = column.dictionary_decode(), kind.value_type
-    valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
-    rows, given = len(column), column.drop_null()
-    if t.is_nested(kind) or t.is_null(kind):
-        return EncodedColumn(kind, rows, valid, None, None, None, None, distinct_hashes(given, seed))
-    if not has_words(kind):
-        of_all = given.dictionary_encode()
-        words = distinct_hashes(of_all.dictionary, seed)
-        codes = of_all.indices.to_numpy(zero_copy_only=False)
-        return EncodedColumn(kind, rows, valid, None, of_all.dictionary, None, codes, words)
-    bits = words_of(given)
-    numbers = _numbers(given, bits)
-    least = _least_of_near(numbers, kind)
-    if least is None:
-        return EncodedColumn(kind, rows, valid, numbers, None, None, None, hashes_of_words(bits, seed))
-    codes = (numbers - numbers.dtype.type(least)).astype(np.intp)
-    all_near = np.arange(int(codes.max()) + 1, dtype=np.uint64) + np.uint64(least % 2**64)
-    return EncodedColumn(kind, rows, valid, numbers, None, least, codes, hashes_of_words(all_near, seed))
 
 
 def _numbers(given: pa.Array, bits: Hashes) -> Numbers:

@@ -347,7 +347,7 @@ def fetch_missing(
     """The selected slices and checkpoints that are missing come from a peer.
 
     With `where` slices alone come, and none that has no row of which it is true, by what was found in its
-    verified bytes here, or the owner signed (`trusted_stats`).
+    verified bytes here, or the owner signed (`OwnersManifests`).
 
     None is stored before all were received. When nothing is missing any more, on branches neither, the copy
     is whole, and later pulls keep it so.
@@ -373,12 +373,12 @@ def _that_may_match(
     dataset: DatasetFiles, peer: Store, objects: Sequence[DataObject], where: Where
 ) -> tuple[list[DataObject], int, int]:
     """(the slices that may hold a row, how many others there are, of how many nothing is known)."""
-    from odfchain.profiles.manifests import trusted_stats  # noqa: PLC0415 - few commands need it
+    from odfchain.profiles.manifests import OwnersManifests  # noqa: PLC0415 - few commands need it
     from odfchain.slices.skipping import may_match  # noqa: PLC0415
     from odfchain.transfer.snapshot_objects import object_from  # noqa: PLC0415
 
-    state = DatasetState.read(dataset.chain)
-    stats = trusted_stats(dataset, state, lambda line: object_from(dataset, peer, line))
+    signed = OwnersManifests(dataset, DatasetState.read(dataset.chain))
+    stats = signed.trusted_stats(lambda line: object_from(dataset, peer, line))
     slices = [(item, stats.get(item.key.name)) for item in objects if item.offsets is not None]
     wanted = [item for item, its in slices if its is None or may_match(its, where.condition)]
     return wanted, len(slices) - len(wanted), sum(its is None for _, its in slices)

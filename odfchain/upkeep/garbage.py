@@ -34,7 +34,7 @@ from odfchain.limits import LIMITS
 from odfchain.odf.events import ExecuteTransform, MetadataEvent, Seed
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import RemoteDatasetId
-from odfchain.profiles.published import parts_folder
+from odfchain.profiles.published import KeptParts
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, parse_ref
 from odfchain.storage.public_layout import ObjectKind
@@ -462,7 +462,7 @@ class _Collection:
         return _remove("unfinished files", files, dry_run=self.options.dry_run)
 
     def _profile_parts(self, slices: set[str]) -> Garbage:
-        parts = [path for path in parts_folder(self.dataset).glob("*") if path.stem not in slices]
+        parts = [path for path in KeptParts(self.dataset).folder.glob("*") if path.stem not in slices]
         return _remove("parts of profiles", parts, dry_run=self.options.dry_run)
 
     def _of_references(self) -> Iterator[Garbage]:

@@ -16,7 +16,6 @@ from odfchain.chain.signed_lines import (
     SnapshotKind,
     SnapshotLine,
     read_snapshot,
-    sign_snapshot,
 )
 from odfchain.chain.statements import Problem, StatementType
 from odfchain.errors import SignatureError, StoreError, UsageError
@@ -45,7 +44,7 @@ def line(key: DatasetKey = OWNER, **changes: Any) -> SnapshotLine:
 
 
 def text_of(key: DatasetKey = OWNER, **changes: Any) -> str:
-    return sign_snapshot(key, line(key, **changes))
+    return line(key, **changes).signed(key)
 
 
 def file_of(*texts: str) -> bytes:
@@ -97,7 +96,7 @@ def test_what_nobody_could_read_is_not_signed() -> None:
     with pytest.raises(UsageError, match="unreadable line about a snapshot"):
         text_of(size=ATTEST.snapshot_bytes + 1)
     with pytest.raises(UsageError, match="the key is not that of"):
-        sign_snapshot(STRANGER, line())
+        line().signed(STRANGER)
 
 
 def test_one_file_takes_no_lines_of_the_other() -> None:
@@ -143,7 +142,7 @@ def test_a_signer_has_one_word_on_each_kind_of_a_block_and_newer_blocks_stand_fi
         line(time=later(1), object=hash_of("better")),
     ]
     for word in words:
-        SNAPSHOTS.add(folder, DATASET, sign_snapshot(OWNER if word.by_owner else STRANGER, word))
+        SNAPSHOTS.add(folder, DATASET, word.signed(OWNER if word.by_owner else STRANGER))
     found = kept(folder)
     assert [word.sequence_number for word in found] == [7, 5, 5, 5]
     assert set(map(str, found)) == set(map(str, words[1:]))

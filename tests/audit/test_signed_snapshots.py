@@ -16,7 +16,7 @@ from odfchain.audit.dataset_checks import examine
 from odfchain.audit.page import render_page
 from odfchain.audit.report import MANIFESTS, PROFILES, Report
 from odfchain.audit.snapshot_checks import _accept_languages, first_difference
-from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, sign_snapshot
+from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind
 from odfchain.cli.main import main
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import DatasetKey
@@ -171,7 +171,7 @@ def test_a_line_about_another_block_is_a_note(cities: DatasetFiles) -> None:
     other = dataclasses.replace(line, block=line.object, sequence_number=3)
     key = cities.signer.load_key()
     assert key is not None
-    SNAPSHOTS.add(cities.folder, line.dataset_id, sign_snapshot(key, other))
+    SNAPSHOTS.add(cities.folder, line.dataset_id, other.signed(key))
     report = verified(cities)
     assert (report.faults, report.done[MANIFESTS]) == ([], 1)
     assert any(str(line.object) in note and "not in this chain" in note for note in report.notes)

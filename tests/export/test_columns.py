@@ -16,7 +16,7 @@ from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import SchemaError
 from odfchain.profiles.export import cast_rows, check_slice
-from odfchain.profiles.table_columns import TableFormat, table_columns
+from odfchain.profiles.table_columns import TableFormat
 from odfchain.slices.footers import file_stats
 from tests.kit.exports import FIXTURE, TABLES, delta_log, field_of, iceberg, plain, rows_of, value_of
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
@@ -42,11 +42,11 @@ def test_types(case: dict[str, Any], kind: str) -> None:
     for rewritten, wanted in expected.items():
         if wanted is None:
             with pytest.raises(SchemaError, match=r"column 'c.*'") as caught:
-                table_columns(declared, TableFormat(kind), rewritten=rewritten)
+                TableFormat(kind).columns(declared, rewritten=rewritten)
             helped = not rewritten and expected[True] is not None
             assert ("--rows state" in (caught.value.hint or "")) == helped
         else:
-            found = table_columns(declared, TableFormat(kind), rewritten=rewritten)
+            found = TableFormat(kind).columns(declared, rewritten=rewritten)
             assert shown(kind, found) == {"c": wanted}
 
 
@@ -102,7 +102,7 @@ def test_rows_and_bounds(kind: str, rows: str, workspace: Workspace, tmp_path: P
     expected = dataset.scan().to_arrow()
     if state:
         expected = expected.drop_columns(["offset", "op", "system_time"])
-    wanted = table_columns(expected.schema, TableFormat(kind), rewritten=True)
+    wanted = TableFormat(kind).columns(expected.schema, rewritten=True)
     plainer = pa.schema([f.with_type(pa.binary(16)) if f.type == pa.uuid() else f for f in wanted])
     batches = [cast_rows(batch, plainer) for batch in expected.to_batches()]
     assert rows_of(kind, folder) == plain(pa.Table.from_batches(batches))
@@ -152,7 +152,7 @@ def test_numbers_that_no_table_has(case: dict[str, Any], workspace: Workspace, t
 def test_no_value_is_rounded(case: dict[str, Any]) -> None:
     column = pa.array(case["nanoseconds"], pa.int64()).cast(field_of(case["type"], "c").type)
     batch = pa.record_batch([column], ["c"])
-    columns = table_columns(batch.schema, TableFormat.ICEBERG, rewritten=True)
+    columns = TableFormat.ICEBERG.columns(batch.schema, rewritten=True)
     with pytest.raises(SchemaError, match=r"column 'c'.*lose"):
         cast_rows(batch, columns)
 
@@ -166,9 +166,9 @@ def test_names(names: list[str], kinds: list[str]) -> None:
     for kind in TABLES:
         if kind in kinds:
             with pytest.raises(SchemaError, match=names[0]):
-                table_columns(columns, TableFormat(kind))
+                TableFormat(kind).columns(columns)
         else:
-            assert table_columns(columns, TableFormat(kind)).names == names
+            assert TableFormat(kind).columns(columns).names == names
 
 
 def test_a_slice_with_other_types_than_declared(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.profiles.delta_table import DeltaFolder
 from odfchain.profiles.export import cast_rows
 from odfchain.profiles.iceberg_table import IcebergFolder
-from odfchain.profiles.table_columns import TableFormat, table_columns
+from odfchain.profiles.table_columns import TableFormat
 from tests.kit.exports import (
     BLOCKS,
     TABLES,
@@ -58,7 +58,7 @@ def expected(dataset: Dataset | View, kind: str, rows: str = "records") -> list[
         found = dataset.scan().to_arrow()
     else:
         found = dataset.state(key=[]).to_arrow().drop_columns(["offset", "op", "system_time"])
-    columns = table_columns(found.schema, TableFormat(kind), rewritten=True)
+    columns = TableFormat(kind).columns(found.schema, rewritten=True)
     return plain(pa.Table.from_batches([cast_rows(batch, columns) for batch in found.to_batches()], columns))
 
 

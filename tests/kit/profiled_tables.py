@@ -18,7 +18,7 @@ import xxhash
 from pyarrow import types as t
 
 from odfchain.odf.times import Timestamp
-from odfchain.profiles.value_counts import encoded
+from odfchain.profiles.value_counts import EncodedColumn
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308
 WORDS = (
@@ -259,4 +259,4 @@ def tokens(rows: pa.RecordBatch, row: int, field: pa.Field, seed_of: Callable[[s
     seed = seed_of(field.name)
     if t.is_string(field.type) or t.is_large_string(field.type):
         return {xxhash.xxh64_intdigest(word.encode(), seed) for word in value.as_py().casefold().split()}
-    return {int(encoded(rows.column(field.name).slice(row, 1), seed).hashes[0])}
+    return {int(EncodedColumn.of(rows.column(field.name).slice(row, 1), seed).hashes[0])}

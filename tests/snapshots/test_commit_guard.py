@@ -17,7 +17,7 @@ from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.errors import GuardError, ManifestError, StoreError, UsageError
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.profiles import published
-from odfchain.profiles.published import object_of, parts_folder
+from odfchain.profiles.published import KeptParts, object_of
 from odfchain.profiles.published import published as published_objects
 from odfchain.workspace.config import DatasetConfig, OwnSnapshots, ProfileWhen, change_config
 from odfchain.workspace.dataset_state import DatasetState
@@ -86,7 +86,7 @@ def test_what_drifts_too_far_is_refused_as_a_whole(tmp_path: Path) -> None:
     assert caught.value.hint == (
         f"if this is intended, run again with --allow-drift, or raise the limits in {tmp_path / 'drift.yaml'}"
     )
-    (kept,) = parts_folder(scene.files).iterdir()
+    (kept,) = KeptParts(scene.files).folder.iterdir()
     assert kept.name.startswith(
         str(next(iter(DatasetState.read(scene.files.chain).slices())).slice.physical_hash)
     )

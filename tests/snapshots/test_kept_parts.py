@@ -11,7 +11,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
 from odfchain.odf.times import Timestamp
 from odfchain.profiles import state_totals as subject
-from odfchain.profiles.published import keep_part, kept_part, parts_folder
+from odfchain.profiles.published import KeptParts
 from odfchain.upkeep.garbage import collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -47,11 +47,11 @@ def test_parts_are_used_unless_all_is_to_be_read_and_not_when_they_are_damaged(
     rows_of = subject._all_rows
     monkeypatch.setattr(subject, "_all_rows", lambda path, *more: read.append(path) or rows_of(path, *more))  # type: ignore[func-returns-value]
     assert cities_of(dataset, keep=False) == ALL
-    assert not parts_folder(dataset).exists()
+    assert not KeptParts(dataset).folder.exists()
     assert (cities_of(dataset), len(read)) == (ALL, 4)
     assert (cities_of(dataset), len(read)) == (ALL, 4), "nothing is read again"
     assert (cities_of(dataset, keep=False), len(read)) == (ALL, 6)
-    first = min(parts_folder(dataset).iterdir())
+    first = min(KeptParts(dataset).folder.iterdir())
     whole = first.read_bytes()
     for damaged in (whole[:-1], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:], b""):
         before = len(read)
@@ -62,20 +62,20 @@ def test_parts_are_used_unless_all_is_to_be_read_and_not_when_they_are_damaged(
 
 def test_what_is_kept_of_another_version_is_found_again(dataset: DatasetFiles) -> None:
     (one, _) = DatasetState.read(dataset.chain).slices()
-    keep_part(dataset, one.slice.physical_hash, b"what a later program keeps")
-    assert kept_part(dataset, one.slice.physical_hash) == b"what a later program keeps"
+    KeptParts(dataset).keep(one.slice.physical_hash, b"what a later program keeps")
+    assert KeptParts(dataset).get(one.slice.physical_hash) == b"what a later program keeps"
     assert cities_of(dataset) == ALL
 
 
 def test_parts_go_with_their_slices(dataset: DatasetFiles) -> None:
     cities_of(dataset)
-    kept = set(parts_folder(dataset).iterdir())
-    gone = parts_folder(dataset) / f"f1620{'0' * 64}.arrow"
+    kept = set(KeptParts(dataset).folder.iterdir())
+    gone = KeptParts(dataset).folder / f"f1620{'0' * 64}.arrow"
     gone.write_bytes(b"of a slice that is gone")
     tried = collect(dataset, GcOptions(dry_run=True))
     assert [(g.kind, g.files) for g in tried.removed] == [("parts of profiles", 1)]
     collect(dataset)
-    assert set(parts_folder(dataset).iterdir()) == kept
+    assert set(KeptParts(dataset).folder.iterdir()) == kept
 
 
 def test_a_slice_without_operations_has_no_state(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from odfchain.profiles.document import ProfileFacts, profile_document
 from odfchain.profiles.reader import DESCRIPTIVE
 from odfchain.profiles.sketches import BANDS
 from odfchain.profiles.state_totals import ProfiledSlice, from_bytes, to_bytes, totals_of_slices
-from odfchain.profiles.totals import Totals
-from odfchain.profiles.value_counts import column_seed, splitmix64
+from odfchain.profiles.totals import Totals, column_seed
+from odfchain.profiles.value_counts import splitmix64
 from odfchain.spark.executor_files import give_files
 from odfchain.spark.session import SparkEngine
 from odfchain.workspace.dataset_files import DatasetFiles

@@ -21,7 +21,7 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 
 import odfchain as odf
-from odfchain.chain.signed_lines import SNAPSHOTS, sign_snapshot
+from odfchain.chain.signed_lines import SNAPSHOTS
 from odfchain.chain.statements import create_key_file
 from odfchain.limits import AttestLimits
 from odfchain.odf.identity import DatasetKey
@@ -82,7 +82,7 @@ def said_by(key: DatasetKey, dataset: odf.Dataset, **changes: Any) -> odf.result
         "size": 10, "time": Timestamp.now(), "tool": "test",
     }  # fmt: skip
     line = odf.results.SnapshotLine(**(members | changes))
-    SNAPSHOTS.add(dataset.path, line.dataset_id, sign_snapshot(key, line))
+    SNAPSHOTS.add(dataset.path, line.dataset_id, line.signed(key))
     return line
 
 

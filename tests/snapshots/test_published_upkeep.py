@@ -143,7 +143,7 @@ def test_fsck_repairs_what_is_damaged_and_does_not_miss_what_comes_on_demand(
 
 
 def test_a_lying_size_is_no_damage(cities: odf.Dataset) -> None:
-    from odfchain.chain.signed_lines import SnapshotLine, sign_snapshot
+    from odfchain.chain.signed_lines import SnapshotLine
     from odfchain.odf.identity import DatasetKey
     from odfchain.odf.times import Timestamp
 
@@ -153,7 +153,7 @@ def test_a_lying_size_is_no_damage(cities: odf.Dataset) -> None:
         sequence_number=line.sequence_number, kind=line.kind, object=line.object, size=line.size + 7,
         time=Timestamp.now(), tool="x",
     )  # fmt: skip
-    SNAPSHOTS.add(cities.path, cities.id, sign_snapshot(key, lie))
+    SNAPSHOTS.add(cities.path, cities.id, lie.signed(key))
     assert cities.fsck().findings == []
 
 

@@ -21,10 +21,10 @@ from odfchain.profiles import drift, sketches
 from odfchain.profiles.document import column_statistics, merkle_root, schema_hash
 from odfchain.profiles.drift import jaccard
 from odfchain.profiles.reader import published_hashes
-from odfchain.profiles.sketches import BandKeys, Hll, Kmv, band_keys, sampled
+from odfchain.profiles.sketches import BandKeys, Hll, Kmv, band_keys
 from odfchain.profiles.state_totals import from_bytes, to_bytes
-from odfchain.profiles.totals import Totals
-from odfchain.profiles.value_counts import column_seed, distinct_hashes, encoded, splitmix64
+from odfchain.profiles.totals import Totals, column_seed, sampled
+from odfchain.profiles.value_counts import EncodedColumn, distinct_hashes, splitmix64
 from tests.kit.snapshot_columns import column, fixture, type_of
 
 PROFILES, DRIFT = fixture("profiles"), fixture("drift")
@@ -73,14 +73,14 @@ def test_hashes_of_sources(case: dict[str, Any]) -> None:
 @cases("value_hashes")
 def test_hashes_of_values(case: dict[str, Any]) -> None:
     assert {name: column_seed(name) for name in PROFILES["seeds"]} == PROFILES["seeds"]
-    found = encoded(column(case["type"], [case["value"]]), column_seed(case["column"]))
+    found = EncodedColumn.of(column(case["type"], [case["value"]]), column_seed(case["column"]))
     assert found.hashes.tolist() == [case["expect"]]
 
 
 def row_hashes(rows: pa.RecordBatch) -> Any:
     found = np.zeros(len(rows), np.uint64)
     for name, values in zip(rows.schema.names, rows.columns, strict=True):
-        found ^= encoded(values, column_seed(name)).hashes
+        found ^= EncodedColumn.of(values, column_seed(name)).hashes
     return found
 
 
@@ -249,7 +249,7 @@ def test_totals_are_the_same_after_a_file(given_rows: list[Any]) -> None:
 def test_rows_that_are_nearly_alike() -> None:
     case = PROFILES["near_duplicates"]
     seed = column_seed("t")
-    keys, present = band_keys([encoded(pa.array(case["texts"]), seed)], [seed])
+    keys, present = band_keys([EncodedColumn.of(pa.array(case["texts"]), seed)], [seed])
     bands = BandKeys()
     bands.add(keys, present)
     assert bands.share == case["expect"]
