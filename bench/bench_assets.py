@@ -28,7 +28,7 @@ from obstore.store import S3Store
 from odfchain import AssetLock, StoreOptions, Workspace
 from odfchain.assets.lock_table import SCHEMA, AssetRow, LockFile
 from odfchain.assets.locks import table_of
-from odfchain.assets.objects import Access, Facts, Stores
+from odfchain.assets.objects import Facts, Stores
 from odfchain.cli.start import manifest_template
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.locations import Location
@@ -135,7 +135,7 @@ def probing(origin: str, folder: Path) -> Iterator[Figure]:
 
         await asyncio.gather(*(work() for _ in range(JOBS)))
 
-    stores = Stores(Access(folder=folder, allow_private=True))
+    stores = Stores(folder, allow_private=True)
     assert all(each.facts is not None for each in stores.probes(locations, JOBS))
     runs: dict[str, Callable[[], object]] = {
         "ours": lambda: stores.probes(locations, JOBS),

@@ -17,7 +17,7 @@ import stat
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,20 +82,6 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
-    """Permissions given by the user."""
-
-    folder: Path
-    """The base of relative keys: the folder of the lock."""
-    trusted: frozenset[str] = frozenset()
-    """Endpoints (and origins) that the user named: signed for, private or not."""
-    allow_private: bool = False
-    foreign: bool = False
-    """True if the lock is untrusted: files must be relative then."""
-    limits: FetchLimits = field(default_factory=lambda: FetchLimits(retries=_RETRIES))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
     """Access options for the stores that rows name; `Annotated` as in `odfchain.api.options`."""
 
@@ -113,9 +99,7 @@ class StoreOptions:
     def stores(self, folder: Path, *, ours: bool, also: Iterable[str | None] = ()) -> Stores:
         """The stores of a lock in a folder, made here (`ours`) or not; the endpoints `also` are trusted."""
         trusted = frozenset(text.rstrip("/") for text in (*self.endpoints, *also) if text)
-        return Stores(
-            Access(folder=folder, trusted=trusted, allow_private=self.allow_private, foreign=not ours)
-        )
+        return Stores(folder, trusted=trusted, allow_private=self.allow_private, foreign=not ours)
 
 
 class ChangedError(OdfchainError):
@@ -125,10 +109,24 @@ class ChangedError(OdfchainError):
 
 
 class Stores:
-    """Opens the store of each location once, and only where that is allowed."""
+    """Opens the store of each location once, and only where that is allowed.
 
-    def __init__(self, access: Access) -> None:
-        self.access = access
+    `folder` is the base of relative keys: that of the lock. `trusted` are endpoints (and origins) that the
+    user named: signed for, private or not. For a `foreign` lock, which is untrusted, files must be relative.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        trusted: frozenset[str] = frozenset(),
+        allow_private: bool = False,
+        foreign: bool = False,
+        limits: FetchLimits | None = None,
+    ) -> None:
+        self.folder = folder
+        self._trusted, self._allow_private, self._foreign = trusted, allow_private, foreign
+        self._limits = limits or FetchLimits(retries=_RETRIES)
         self._open: dict[_Name, ObjectStore] = {}
         self._passes: dict[_Name, Pass] = {}
         self._opening = threading.Lock()
@@ -143,7 +141,7 @@ class Stores:
             return self._open[name]
 
     def _opened(self, location: Location, name: _Name) -> ObjectStore:
-        limits, through = self.access.limits, None
+        limits, through = self._limits, None
         if self._is_guarded(location):
             through = self._passes[name] = new_pass()
         return open_store(
@@ -161,7 +159,7 @@ class Stores:
 
     def is_signed(self, location: Location) -> bool:
         """True if requests to a location's store carry credentials of the environment."""
-        if location.endpoint is None or location.endpoint.rstrip("/") in self.access.trusted:
+        if location.endpoint is None or location.endpoint.rstrip("/") in self._trusted:
             return True
         account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
         own = {f"https://{account}.blob.{suffix}" for suffix in _OF_AZURE}
@@ -175,13 +173,13 @@ class Stores:
         """
         path = Path(location.key)
         if path.is_absolute():
-            if self.access.foreign:
+            if self._foreign:
                 raise AssetError(
                     f"{location.key}: an absolute path in a lock that was not made here",
                     hint="read it, and allow it with --trust-files",
                 )
             return path
-        folder = self.access.folder.resolve()
+        folder = self.folder.resolve()
         found = folder / path
         if found.resolve() != found:
             raise AssetError(f"{location.key}: a link, or through one", hint="put the file itself there")
@@ -189,7 +187,7 @@ class Stores:
 
     def _is_guarded(self, location: Location) -> bool:
         named = location.endpoint or (location.container if location.store in ("http", "https") else None)
-        if named is None or self.access.allow_private or named.rstrip("/") in self.access.trusted:
+        if named is None or self._allow_private or named.rstrip("/") in self._trusted:
             return False
         if location.endpoint is not None and self.is_signed(location):
             return False

@@ -59,15 +59,7 @@ class Projection:
     """True if documents of STAC 1.0 stay at 1.0, and their extensions as they are."""
 
     def write(self, source: str, out: Path) -> Projected:
-        """Write the documents of a file or folder below `out`, with the locations of these rows.
-
-        Raises:
-            UsageError: there is no such source, or `out` is in it.
-            AssetError: documents are not STAC; the message lists all, and nothing is written.
-            NameCollisionError: files are there already; likewise.
-            StoreError: one cannot be written.
-            EngineError: pystac is not installed.
-        """
+        """Write the documents of a file or folder below `out`, or none; errors as `AssetLock.project`."""
         root, assets = Path(source).resolve(), 0
         if not root.exists():
             raise errors.UsageError(f"{source}: no such file")

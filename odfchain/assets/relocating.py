@@ -79,17 +79,6 @@ def place_of(location: Location, folder: Path | None) -> Location:
     return replace(location, key=str(folder / location.key))
 
 
-def alike_in_folders(planned: Sequence[Planned]) -> tuple[Planned, Planned] | None:
-    """Two copies whose names are one where a file system does not tell letters' case or forms apart."""
-    taken = dict[str, Planned]()
-    for item in planned:
-        name = unicodedata.normalize("NFC", item.target.key).casefold()
-        other = taken.setdefault(name, item) if item.target.store == "file" else item
-        if other is not item:
-            return other, item
-    return None
-
-
 def file_name(item_id: str, asset_key: str, source_key: str) -> str:
     """`<item_id>/<asset_key>` with the source's suffix; other pairs have other names, but for the suffix."""
     suffix = PurePosixPath(source_key).suffix
@@ -298,7 +287,7 @@ class Relocation:
     def _copied(self, item: Planned, sources: Stores, targets: Stores) -> Facts:
         row, target = item.row, item.target
         found = _unchanged(row, sources)
-        source = place_of(row.location, sources.access.folder)
+        source = place_of(row.location, sources.folder)
         if source == target:  # it is there already
             passing = _Passing(row, sources, own=self.checksum)
             for _ in passing if passing.hashes else ():
@@ -326,13 +315,19 @@ class Relocation:
 
 
 def _check_letters(planned: Sequence[Planned]) -> None:
-    alike = alike_in_folders(planned)
-    if alike is not None and _ignores_case(Path(alike[1].target.key).parent):
-        one, other = (one_line(each.row.label) for each in alike)
-        raise errors.NameCollisionError(
-            f"{one} and {other} would be one file: the file system here does not tell their names apart",
-            hint="name another place with --to",
-        )
+    # two copies whose names are one where a file system does not tell letters' case or forms apart
+    taken = dict[str, Planned]()
+    for item in planned:
+        name = unicodedata.normalize("NFC", item.target.key).casefold()
+        other = taken.setdefault(name, item) if item.target.store == "file" else item
+        if other is not item:
+            if not _ignores_case(Path(item.target.key).parent):
+                return
+            one, two = one_line(other.row.label), one_line(item.row.label)
+            raise errors.NameCollisionError(
+                f"{one} and {two} would be one file: the file system here does not tell their names apart",
+                hint="name another place with --to",
+            )
 
 
 def _ignores_case(folder: Path) -> bool:

@@ -130,11 +130,6 @@ class Selection:
     """The key of the alternate href to take in place of the asset's own."""
     strip_query: bool = False
 
-    @property
-    def is_partial(self) -> bool:
-        """True if assets that are left out may exist all the same."""
-        return bool(self.items or self.assets)
-
     def wants(self, item: str, asset: str) -> bool:
         """True if an asset is wanted."""
         if (self.items and item not in self.items) or (self.assets and asset not in self.assets):

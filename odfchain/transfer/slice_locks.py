@@ -45,12 +45,7 @@ class LockTransport(Transport):
                     self._places.setdefault(row.asset_key, []).append(place)
 
     def bring(self, *, parallel: int = 10, progress: Progress = SILENT) -> FetchOutcome:
-        """The missing slices and checkpoints are here, each from a place that has it unchanged.
-
-        Raises:
-            UsageError: no row of the locks is of the dataset.
-            TransferError, CorruptedPeerError: no place has a slice unchanged.
-        """
+        """What is missing is here, each from a place that has it; errors as `Dataset.fetch_from_locks`."""
         if not self._places:
             raise UsageError(
                 f"{self._dataset.alias}: no row of the lock is of this dataset",

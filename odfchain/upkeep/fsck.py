@@ -62,12 +62,18 @@ class HeadCandidate:
     proof: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class _StoredBlocks:
     """Every block of a dataset that is good, by hash."""
 
-    blocks: dict[Multihash, MetadataBlock]
-    dataset_id: DatasetId
+    def __init__(self, dataset: DatasetFiles) -> None:
+        self.blocks: dict[Multihash, MetadataBlock] = {}
+        self.dataset_id: DatasetId | None = None
+        with contextlib.suppress(errors.InvalidIdError):  # else its folder is not named by an id
+            self.dataset_id = DatasetId.from_multibase(dataset.folder.name)
+        store = store_of(dataset, ObjectKind.BLOCK)
+        for name in store.names():
+            with contextlib.suppress(errors.StoreError, errors.CodecError):
+                self.blocks[name] = decode_block(store.get(name))
 
     def is_complete(self, head: Multihash) -> bool:
         current: Multihash | None = head
@@ -83,25 +89,10 @@ class _StoredBlocks:
         return False
 
 
-def stored_blocks(dataset: DatasetFiles) -> _StoredBlocks | None:
-    """The good blocks of a dataset; None when its folder is not named by an id."""
-    try:
-        dataset_id = DatasetId.from_multibase(dataset.folder.name)
-    except errors.InvalidIdError:
-        return None
-    store, found = store_of(dataset, ObjectKind.BLOCK), {}
-    for name in store.names():
-        try:
-            found[name] = decode_block(store.get(name))
-        except (errors.StoreError, errors.CodecError):
-            continue
-    return _StoredBlocks(found, dataset_id)
-
-
 def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Store | None) -> list[HeadCandidate]:
     """Candidates for the lost head, the newest block first; with their evidence."""
-    stored = stored_blocks(dataset)
-    if stored is None:
+    stored = _StoredBlocks(dataset)
+    if stored.dataset_id is None:
         return []
     named = {block.prev_block_hash for block in stored.blocks.values()} | _given_up(dataset)
     tips = [name for name in stored.blocks if name not in named and stored.is_complete(name)]
@@ -129,12 +120,6 @@ def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Store | N
     return sorted(heads, key=lambda c: (-c.sequence_number, str(c.head)))
 
 
-def is_candidate(dataset: DatasetFiles, head: Multihash) -> bool:
-    """True if a block has a complete chain of this dataset, so that the head may be set to it."""
-    stored = stored_blocks(dataset)
-    return stored is not None and stored.is_complete(head)
-
-
 def by_name(dataset: DatasetFiles, ref: str, prefix: str) -> Multihash | None:
     """The only stored block whose hash begins as the name of its reference says."""
     digits = ref.removeprefix(prefix)
@@ -144,12 +129,12 @@ def by_name(dataset: DatasetFiles, ref: str, prefix: str) -> Multihash | None:
 
 def signed_tip(dataset: DatasetFiles, branch: str) -> Multihash | None:
     """The block that the owner has signed last as a branch's newest, if its chain is here."""
-    stored = stored_blocks(dataset)
+    stored = _StoredBlocks(dataset)
     try:
         signer, signed = read_branch((read_head_signature(dataset.folder, branch) or b"")[:-1])
     except (errors.SignatureError, errors.StoreError):
         return None
-    if stored is None or signed.ref != branch or not signer == signed.dataset_id == stored.dataset_id:
+    if signed.ref != branch or not signer == signed.dataset_id == stored.dataset_id:
         return None
     return signed.head if stored.is_complete(signed.head) else None
 
@@ -373,7 +358,7 @@ class Fsck:
         wanted = self._wanted_head
         if wanted is None:
             return known[0] if len(known) == 1 and known[0].proof is not None else None
-        if not is_candidate(self._dataset, wanted):
+        if not _StoredBlocks(self._dataset).is_complete(wanted):
             raise errors.UsageError(
                 f"{self._dataset.alias}: the head cannot be block {wanted}: its chain down to the Seed of "
                 "this dataset is not here, or is damaged"

@@ -337,14 +337,7 @@ class Reset(Rewriting):
         """The head is where the plan says, the old one kept by the reference returned; or all is as it was.
 
         None is returned when there was nothing to do, or the new head leads to the old one.
-
-        Raises:
-            UnsavedBlocksError: dropped blocks are nowhere else (unless `force`).
-            GuardError: rows name changes that would be dropped (unless `break_references`).
-            BusyError: something is being pulled into the dataset, or its garbage is being collected.
-            ObjectNotFoundError: the head to return to was given up since the plan was made.
-            RefConflictError: the head moved since the plan was made.
-            BrokenChainError, StoreError, CodecError: the head cannot be moved.
+        Errors as `Dataset.reset`.
         """
         if plan.nothing:
             return None

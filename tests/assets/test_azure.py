@@ -16,7 +16,7 @@ from odfchain.assets.checking import Status
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow
 from odfchain.assets.locks import AssetLock, table_of
-from odfchain.assets.objects import PIECE, Access, Facts, StoreOptions, Stores
+from odfchain.assets.objects import PIECE, Facts, StoreOptions, Stores
 from odfchain.limits import FetchLimits
 from odfchain.storage.locations import Location
 from tests.kit.lying_objects import BYTES
@@ -60,7 +60,7 @@ def configured(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stores(folder: Path, *trusted: str, **allowed: Any) -> Stores:
-    return Stores(Access(folder=folder, trusted=frozenset(trusted), limits=LIMITS, **allowed))
+    return Stores(folder, trusted=frozenset(trusted), limits=LIMITS, **allowed)
 
 
 def put(location: Location, data: bytes, folder: Path) -> str:

@@ -19,7 +19,7 @@ from odfchain.assets import locks, objects
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import SCHEMA, AssetRow
 from odfchain.assets.locks import AssetLock, check_rows, table_of
-from odfchain.assets.objects import Access, Facts, Probe, Stores
+from odfchain.assets.objects import Facts, Probe, Stores
 from odfchain.cli.main import main
 from odfchain.cli.start import manifest_template
 from odfchain.storage.locations import Location
@@ -231,7 +231,7 @@ def test_a_lock_without_checksums_has_none_to_compare(
 
 
 def stores(folder: Path) -> Stores:
-    return Stores(Access(folder=folder, allow_private=True))
+    return Stores(folder, allow_private=True)
 
 
 def test_requests_have_half_a_minute_and_three_retries(

@@ -12,7 +12,7 @@ from odfchain.assets.checking import compared
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow
 from odfchain.assets.locks import AssetLock, checksum_of_etag
-from odfchain.assets.objects import Access, Facts, Method, Probe, StoreOptions, Stores
+from odfchain.assets.objects import Facts, Method, Probe, StoreOptions, Stores
 from odfchain.errors import AccessError, AssetError, SourceNotFoundError
 from odfchain.limits import ASSETS, FetchLimits
 from tests.kit.asset_cases import Case, Hold, corrupted
@@ -22,9 +22,7 @@ FIXTURE = json.loads(Path("fixtures/assets/facts.json").read_text())
 
 
 def stores(folder: Path, *, private: bool = True) -> Stores:
-    return Stores(
-        Access(folder=folder, allow_private=private, limits=FetchLimits(retries=1, first_wait=0.01))
-    )
+    return Stores(folder, allow_private=private, limits=FetchLimits(retries=1, first_wait=0.01))
 
 
 def item(name: str, assets: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -193,7 +191,7 @@ def test_case_41_private_addresses_are_refused(tmp_path: Path) -> None:
         assert "private address" in closed.probe(location).problem
         with pytest.raises(AccessError):
             closed.store_of(parse_href("http://169.254.169.254/latest"))
-        named = Stores(Access(folder=tmp_path, trusted=frozenset({server.origin})))
+        named = Stores(tmp_path, trusted=frozenset({server.origin}))
         assert named.probe(location).facts is not None
         assert [method for method, _, _ in server.requests] == ["HEAD"]
 
@@ -205,7 +203,7 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
     found = stores(tmp_path / "lock").probe(parse_href("x.tif"))
     assert found.facts is None
     assert "a link" in found.problem
-    foreign = Stores(Access(folder=tmp_path, foreign=True))
+    foreign = Stores(tmp_path, foreign=True)
     assert "absolute" in foreign.probe(parse_href("/etc/passwd")).problem
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from odfchain.assets import objects
 from odfchain.assets.hrefs import parse_href
-from odfchain.assets.objects import Access, Facts, Probe, Stores
+from odfchain.assets.objects import Facts, Probe, Stores
 from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
 from odfchain.storage import public_proxy
@@ -53,7 +53,7 @@ def private() -> Iterator[LyingObjects]:
 
 
 def stores(folder: Path, **allowed: Any) -> Stores:
-    return Stores(Access(folder=folder, limits=FetchLimits(retries=1, first_wait=0.01), **allowed))
+    return Stores(folder, limits=FetchLimits(retries=1, first_wait=0.01), **allowed)
 
 
 def probed(href: str, where: Stores) -> Probe:

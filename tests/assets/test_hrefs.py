@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from odfchain.assets import hrefs
 from odfchain.assets.hrefs import STORES, checked_location, parse_href, public_href
-from odfchain.assets.objects import Access, Stores
+from odfchain.assets.objects import Stores
 from odfchain.errors import AssetError, InvalidIdError
 from odfchain.storage.locations import Location
 from odfchain.text import printable
@@ -117,7 +117,7 @@ def test_plain_hrefs_are_parsed_as_all_others(scheme: str, authority: str, path:
 
 def test_an_object_is_asked_for_as_its_href_spells_it(tmp_path: Path) -> None:
     """But for escapes that mean nothing: servers take them for the character."""
-    stores = Stores(Access(folder=tmp_path, allow_private=True))
+    stores = Stores(tmp_path, allow_private=True)
     every = [chr(code) for code in range(33, 127)]
     segments = [each for each in every if each not in "/?#%"] + [f"%{ord(each):02x}" for each in every]
     parsed, refused = dict[str, Location](), set[str]()

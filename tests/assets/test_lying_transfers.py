@@ -12,7 +12,7 @@ import pytest
 
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow
-from odfchain.assets.objects import Access, Facts, Stores
+from odfchain.assets.objects import Facts, Stores
 from odfchain.assets.relocating import Arrivals, Relocated, Relocation
 from odfchain.limits import FetchLimits
 from odfchain.storage.locations import Location
@@ -37,9 +37,7 @@ def moved(
     """One object, copied to `folder/a/S2A/B04.tif`."""
     row = AssetRow("S2A", "B04", parse_href(f"{server.origin}/x.tif"), facts)
     chosen = Relocation(**options)
-    here = Stores(
-        Access(folder=folder, allow_private=True, limits=limits or FetchLimits(retries=1, first_wait=0.01))
-    )
+    here = Stores(folder, allow_private=True, limits=limits or FetchLimits(retries=1, first_wait=0.01))
     planned = chosen.plan([row], Location.parse(f"file://{folder}/a", folder=True))
     return chosen.run(planned, here, here, Arrivals(None))
 

@@ -22,7 +22,7 @@ import odfchain as odf
 from odfchain.assets.hrefs import checked_location, parse_href, placed
 from odfchain.assets.lock_table import AssetRow
 from odfchain.assets.locks import AssetLock, table_of
-from odfchain.assets.objects import Access, Facts, Stores
+from odfchain.assets.objects import Facts, Stores
 from odfchain.assets.projecting import Projection
 from odfchain.assets.stac import Selection, StacReader
 from odfchain.cli.main import main
@@ -113,7 +113,7 @@ def test_what_is_written_is_read_back(case: dict[str, Any], tmp_path: Path) -> N
         assets=frozenset(row.asset_key for row in rows),
         alternate=None if named.get("primary") else named.get("name", "locked"),
     )
-    reader = StacReader(Stores(Access(folder=tmp_path)), selection, pytest.fail)
+    reader = StacReader(Stores(tmp_path), selection, pytest.fail)
     back = list(reader.assets(str(tmp_path))) if rows else []
     assert sorted((a.item_id, a.asset_key, a.location) for a in back) == sorted(
         (row.item_id, row.asset_key, row.location) for row in rows
@@ -287,7 +287,7 @@ def test_an_item_with_a_self_link_lies_where_it_is_written(tmp_path: Path) -> No
     assert found["links"] == [{"rel": "canonical", "href": "https://h/items/a.json"}, links[1]]
     folder.mkdir()
     (folder / "a.json").write_text(json.dumps(found))
-    reader = StacReader(Stores(Access(folder=tmp_path)), Selection(), pytest.fail)
+    reader = StacReader(Stores(tmp_path), Selection(), pytest.fail)
     assert {asset.asset_key: asset.location.href() for asset in reader.assets(str(folder))} == {
         "thumbnail": f"file://{tmp_path}/assets/t.png",
         "B04": "https://h/B04.tif",

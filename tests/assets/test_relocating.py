@@ -18,7 +18,7 @@ from odfchain.assets import objects
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, LockFile
 from odfchain.assets.locks import AssetLock, table_of
-from odfchain.assets.objects import Access, Facts, StoreOptions, Stores
+from odfchain.assets.objects import Facts, StoreOptions, Stores
 from odfchain.assets.relocating import (
     Arrivals,
     Layout,
@@ -60,7 +60,7 @@ def rows(server: LyingObjects, count: int = 5) -> list[AssetRow]:
 
 
 def stores(folder: Path, *trusted: str) -> Stores:
-    return Stores(Access(folder=folder, allow_private=True, trusted=frozenset(trusted)))
+    return Stores(folder, allow_private=True, trusted=frozenset(trusted))
 
 
 def moved(found: list[AssetRow], to: Location, folder: Path, trusted: str = "", **options: Any) -> Relocated:

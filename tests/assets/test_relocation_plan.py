@@ -15,7 +15,7 @@ from odfchain.assets import relocating
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow
 from odfchain.assets.locks import AssetLock, table_of
-from odfchain.assets.objects import Access, Facts, Stores
+from odfchain.assets.objects import Facts, Stores
 from odfchain.assets.relocating import Arrivals, Layout, Relocation, file_name
 from odfchain.errors import AssetError, NameCollisionError, OdfchainError
 from odfchain.storage.locations import Location
@@ -88,7 +88,7 @@ def files(folder: Path, **contents: bytes) -> list[AssetRow]:
 
 def copied(rows: list[AssetRow], to: Path, folder: Path, **options: Any) -> relocating.Relocated:
     chosen = Relocation(sources_in=folder, relative_to=folder, **options)
-    here = Stores(Access(folder=folder))
+    here = Stores(folder)
     planned = chosen.plan(rows, Location.parse(f"file://{to}", folder=True))
     return chosen.run(planned, here, here, Arrivals(None))
 

@@ -15,7 +15,7 @@ import pytest
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow
 from odfchain.assets.locks import AssetLock, table_of
-from odfchain.assets.objects import Access, Stores
+from odfchain.assets.objects import Stores
 from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
 from odfchain.errors import AccessError, AssetError, UsageError
 from odfchain.limits import ASSETS
@@ -37,7 +37,7 @@ def named(
     folder: Path, *sources: str, private: bool = True, **selection: Any
 ) -> tuple[list[NamedAsset], list[AssetFault]]:
     faults = list[AssetFault]()
-    stores = Stores(Access(folder=folder, allow_private=private))
+    stores = Stores(folder, allow_private=private)
     reader = StacReader(stores, Selection(**selection), faults.append)
     return [asset for source in sources for asset in reader.assets(source)], faults
 
@@ -233,9 +233,9 @@ def test_what_a_scheme_names_is_asked_without_credentials(tmp_path: Path) -> Non
     document = {**item("a"), "assets": assets, "properties": {"storage:schemes": schemes}}
     (tmp_path / "a.json").write_text(json.dumps(document))
     (found,), _ = named(tmp_path, str(tmp_path))
-    assert not Stores(Access(folder=tmp_path)).is_signed(found.location)
-    named_by_user = Access(folder=tmp_path, trusted=frozenset({"http://minio:9000"}))
-    assert Stores(named_by_user).is_signed(found.location)
+    assert not Stores(tmp_path).is_signed(found.location)
+    named_by_user = Stores(tmp_path, trusted=frozenset({"http://minio:9000"}))
+    assert named_by_user.is_signed(found.location)
 
 
 def test_an_alternate_is_as_long_as_its_asset(tmp_path: Path) -> None:
