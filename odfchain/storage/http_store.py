@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from odfchain.errors import AccessError, OdfchainError, TransferError
 from odfchain.limits import SHARING, FetchLimits
@@ -109,8 +109,7 @@ class HttpTransport(Transport):
 
     def request(self, key: str) -> Request:
         """URL and headers of a request for a file."""
-        first = replace(self._base, path=self._base.path + key.encode("ascii"))
-        return Request(first, lambda route, own: request_headers(route, self._given, own))
+        return Request(self._base.below(key), lambda route, own: request_headers(route, self._given, own))
 
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:
         status = response.status

@@ -296,6 +296,10 @@ class Target:
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         return cls(url.scheme, host, port, path, basic(user, password) if user or password else None)
 
+    def below(self, key: str) -> Target:
+        """Where what lies below is asked for; this one ends in a slash."""
+        return replace(self, path=self.path + key.encode("ascii"))
+
     def follow(self, reference: str) -> Target:
         """Where a reference leads that is written here (RFC 3986, 5.2); credentials are the user's to give.
 

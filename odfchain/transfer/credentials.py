@@ -161,7 +161,7 @@ def password_login(url: PeerUrl, user: str, password: str) -> str:
     credentials = _compact({"login": user, "password": password})
     body = _compact({"loginMethod": "password", "loginCredentialsJson": credentials}).encode()
     with _asking(url, password) as node:
-        answer = node.ask(node.below(b"platform/login"), body=body)
+        answer = node.ask(node.found()[0].below("platform/login"), body=body)
     if answer.status == 200:
         token = answer.document.get("accessToken")
         if not isinstance(token, str):
@@ -179,7 +179,7 @@ def check_token(url: PeerUrl, token: str) -> str | None:
     bearer = ("Authorization", f"Bearer {checked_token(token)}")
     try:
         with _asking(url, token) as node:
-            answer = node.ask(node.below(b"platform/token/validate"), (bearer,))
+            answer = node.ask(node.found()[0].below("platform/token/validate"), (bearer,))
     except (errors.AccessError, errors.UnsupportedPeerError):
         raise
     except errors.TransferError as error:
@@ -210,10 +210,10 @@ def account_at(url: PeerUrl, token: str | None) -> AccountName | None:
         bearer = ("Authorization", f"Bearer {checked_token(token)}")
         if found.varies and not found.document["isMultiTenant"]:
             # the node shows not everything to everybody: what it says of accounts is of what one may read
-            found = node.ask(replace(root, path=root.path + b"info"), (bearer,))
+            found = node.ask(root.below("info"), (bearer,))
         if found.document.get("isMultiTenant") is not True:
             return None
-        answer = node.ask(replace(root, path=root.path + b"accounts/me"), (bearer,))
+        answer = node.ask(root.below("accounts/me"), (bearer,))
     if answer.status in (404, 405, 501):
         return None
     if answer.status in (401, 403):
@@ -257,20 +257,16 @@ class _Node:
     where: str
     secret: str
 
-    def below(self, path: bytes) -> Target:
-        root, _ = self.found()
-        return replace(root, path=root.path + path)
-
     def found(self) -> tuple[Target, _Answer]:
         """The longest prefix of the URL at which a node says what it is, and what it says."""
         folders = _folders(self.base)
         answer = None
         for count in range(len(folders), max(-1, len(folders) - _DEEPEST - 1), -1):
-            root = b"/".join([b"", *folders[:count], b""])
+            root = replace(self.base, path=b"/".join([b"", *folders[:count], b""]))
             # without credentials: until a node answers, nothing is sent that is meant for one
-            answer = self.ask(replace(self.base, path=root + b"info"))
+            answer = self.ask(root.below("info"))
             if answer.status == 200 and isinstance(answer.document.get("isMultiTenant"), bool):
-                return replace(self.base, path=root), answer
+                return root, answer
             if answer.location is not None or answer.status >= 500:
                 raise _failed(answer)
         said = f": {answer.said}" if answer is not None else ""

@@ -199,7 +199,7 @@ class NodeTransport(HttpTransport):
     def connected(self, what: str) -> WebSocketChannel:
         """A new connection to the node, for a `pull` or a `push`."""
         name = f"{self.where}{what}"
-        route = self._pool.route(replace(self._base, path=self._base.path + what.encode()), name)
+        route = self._pool.route(self._base.below(what), name)
         with as_transfer_errors():
             try:
                 most = SMART.message_bytes if what == "pull" else SMART.answer_bytes
@@ -495,8 +495,7 @@ class NodeTransport(HttpTransport):
         with contextlib.suppress(errors.TransferError), as_transfer_errors(), TemporaryFile() as stream:
             stream.write(data)
             stream.flush()
-            first = replace(self._base, path=self._base.path + key.encode("ascii"))
-            route = self._pool.route(first, name)
+            route = self._pool.route(self._base.below(key), name)
             text = request_headers(route, self._given)
             sent = (stream, len(data))
             with self._pool.exchange(route, text, deadline=deadline, name=name, file=sent):
