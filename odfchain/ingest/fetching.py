@@ -36,7 +36,7 @@ from odfchain.storage.http_rules import (
     TransientError,
     with_retries,
 )
-from odfchain.storage.locations import PORTS, Target, Url, redact, spellings
+from odfchain.storage.locations import PORTS, Target, Url, redact, scheme_of, spellings
 from odfchain.storage.template import has_templates, mask_templates, names_in
 from odfchain.text import one_line
 
@@ -278,11 +278,10 @@ def host_as_written(url: str) -> tuple[str, int | None] | None:
         return text
 
     match = _AUTHORITY.match(masked)
-    if match is None:
-        # `file:/x` is a file; all else that begins with a template may become anything
-        return (unmasked(masked), None) if has_templates(url) and not _is_file(masked) else None
-    if _is_file(masked):
+    if scheme_of(masked) == "file":
         return None
+    if match is None:  # what begins with a template may become anything
+        return (unmasked(masked), None) if has_templates(url) else None
     user, _, rest = match["authority"].rpartition("@")
     marks_user = [mark for mark in texts if mark in user]
     # a default could end the host early: `https://${{ env.X || 'a@evil.example/' }}@good.example/`
@@ -290,10 +289,6 @@ def host_as_written(url: str) -> tuple[str, int | None] | None:
     if unclear or any(mark in match["scheme"] + rest for mark in texts):
         return unmasked(match["authority"] if marks_user else rest or match[0]), None
     return _host(masked, match)
-
-
-def _is_file(masked: str) -> bool:
-    return masked[:5].lower() == "file:"
 
 
 def _host(url: str, match: re.Match[str]) -> tuple[str, int | None]:

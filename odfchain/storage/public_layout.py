@@ -49,12 +49,10 @@ INDEX_KEY = "datasets.json"
 """The list of a repository's datasets, next to them (RFC-021)."""
 
 _OBJECT = re.compile(r"(blocks|data|checkpoints|manifests|profiles)/([!-~]{46,70})", re.ASCII)
-# Before the URL of a node: the smart protocol is spoken there (RFC-050).
-_SMART = "odf+"
-_SCHEMES = frozenset(
-    {"file", "http", "https", f"{_SMART}http", f"{_SMART}https", "s3", "gs", "az", "ipfs", "ipns"}
-)
-_ENDPOINT = re.compile(r"s3\+https?", re.ASCII)
+# `odf+` before the URL of a node: the smart protocol is spoken there (RFC-050).
+_SCHEMES = (
+    "file", "http", "https", "odf+http", "odf+https", "s3", "s3+http", "s3+https", "gs", "az", "ipfs", "ipns",
+)  # fmt: skip
 
 
 def ref_key(ref: str) -> str:
@@ -147,11 +145,10 @@ class PeerUrl(Url):
             url = cls(text)
         except InvalidIdError:
             raise UnsupportedPeerError(f"{public_name(text)!r} is not a URL") from None
-        if url.scheme not in _SCHEMES and not _ENDPOINT.fullmatch(url.scheme):
+        if url.scheme not in _SCHEMES:
             raise UnsupportedPeerError(
                 f"{url}: datasets cannot be carried over {url.scheme or 'that'!r}",
-                hint="the schemes are file, http, https, odf+http, odf+https, s3, s3+http, s3+https, gs, az, "
-                "ipfs and ipns",
+                hint=f"the schemes are {', '.join(_SCHEMES[:-1])} and {_SCHEMES[-1]}",
             )
         if set("?#") & set(text):
             raise UnsupportedPeerError(f"{url}: the URL of a dataset has no query and no fragment")
@@ -168,12 +165,12 @@ class PeerUrl(Url):
     @property
     def is_smart(self) -> bool:
         """True if it is a node's URL, for the smart protocol."""
-        return self.scheme.startswith(_SMART)
+        return self.scheme != self.protocol
 
     @property
     def plain(self) -> PeerUrl:
         """The same place over the simple protocol: without `odf+`."""
-        return PeerUrl(self.text[len(_SMART) :]) if self.is_smart else self
+        return PeerUrl(self.text[len("odf+") :]) if self.is_smart else self
 
     def dataset(self, path: str) -> PeerUrl:
         """The dataset of a repository at this URL; `path` is its alias."""
