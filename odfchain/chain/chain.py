@@ -31,7 +31,7 @@ from odfchain.odf.events import BlockHeader, MetadataBlock, MetadataEvent
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import to_tree
-from odfchain.storage.local import HEAD, ObjectStore, RefStore
+from odfchain.storage.local import HEAD, LocalObjectStore, RefStore
 
 _CACHE_BLOCKS = 256
 
@@ -113,7 +113,7 @@ class MetadataChain:
 
     def __init__(
         self,
-        blocks: ObjectStore,
+        blocks: LocalObjectStore,
         refs: RefStore,
         scratch: Scratch | None = None,
         published: Published | None = None,

@@ -32,7 +32,7 @@ from odfchain.storage.store import AbsentError, Opened, Store, Transport
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
-    from obstore import GetResult, PutMode
+    from obstore import GetOptions, GetResult, PutMode
     from obstore.store import ObjectStore
 
 
@@ -91,7 +91,8 @@ class StoredObject(Pieces):
         self.length = self.total - start
         self.start = start
         self.version: Version = (result.meta["e_tag"], result.meta["version"])
-        super().__init__(self._read(space, key, result))
+        self.pieces = self._read(space, key, result)
+        super().__init__(self.pieces)
 
     @staticmethod
     def _read(space: BucketTransport, key: str, result: GetResult) -> Iterator[memoryview]:
@@ -101,7 +102,8 @@ class StoredObject(Pieces):
 
     def close(self) -> None:
         """Let go of what was not read."""
-        self._pieces = iter(())
+        self.pieces = iter(())
+        self._pieces = self.pieces
 
 
 _PART = 8 << 20
@@ -124,16 +126,16 @@ class ConditionsUnknownError(Exception):
     """The store has no conditional writes of this kind; never leaves this package."""
 
 
-NO_VERSION: Version = ('"00000000000000000000000000000000"', "0")
-"""A version that no block has."""
+# A version that nothing has.
+_NO_VERSION: Version = ('"00000000000000000000000000000000"', "0")
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """Supported conditions of a store's writes."""
 
-    create: bool
-    update: bool
+    create: bool = True
+    update: bool = True
 
 
 class BucketTransport(Transport):
@@ -166,7 +168,7 @@ class BucketTransport(Transport):
 
     def read(self, key: str, limit: int) -> tuple[bytes, Version]:
         """An object of at most `limit` bytes, and its version."""
-        found = self._get(key)
+        found = self._get(key, 0)
         data = found.read(limit)
         if data is None:
             raise errors.TransferError(f"{self.where}{key}: larger than the allowed {limit:,} bytes")
@@ -179,7 +181,7 @@ class BucketTransport(Transport):
         if start and (self.size(key) or 0) <= start:
             start = 0
         try:
-            found = self._get(key, start, cap)
+            found = self._get(key, cap if cap > LIMITS.block_bytes else 0, start)
         except errors.ObjectNotFoundError as error:
             raise AbsentError(f"{self.where}{key}: not there") from error
         try:
@@ -187,29 +189,22 @@ class BucketTransport(Transport):
         finally:
             found.close()  # a store that sends too much does not wait for us to read it
 
-    def _get(self, key: str, start: int = 0, cap: int = 0) -> StoredObject:
+    def _get(self, key: str, size: int, start: int = 0, end: int | None = None) -> StoredObject:
         import obstore  # noqa: PLC0415 - a heavy library
 
+        options: GetOptions = {}
+        if end is not None:
+            options = {"range": (start, end)}
+        elif start:
+            options = {"range": {"offset": start}}
         with self.translate_errors(key):
-            store, path = self._store(cap if cap > LIMITS.block_bytes else 0), self._path(key)
-            if start:
-                result = obstore.get(store, path, options={"range": {"offset": start}})
-            else:
-                result = obstore.get(store, path)
+            result = obstore.get(self._store(size), self._path(key), options=options)
         return StoredObject(self, key, result, start)
 
     def chunks(self, key: str, start: int = 0, end: int | None = None) -> Iterator[memoryview]:
         """The bytes of an object, or those from `start` up to `end`, as they come."""
-        import obstore  # noqa: PLC0415 - a heavy library
-
-        with self.translate_errors(key):
-            store, path = self._store((_LARGEST if end is None else end) - start), self._path(key)
-            if end is None:
-                result = obstore.get(store, path)
-            else:
-                result = obstore.get(store, path, options={"range": (start, end)})
-            for chunk in result.stream(min_chunk_size=_CHUNK):
-                yield memoryview(chunk)
+        size = (_LARGEST if end is None else end) - start
+        return self._get(key, size, start, end).pieces
 
     def size(self, key: str) -> int | None:
         import obstore  # noqa: PLC0415 - a heavy library
@@ -225,27 +220,27 @@ class BucketTransport(Transport):
         with self.translate_errors(key):
             return obstore.head(self._small, self._path(key))["last_modified"].timestamp()
 
-    def write(self, key: str, data: bytes, condition: Version | str = "overwrite") -> Version:
-        """Store a small object: always, if there is none (`create`), or if it is in this version.
+    def write(self, key: str, data: bytes) -> None:
+        self._write(key, data, "overwrite")  # the library repeats it
 
-        Returns the version that it has now.
+    def write_if(self, key: str, data: bytes, version: Version | None) -> Version:
+        """Store a small object if it is in this version (None: if there is none); returns its version now.
+
+        Raises:
+            WriteRefusedError: it is in another one, perhaps that of this request, which was repeated.
+            ConditionsUnknownError: the store has no such conditions.
         """
-        if condition == "overwrite":  # the library repeats it
-            return self._write(key, data, condition)
-        return retry(lambda: self._write(key, data, condition))
+        mode: PutMode = "create"
+        if version is not None:
+            mode = {name: v for name, v in zip(("e_tag", "version"), version, strict=True) if v}  # type: ignore[assignment]
+        if not mode:
+            raise ConditionsUnknownError(key)
+        return retry(lambda: self._write(key, data, mode))
 
-    def _write(self, key: str, data: bytes, condition: Version | str) -> Version:
+    def _write(self, key: str, data: bytes, mode: PutMode) -> Version:
         import obstore  # noqa: PLC0415 - a heavy library
         from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError  # noqa: PLC0415
 
-        mode: PutMode
-        if isinstance(condition, str):
-            mode = "create" if condition == "create" else "overwrite"
-        else:
-            tag, version = condition
-            if tag is None and version is None:
-                raise ConditionsUnknownError(key)
-            mode = {name: v for name, v in (("e_tag", tag), ("version", version)) if v}  # type: ignore[assignment]
         with self.translate_errors(key, absent="no such bucket"):
             try:
                 put = obstore.put(self._small, self._path(key), data, mode=mode, use_multipart=False)
@@ -254,29 +249,31 @@ class BucketTransport(Transport):
             except NotImplementedError as error:
                 raise ConditionsUnknownError(key) from error
             except GenericError as error:
-                if condition != "overwrite" and " 501 " in str(error).split("\n", maxsplit=1)[0]:
+                if mode != "overwrite" and " 501 " in str(error).split("\n", maxsplit=1)[0]:
                     raise ConditionsUnknownError(key) from error
                 raise
         return put["e_tag"], put["version"]
 
-    def keeps(self, key: str, data: bytes, condition: Version | str) -> bool:
-        """True if the store refuses a write of an object's own bytes whose condition does not hold."""
-        try:
-            self.write(key, data, condition)
-        except WriteRefusedError:
-            return True
-        except ConditionsUnknownError:
-            pass
-        return False
+    def conditions(self, key: str, data: bytes) -> Conditions:
+        """The conditions that the store keeps, tried by writing an object's own bytes over it."""
+
+        def keeps(version: Version | None) -> bool:
+            try:
+                self.write_if(key, data, version)
+            except WriteRefusedError:
+                return True
+            except ConditionsUnknownError:
+                pass
+            return False
+
+        return Conditions(create=keeps(None), update=keeps(_NO_VERSION))
 
     def put_file(
         self, key: ObjectKey | str, source: Path, progress: Progress = SILENT, *, renew: bool = False
     ) -> bool:
         """As `Transport`, for all files whose content follows from their key; what is there stays as it is.
 
-        To `renew` it is written in any case: so gc takes it
-        for young.
-
+        To `renew` it is written in any case: so gc takes it for young.
         Large files are sent in parts. An interrupted upload is not visible; the store keeps its parts until
         a life-cycle rule of the bucket removes them.
         """
@@ -295,7 +292,7 @@ class BucketTransport(Transport):
             retry(lambda: self.write(key, data))
             return False
         try:
-            self.write(key, data, "create")
+            self.write_if(key, data, None)
         except WriteRefusedError:
             there = True
         except ConditionsUnknownError:
@@ -396,8 +393,7 @@ class BucketTransport(Transport):
 
         Without a `new` one its object is made empty: a branch is none any more.
         """
-        data = str(new).encode() if new is not None else b""
-        return self.write(ref_key(ref), data, "create" if version is None else version)
+        return self.write_if(ref_key(ref), str(new or "").encode(), version)
 
     def remove(self) -> None:
         """Remove the dataset: its head first, so that no reader finds a part of it."""
@@ -428,7 +424,7 @@ class BucketTransport(Transport):
         key = _lock_key(ref)
         owner = f"{secrets.token_hex(8)} {Timestamp.now()}".encode()
         try:
-            self.write(key, owner, "create")
+            self.write_if(key, owner, None)
         except WriteRefusedError as error:
             if self.read(key, LIMITS.ref_bytes)[0] != owner:
                 raise errors.TransferError(
@@ -444,19 +440,12 @@ class BucketTransport(Transport):
             self.delete(key)
 
     def _probed(self, name: Multihash) -> Conditions:
-        if self._conditions is None:
-            if self.address.store == "s3":
-                # a block is overwritten with its own bytes: harmless where the condition is ignored
-                key = str(ObjectKey(ObjectKind.BLOCK, name))
-                if self.size(key) is None:
-                    return Conditions(create=True, update=True)  # nothing to try it out on
-                data = Store(self).block(name)
-                self._conditions = Conditions(
-                    self.keeps(key, data, "create"), self.keeps(key, data, NO_VERSION)
-                )
-            else:
-                self._conditions = Conditions(create=True, update=True)
-        return self._conditions
+        if self._conditions is None and self.address.store == "s3":
+            key = str(ObjectKey(ObjectKind.BLOCK, name))
+            if self.size(key) is None:
+                return Conditions()  # nothing to try it out on
+            self._conditions = self.conditions(key, Store(self).block(name))
+        return self._conditions or Conditions()
 
     def _caveat(self, ref: str, kept: Conditions) -> str | None:
         if kept.create and kept.update:

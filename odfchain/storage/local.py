@@ -16,61 +16,8 @@ from odfchain.odf.identity import Multicodec, Multihash
 from odfchain.odf.physical_hash import hash_bytes, hash_file
 from odfchain.storage import fsio
 
-# What a store promises, of any kind.
-#
-# `tests/store/test_contract.py` runs the same suite over every implementation.
-
 HEAD = "head"
 """The reference that every dataset has."""
-
-
-class ObjectStore(Protocol):
-    """Objects named by the SHA3-256 multihash of their bytes: immutable, verified on read."""
-
-    def contains(self, name: Multihash) -> bool:
-        """True if an object of this name is there (its bytes are not read)."""
-
-    def get(self, name: Multihash) -> bytes:
-        """The object's bytes.
-
-        Raises:
-            ObjectNotFoundError: there is no such object.
-            ObjectCorruptedError: its bytes do not hash to its name.
-        """
-
-    def put(self, data: bytes) -> Multihash:
-        """Durably store bytes and return their name; storing them again changes nothing.
-
-        Raises:
-            StorageFullError, StoreError: nothing is stored.
-        """
-
-    def put_file(self, source: Path, name: Multihash) -> None:
-        """Durably take over a finished file whose hash is `name`; the source is consumed.
-
-        Raises:
-            StorageFullError, StoreError: nothing is stored and the source stays.
-        """
-
-    def verified_path(self, name: Multihash) -> Path:
-        """A local file with the object's bytes, checked to hash to its name.
-
-        Raises:
-            ObjectNotFoundError, ObjectCorruptedError: as `get`.
-        """
-
-    def size(self, name: Multihash) -> int:
-        """Size of the object [bytes].
-
-        Raises:
-            ObjectNotFoundError: there is no such object.
-        """
-
-    def names(self) -> Iterator[Multihash]:
-        """Every object's name, in no particular order."""
-
-    def locate(self, name: Multihash) -> str:
-        """Where the object is or would be, for messages."""
 
 
 class RefStore(Protocol):
@@ -126,7 +73,11 @@ _DISCARDED_AT_ONCE = 256
 
 
 class LocalObjectStore:
-    """One folder, one file for each object, named by its multihash in base16; fulfils `ObjectStore`."""
+    """Objects named by the SHA3-256 multihash of their bytes: immutable, verified on read.
+
+    One folder, one file for each object, named in base16. `tests/store/test_contract.py` runs the same suite
+    over every kind.
+    """
 
     on_demand = False
     """True if objects come from elsewhere when they are asked for."""
@@ -141,6 +92,7 @@ class LocalObjectStore:
         return self._folder / str(name)
 
     def locate(self, name: Multihash) -> str:
+        """Where the object is or would be, for messages."""
         return str(self._path(name))
 
     def path(self, name: Multihash) -> Path:
@@ -148,25 +100,33 @@ class LocalObjectStore:
         return self._path(name)
 
     def contains(self, name: Multihash) -> bool:
-        return self._path(name).is_file()
+        """True if an object of this name is there (its bytes are not read)."""
+        return self.path(name).is_file()
 
     def size(self, name: Multihash) -> int:
-        path = self._path(name)
+        """Size of the object [bytes].
+
+        Raises:
+            ObjectNotFoundError: there is no such object.
+        """
+        path = self.path(name)
         try:
             return path.stat().st_size
         except OSError as error:
             raise _unreadable(path, error) from error
 
     def get(self, name: Multihash) -> bytes:
+        """The bytes of a block, as `read`."""
         return self.read(name, LIMITS.block_bytes, "a block")
 
     def read(self, name: Multihash, most: int, what: str) -> bytes:
         """The bytes of an object that is no larger than `most`, hashed before they are returned.
 
         Raises:
-            ObjectNotFoundError, ObjectCorruptedError: it is not there, or too large, or another one.
+            ObjectNotFoundError: there is no such object.
+            ObjectCorruptedError: it is too large, or its bytes do not hash to its name.
         """
-        path = self._path(name)
+        path = self.path(name)
         try:
             found = _ordinary(path)
             if found.st_size > most:
@@ -182,7 +142,12 @@ class LocalObjectStore:
         return data
 
     def verified_path(self, name: Multihash) -> Path:
-        path = self._path(name)
+        """A local file with the object's bytes, checked to hash to its name.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptedError: as `read`.
+        """
+        path = self.path(name)
         try:
             found = _ordinary(path)
             stamp = fsio.file_state(found)
@@ -199,6 +164,11 @@ class LocalObjectStore:
         return path
 
     def put(self, data: bytes) -> Multihash:
+        """Durably store bytes and return their name; storing them again changes nothing.
+
+        Raises:
+            StorageFullError, StoreError: nothing is stored.
+        """
         name = hash_bytes(data)
         path = self._path(name)
         while not (fsio.create_file(path, data) or self._reuse(name, lambda: fsio.replace_file(path, data))):
@@ -206,6 +176,11 @@ class LocalObjectStore:
         return name
 
     def put_file(self, source: Path, name: Multihash) -> None:
+        """Durably take over a finished file whose hash is `name`; the source is consumed.
+
+        Raises:
+            StorageFullError, StoreError: nothing is stored and the source stays.
+        """
         path = self._path(name)
         while not fsio.adopt_file(source, path):
             # the name is taken: use that file, or put this one in its place if it is damaged
@@ -283,6 +258,7 @@ class LocalObjectStore:
         return True
 
     def names(self) -> Iterator[Multihash]:
+        """Every object's name, in no particular order."""
         try:
             entries = sorted(path.name for path in self._folder.iterdir())
         except FileNotFoundError:
@@ -378,26 +354,8 @@ class BroughtObjectStore(LocalObjectStore):
         super().__init__(folder)
         self._bring = bring
 
-    def _brought(self, name: Multihash) -> None:
-        if not super().contains(name):
-            self._bring(LocalObjectStore(self._folder), name)
-
-    def contains(self, name: Multihash) -> bool:
-        self._brought(name)
-        return super().contains(name)
-
-    def size(self, name: Multihash) -> int:
-        self._brought(name)
-        return super().size(name)
-
-    def read(self, name: Multihash, most: int, what: str) -> bytes:
-        self._brought(name)
-        return super().read(name, most, what)
-
     def path(self, name: Multihash) -> Path:
-        self._brought(name)
-        return super().path(name)
-
-    def verified_path(self, name: Multihash) -> Path:
-        self._brought(name)
-        return super().verified_path(name)
+        path = super().path(name)
+        if not path.is_file():
+            self._bring(LocalObjectStore(self._folder), name)
+        return path

@@ -29,9 +29,9 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
 from odfchain.storage.bucket_store import (
-    NO_VERSION,
     STORE_LIMITS,
     BucketTransport,
+    Conditions,
     ConditionsUnknownError,
     Listed,
     Version,
@@ -155,7 +155,7 @@ class SharedNames:
             return b"", None
 
     def _write(self, key: str, data: bytes, version: Version | None) -> None:
-        self.space.write(f"{_FOLDER}/{key}", data, "create" if version is None else version)
+        self.space.write_if(f"{_FOLDER}/{key}", data, version)
 
     def _cached(self) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -198,13 +198,13 @@ def make_workspace_at(url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> bool:
     except errors.ObjectNotFoundError:
         data = json.dumps({"version": _VERSION, "id": secrets.token_hex(16)}).encode()
         try:
-            space.write(_KEY, data, "create")
+            space.write_if(_KEY, data, None)
             made = True
         except ConditionsUnknownError:
             raise _without_conditions(space) from None
         except WriteRefusedError:  # another writer was faster, or our own request was repeated
             data = check_workspace_at(space)
-    if not (space.keeps(_KEY, data, "create") and space.keeps(_KEY, data, NO_VERSION)):
+    if space.conditions(_KEY, data) != Conditions():
         if made:
             space.delete(_KEY)
         raise _without_conditions(space)

@@ -25,7 +25,7 @@ from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.http_store import Prefetch
-from odfchain.storage.local import LocalObjectStore, ObjectStore, check_object_name
+from odfchain.storage.local import LocalObjectStore, check_object_name
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.text import one_line
@@ -122,7 +122,7 @@ class PeerLinks:
         self,
         peer: Store,
         spool: BlockSpool | None,
-        local: ObjectStore | None = None,
+        local: LocalObjectStore | None = None,
         progress: Progress = SILENT,
     ) -> None:
         # Bytes of blocks that came from the peer.
@@ -307,7 +307,7 @@ class Download:
     """Bytes received, blocks' too."""
 
     @contextmanager
-    def links(self, spool: BlockSpool, local: ObjectStore | None) -> Iterator[PeerLinks]:
+    def links(self, spool: BlockSpool, local: LocalObjectStore | None) -> Iterator[PeerLinks]:
         """The links of the peer's chain; blocks that are local are not asked for."""
         self.progress.phase("Receiving blocks")
         with PeerLinks(self.peer, spool, local, self.progress) as links:

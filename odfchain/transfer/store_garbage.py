@@ -97,14 +97,14 @@ class Leases:
 
     def _taken(self, token: bytes) -> bool:
         try:
-            self.space.write(self._removing, token, "create")
+            self.space.write_if(self._removing, token, None)
         except WriteRefusedError:
             with contextlib.suppress(ObjectNotFoundError, WriteRefusedError):
                 held, version = self.space.read(self._removing, _MARK_BYTES)
                 if held == token:  # our answer was lost
                     return True
                 if not self._is_held(store_time(self.space)):
-                    self.space.write(self._removing, token, version)
+                    self.space.write_if(self._removing, token, version)
                     return True
             return False
         return True

@@ -33,7 +33,6 @@ from odfchain.storage.local import (
     HEAD,
     LocalObjectStore,
     LocalRefStore,
-    ObjectStore,
     check_object_name,
     parse_ref,
 )
@@ -69,12 +68,12 @@ class Stores(NamedTuple):
     """A chain and what it is kept in."""
 
     chain: MetadataChain
-    blocks: ObjectStore
+    blocks: LocalObjectStore
 
 
 @pytest.fixture(params=["memory", "local"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
-    blocks: ObjectStore
+    blocks: LocalObjectStore
     if request.param == "memory":
         blocks = MemoryObjectStore()
         return Stores(MetadataChain(blocks, MemoryRefStore()), blocks)
@@ -252,7 +251,7 @@ def staged(tmp_path: Path, content: bytes) -> Path:
     return path
 
 
-def insert_twice(store: ObjectStore, tmp_path: Path) -> None:
+def insert_twice(store: LocalObjectStore, tmp_path: Path) -> None:
     name = store.put(b"foo")
     before = tree_of(tmp_path)
     assert store.put(b"foo") == name == hash_of("foo")
@@ -262,7 +261,7 @@ def insert_twice(store: ObjectStore, tmp_path: Path) -> None:
     assert store.get(name) == b"foo"
 
 
-def expected_hash_mismatch(_: ObjectStore, tmp_path: Path) -> None:
+def expected_hash_mismatch(_: LocalObjectStore, tmp_path: Path) -> None:
     """On the way to another place and on the way from it; only what is hashed already is taken over."""
     there, key = tmp_path / "there", ObjectKey(ObjectKind.DATA, hash_of("foo"))
     with contextlib.closing(Store(FolderTransport(PeerUrl.parse(there.as_uri())))) as peer:
@@ -278,7 +277,7 @@ def expected_hash_mismatch(_: ObjectStore, tmp_path: Path) -> None:
         assert [*target.parent.iterdir()] == []
 
 
-def precomputed_hash(store: ObjectStore, tmp_path: Path) -> None:
+def precomputed_hash(store: LocalObjectStore, tmp_path: Path) -> None:
     """A finished file is not hashed again when it is taken over, and never read without being hashed."""
     store.put_file(staged(tmp_path, b"bar"), hash_of("foo"))
     assert store.contains(hash_of("foo"))
@@ -286,7 +285,7 @@ def precomputed_hash(store: ObjectStore, tmp_path: Path) -> None:
         store.get(hash_of("foo"))
 
 
-def get_missing(store: ObjectStore, _: Path) -> None:
+def get_missing(store: LocalObjectStore, _: Path) -> None:
     name = hash_of("does-not-exist")
     assert not store.contains(name)
     for read in (store.get, store.size, store.verified_path):
@@ -294,13 +293,13 @@ def get_missing(store: ObjectStore, _: Path) -> None:
             read(name)
 
 
-def http_repo_insert(_: ObjectStore, __: Path) -> None:
+def http_repo_insert(_: LocalObjectStore, __: Path) -> None:
     for scheme in ("http", "https"):
         with pytest.raises(AccessError, match="can only be read"):
             open_writable(PeerUrl.parse(f"{scheme}://example.com/cities/"))
 
 
-OBJECT_STORE: dict[str, tuple[str, Callable[[ObjectStore, Path], None]]] = {
+OBJECT_STORE: dict[str, tuple[str, Callable[[LocalObjectStore, Path], None]]] = {
     "insert_twice": ("second insert is a no-op with the same hash (already_existed)", insert_twice),
     "expected_hash_mismatch": (
         "HashMismatch, nothing left under the final or the staging name",
