@@ -214,19 +214,13 @@ class Engines:
             self.spark.close()
             self.spark = None
 
+    def record_classes(self, file: Path) -> None:
+        """The session will run on a JVM that writes the classes it loads to a file."""
+        from odfchain.spark.session import SparkEngine
 
-def let_session_stay(workspace: Workspace) -> None:
-    """The session that this workspace will start may be one that stays for other commands."""
-    workspace._engines.may_stay = True
-
-
-def start_spark_ahead(workspace: Workspace) -> None:
-    """Start Spark in the background, for a command that very likely needs it (`Engines.begin`)."""
-    workspace._engines.begin()
+        self.spark = SparkEngine(self._files.run_folder, record_classes=file)
 
 
-def record_classes(workspace: Workspace, file: Path) -> None:
-    """The session of the workspace will run on a JVM that writes the classes it loads to a file."""
-    from odfchain.spark.session import SparkEngine
-
-    workspace._engines.spark = SparkEngine(workspace._files.run_folder, record_classes=file)
+def engines_of(workspace: Workspace) -> Engines:
+    """The engines of a workspace, for commands."""
+    return workspace._engines

@@ -19,15 +19,11 @@ from odfchain.workspace.options import (
     Time,
     Violations,
     as_time,
-    maybe_time,
 )
 
 if TYPE_CHECKING:
     from odfchain.ingest.ingesting import IngestOptions
-    from odfchain.ingest.polling import FetchOptions
-    from odfchain.transfer.pulling import SyncOptions
     from odfchain.transfer.signed_statements import SignaturePolicy
-    from odfchain.transform.catch_up import TransformOptions
     from odfchain.workspace.config import WorkspaceConfig
     from odfchain.workspace.dataset_state import SystemColumns
 
@@ -278,57 +274,6 @@ def _member(kind: Any, name: str, value: object) -> Any:
         raise UsageError(
             f"{name}: {one_line(str(value))!r} is not one of {', '.join(m.value for m in kind)}"
         ) from None
-
-
-def fetch_options(given: Mapping[str, Any], config: WorkspaceConfig, *, trusted: bool) -> FetchOptions:
-    """How to ask a polling source; `trusted` ones may run commands."""
-    from odfchain.ingest.polling import FetchOptions
-    from odfchain.limits import FetchLimits
-
-    return FetchOptions(
-        system_time=maybe_time(given.get("system_time")),
-        fetch_uncacheable=given.get("fetch_uncacheable", False),
-        allow_commands=given.get("allow_commands", False) or config.ingest.allow_commands or trusted,
-        variables=config.ingest.values | dict(given.get("variables") or {}),
-        bindings=config.ingest.bindings,
-        limits=FetchLimits(
-            deadline=config.fetch.deadline_seconds,
-            retries=config.fetch.retries,
-            max_bytes=config.fetch.max_bytes,
-            allow_private=config.fetch.allow_private_redirects,
-        ),
-    )
-
-
-def transform_options(
-    given: Mapping[str, Any], config: WorkspaceConfig, columns: SystemColumns
-) -> TransformOptions:
-    """How to compute a derivative dataset."""
-    from odfchain.transform.catch_up import TransformOptions
-
-    retries = given.get("retries")
-    return TransformOptions(
-        system_time=maybe_time(given.get("system_time")),
-        reset_on_diverged_input=given.get("reset_derivatives_on_diverged_input", False),
-        retries=config.ingest.retries if retries is None else retries,
-        timeout=given.get("timeout"),
-        system_columns=columns,
-        slice_bytes=config.slice.max_bytes,
-    )
-
-
-def peer_options(given: Mapping[str, Any], parallel: int) -> SyncOptions:
-    """How to bring a copy here; `parallel` is the workspace's setting."""
-    from odfchain.transfer.pulling import SyncOptions
-
-    return SyncOptions(
-        force=given.get("force", False),
-        metadata_only=given.get("metadata_only", False),
-        since=maybe_time(given.get("since")),
-        last=given.get("last"),
-        parallel=given.get("parallel") or parallel,
-        signature=signature_policy(require=given.get("require_signature"), max_age=given.get("max_age")),
-    )
 
 
 def signature_policy(*, require: bool | None, max_age: float | None) -> SignaturePolicy | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,7 @@ from odfchain.api.options import (
     MergeKeywords,
     check_pull_options,
     commit_options,
-    fetch_options,
-    peer_options,
-    transform_options,
+    signature_policy,
 )
 from odfchain.errors import UsageError
 from odfchain.odf.enums import DatasetKind
@@ -25,6 +22,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.storage.local import HEAD
+from odfchain.workspace.options import maybe_time
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
@@ -222,8 +220,25 @@ def check_alone(target: PullTarget, name: str | None, given: Iterable[str]) -> N
 
 
 def _fetch_options(dataset: Dataset, given: PullKeywords) -> FetchOptions:
+    from odfchain.ingest.polling import FetchOptions
+    from odfchain.limits import FetchLimits
+
     files = dataset._workspace._files
-    return fetch_options(given, files.config, trusted=files.has_key(dataset._files.id))
+    config, own = files.config, files.has_key(dataset._files.id)
+    return FetchOptions(
+        system_time=maybe_time(given.get("system_time")),
+        fetch_uncacheable=given.get("fetch_uncacheable", False),
+        # what the source of a dataset that was made here runs is trusted
+        allow_commands=given.get("allow_commands", False) or config.ingest.allow_commands or own,
+        variables=config.ingest.values | dict(given.get("variables") or {}),
+        bindings=config.ingest.bindings,
+        limits=FetchLimits(
+            deadline=config.fetch.deadline_seconds,
+            retries=config.fetch.retries,
+            max_bytes=config.fetch.max_bytes,
+            allow_private=config.fetch.allow_private_redirects,
+        ),
+    )
 
 
 def _from_source(
@@ -244,13 +259,21 @@ def _from_source(
 
 def _from_inputs(dataset: Dataset, given: PullKeywords, progress: Progress) -> PullResult:
     from odfchain.api.changing import commit_checks
-    from odfchain.transform.catch_up import run_transform
+    from odfchain.transform.catch_up import TransformOptions, run_transform
     from odfchain.workspace.workspace_files import inputs_of
 
     files, workspace = dataset._files, dataset._workspace
     inputs = inputs_of(workspace._files, files)
     config = workspace._files.config
-    options = transform_options(given, config, dataset._system_columns(config))
+    retries = given.get("retries")
+    options = TransformOptions(
+        system_time=maybe_time(given.get("system_time")),
+        reset_on_diverged_input=given.get("reset_derivatives_on_diverged_input", False),
+        retries=config.ingest.retries if retries is None else retries,
+        timeout=given.get("timeout"),
+        system_columns=dataset._system_columns(config),
+        slice_bytes=config.slice.max_bytes,
+    )
     with (
         workspace._engines.of(files, progress, timeout=options.timeout) as engines,
         commit_checks(workspace, progress, commit_options(given)) as check,
@@ -269,9 +292,17 @@ def _from_peer(
     progress: Progress,
 ) -> PullResult:
     from odfchain.transfer import pulling as transfer
+    from odfchain.transfer.pulling import SyncOptions
 
     sharing = workspace._sharing
-    options = peer_options(given, sharing.config.parallel)
+    options = SyncOptions(
+        force=given.get("force", False),
+        metadata_only=given.get("metadata_only", False),
+        since=maybe_time(given.get("since")),
+        last=given.get("last"),
+        parallel=given.get("parallel") or sharing.config.parallel,
+        signature=signature_policy(require=given.get("require_signature"), max_age=given.get("max_age")),
+    )
     if target.dataset is not None and target.dataset.ref != HEAD:
         dataset = target.dataset
         pulled = transfer.pull_branch(
@@ -326,15 +357,29 @@ def _result(
 _AT_ONCE = 4
 
 
-class _Ahead:
-    def __init__(self, workspace: Workspace, targets: Iterable[PullTarget], given: PullKeywords) -> None:
-        self._workspace = workspace
-        self._given = given
-        self._waiting = deque(target for target in targets if target.way is Way.SOURCE)
+class Pulls:
+    """Pulls of several targets in their order, as `Workspace.pull`; `close` ends what is fetched ahead."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        targets: list[PullTarget],
+        name: str | None,
+        token: str | None,
+        given: PullKeywords,
+    ) -> None:
+        self._workspace, self._name, self._token, self._given = workspace, name, token, given
+        sources = [target for target in targets if target.way is Way.SOURCE]
+        self._waiting = deque(sources if len(sources) > 1 else ())
         self._begun: dict[Dataset, FetchAhead] = {}
         self._taken: FetchAhead | None = None
 
-    def of(self, target: PullTarget) -> FetchAhead | None:
+    def pull(self, target: PullTarget, progress: Progress) -> PullResult:
+        """Pull one of them."""
+        ahead = self._of(target)
+        return pull(self._workspace, target, self._name, self._given, self._token, progress, ahead)
+
+    def _of(self, target: PullTarget) -> FetchAhead | None:
         from odfchain.ingest.polling import FetchAhead
 
         # the next ones are fetched meanwhile
@@ -344,33 +389,20 @@ class _Ahead:
             options = functools.partial(_fetch_options, dataset, self._given)
             begin = self._workspace._engines.begin
             self._begun[dataset] = FetchAhead(dataset._files, options, begin)
-        self.end()
+        self._end()
         self._taken = None if target.dataset is None else self._begun.pop(target.dataset, None)
         return self._taken
 
-    def end(self) -> None:
+    def _end(self) -> None:
         if self._taken is not None:
             self._taken.close()
             self._taken = None
 
     def close(self) -> None:
-        self.end()
+        """Stop the fetches, and wait for them."""
+        self._end()
         # all are stopped before the first is waited for
         for ahead in self._begun.values():
             ahead.stop()
         for ahead in self._begun.values():
             ahead.close()
-
-
-@contextlib.contextmanager
-def pulling(
-    workspace: Workspace,
-    targets: list[PullTarget],
-    name: str | None,
-    token: str | None,
-    given: PullKeywords,
-) -> Iterator[Callable[[PullTarget, Progress], PullResult]]:
-    """Gives what pulls one target, as `Workspace.pull`; to be called for each of them, in their order."""
-    several = targets if sum(target.way is Way.SOURCE for target in targets) > 1 else []
-    with contextlib.closing(_Ahead(workspace, several, given)) as ahead:
-        yield lambda target, progress: pull(workspace, target, name, given, token, progress, ahead.of(target))

@@ -15,7 +15,6 @@ from odfchain.api.workspace import Workspace
 from odfchain.errors import PointNotFoundError, UsageError
 from odfchain.lazy import pa
 from odfchain.odf.identity import Multihash
-from odfchain.odf.schema import type_name
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins, StateOf
@@ -230,29 +229,6 @@ def _part_of_chain(files: DatasetFiles, block: Multihash | None) -> Multihash:
     return block or newest
 
 
-def arrow_dataset_at(view: Readable, at: At) -> Any:
-    """The records up to a moment as a `pyarrow.dataset.Dataset`, over slices that are here."""
-    from odfchain.api.queries import checked_slices
-
-    files, checked = view._files, checked_slices(view._workspace)
-    state = DatasetState.read(files.chain, head_at(files, at))
-    verify = not isinstance(view, View) or view._brought is None or view._brought.verify
-    names = [ref.slice.physical_hash for ref in state.slices()]
-    paths = [checked.path(files, name, verify=verify) for name in names]
-    checked.keep()
-    return arrow_dataset(paths, columns_of(state, None))
-
-
-def arrow_dataset(paths: Sequence[Path], schema: pa.Schema) -> Any:
-    """The rows of these slices, in their order; missing columns are null, other widths are cast."""
-    # never a folder, which may hold slices that no block names
-    import pyarrow.dataset as ds
-
-    if not paths:
-        return ds.dataset(schema.empty_table())
-    return ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
-
-
 class Brought:
     """The private folder of a view of a dataset elsewhere; removed with the last reference to this object."""
 
@@ -324,33 +300,6 @@ def pinned(workspace: Workspace, text: str) -> Pin:
     """The dataset and block that a text names; unlike in SQL, names ignore case."""
     name, at, point = text.partition("@")
     return Pins(workspace._files).pin(f"{workspace[name].alias}{at}{point}")
-
-
-def columns_at(workspace: Workspace, text: str) -> list[tuple[str, str]]:
-    """Name and type of each column at a point; none before the first data. Errors as `pinned`."""
-    schema = pinned(workspace, text).state.schema
-    return [(each.name, type_name(each.type, each.extra)) for each in schema.fields] if schema else []
-
-
-def slice_documents(workspace: Workspace, text: str) -> list[dict[str, Any]]:
-    """The slices that a dataset has at a point, oldest first, as JSON has them; errors as `pinned`."""
-    pin = pinned(workspace, text)
-    return [
-        {
-            "block": ref.sequence_number,
-            "offsetInterval": {
-                "start": ref.slice.offset_interval.start,
-                "end": ref.slice.offset_interval.end,
-            },
-            "records": ref.slice.offset_interval.count,
-            "size": ref.slice.size,
-            "logicalHash": str(ref.slice.logical_hash),
-            "physicalHash": str(ref.slice.physical_hash),
-            "path": str(pin.dataset.data.path(ref.slice.physical_hash).resolve()),
-            "here": pin.dataset.data.contains(ref.slice.physical_hash),
-        }
-        for ref in pin.state.slices()
-    ]
 
 
 def exported(workspace: Workspace, text: str, *, state: bool = False) -> QueryResult:

@@ -42,7 +42,7 @@ from odfchain.workspace.config import (
 from odfchain.workspace.dataset_files import DatasetFiles
 
 if TYPE_CHECKING:
-    from odfchain.api.workspace import Workspace
+    from odfchain.api.dataset import Dataset
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./\[\]*:-]*", re.ASCII)
 _HIDDEN = "…"
@@ -291,6 +291,11 @@ class DatasetConfiguration(OwnErrors):
     """Of the workspace's settings."""
     files: DatasetFiles
 
+    @classmethod
+    def of(cls, dataset: Dataset) -> DatasetConfiguration:
+        """Those of a dataset."""
+        return cls(dataset._workspace.path, dataset._files)
+
     @property
     def file(self) -> Path:
         """The file of the settings."""
@@ -324,13 +329,6 @@ class DatasetConfiguration(OwnErrors):
 
         change_config(self.files, change)
         return str(item)
-
-
-def configuration(workspace: Workspace, dataset: str | None = None) -> Configuration | DatasetConfiguration:
-    """The settings of a workspace, or of one of its datasets."""
-    if dataset is None:
-        return Configuration(workspace.path)
-    return DatasetConfiguration(workspace.path, workspace[dataset]._files)
 
 
 def _shown(name: str, value: Any) -> Any:

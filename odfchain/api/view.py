@@ -91,8 +91,20 @@ def _shown(value: object) -> str:
     return escape(one_line(str(value)))
 
 
+def arrow_dataset(paths: Sequence[Path], schema: pa.Schema) -> Any:
+    """The rows of these slices, in their order; missing columns are null, other widths are cast."""
+    # never a folder, which may hold slices that no block names
+    import pyarrow.dataset as ds
+
+    if not paths:
+        return ds.dataset(schema.empty_table())
+    return ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
+
+
 class Readable(Snapshots):
     """What a dataset and a `View` of one have in common: what they are, and their rows."""
+
+    _brought: Brought | None = None
 
     def __init__(self, workspace: Workspace, files: DatasetFiles) -> None:
         self._workspace = workspace
@@ -246,10 +258,18 @@ class Readable(Snapshots):
 
         `at` is as in `scan`, and so are the errors; SliceNotFoundError, ObjectCorruptedError name a slice.
         """
-        from odfchain.api.scan import arrow_dataset_at
+        from odfchain.api.queries import checked_slices
+        from odfchain.api.scan import head_at
+        from odfchain.workspace.read_slices import columns_of
 
         self._bring(progress)
-        return arrow_dataset_at(self, at)
+        files, checked = self._files, checked_slices(self._workspace)
+        state = DatasetState.read(files.chain, head_at(files, at))
+        names = [ref.slice.physical_hash for ref in state.slices()]
+        verify = self._brought is None or self._brought.verify
+        paths = [checked.path(files, name, verify=verify) for name in names]
+        checked.keep()
+        return arrow_dataset(paths, columns_of(state, None))
 
     def tail(self, count: int = 10, *, skip: int = 0) -> pa.Table:
         """The newest records, in order of offset; reads only the slices that hold them.

@@ -325,11 +325,6 @@ def _conflict_error(
     )
 
 
-def open_lines(lines: pa.Table) -> pa.Table:
-    """The lines without a decision."""
-    return lines.filter(lines.column("problem").is_valid())
-
-
 def _named(cell: Cell, key: Sequence[str]) -> str:
     # `iata=ZRH, elevation`
     parts = [f"{name}={one_line(text.strip(chr(34)), 60)}" for name, text in zip(key, cell[0], strict=True)]

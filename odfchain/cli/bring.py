@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branching import on_branch
-from odfchain.api.executing import start_spark_ahead
+from odfchain.api.executing import engines_of
 from odfchain.api.options import (
     IngestKeywords,
     MergeKeywords,
@@ -21,7 +22,7 @@ from odfchain.api.options import (
     TransformKeywords,
     check_pull_options,
 )
-from odfchain.api.pulling import pulling
+from odfchain.api.pulling import Pulls
 from odfchain.cli.context import open_workspace, print_outcome, say, silence_libraries
 from odfchain.cli.parameters import (
     DATASET,
@@ -42,7 +43,6 @@ from odfchain.text import counted
 
 if TYPE_CHECKING:
     from odfchain import Timestamp, Workspace
-    from odfchain.progress import Progress
     from odfchain.results import PullResult, PullTarget
 
 
@@ -144,23 +144,18 @@ class _Run:
     def pull_all(self, targets: list[PullTarget]) -> int:
         with (
             TerminalProgress() as progress,
-            pulling(self.workspace, targets, self.name, self.token, self.chosen) as pull,
+            contextlib.closing(Pulls(self.workspace, targets, self.name, self.token, self.chosen)) as pulls,
         ):
-            rows, code = one_by_one(targets, lambda target: self._row(target, progress, pull), progress)
+            rows, code = one_by_one(targets, lambda target: self._row(target, progress, pulls), progress)
         if rows or code == 0:
             columns = _columns(targets, rows)
             right = [column for column in columns if column not in _TEXTS]
             print_records(rows, columns, self.output, shown={"bytes": human_size}, right=right)
         return code
 
-    def _row(
-        self,
-        target: PullTarget,
-        progress: TerminalProgress,
-        pull: Callable[[PullTarget, Progress], PullResult],
-    ) -> dict[str, Any]:
+    def _row(self, target: PullTarget, progress: TerminalProgress, pulls: Pulls) -> dict[str, Any]:
         is_copy = target.way.value == "peer"
-        result = pull(target, TransferProgress(progress) if is_copy else progress)
+        result = pulls.pull(target, TransferProgress(progress) if is_copy else progress)
         if not is_copy:
             return _row(result)
         for text in result.warnings:
@@ -234,7 +229,7 @@ def ingest_command(
     silence_libraries()
     with open_workspace() as workspace, TerminalProgress() as progress:
         target = on_branch(workspace, dataset)
-        start_spark_ahead(workspace)
+        engines_of(workspace).begin()
         outcome = target.ingest(standard_input() if from_stdin else files, progress=progress, **chosen)
         progress.stop()
         print_outcome(outcome, output)

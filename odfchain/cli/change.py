@@ -519,10 +519,11 @@ def conflicts_shown(conflicts: Path | None, output: str, progress: TerminalProgr
 
 def print_conflicts(conflicts: pa.Table, output: str) -> None:
     """Print what is open of the conflicts that an error has, as records."""
-    from odfchain.branches.conflict_file import DECISION_COLUMNS, open_lines, values_of
+    from odfchain.branches.conflict_file import DECISION_COLUMNS, values_of
 
     columns = conflicts.column_names[: conflicts.column_names.index("theirs") + 1]
-    lines = open_lines(conflicts).drop_columns([*DECISION_COLUMNS, "problem"])
+    undecided = conflicts.filter(conflicts.column("problem").is_valid())
+    lines = undecided.drop_columns([*DECISION_COLUMNS, "problem"])
     screen.print_records(map(values_of, lines.to_pylist()), columns, output)
 
 

@@ -51,12 +51,12 @@ def say(text: str, **style: Any) -> None:
 def open_workspace(*, session_stays: bool = True) -> Workspace:
     """The workspace that is meant; its Spark session may be one that stays for other commands."""
     from odfchain import Workspace
-    from odfchain.api.executing import let_session_stay
+    from odfchain.api.executing import engines_of
 
     workspace = Workspace.open(Path(options().workspace or "."))
     _close_to_others(workspace.path / "config.yaml")
     if session_stays:
-        let_session_stay(workspace)
+        engines_of(workspace).may_stay = True
     return workspace
 
 

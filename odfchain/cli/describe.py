@@ -27,6 +27,8 @@ from odfchain.text import counted, one_line, printable
 from odfchain.workspace.options import ProfileOptions
 
 if TYPE_CHECKING:
+    from rich.tree import Tree
+
     from odfchain import Manifest, Profile, Workspace
     from odfchain.results import Definition, Graph, TextTree
 
@@ -89,7 +91,7 @@ def inspect_profile(
         )
     match output:
         case "json":
-            screen.echo_canonical(found.content)
+            screen.echo_json_text(found.content)
         case "html":
             screen.echo_page(found.to_html())
         case _:
@@ -126,7 +128,7 @@ def inspect_lineage(
         case "json":
             screen.echo_json(graph.to_document())
         case _:
-            screen.print_trees(graph.to_trees())
+            print_trees(graph.to_trees())
 
 
 def _known_profiles(workspace: Workspace, graph: Graph) -> dict[str, Mapping[str, Any]]:
@@ -190,9 +192,25 @@ def inspect_slices(
     POINT is a branch, a block (its number or hash), or a system time. A slice that a partial copy lacks is
     not here.
     """
-    from odfchain.api.scan import slice_documents
+    from odfchain.api.scan import pinned
 
-    found = slice_documents(open_workspace(), dataset)
+    pin = pinned(open_workspace(), dataset)
+    found: list[dict[str, Any]] = [
+        {
+            "block": ref.sequence_number,
+            "offsetInterval": {
+                "start": ref.slice.offset_interval.start,
+                "end": ref.slice.offset_interval.end,
+            },
+            "records": ref.slice.offset_interval.count,
+            "size": ref.slice.size,
+            "logicalHash": str(ref.slice.logical_hash),
+            "physicalHash": str(ref.slice.physical_hash),
+            "path": str(pin.dataset.data.path(ref.slice.physical_hash).resolve()),
+            "here": pin.dataset.data.contains(ref.slice.physical_hash),
+        }
+        for ref in pin.state.slices()
+    ]
     if output in ("json", "ndjson"):
         screen.print_records(found, [], output)
         return
@@ -232,7 +250,7 @@ def profile_command(
         signed = " and signed" if written.published else ", not signed: its key is not here"
         say(f"profile {written.object} is stored{signed}")
     if output == "json":
-        screen.echo_canonical(found.content)
+        screen.echo_json_text(found.content)
         return
     if output == "html":
         screen.echo_page(found.to_html())
@@ -286,7 +304,7 @@ def manifest_command(
         found = opened.manifest()
         written = opened.write_manifest(key_file) if write else None
     if output == "json":
-        screen.echo_canonical(found.content)
+        screen.echo_json_text(found.content)
     else:
         _print(found, where)
     if found.signed:
@@ -360,7 +378,7 @@ def blame_command(
         case "table":
             screen.print_records(_flat([blame.to_tree()]), ["level", "what"], "table", right=["level"])
         case _:
-            screen.print_trees([blame.to_tree()])
+            print_trees([blame.to_tree()])
     if blame.damage is not None:
         raise errors.ObjectCorruptedError(
             str(blame.damage), hint=f"`odfchain verify {dataset}` says what else is damaged"
@@ -506,6 +524,28 @@ def digest_command(
     else:
         screen.print_records(rows, ["file", "physicalHash", "logicalHash", "size", "records"], output)
     return code
+
+
+# Indented lines as a tree on the terminal.
+
+# Width without wrapping: piped output is cut and folded by its reader.
+_WIDE = 10_000
+
+
+def print_trees(trees: Iterable[TextTree]) -> None:
+    """Print indented lines as a tree; nothing in a text acts or is read as markup."""
+    from rich.tree import Tree
+
+    target = screen.console(width=None if sys.stdout.isatty() else _WIDE)
+    for branch in trees:
+        tree = Tree(screen.styled(branch.text, branch.style or "bold"))
+        _grow(tree, branch)
+        target.print(tree)
+
+
+def _grow(tree: Tree, branch: TextTree) -> None:
+    for item in branch.below:
+        _grow(tree.add(screen.styled(item.text, item.style)), item)
 
 
 # Profiles as tables: a line for each column, with its histogram in bars.

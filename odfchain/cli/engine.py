@@ -251,11 +251,11 @@ def _make_class_archive(progress: Progress) -> Path:
 
 def _record_classes(folder: Path, recorded: Path, progress: Progress) -> None:
     from odfchain import Workspace
-    from odfchain.api.executing import record_classes
+    from odfchain.api.executing import engines_of
 
     progress.phase("Starting Spark")
     with Workspace.init(folder) as workspace:
-        record_classes(workspace, recorded)
+        engines_of(workspace).record_classes(recorded)
         progress.phase("Doing a day's work")
         workspace.add(_MANIFESTS)
         compiled, interpreted, derived = (workspace[name] for name in ("visits", "places", "visits.daily"))

@@ -98,9 +98,9 @@ def _of(dataset: str | None) -> Configuration | DatasetConfiguration:
         return _configuration()
     if click.get_current_context().meta.get(_GLOBAL):
         raise UsageError("--global and --dataset contradict each other", hint="leave one of them out")
-    from odfchain.api.settings import configuration
+    from odfchain.api.settings import DatasetConfiguration
 
-    return configuration(open_workspace(), dataset)
+    return DatasetConfiguration.of(open_workspace()[dataset])
 
 
 def _say(configuration: Configuration | DatasetConfiguration, name: str, done: str) -> None:

@@ -19,17 +19,7 @@ from odfchain.api.options import QueryKeywords
 from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET_AT, argument, command, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.rows import (
-    RESULT_FORMATS,
-    TABLE_ROWS,
-    Counted,
-    check_writable,
-    format_of,
-    named_format,
-    say_read,
-    show_answer,
-    write_rows,
-)
+from odfchain.cli.rows import TABLE_ROWS, Counted, write_rows
 from odfchain.cli.screen import echo, echo_document, human_size, is_interactive, print_records, standard_input
 from odfchain.lazy import pa
 from odfchain.odf import schema as ds
@@ -42,8 +32,12 @@ from odfchain.workspace.points import parse_time
 
 if TYPE_CHECKING:
     from odfchain import Workspace
+    from odfchain.results import QueryResult
 
 
+RESULT_FORMATS = ("table", "json", "ndjson", "csv", "arrow", "parquet")
+_BINARY = ("arrow", "parquet")
+_BY_NAME = (*_BINARY, "csv", "json", "ndjson")
 _QUERY_BYTES = 1 << 20
 _WAY_OUT = "give a query with -c 'select …', in a file with --script, or pipe one in"
 
@@ -88,8 +82,8 @@ def sql_command(
             Shell(workspace, chosen, output or RESULT_FORMATS[0]).run()
         return
     if file is not None:
-        check_writable(file)
-    form = format_of(output, file)
+        _check_writable(file)
+    form = _format_of(output, file)
     began = time.perf_counter()
     if chosen.get("engine") != "spark":
         from odfchain.query.processes import begin
@@ -124,6 +118,66 @@ def _values(params: Iterable[str]) -> dict[str, Any]:
             raise errors.UsageError(f"parameter {name} is given twice")
         found[name] = value
     return found
+
+
+# The answer to a query: its rows where they are wanted, and on standard error what they were read from.
+
+
+def show_answer(
+    result: QueryResult, output: str, file: Path | None, *, began: float, most: int, timed: bool = True
+) -> None:
+    """Print or write the rows, then say which blocks were read, how many rows came, and how long it took.
+
+    `began` is when the question was asked, by `time.perf_counter`; `most` are the rows that a table shows.
+    """
+    rows = Counted(result)
+    left = 0
+    if file is not None:
+        rows.save(output, file)
+    else:
+        left = rows.show(output, most=most)
+    count = counted(rows.rows, "row") + (f" ({left:,} of them not shown)" if left else "")
+    _say_read(result, count, began if timed else None)
+
+
+def _say_read(result: QueryResult, rows: str, began: float | None) -> None:
+    """Say what was read, and since when; `airports @ 9 (f16201b9…c037), 1 of 4 slices, 205 rows, 0.4 s`."""
+    took = [] if began is None else [f"{time.perf_counter() - began:.1f} s"]
+    found = result.slices
+    slices = [f"{found.read:,} of {counted(found.there, 'slice')}"] if found.skipped else []
+    say(", ".join([*map(str, result.inputs), *slices, rows, *took]))
+
+
+def _format_of(output: str | None, path: Path | None) -> str:
+    """The format that is asked for, or that the end of a file's name says; else a table.
+
+    Raises:
+        UsageError: a terminal would get bytes.
+    """
+    found = output or _named_format(path) or RESULT_FORMATS[0]
+    if found in _BINARY and path is None and sys.stdout.isatty():
+        raise errors.UsageError(
+            f"{found} is not for a terminal", hint="write it with --output FILE, or pipe it on"
+        )
+    return found
+
+
+def _named_format(path: Path | None) -> str | None:
+    """The format that the end of a file's name says; None if it says none."""
+    suffix = path.suffix.lower().removeprefix(".") if path else ""
+    return suffix if suffix in _BY_NAME else None
+
+
+def _check_writable(path: Path) -> None:
+    """Before anything is computed: a file can be written there.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if path.is_dir():
+        raise errors.UsageError(f"{path}: is a folder")
+    if not path.parent.is_dir():
+        raise errors.UsageError(f"{path.parent}: no such folder")
 
 
 # Values of `$name` in a query, as they are typed: `country=CH`, `since:DATE=2024-02-29`.
@@ -266,13 +320,13 @@ def export_command(
             "--records-per-file makes several files", hint="say where with --output-dir DIR"
         )
     if file is not None:
-        check_writable(file)
+        _check_writable(file)
     began = time.perf_counter()
     workspace = open_workspace()
-    named = named_format(file)
+    named = _named_format(file)
     form = output or (named if named in _FORMATS else _FORMATS[0])
     if folder is None:
-        format_of(form, file)  # says which ones no terminal gets
+        _format_of(form, file)  # says which ones no terminal gets
     from odfchain.api.scan import exported
 
     result = exported(workspace, dataset, state=state)
@@ -281,7 +335,7 @@ def export_command(
     else:
         rows = Counted(result)
         count = _write_folder(rows, form, folder, records_per_file)
-        say_read(result, f"{counted(rows.rows, 'row')} in {counted(count, 'file')}", began)
+        _say_read(result, f"{counted(rows.rows, 'row')} in {counted(count, 'file')}", began)
 
 
 def _export_table(dataset: str, table: str, target: str, chosen: dict[str, Any]) -> None:
@@ -522,7 +576,7 @@ class Shell:
     def _answer(self, query: str) -> None:
         began = time.perf_counter()
         file, self._file = self._file, None
-        output = format_of(named_format(file) or self._output, file)
+        output = _format_of(_named_format(file) or self._output, file)
         result = self._workspace.sql(query, **self._options)
         show_answer(result, output, file, began=began, most=_SHELL_ROWS, timed=self._timed)
 
@@ -531,9 +585,11 @@ class Shell:
         print_records(rows, ["name", "kind"], "table")
 
     def _schema(self, name: str) -> None:
-        from odfchain.api.scan import columns_at
+        from odfchain.api.scan import pinned
 
-        rows = [{"name": c, "type": t} for c, t in columns_at(self._workspace, name.strip("\"'; "))]
+        schema = pinned(self._workspace, name.strip("\"'; ")).state.schema
+        fields = schema.fields if schema else ()  # none before the first data
+        rows = [{"name": each.name, "type": ds.type_name(each.type, each.extra)} for each in fields]
         print_records(rows, ["name", "type"], "table")
 
     def _mode(self, name: str) -> None:
@@ -547,7 +603,7 @@ class Shell:
         if not name:
             raise errors.UsageError(".output needs the name of a file")
         path = Path(name).expanduser()
-        check_writable(path)
+        _check_writable(path)
         self._file = path
 
     def _at(self, text: str) -> None:

@@ -15,28 +15,23 @@ import select
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from odfchain.cli.context import say
 from odfchain.cli.screen import aligned, cell_text, echo_table, plain, standard_output
-from odfchain.errors import QueryError, UsageError
+from odfchain.errors import QueryError
 from odfchain.lazy import pa, pc, pq
 from odfchain.storage.fsio import replaced, storage_errors
-from odfchain.text import counted, escaped_json, first_line, one_line, printable
+from odfchain.text import escaped_json, first_line, one_line, printable
 
 if TYPE_CHECKING:
     from odfchain.results import QueryResult
 
 
-RESULT_FORMATS = ("table", "json", "ndjson", "csv", "arrow", "parquet")
 TABLE_ROWS = 1_000
 """Rows of a table, unless a limit is given: people read no more."""
-_BINARY = ("arrow", "parquet")
-_BY_NAME = (*_BINARY, "csv", "json", "ndjson")
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 131_072, 64 << 20
 # Types of which Arrow's library for Python has no arrays.
 _NO_ARRAYS = re.compile(r"\b(month|day_time)_interval\b(?!:)")
@@ -69,58 +64,26 @@ class Counted:
             self.rows += batch.num_rows
             yield batch
 
+    def show(self, output: str, *, most: int) -> int:
+        """Print the rows; returns how many of them a table does not show."""
+        with reader_stays():
+            if output == "table":
+                return _print_table(self, most)
+            stream = standard_output()
+            write_rows(self.schema, self, output, stream, shown=sys.stdout.isatty())
+            stream.flush()
+        return 0
 
-def format_of(output: str | None, path: Path | None) -> str:
-    """The format that is asked for, or that the end of a file's name says; else a table.
-
-    Raises:
-        UsageError: a terminal would get bytes.
-    """
-    found = output or named_format(path) or RESULT_FORMATS[0]
-    if found in _BINARY and path is None and sys.stdout.isatty():
-        raise UsageError(f"{found} is not for a terminal", hint="write it with --output FILE, or pipe it on")
-    return found
-
-
-def named_format(path: Path | None) -> str | None:
-    """The format that the end of a file's name says; None if it says none."""
-    suffix = path.suffix.lower().removeprefix(".") if path else ""
-    return suffix if suffix in _BY_NAME else None
-
-
-def check_writable(path: Path) -> None:
-    """Before anything is computed: a file can be written there.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    if path.is_dir():
-        raise UsageError(f"{path}: is a folder")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path.parent}: no such folder")
-
-
-def print_result(rows: Counted, output: str, *, most: int = TABLE_ROWS) -> int:
-    """Print the rows; returns how many of them a table does not show."""
-    with reader_stays():
-        if output == "table":
-            return _print_table(rows, most)
-        stream = standard_output()
-        write_rows(rows.schema, rows, output, stream, shown=sys.stdout.isatty())
-        stream.flush()
-    return 0
-
-
-def save_result(rows: Counted, output: str, path: Path) -> None:
-    """Write the rows into a file, which is there whole or as it was before."""
-    with storage_errors(path):
-        real = path.resolve()
-        if real.exists() and not real.is_file():  # a device or a pipe
-            with real.open("wb") as stream:
-                write_rows(rows.schema, rows, output, stream)
-            return
-    with replaced(real) as stream:
-        write_rows(rows.schema, rows, output, stream)
+    def save(self, output: str, path: Path) -> None:
+        """Write the rows into a file, which is there whole or as it was before."""
+        with storage_errors(path):
+            real = path.resolve()
+            if real.exists() and not real.is_file():  # a device or a pipe
+                with real.open("wb") as stream:
+                    write_rows(self.schema, self, output, stream)
+                return
+        with replaced(real) as stream:
+            write_rows(self.schema, self, output, stream)
 
 
 def write_rows(
@@ -297,34 +260,6 @@ def _write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], stream:
                 write()
                 rows = size = 0
         write()
-
-
-# The answer to a query: its rows where they are wanted, and on standard error what they were read from.
-
-
-def show_answer(
-    result: QueryResult, output: str, file: Path | None, *, began: float, most: int, timed: bool = True
-) -> None:
-    """Print or write the rows, then say which blocks were read, how many rows came, and how long it took.
-
-    `began` is when the question was asked, by `time.perf_counter`; `most` are the rows that a table shows.
-    """
-    rows = Counted(result)
-    left = 0
-    if file is not None:
-        save_result(rows, output, file)
-    else:
-        left = print_result(rows, output, most=most)
-    count = counted(rows.rows, "row") + (f" ({left:,} of them not shown)" if left else "")
-    say_read(result, count, began if timed else None)
-
-
-def say_read(result: QueryResult, rows: str, began: float | None) -> None:
-    """Say what was read, and since when; `airports @ 9 (f16201b9…c037), 1 of 4 slices, 205 rows, 0.4 s`."""
-    took = [] if began is None else [f"{time.perf_counter() - began:.1f} s"]
-    found = result.slices
-    slices = [f"{found.read:,} of {counted(found.there, 'slice')}"] if found.skipped else []
-    say(", ".join([*map(str, result.inputs), *slices, rows, *took]))
 
 
 # Values of Arrow columns for printing: exact, of any type. Arrow's own conversion fails for nanoseconds and

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.style import Style
     from rich.text import Text
-    from rich.tree import Tree
-
-    from odfchain.results import TextTree
 
 
 def echo(line: object = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
@@ -42,17 +39,12 @@ def echo_json(tree: Any, *, indent: int | None = 2) -> None:
     echo_json_text(json.dumps(tree, default=plain, ensure_ascii=False, indent=indent))
 
 
-def echo_json_text(document: str) -> None:
-    """Print a document that is JSON already."""
-    click.echo(escaped_json(document) if sys.stdout.isatty() else _writable_json(document))
-
-
-def echo_canonical(document: bytes) -> None:
-    """Print a document whose bytes are hashed: they are kept, but on a terminal nothing in them acts."""
+def echo_json_text(document: str | bytes) -> None:
+    """Print a document that is JSON already; bytes, which are hashed, are kept wherever nothing acts."""
     if sys.stdout.isatty():
-        click.echo(escaped_json(document.decode()))
+        click.echo(escaped_json(document if isinstance(document, str) else document.decode()))
     else:
-        click.echo(document)
+        click.echo(_writable_json(document) if isinstance(document, str) else document)
 
 
 def echo_lines(lines: Iterable[str]) -> None:
@@ -179,14 +171,6 @@ def standard_output() -> BinaryIO:
     return sys.stdout.buffer
 
 
-def read_line(most: int) -> str:
-    """The first line that is piped in, or as many characters of it; empty where that is no text."""
-    try:
-        return sys.stdin.readline(most) if sys.stdin is not None else ""
-    except UnicodeDecodeError:
-        return ""
-
-
 def ask(question: str) -> bool:
     """The answer to a question."""
     return click.confirm(printable(question), err=True)
@@ -215,30 +199,6 @@ def _writable_json(document: str) -> str:
         # no encoding can write a lone surrogate
         return escaped_json(document)
     return document
-
-
-# Indented lines as a tree on the terminal.
-
-# Width without wrapping: piped output is cut and folded by its reader.
-_WIDE = 10_000
-
-
-def print_trees(trees: Iterable[TextTree]) -> None:
-    """Print indented lines as a tree; nothing in a text acts or is read as markup."""
-    import sys
-
-    from rich.tree import Tree
-
-    target = console(width=None if sys.stdout.isatty() else _WIDE)
-    for branch in trees:
-        tree = Tree(styled(branch.text, branch.style or "bold"))
-        _grow(tree, branch)
-        target.print(tree)
-
-
-def _grow(tree: Tree, branch: TextTree) -> None:
-    for item in branch.below:
-        _grow(tree.add(styled(item.text, item.style)), item)
 
 
 def print_records(

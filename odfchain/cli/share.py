@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -508,10 +509,10 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
 
     if from_stdin:
         # a line break and one character more: a token that is too long is refused, not cut
-        return _known(url, screen.read_line(SHARING.token_bytes + 2).strip())
+        return _known(url, _read_line(SHARING.token_bytes + 2).strip())
     if password_stdin:
         # no `strip`: blanks may be part of a password
-        password = screen.read_line(_PASSWORD_CHARACTERS).removesuffix("\n").removesuffix("\r")
+        password = _read_line(_PASSWORD_CHARACTERS).removesuffix("\n").removesuffix("\r")
         return password_login(url, user or "", password)
     if not screen.is_interactive():
         what, option = ("token", "--token-stdin") if user is None else ("password", "--password-stdin")
@@ -524,6 +525,14 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
     if user is not None:
         return password_login(url, user, screen.ask_secret(f"Password of {user}"))
     return _known(url, screen.ask_secret(f"Token for {url}").strip())
+
+
+def _read_line(most: int) -> str:
+    # the first line that is piped in, or as many characters of it; empty where that is no text
+    try:
+        return sys.stdin.readline(most) if sys.stdin is not None else ""
+    except UnicodeDecodeError:
+        return ""
 
 
 def _known(url: PeerUrl, token: str) -> str:

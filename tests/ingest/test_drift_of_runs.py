@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api.settings import configuration
+from odfchain.api.settings import Configuration
 from odfchain.api.workspace import Workspace
 from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.errors import GuardError
@@ -23,7 +23,7 @@ MANY = "city,population\n" + "".join(f"B{n},{n + 1000}\n" for n in range(30))
 @pytest.fixture
 def guarded(workspace: Workspace) -> Workspace:
     (workspace.path.parent / "drift.yaml").write_text(POLICY)
-    settings = configuration(workspace)
+    settings = Configuration(workspace.path)
     settings.set("snapshots.guard", ["drift.yaml"])
     settings.set("snapshots.profile", ["commit"])
     return workspace

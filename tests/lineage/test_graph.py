@@ -14,7 +14,7 @@ import pytest
 from odfchain.api.workspace import Workspace
 from odfchain.audit.drawings import layout_of, quoted, to_dot, to_html
 from odfchain.audit.lineage import Edge, Graph, InputUse, Node, NodeState
-from odfchain.cli.screen import print_trees
+from odfchain.cli.describe import print_trees
 from odfchain.limits import LINEAGE
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind

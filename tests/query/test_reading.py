@@ -103,7 +103,7 @@ def test_slices_of_other_widths_are_cast(workspace: odf.Workspace) -> None:
     """What older tools wrote: signed offsets and operations, microseconds."""
     import pyarrow.parquet as pq
 
-    from odfchain.api.scan import arrow_dataset
+    from odfchain.api.view import arrow_dataset
 
     whole = workspace["cities"].scan().to_arrow()
     path = workspace.path.parent / "old.parquet"

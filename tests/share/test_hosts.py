@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from odfchain.api.settings import configuration
+from odfchain.api.settings import Configuration
 from odfchain.api.workspace import Workspace
 from odfchain.errors import UsageError
 from odfchain.transfer.server import RepositoryServer, admitted_hosts, is_admitted
@@ -33,7 +33,7 @@ PATHS = ["/", "/datasets.json", "/info", "/cities/refs/head", "/accounts/me", "/
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> WorkspaceFiles:
-    configuration(Workspace.init(tmp_path)).set("share.hosts", ["named.example"])
+    Configuration(Workspace.init(tmp_path).path).set("share.hosts", ["named.example"])
     files = WorkspaceFiles.find(tmp_path)
     make_dataset(files, "cities", 100)
     return files

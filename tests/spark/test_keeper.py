@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from odfchain.api.executing import let_session_stay
 from odfchain.api.workspace import Workspace
 from odfchain.spark import session_client
 from odfchain.spark.gateway import Gateway
@@ -433,7 +432,7 @@ def test_where_no_session_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     idle = workspace._engines._idle_seconds
     monkeypatch.delenv("CI")
     assert idle() == 0, "only where the command line lets it"
-    let_session_stay(workspace)
+    workspace._engines.may_stay = True
     assert idle() == 600
     monkeypatch.setenv("CI", "1")
     assert idle() == 0

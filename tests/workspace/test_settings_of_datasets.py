@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api.settings import configuration
+from odfchain.api.settings import Configuration, DatasetConfiguration
 from odfchain.api.workspace import Workspace
 from odfchain.errors import ManifestError, OdfchainError, UsageError
 from odfchain.workspace.config import ProfileWhen, snapshots_of
@@ -20,7 +20,7 @@ def test_a_dataset_has_its_own_until_they_are_unset(tmp_path: Path) -> None:
     files = keyed(workspace)
     for name in ("all.yaml", "own.yaml"):
         (tmp_path / name).write_text(POLICY)
-    shared, own = configuration(workspace), configuration(workspace, "d")
+    shared, own = Configuration(workspace.path), DatasetConfiguration.of(workspace["d"])
     shared.set("snapshots.guard", ["all.yaml"])
     assert own.get("snapshots.guard") is None
     assert own.set("snapshots.guard", ["own.yaml"]) == "snapshots.guard"
@@ -31,7 +31,7 @@ def test_a_dataset_has_its_own_until_they_are_unset(tmp_path: Path) -> None:
     found = snapshots_of(files, workspace._files.config.snapshots)
     assert (found.guard, found.profile) == ("own.yaml", ProfileWhen.COMMIT)
     workspace.rename("d", "e")
-    assert configuration(workspace, "e").get("snapshots.guard") == "own.yaml"
+    assert DatasetConfiguration.of(workspace["e"]).get("snapshots.guard") == "own.yaml"
     own.set("snapshots.guard", [""])
     assert snapshots_of(files, workspace._files.config.snapshots).guard == ""
     for name in ("snapshots.guard", "snapshots.profile"):
@@ -56,7 +56,9 @@ def test_what_cannot_be_meant_is_refused(
     workspace = Workspace.init(tmp_path)
     keyed(workspace)
     (tmp_path / "other.yaml").write_text("kind: Other\n")
-    settings = configuration(workspace, dataset)
+    settings = (
+        Configuration(workspace.path) if dataset is None else DatasetConfiguration.of(workspace[dataset])
+    )
     before = list(settings.all())
     with pytest.raises(error, match=message):
         settings.set(name, [value])
@@ -67,4 +69,4 @@ def test_other_settings_are_of_the_workspace(tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path)
     keyed(workspace)
     with pytest.raises(UsageError, match=r"share\.parallel is of the whole workspace"):
-        configuration(workspace, "d").set("share.parallel", ["3"])
+        DatasetConfiguration.of(workspace["d"]).set("share.parallel", ["3"])
