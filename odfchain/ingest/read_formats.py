@@ -621,13 +621,13 @@ def _preprocessed(
 ) -> InputFrame:
     from pyspark.sql import Observation
 
-    from odfchain.spark.query import run_queries, run_queries_over_connect
+    from odfchain.spark.query import Queries
 
     counted = FinerTimes(Observation(), source.finer)
     observed = source.frame.observe(counted.observation, *counted.sums) if counted.numbers else source.frame
     given = observed.select(*[col(name) for name in source.schema.names])
-    run = run_queries_over_connect if is_remote(session) else run_queries
-    result = run(session, transform, {INPUT_TABLE: given}, note=progress.note)
+    queries, inputs = Queries(session, transform, progress.note), {INPUT_TABLE: given}
+    result = queries.run_over_connect(inputs) if is_remote(session) else queries.run(inputs)
     schema = result_schema(result.schema, source.schema)
     numbered = result.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(n) for n in schema.names])
     return InputFrame(numbered, schema, source.file, counted=counted)

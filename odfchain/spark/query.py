@@ -3,7 +3,7 @@
 The steps run in a Spark session made for them: its only tables are the inputs and the results of earlier
 steps, so nothing is registered where others could see it, runs at the same time may use the same names, and
 settings or functions of the caller's session are out of reach. Every step has passed the gate
-(`query_gate`) before the first one is given data. For Spark Connect see `odfchain.spark.query`.
+(`query_gate`) before the first one is given data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -66,84 +66,213 @@ class CheckedStep:
     """Over empty tables."""
 
 
-def run_queries(
-    session: SparkSession,
-    transform: TransformSql,
-    inputs: Mapping[str, DataFrame],
-    *,
-    note: Callable[[str], None],
-) -> DataFrame:
-    """The result of the last step; nothing is computed before every step has passed the gate.
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """The SQL steps of a transform; all pass the gate in a session before the first one is given data."""
 
-    The frame is lazy: a value that cannot be computed shows when it is written (`failed_query` explains it).
-    `note` is called when the SQL of another engine was translated.
-    """
-    steps = _steps(transform, inputs)
-    _classic(session)
-    _note_translation(transform, note)
-    schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
-    plans = in_time(lambda: _checked(session, transform.engine, steps, schemas))
-    with private_session(session) as private, translate_spark_errors("the query"):
-        dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
-        for name, frame in inputs.items():
-            dataset.ofRows(private, frame._jdf.logicalPlan()).createOrReplaceTempView(quoted(name))  # noqa: SLF001
-        result = _last(private, dataset, plans)
-        guard = DateGuard(jvm_of(session), walker_of(session), inputs)
-        plan = guard.plan(result.queryExecution().analyzed())
-        from pyspark.sql import DataFrame as Frame
+    session: SparkSession
+    transform: TransformSql
+    note: Callable[[str], None] = lambda _: None
+    """Called when the SQL of another engine was translated."""
 
-        return Frame(dataset.ofRows(_java(session), plan), session)
+    def run(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
+        """The result of the last step; nothing is computed before every step has passed the gate.
 
+        The frame is lazy: a value that cannot be computed shows when it is written (`failed_query` explains
+        it).
+        """
+        session = self.session
+        steps = self._steps(inputs)
+        self._check_classic()
+        self._note_translation()
+        schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
+        plans = in_time(lambda: self._checked(steps, schemas))
+        with private_session(session) as private, translate_spark_errors("the query"):
+            dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
+            for name, frame in inputs.items():
+                plan = frame._jdf.logicalPlan()  # noqa: SLF001
+                dataset.ofRows(private, plan).createOrReplaceTempView(quoted(name))
+            result = _last(private, dataset, plans)
+            guard = DateGuard(jvm_of(session), walker_of(session), inputs)
+            plan = guard.plan(result.queryExecution().analyzed())
+            from pyspark.sql import DataFrame as Frame
 
-def resolved_query(
-    session: SparkSession,
-    transform: TransformSql,
-    inputs: Mapping[str, StructType],
-    *,
-    views: Mapping[str, str],
-    note: Callable[[str], None],
-) -> Any:
-    """The analyzed plan (of the JVM) of the last step over empty tables of these schemas, steps as views.
+            return Frame(dataset.ofRows(_java(session), plan), session)
 
-    `views` are tables that are made of an input by SQL of odfchain's own, by the name of the input; queries
-    see them instead of it.
-    """
-    steps = _steps(transform, inputs)
-    _classic(session)
-    _note_translation(transform, note)
-    with private_session(session) as private, translate_spark_errors("the query"):
-        dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
-        seen = {}
-        for name, struct in inputs.items():
-            schema = jvm_of(session).org.apache.spark.sql.types.DataType.fromJson(struct.json())
-            empty = private.createDataFrame(jvm_of(session).java.util.ArrayList(), schema)
-            empty.createOrReplaceTempView(quoted(name))
-            if name in views:
-                made = private.sql(views[name])
-                # a view of the same name would be read as its own source
-                dataset.ofRows(private, made.queryExecution().analyzed()).createOrReplaceTempView(
-                    quoted(name)
+    def resolved(self, inputs: Mapping[str, StructType], *, views: Mapping[str, str]) -> Any:
+        """The analyzed plan (of the JVM) of the last step over empty tables of schemas, steps as views.
+
+        `views` are tables that are made of an input by SQL of odfchain's own, by the name of the input;
+        queries see them instead of it.
+        """
+        session = self.session
+        steps = self._steps(inputs)
+        self._check_classic()
+        self._note_translation()
+        with private_session(session) as private, translate_spark_errors("the query"):
+            dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
+            seen = {}
+            for name, struct in inputs.items():
+                schema = jvm_of(session).org.apache.spark.sql.types.DataType.fromJson(struct.json())
+                empty = private.createDataFrame(jvm_of(session).java.util.ArrayList(), schema)
+                empty.createOrReplaceTempView(quoted(name))
+                if name in views:
+                    made = private.sql(views[name])
+                    # a view of the same name would be read as its own source
+                    view = dataset.ofRows(private, made.queryExecution().analyzed())
+                    view.createOrReplaceTempView(quoted(name))
+                    schema = made.schema()
+                seen[name] = schema
+            plans = in_time(lambda: self._checked(steps, seen, replayed=True))
+            return _last(private, dataset, plans).queryExecution().analyzed()
+
+    def judged(self, inputs: Mapping[str, StructType]) -> list[CheckedStep]:
+        """The steps over tables of these schemas, all through the gate of `run`."""
+        steps = self._steps(inputs)
+        self._note_translation()
+        with translate_spark_errors("the query"):
+            kinds = jvm_of(self.session).org.apache.spark.sql.types.DataType
+            schemas = {name: kinds.fromJson(struct.json()) for name, struct in inputs.items()}
+        return in_time(lambda: self._checked(steps, schemas))
+
+    def check(self, tables: Collection[str]) -> None:
+        """Every step is a query over `tables` and earlier steps and calls only what is allowed.
+
+        For the time a source is added: columns and types are not known yet and are checked by the first run.
+        """
+        session = self.session
+        steps = self._steps(tables)
+        self._check_classic()
+        _dialect_name(self.transform.engine)
+        known = dict.fromkeys(tables, TableSize())
+
+        def check() -> None:
+            with private_session(session) as private:
+                gate = Gate(session, private)
+                for label, step in steps:
+                    _, size = gate.read(self._translated(label, step, None), known)
+                    if step.alias is not None:
+                        known[step.alias] = size
+
+        in_time(check)
+
+    def run_over_connect(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
+        """The result of the last step, as `run` gives it, in a session of Spark Connect.
+
+        Raises:
+            EngineError: the JVM that judges does not start, or is of another version than the server.
+        """
+        session = self.session
+        judge = judge_of(session)
+        _check_version(session, judge)
+        with _asking_server("the schema of the input"):
+            structs = {name: frame.schema for name, frame in inputs.items()}
+        steps = replace(self, session=judge).judged(structs)
+        texts = in_time(lambda: guarded_steps(judge, steps, structs))
+        for name, struct in structs.items():
+            session.createDataFrame([], struct).createOrReplaceTempView(quoted(name))
+        for checked, (text, expected) in zip(steps, texts, strict=True):
+            label = checked.step.label
+            with translate_spark_errors(label):
+                frame: Any = session.sql(text)
+                seen = _plan_in(frame._explain_string(extended=True))  # noqa: SLF001 - the public method prints it
+                if seen != expected:
+                    raise EngineError(
+                        f"{label}: the server of Spark Connect resolves it otherwise than Spark does by "
+                        "itself",
+                        hint="compare its settings and extensions (spark.sql.*) with those of Spark as it "
+                        "comes",
+                    )
+                if checked.step.alias is not None:
+                    empty = session.createDataFrame([], frame.schema)
+                    empty.createOrReplaceTempView(quoted(checked.step.alias))
+        for name, given in inputs.items():
+            given.createOrReplaceTempView(quoted(name))
+        for checked, (text, _) in zip(steps, texts, strict=True):
+            with translate_spark_errors(checked.step.label):
+                frame = session.sql(text)
+                if checked.step.alias is not None:
+                    frame.createOrReplaceTempView(quoted(checked.step.alias))
+        last: DataFrame = frame
+        return last
+
+    def _note_translation(self) -> None:
+        engine, version = self.transform.engine, self.transform.version
+        if _dialect_name(engine) != _NATIVE:
+            self.note(
+                f"the {engine}{f' {version}' if version else ''} query is translated and runs on Spark SQL"
+            )
+
+    def _check_classic(self) -> None:
+        if is_remote(self.session):
+            raise QueryError("this query is given to a session of Spark Connect, which shows no plans")
+
+    def _translated(self, label: str, step: SqlQueryStep, schemas: Schemas | None) -> QueryStep:
+        engine = self.transform.engine
+        if _dialect_name(engine) == _NATIVE:
+            return QueryStep(label, step.query, step.alias)
+        return QueryStep(label, _to_spark(engine, step.query, schemas, label), step.alias, translated=True)
+
+    def _checked(
+        self, steps: list[tuple[str, SqlQueryStep]], schemas: Mapping[str, Any], *, replayed: bool = False
+    ) -> list[CheckedStep]:
+        # nothing is computed: the tables are empty and have the schemas alone
+        with private_session(self.session) as private:
+            gate = Gate(self.session, private, replayed=replayed)
+            known: Schemas = {}
+            sizes: dict[str, TableSize] = {}
+            plans = []
+
+            def declare(name: str, schema: Any, nodes: int = 1) -> None:
+                declare_empty(self.session, private, name, schema)
+                columns = {f.name(): f.dataType().sql() for f in schema.fields()}
+                known[name] = columns
+                # a struct is written with a colon for each of its fields
+                sizes[name] = TableSize.of({n: max(1, kind.count(":")) for n, kind in columns.items()}, nodes)
+
+            with translate_spark_errors("the query"):
+                for name, schema in schemas.items():
+                    declare(name, schema)
+            for label, text in steps:
+                step = self._translated(label, text, known)
+                plan, size = gate.read(step, sizes)
+                result = gate.resolve(step, plan, known)
+                if step.alias is not None:
+                    with translate_spark_errors(label):
+                        declare(step.alias, result.schema(), size.nodes)
+                plans.append(CheckedStep(step, plan, result))
+            return plans
+
+    def _steps(self, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:
+        transform = self.transform
+        if transform.temporal_tables:
+            raise QueryError("temporalTables need Flink itself", hint="join on the time range instead")
+        if transform.query is not None and transform.queries is not None:
+            raise QueryError("the transform has both `query` and `queries`", hint="give one of them")
+        queries = transform.queries or ()
+        if transform.query is not None:
+            queries = (SqlQueryStep(query=transform.query),)
+        if not queries:
+            raise QueryError("the transform has no query", hint="give `query` or `queries`")
+        if len(queries) > MAX_STEPS:
+            raise QueryError(f"the transform has {len(queries):,} steps, more than {MAX_STEPS}")
+        taken, steps = set(tables), []
+        labels = [label for label, _ in step_labels(transform)]
+        for number, (label, step) in enumerate(zip(labels, queries, strict=True), start=1):
+            last = number == len(queries)
+            if last and step.alias is not None:
+                raise QueryError(f"{label}: the last step is the result and has no alias")
+            if not last and not step.alias:
+                raise QueryError(f"{label}: has no alias", hint="only the last step goes without one")
+            if step.alias in taken:
+                raise QueryError(
+                    f"{label}: there is already a table of this name", hint="choose another alias"
                 )
-                schema = made.schema()
-            seen[name] = schema
-        plans = in_time(lambda: _checked(session, transform.engine, steps, seen, replayed=True))
-        return _last(private, dataset, plans).queryExecution().analyzed()
-
-
-def judged_steps(
-    judge: SparkSession,
-    transform: TransformSql,
-    inputs: Mapping[str, StructType],
-    *,
-    note: Callable[[str], None],
-) -> list[CheckedStep]:
-    """The steps of a transform over tables of these schemas, all through the gate of `run_queries`."""
-    steps = _steps(transform, inputs)
-    _note_translation(transform, note)
-    with translate_spark_errors("the query"):
-        kinds = jvm_of(judge).org.apache.spark.sql.types.DataType
-        schemas = {name: kinds.fromJson(struct.json()) for name, struct in inputs.items()}
-    return in_time(lambda: _checked(judge, transform.engine, steps, schemas))
+            if step.alias is not None:
+                taken.add(step.alias)
+            _bounded(label, step.query)
+            steps.append((label, step))
+        return steps
 
 
 def _last(private: Any, dataset: Any, plans: list[CheckedStep]) -> Any:
@@ -154,27 +283,6 @@ def _last(private: Any, dataset: Any, plans: list[CheckedStep]) -> Any:
         if checked.step.alias is not None:
             result.createOrReplaceTempView(quoted(checked.step.alias))
     return result
-
-
-def check_queries(session: SparkSession, transform: TransformSql, tables: Collection[str]) -> None:
-    """Every step is a query over `tables` and earlier steps and calls only what is allowed.
-
-    For the time a source is added: columns and types are not known yet and are checked by the first run.
-    """
-    steps = _steps(transform, tables)
-    _classic(session)
-    _dialect_name(transform.engine)
-    known = dict.fromkeys(tables, TableSize())
-
-    def check() -> None:
-        with private_session(session) as private:
-            gate = Gate(session, private)
-            for label, step in steps:
-                _, size = gate.read(_translated(transform.engine, label, step, None), known)
-                if step.alias is not None:
-                    known[step.alias] = size
-
-    in_time(check)
 
 
 def in_time(work: Callable[[], T]) -> T:
@@ -190,87 +298,10 @@ def in_time(work: Callable[[], T]) -> T:
     return result.result()
 
 
-def _note_translation(transform: TransformSql, note: Callable[[str], None]) -> None:
-    if _dialect_name(transform.engine) != _NATIVE:
-        version = f" {transform.version}" if transform.version else ""
-        note(f"the {transform.engine}{version} query is translated and runs on Spark SQL")
-
-
-def _checked(
-    session: SparkSession,
-    engine: str,
-    steps: list[tuple[str, SqlQueryStep]],
-    schemas: Mapping[str, Any],
-    *,
-    replayed: bool = False,
-) -> list[CheckedStep]:
-    # nothing is computed: the tables are empty and have the schemas alone
-    with private_session(session) as private:
-        gate = Gate(session, private, replayed=replayed)
-        known: Schemas = {}
-        sizes: dict[str, TableSize] = {}
-        plans = []
-
-        def declare(name: str, schema: Any, nodes: int = 1) -> None:
-            declare_empty(session, private, name, schema)
-            columns = {f.name(): f.dataType().sql() for f in schema.fields()}
-            known[name] = columns
-            # a struct is written with a colon for each of its fields
-            sizes[name] = TableSize.of({n: max(1, kind.count(":")) for n, kind in columns.items()}, nodes)
-
-        with translate_spark_errors("the query"):
-            for name, schema in schemas.items():
-                declare(name, schema)
-        for label, text in steps:
-            step = _translated(engine, label, text, known)
-            plan, size = gate.read(step, sizes)
-            result = gate.resolve(step, plan, known)
-            if step.alias is not None:
-                with translate_spark_errors(label):
-                    declare(step.alias, result.schema(), size.nodes)
-            plans.append(CheckedStep(step, plan, result))
-        return plans
-
-
 def declare_empty(session: SparkSession, private: Any, name: str, schema: Any) -> None:
     """From now on there is a table without rows of this schema (of the JVM) in a private session."""
     rows = jvm_of(session).java.util.ArrayList()
     private.createDataFrame(rows, schema).createOrReplaceTempView(quoted(name))
-
-
-def _translated(engine: str, label: str, step: SqlQueryStep, schemas: Schemas | None) -> QueryStep:
-    if _dialect_name(engine) == _NATIVE:
-        return QueryStep(label, step.query, step.alias)
-    return QueryStep(label, _to_spark(engine, step.query, schemas, label), step.alias, translated=True)
-
-
-def _steps(transform: TransformSql, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:
-    if transform.temporal_tables:
-        raise QueryError("temporalTables need Flink itself", hint="join on the time range instead")
-    if transform.query is not None and transform.queries is not None:
-        raise QueryError("the transform has both `query` and `queries`", hint="give one of them")
-    queries = transform.queries or ()
-    if transform.query is not None:
-        queries = (SqlQueryStep(query=transform.query),)
-    if not queries:
-        raise QueryError("the transform has no query", hint="give `query` or `queries`")
-    if len(queries) > MAX_STEPS:
-        raise QueryError(f"the transform has {len(queries):,} steps, more than {MAX_STEPS}")
-    taken, steps = set(tables), []
-    labels = [label for label, _ in step_labels(transform)]
-    for number, (label, step) in enumerate(zip(labels, queries, strict=True), start=1):
-        last = number == len(queries)
-        if last and step.alias is not None:
-            raise QueryError(f"{label}: the last step is the result and has no alias")
-        if not last and not step.alias:
-            raise QueryError(f"{label}: has no alias", hint="only the last step goes without one")
-        if step.alias in taken:
-            raise QueryError(f"{label}: there is already a table of this name", hint="choose another alias")
-        if step.alias is not None:
-            taken.add(step.alias)
-        _bounded(label, step.query)
-        steps.append((label, step))
-    return steps
 
 
 def _bounded(label: str, sql: str) -> None:
@@ -286,11 +317,6 @@ def _bounded(label: str, sql: str) -> None:
             brackets = max(0, brackets + (1 if found in "([" else -1))
         if max(brackets, types) > QUERY.brackets:
             raise QueryError(f"{label}: has more than {QUERY.brackets} brackets within brackets")
-
-
-def _classic(session: SparkSession) -> None:
-    if is_remote(session):
-        raise QueryError("this query is given to a session of Spark Connect, which shows no plans")
 
 
 def _java(session: SparkSession) -> Any:
@@ -536,50 +562,6 @@ def session_for_queries(session: SparkSession) -> Iterator[SparkSession]:
     finally:
         with contextlib.suppress(Exception):  # the server forgets it after a while
             made.stop()
-
-
-def run_queries_over_connect(
-    session: SparkSession,
-    transform: TransformSql,
-    inputs: Mapping[str, DataFrame],
-    *,
-    note: Callable[[str], None],
-) -> DataFrame:
-    """Run queries in a session of Spark Connect, as `run_queries` does.
-
-    Raises:
-        EngineError: the JVM that judges does not start, or is of another version than the server.
-    """
-    judge = judge_of(session)
-    _check_version(session, judge)
-    with _asking_server("the schema of the input"):
-        structs = {name: frame.schema for name, frame in inputs.items()}
-    steps = judged_steps(judge, transform, structs, note=note)
-    texts = in_time(lambda: guarded_steps(judge, steps, structs))
-    for name, struct in structs.items():
-        session.createDataFrame([], struct).createOrReplaceTempView(quoted(name))
-    for checked, (text, expected) in zip(steps, texts, strict=True):
-        label = checked.step.label
-        with translate_spark_errors(label):
-            frame: Any = session.sql(text)
-            seen = _plan_in(frame._explain_string(extended=True))  # noqa: SLF001 - the public method prints it
-            if seen != expected:
-                raise EngineError(
-                    f"{label}: the server of Spark Connect resolves it otherwise than Spark does by itself",
-                    hint="compare its settings and extensions (spark.sql.*) with those of Spark as it comes",
-                )
-            if checked.step.alias is not None:
-                empty = session.createDataFrame([], frame.schema)
-                empty.createOrReplaceTempView(quoted(checked.step.alias))
-    for name, given in inputs.items():
-        given.createOrReplaceTempView(quoted(name))
-    for checked, (text, _) in zip(steps, texts, strict=True):
-        with translate_spark_errors(checked.step.label):
-            frame = session.sql(text)
-            if checked.step.alias is not None:
-                frame.createOrReplaceTempView(quoted(checked.step.alias))
-    last: DataFrame = frame
-    return last
 
 
 def _check_version(session: SparkSession, judge: SparkSession) -> None:

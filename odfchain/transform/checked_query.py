@@ -16,7 +16,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.sources import TemporalTable, Transform
 from odfchain.odf.transform_options import FORMER_NAME, is_own
-from odfchain.spark.query import resolved_query
+from odfchain.spark.query import Queries
 from odfchain.spark.types import quoted
 from odfchain.transform import archive
 from odfchain.transform import operators as ops
@@ -78,7 +78,7 @@ class Query:
         views = {table.name: _versions(table, inputs) for table in transform.temporal_tables or ()}
         structs = {i.given.query_alias: i.struct() for i in inputs}
         plain = dataclasses.replace(transform, temporal_tables=None)
-        plan = resolved_query(session, plain, structs, views=views, note=note)
+        plan = Queries(session, plain, note).resolved(structs, views=views)
         catalyst = ops.Catalyst(session)
         node = catalyst.read(plan, structs)
         vocabularies = {i.given.query_alias: i.given.vocab for i in inputs}

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 import shutil
 import threading
 import time
@@ -42,7 +41,7 @@ from odfchain.spark.executor_files import copy_put, files_of, session_like
 from odfchain.spark.input_frames import spark_path
 from odfchain.spark.jobs import Cancellation, Steps, explain, run_job, watched
 from odfchain.spark.plans import FEW_ROWS, INTERPRETED, ONE_TASK, is_remote
-from odfchain.spark.query import check_queries, run_queries
+from odfchain.spark.query import Queries
 from odfchain.spark.session import SQL_SETTINGS, judge_of
 from odfchain.spark.stage import write_frame
 from odfchain.spark.types import result_schema
@@ -216,10 +215,10 @@ class SparkTransformEngine:
         plain = dataclasses.replace(transform, temporal_tables=None)
         with _explained(transform):
             if is_remote(base):
-                check_queries(judge_of(base), plain, tables)
+                Queries(judge_of(base), plain).check(tables)
                 return
             session = self.session()
-            run_job(session, lambda: check_queries(session, plain, tables))
+            run_job(session, lambda: Queries(session, plain).check(tables))
 
     def _query(
         self,
@@ -375,7 +374,7 @@ def _result(
         )
         retracting = RetractingFlow(
             flow, counted, idle=all(r.empty for r in rows),
-            asked_again=functools.partial(run_queries, session, transform, note=lambda _: None)
+            asked_again=Queries(session, transform).run
             if query.has_subqueries else None,
         )  # fmt: skip
         return retracting.change(query.root), step.now
@@ -780,7 +779,7 @@ def _raw_query(session: SparkSession, request: RawQueryRequest, folder: Path, pr
             check_parquet(Path(given))
         inputs[INPUT_TABLE] = session.read.parquet(*paths)
     progress.phase("Computing")
-    result = run_queries(session, request.transform, inputs, note=progress.note)
+    result = Queries(session, request.transform, progress.note).run(inputs)
     result.coalesce(1).write.parquet(str(folder / "result"))
     (path,) = (folder / "result").glob("part-*.parquet")
     count: int = pq.read_metadata(path).num_rows

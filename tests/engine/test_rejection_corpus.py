@@ -11,7 +11,7 @@ import pytest
 from odfchain.errors import QueryError
 from odfchain.odf.sources import SqlQueryStep, TransformSql
 from odfchain.spark import query_rules as functions
-from odfchain.spark.query import check_queries, resolved_query, run_queries
+from odfchain.spark.query import Queries
 from tests.kit.query_corpus import SCHEMA, TABLES, own, queries, shared
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def refusal(session: SparkSession, frame: DataFrame, sql: str) -> str | None:
     """What is wrong with the way in which a query is refused; None when all is well."""
     transform = TransformSql(engine="spark", query=sql)
     try:
-        run_queries(session, transform, dict.fromkeys(TABLES, frame), note=lambda _: None)
+        Queries(session, transform).run(dict.fromkeys(TABLES, frame))
     except QueryError as error:
         said = str(error)
         clear = "\n" not in said and "\tat " not in said and "Exception" not in said and len(said) < 500
@@ -65,7 +65,7 @@ def recomputed(session: SparkSession, frame: DataFrame, sql: str) -> str | None:
     """As `refusal`, for the query of a derivative, which others compute again."""
     transform = TransformSql(engine="spark", query=sql)
     try:
-        resolved_query(session, transform, dict.fromkeys(TABLES, frame.schema), views={}, note=lambda _: None)
+        Queries(session, transform).resolved(dict.fromkeys(TABLES, frame.schema), views={})
     except QueryError as error:
         said = str(error)
         clear = "\n" not in said and "Exception" not in said and len(said) < 500 and error.hint
@@ -107,7 +107,7 @@ def test_what_is_refused_for_its_size_is_refused_at_once(session: SparkSession, 
     passed = []
     for sql in large:
         try:
-            check_queries(session, TransformSql(engine="spark", query=sql), TABLES)
+            Queries(session, TransformSql(engine="spark", query=sql)).check(TABLES)
         except QueryError:
             continue
         passed.append(sql)
@@ -121,7 +121,7 @@ def test_steps_that_double_are_counted_together(session: SparkSession, frame: Da
         steps.append(SqlQueryStep(alias=f"s{n}", query=query))
     transform = TransformSql(engine="spark", queries=(*steps, SqlQueryStep(query="SELECT a FROM s13")))
     with pytest.raises(QueryError, match=r"query step \d+ .*grows to .* nodes as a plan"):
-        run_queries(session, transform, dict.fromkeys(TABLES, frame), note=lambda _: None)
+        Queries(session, transform).run(dict.fromkeys(TABLES, frame))
 
 
 @pytest.mark.soak
@@ -131,7 +131,7 @@ def test_most_of_it_is_refused_when_the_transform_is_declared(session: SparkSess
     passed = []
     for category, sql in own(tmp_path / "canary"):
         try:
-            check_queries(session, TransformSql(engine="spark", query=sql), TABLES)
+            Queries(session, TransformSql(engine="spark", query=sql)).check(TABLES)
         except QueryError:
             continue
         passed.append((category, sql))
@@ -152,7 +152,7 @@ def test_every_function_of_spark_that_is_on_no_list_is_refused_by_name(session: 
         for name in sorted(names - functions.ALL_NAMES):
             seen += 1
             try:
-                check_queries(session, TransformSql(engine="spark", query=template.format(name)), TABLES)
+                Queries(session, TransformSql(engine="spark", query=template.format(name))).check(TABLES)
             except QueryError as error:
                 if f"`{name}" not in str(error) or (
                     "is not on the list" not in str(error) and name not in functions.UNLISTED

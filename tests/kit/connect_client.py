@@ -11,7 +11,7 @@ from pathlib import Path
 
 from odfchain.errors import OdfchainError
 from odfchain.odf.sources import TransformSql
-from odfchain.spark.query import run_queries_over_connect, session_for_queries
+from odfchain.spark.query import Queries, session_for_queries
 from odfchain.spark.session import PlanEngine, SparkEngine, give_judge
 from tests.kit import query_corpus
 
@@ -32,7 +32,7 @@ def outcomes(remote: str, folder: Path, corpus: str) -> list[tuple[str, str, str
             for sql in asked:
                 transform = TransformSql(engine="spark", query=sql)
                 try:
-                    run_queries_over_connect(session, transform, inputs, note=lambda _: None).count()
+                    Queries(session, transform).run_over_connect(inputs).count()
                 except OdfchainError as error:
                     found.append((sql, type(error).__name__, str(error)))
                 else:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from odfchain.errors import QueryError
 from odfchain.odf.sources import TransformSql
-from odfchain.spark.query import check_queries, run_queries
+from odfchain.spark.query import Queries
 from odfchain.spark.session import SparkEngine
 from tests.kit.query_corpus import SCHEMA, TABLES, own, shared
 
@@ -36,7 +36,7 @@ def main(request: Path, run_folder: Path, canary: Path) -> None:
 
     def run(sql: str) -> None:
         transform = TransformSql(engine="spark", query=sql)
-        assert run_queries(session, transform, inputs, note=print).collect() == []
+        assert Queries(session, transform, print).run(inputs).collect() == []
 
     # watched, a query takes three times as long: a third of our own, of every category some
     queries = shared() + [sql for _, sql in own(canary)][::3]
@@ -46,7 +46,7 @@ def main(request: Path, run_folder: Path, canary: Path) -> None:
     for sql in shared():
         transform = TransformSql(engine="spark", query=sql)
         with contextlib.suppress(QueryError):  # names of columns are checked by the run
-            check_queries(session, transform, TABLES)
+            Queries(session, transform).check(TABLES)
     for sql in queries:
         try:
             run(sql)

@@ -13,7 +13,7 @@ from odfchain.errors import QueryError
 from odfchain.limits import QueryLimits
 from odfchain.odf.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.spark import query
-from odfchain.spark.query import MAX_STEPS, check_queries, guarded_steps, judged_steps, run_queries
+from odfchain.spark.query import MAX_STEPS, Queries, guarded_steps
 from odfchain.spark.query_refusals import failed_query
 from odfchain.text import excerpt
 
@@ -42,7 +42,7 @@ def steps(*queries: str | tuple[str, str], engine: str = "spark") -> TransformSq
 
 
 def rows(session: SparkSession, transform: TransformSql, **inputs: DataFrame) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in run_queries(session, transform, inputs, note=pytest.fail).collect()]
+    return [tuple(row) for row in Queries(session, transform, pytest.fail).run(inputs).collect()]
 
 
 def test_steps_see_the_input_and_earlier_steps(session: SparkSession, cities: DataFrame) -> None:
@@ -62,12 +62,9 @@ def test_a_single_query_may_stand_alone(session: SparkSession, cities: DataFrame
 def test_names_keep_their_case(session: SparkSession) -> None:
     """The shared case: columns that differ only in case are different columns."""
     frame = session.createDataFrame([(1, 2, 3, 4)], "lower int, `MIXed` int, `mixED` int, `UPPER` int")
-    result = run_queries(
-        session,
-        steps("SELECT lower, MIXed, mixED, mixED AS mixed, UPPER FROM input"),
-        {"input": frame},
-        note=pytest.fail,
-    )
+    result = Queries(
+        session, steps("SELECT lower, MIXed, mixED, mixED AS mixed, UPPER FROM input"), pytest.fail
+    ).run({"input": frame})
     assert result.columns == ["lower", "MIXed", "mixED", "mixed", "UPPER"]
     assert [tuple(r) for r in result.collect()] == [(1, 2, 3, 3, 4)]
 
@@ -76,19 +73,16 @@ def test_names_keep_their_case(session: SparkSession) -> None:
 def test_tables_of_any_name(session: SparkSession, cities: DataFrame, name: str) -> None:
     quoted = "`" + name.replace("`", "``") + "`"
     transform = steps(f"SELECT count(*) FROM {quoted}")
-    assert [
-        tuple(r) for r in run_queries(session, transform, {name: cities}, note=pytest.fail).collect()
-    ] == [(3,)]
+    assert [tuple(r) for r in Queries(session, transform, pytest.fail).run({name: cities}).collect()] == [
+        (3,)
+    ]
 
 
 def test_nothing_stays_behind(session: SparkSession, cities: DataFrame) -> None:
     active = session._jvm.org.apache.spark.sql.SparkSession.getActiveSession().get()
     before = [table.name for table in session.catalog.listTables()]
-    result = run_queries(
-        session,
-        steps(("one", "SELECT * FROM input"), "SELECT * FROM one"),
-        {"input": cities},
-        note=pytest.fail,
+    result = Queries(session, steps(("one", "SELECT * FROM input"), "SELECT * FROM one"), pytest.fail).run(
+        {"input": cities}
     )
     assert [table.name for table in session.catalog.listTables()] == before
     assert session._jvm.org.apache.spark.sql.SparkSession.getActiveSession().get().equals(active)
@@ -101,7 +95,7 @@ def test_runs_at_the_same_time_do_not_meet(session: SparkSession) -> None:
 
     def total(n: int) -> int:
         frame = session.createDataFrame([(n,), (n,)], "n bigint")
-        found: int = run_queries(session, transform, {"input": frame}, note=pytest.fail).collect()[0][0]
+        found: int = Queries(session, transform, pytest.fail).run({"input": frame}).collect()[0][0]
         return found
 
     with ThreadPoolExecutor(2) as pool:
@@ -129,7 +123,7 @@ def test_sql_is_ansi_and_times_are_utc(session: SparkSession, cities: DataFrame)
         "SELECT cast(city AS int) AS v FROM input",
         "SELECT population / (population - 2000) AS v FROM input",
     ):
-        lazy = run_queries(session, steps(sql), {"input": cities}, note=pytest.fail)
+        lazy = Queries(session, steps(sql), pytest.fail).run({"input": cities})
         with pytest.raises(Exception) as caught:
             lazy.collect()
         error = failed_query(caught.value)
@@ -214,9 +208,9 @@ def test_a_transform_that_makes_no_sense(
     session: SparkSession, cities: DataFrame, transform: TransformSql, message: str
 ) -> None:
     with pytest.raises(QueryError, match=message):
-        run_queries(session, transform, {"input": cities}, note=pytest.fail)
+        Queries(session, transform, pytest.fail).run({"input": cities})
     with pytest.raises(QueryError, match=message):
-        check_queries(session, transform, ["input"])
+        Queries(session, transform).check(["input"])
 
 
 def test_a_hundred_steps(session: SparkSession) -> None:
@@ -228,7 +222,7 @@ def test_a_session_without_a_parser_is_refused() -> None:
     """A Spark Connect session has neither the parser nor the plans that the gate looks at."""
     connect: Callable[..., Any] = pytest.importorskip("pyspark.sql.connect.session").SparkSession
     with pytest.raises(QueryError, match="Spark Connect, which shows no plans"):
-        run_queries(connect.__new__(connect), steps("SELECT 1"), {}, note=pytest.fail)  # type: ignore[attr-defined]
+        Queries(connect.__new__(connect), steps("SELECT 1"), pytest.fail).run({})  # type: ignore[attr-defined]
 
 
 UNNAMED = "SELECT (SELECT max(cast(x AS timestamp)) FROM input) AS v"
@@ -266,7 +260,7 @@ def test_a_time_of_day_in_the_data_is_no_time(session: SparkSession, sql: str) -
 def test_the_guard_can_be_written_into_a_text(session: SparkSession, sql: str) -> None:
     """What Spark Connect runs is a text: it becomes the plan that is judged, with the guard in it."""
     given = {"input": session.createDataFrame([], "x string").schema}
-    checked = judged_steps(session, steps(sql), given, note=pytest.fail)
+    checked = Queries(session, steps(sql), pytest.fail).judged(given)
     ((text, plan),) = guarded_steps(session, checked, given)
     mark = "a time of day without a date"
     assert (mark in text, mark in plan) == ((sql in BARE), (sql in BARE))
@@ -282,7 +276,7 @@ def test_the_guard_can_be_written_into_a_text(session: SparkSession, sql: str) -
 )
 def test_a_guard_that_cannot_be_written_is_an_error(session: SparkSession, sql: str, said: str) -> None:
     given = {"input": session.createDataFrame([], "x string").schema}
-    checked = judged_steps(session, steps(sql), given, note=pytest.fail)
+    checked = Queries(session, steps(sql), pytest.fail).judged(given)
     with pytest.raises(QueryError, match=said):
         guarded_steps(session, checked, given)
 
@@ -303,7 +297,7 @@ def test_reading_a_query_ends(session: SparkSession, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(query, "QUERY", QueryLimits(reading_seconds=0.001))
     for ask in (
         lambda: rows(session, steps("SELECT 1")),
-        lambda: check_queries(session, steps("SELECT 1"), ()),
+        lambda: Queries(session, steps("SELECT 1")).check(()),
     ):
         with pytest.raises(QueryError, match=r"not read and resolved after 0\.001 s") as caught:
             ask()

@@ -9,7 +9,7 @@ import pytest
 
 from odfchain.errors import QueryError
 from odfchain.odf.sources import SqlQueryStep, TransformSql
-from odfchain.spark.query import check_queries, run_queries
+from odfchain.spark.query import Queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ def frame(session: SparkSession) -> DataFrame:
 def run(session: SparkSession, frame: DataFrame, dialect: str, sql: str) -> tuple[DataFrame, list[str]]:
     notes: list[str] = []
     transform = TransformSql(engine=dialect, query=sql)
-    return run_queries(session, transform, {"input": frame}, note=notes.append), notes
+    return Queries(session, transform, notes.append).run({"input": frame}), notes
 
 
 AT = dt.datetime(2020, 3, 1, 10, tzinfo=UTC)
@@ -127,12 +127,12 @@ def test_types_of_earlier_steps_decide_divisions(session: SparkSession, frame: D
         ),
     )
     notes: list[str] = []
-    result = run_queries(session, transform, {"input": frame}, note=notes.append)
+    result = Queries(session, transform, notes.append).run({"input": frame})
     assert tuple(result.collect()[0]) == (10, 10.5)
     assert "datafusion 43.0.0" in notes[0]
 
 
 def test_a_check_without_types_lets_divisions_pass(session: SparkSession) -> None:
-    check_queries(session, TransformSql(engine="datafusion", query="select a / b from input"), ["input"])
+    Queries(session, TransformSql(engine="datafusion", query="select a / b from input")).check(["input"])
     with pytest.raises(QueryError, match="there is no table"):
-        check_queries(session, TransformSql(engine="datafusion", query="select 1 from other"), ["input"])
+        Queries(session, TransformSql(engine="datafusion", query="select 1 from other")).check(["input"])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from odfchain.errors import QueryError
 from odfchain.odf.sources import TransformSql
 from odfchain.spark import query_rules as functions
-from odfchain.spark.query import check_queries, run_queries
+from odfchain.spark.query import Queries
 from tests.kit.support import conformance
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def no_jobs(session: SparkSession) -> Iterator[None]:
 
 def run(session: SparkSession, frame: DataFrame, sql: str) -> DataFrame:
     transform = TransformSql(engine="spark", query=sql)
-    return run_queries(session, transform, {"input": frame, "t": frame}, note=pytest.fail)
+    return Queries(session, transform, pytest.fail).run({"input": frame, "t": frame})
 
 
 def refused(session: SparkSession, frame: DataFrame, sql: str) -> QueryError:
@@ -417,7 +417,7 @@ WORDS = st.sampled_from(TOKENS.split())
 def test_any_text_passes_or_is_a_query_error(session: SparkSession, sql: str) -> None:
     transform = TransformSql(engine="spark", query=sql)
     try:
-        check_queries(session, transform, ["input", "t"])
+        Queries(session, transform).check(["input", "t"])
     except QueryError as error:
         assert "\n" not in str(error)
         json.dumps(str(error))
@@ -425,7 +425,7 @@ def test_any_text_passes_or_is_a_query_error(session: SparkSession, sql: str) ->
 
 def test_a_check_without_data_finds_what_names_alone_can_tell(session: SparkSession) -> None:
     def check(sql: str, *tables: str) -> None:
-        check_queries(session, TransformSql(engine="spark", query=sql), tables)
+        Queries(session, TransformSql(engine="spark", query=sql)).check(tables)
 
     check("SELECT whatever FROM `com.acme.readings-v2`", "com.acme.readings-v2")
     with pytest.raises(QueryError, match="there is no table `readings`"):
