@@ -340,11 +340,11 @@ class _Opening:
         if self.path.stat().st_size == 0:
             return self._empty()
         source, notes = record_source(self.path, read, self.schema, self.scratch)
-        from odfchain.spark.json_pieces import split
+        from odfchain.spark.json_pieces import SplitDocument
         from odfchain.spark.json_values import JsonArray
 
         if isinstance(source, JsonArray):
-            source = split(source)
+            source = SplitDocument.of(source)
         return dataclasses.replace(self._records(read, source, self.path), notes=notes)
 
     def _records(self, read: src.ReadStep, source: RecordSource | LineFile, plain: Path) -> OpenedInput:
@@ -470,9 +470,9 @@ def record_source(
 
             return FeatureCollection(real), ()
         case src.ReadStepEsriShapefile():
-            from odfchain.spark.shapefile import find_layer
+            from odfchain.spark.shapefile import ShapefileLayer
 
-            layer, notes = find_layer(path, read.sub_path, scratch)
+            layer, notes = ShapefileLayer.find(path, read.sub_path, scratch)
             return dataclasses.replace(layer, columns=() if schema is None else schema.names), notes
 
 

@@ -141,18 +141,6 @@ class _Brackets:
         return places, depth
 
 
-def split(document: json_values.JsonArray) -> json_values.JsonArray | SplitDocument:
-    """The document in pieces, where it is large and nothing speaks against it; else as it is."""
-    try:
-        size = Path(document.path).stat().st_size
-        if size > SMALL and document.encoding in ("utf-8", "ascii"):
-            with open(document.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
-                return _split(document, stream, size)
-    except (UnsureError, json_values.RecordError, OSError):
-        pass
-    return document
-
-
 def _split(document: json_values.JsonArray, stream: BinaryIO, size: int) -> SplitDocument:
     head = stream.read(_AROUND)
     head = head[: _first_record(head, document.keys)]
@@ -656,6 +644,18 @@ class SplitDocument:
     pieces: tuple[Piece, ...]
     plain: bool
     """No value holds a control character."""
+
+    @classmethod
+    def of(cls, document: json_values.JsonArray) -> json_values.JsonArray | SplitDocument:
+        """The document in pieces, where it is large and nothing speaks against it; else as it is."""
+        try:
+            size = Path(document.path).stat().st_size
+            if size > SMALL and document.encoding in ("utf-8", "ascii"):
+                with open(document.path, "rb") as stream:  # noqa: PTH123 - a path as it came from the driver
+                    return _split(document, stream, size)
+        except (UnsureError, json_values.RecordError, OSError):
+            pass
+        return document
 
     @property
     def features(self) -> bool:

@@ -56,6 +56,44 @@ class ShapefileLayer:
     encoding: str | None = None
     """None: UTF-8 where that is valid for the whole file, else ISO-8859-1."""
 
+    @classmethod
+    def find(cls, path: Path, sub_path: str | None, folder: Path) -> tuple[ShapefileLayer, tuple[str, ...]]:
+        """The shapefile that is meant, and notes on what was decided for it.
+
+        An exact name wins; else `sub_path` is a glob over `.shp` members, of which exactly one must match.
+
+        Raises:
+            BadInputError: not a ZIP archive, none or several shapefiles to choose from, a part is missing.
+        """
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = archive.infolist()
+                if len(members) > INPUT.archive_members:
+                    raise BadInputError(
+                        f"{len(members):,} members in the archive, at most {INPUT.archive_members:,} are "
+                        "read",
+                        file=str(path),
+                    )
+                names = [i.filename for i in members if not i.is_dir()]
+                shp = _chosen(names, sub_path, str(path))
+                notes: list[str] = []
+                encoding = _declared_encoding(archive, names, shp, notes)
+                _note_projection(archive, names, shp, notes)
+                _note_dimensions(archive, shp, notes)
+        except _ARCHIVE_ERRORS as error:
+            hint = None
+            if path.suffix.lower() in (".shp", ".shx", ".dbf"):
+                hint = "put the .shp, .dbf and .shx files into one ZIP archive and give that"
+            raise BadInputError(f"not a readable ZIP archive: {error}", file=str(path), hint=hint) from None
+        except OSError as error:
+            raise BadInputError(f"cannot be read: {error.strerror or error}", file=str(path)) from None
+        dbf = _side_file(names, shp, ".dbf")
+        if dbf is None:
+            raise BadInputError(f"{shp} has no .dbf file with the same name", file=str(path))
+        shx = _side_file(names, shp, ".shx")
+        layer = cls(str(path.resolve()), str(folder.resolve()), shp, dbf, shx, encoding=encoding)
+        return layer, tuple(notes)
+
     def moved(self, path: str) -> ShapefileLayer:
         """The same layer in a copy of the file elsewhere, unpacked in its folder."""
         return dataclasses.replace(self, path=path, folder=str(Path(path).parent))
@@ -74,43 +112,6 @@ class ShapefileLayer:
 
 
 # --- what is in the archive ------------------------------------------------------------------------
-
-
-def find_layer(path: Path, sub_path: str | None, folder: Path) -> tuple[ShapefileLayer, tuple[str, ...]]:
-    """The shapefile that is meant, and notes on what was decided for it.
-
-    An exact name wins; else `sub_path` is a glob over the `.shp` members, of which exactly one must match.
-
-    Raises:
-        BadInputError: not a ZIP archive, none or several shapefiles to choose from, a part is missing.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            if len(members) > INPUT.archive_members:
-                raise BadInputError(
-                    f"{len(members):,} members in the archive, at most {INPUT.archive_members:,} are read",
-                    file=str(path),
-                )
-            names = [i.filename for i in members if not i.is_dir()]
-            shp = _chosen(names, sub_path, str(path))
-            notes: list[str] = []
-            encoding = _declared_encoding(archive, names, shp, notes)
-            _note_projection(archive, names, shp, notes)
-            _note_dimensions(archive, shp, notes)
-    except _ARCHIVE_ERRORS as error:
-        hint = None
-        if path.suffix.lower() in (".shp", ".shx", ".dbf"):
-            hint = "put the .shp, .dbf and .shx files into one ZIP archive and give that"
-        raise BadInputError(f"not a readable ZIP archive: {error}", file=str(path), hint=hint) from None
-    except OSError as error:
-        raise BadInputError(f"cannot be read: {error.strerror or error}", file=str(path)) from None
-    dbf = _side_file(names, shp, ".dbf")
-    if dbf is None:
-        raise BadInputError(f"{shp} has no .dbf file with the same name", file=str(path))
-    shx = _side_file(names, shp, ".shx")
-    layer = ShapefileLayer(str(path.resolve()), str(folder.resolve()), shp, dbf, shx, encoding=encoding)
-    return layer, tuple(notes)
 
 
 def _chosen(names: list[str], sub_path: str | None, file: str) -> str:

@@ -23,7 +23,7 @@ from odfchain.odf.sources import (
 from odfchain.progress import SILENT
 from odfchain.spark.documents import DocumentInputError, LineFile, record_batches
 from odfchain.spark.json_values import JsonArray, parse_object
-from odfchain.spark.shapefile import find_layer
+from odfchain.spark.shapefile import ShapefileLayer
 from tests.kit.support import FIXTURES
 
 MADE = runpy.run_path(str(FIXTURES / "hostile" / "make.py"))["MADE"]
@@ -124,7 +124,9 @@ def test_what_workers_refuse(tmp_path: Path, name: str) -> None:
     if name.endswith(".ndjson"):
         said = str(LineFile(path, parse_object).first_bad(None, "f"))
     else:
-        source = JsonArray(str(path)) if name.endswith(".json") else find_layer(path, None, tmp_path)[0]
+        source = (
+            JsonArray(str(path)) if name.endswith(".json") else ShapefileLayer.find(path, None, tmp_path)[0]
+        )
         with pytest.raises(DocumentInputError) as caught:
             list(record_batches(source.records()))
         said = str(caught.value)

@@ -16,7 +16,7 @@ from odfchain.odf.schema import parse_ddl
 from odfchain.odf.sources import ReadStepGeoJson, ReadStepJson
 from odfchain.spark import json_pieces
 from odfchain.spark.documents import DocumentInputError, Fields, piece_batches, record_batches
-from odfchain.spark.json_pieces import SplitDocument, UnsureError, split
+from odfchain.spark.json_pieces import SplitDocument, UnsureError
 from odfchain.spark.json_values import FeatureCollection, JsonArray
 from tests.kit.json_documents import Writer
 from tests.kit.memory_growth import rows_and_growth
@@ -59,7 +59,7 @@ def rows(batches: Any) -> list[Any] | None:
 def compare(document: JsonArray, fields: Fields, seen: Counter[str]) -> None:
     """Both ways give the same."""
     exact = rows(record_batches(document.records(), fields))
-    found = split(document)
+    found = SplitDocument.of(document)
     if not isinstance(found, SplitDocument):
         seen["whole"] += 1
         return
@@ -146,7 +146,7 @@ def test_another_list_of_that_name_is_not_taken(tmp_path: Path, small_pieces: No
     path = tmp_path / "in"
     path.write_text('{"z":{"b":[{"a":1}]},"a":{"b":[{"a":2}]}}')
     document = JsonArray(str(path), "utf-8", "a.b")
-    assert split(document) is document
+    assert SplitDocument.of(document) is document
 
 
 def test_small_and_deep_documents_and_other_encodings_are_whole(
@@ -154,13 +154,13 @@ def test_small_and_deep_documents_and_other_encodings_are_whole(
 ) -> None:
     path = tmp_path / "in"
     path.write_text(f"[{TWO}]")
-    assert isinstance(split(JsonArray(str(path))), JsonArray)
+    assert isinstance(SplitDocument.of(JsonArray(str(path))), JsonArray)
     monkeypatch.setattr(json_pieces, "SMALL", 0)
-    assert isinstance(split(JsonArray(str(path))), SplitDocument)
-    assert isinstance(split(JsonArray(str(path), "utf-16")), JsonArray)
-    assert isinstance(split(JsonArray(str(tmp_path / "none"))), JsonArray)
+    assert isinstance(SplitDocument.of(JsonArray(str(path))), SplitDocument)
+    assert isinstance(SplitDocument.of(JsonArray(str(path), "utf-16")), JsonArray)
+    assert isinstance(SplitDocument.of(JsonArray(str(tmp_path / "none"))), JsonArray)
     path.write_text('[{"a":' + "[" * 40 + "]" * 40 + "}]")
-    assert isinstance(split(JsonArray(str(path))), JsonArray)
+    assert isinstance(SplitDocument.of(JsonArray(str(path))), JsonArray)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_small_and_deep_documents_and_other_encodings_are_whole(
 def test_control_characters_are_foreseen(tmp_path: Path, small_pieces: None, text: str, plain: bool) -> None:
     path = tmp_path / "in"
     path.write_text(f'[{TWO},{{"s":"{text}"}},{TWO}]')
-    found = split(JsonArray(str(path)))
+    found = SplitDocument.of(JsonArray(str(path)))
     assert isinstance(found, SplitDocument)
     assert found.plain is plain
 
@@ -178,7 +178,7 @@ def test_columns_of_batches_have_one_form(tmp_path: Path, small_pieces: None) ->
     """Whichever way they come."""
     path = tmp_path / "in"
     path.write_text('[{"l":[1],"o":{"x":1,"y":[{"x":2}]},"s":{"k":[1.50]}}]')
-    found = split(JsonArray(str(path)))
+    found = SplitDocument.of(JsonArray(str(path)))
     assert isinstance(found, SplitDocument)
     (quick,) = piece_batches(found, [0], WITHOUT_MAP)
     (exact,) = record_batches(found.records(), WITHOUT_MAP)
@@ -189,7 +189,7 @@ def test_columns_of_batches_have_one_form(tmp_path: Path, small_pieces: None) ->
 IMPORTS = """
 from odfchain.odf.schema import parse_ddl
 from odfchain.spark.documents import piece_batches
-from odfchain.spark.json_pieces import TypedColumn, split
+from odfchain.spark.json_pieces import SplitDocument, TypedColumn
 from odfchain.spark.json_values import JsonArray
 from odfchain.spark.input_frames import TextRules
 fields = parse_ddl(("text STRING", "numbers ARRAY<DOUBLE>")).fields
@@ -205,7 +205,7 @@ def test_memory_does_not_grow_with_the_document(tmp_path: Path, typed: str) -> N
     large.write_text("[" + ",".join([element] * 240_000) + "]")
     rows, grown = rows_and_growth(
         IMPORTS,
-        f"piece_batches(document := split(JsonArray(path)), range(len(document.pieces)){typed})",
+        f"piece_batches(document := SplitDocument.of(JsonArray(path)), range(len(document.pieces)){typed})",
         small,
         large,
     )

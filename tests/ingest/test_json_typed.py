@@ -23,7 +23,7 @@ from odfchain.odf.sources import ReadStepJson
 from odfchain.spark import json_pieces
 from odfchain.spark.documents import DocumentInputError, piece_batches, record_batches
 from odfchain.spark.input_frames import TextRules
-from odfchain.spark.json_pieces import SplitDocument, TypedColumn, TypedReader, UnsureError, split
+from odfchain.spark.json_pieces import SplitDocument, TypedColumn, TypedReader, UnsureError
 from odfchain.spark.json_values import FeatureCollection, JsonArray
 from tests.kit.json_documents import NUMBERS, Writer
 
@@ -170,7 +170,7 @@ def rows(batches: Any) -> list[Any] | None:
 
 def compare(document: JsonArray, seen: Counter[str]) -> None:
     """Each value is that of the exact parser's text, or is this text."""
-    found = split(document)
+    found = SplitDocument.of(document)
     if not isinstance(found, SplitDocument):
         return
     exact = rows(record_batches(document.records(), FIELDS))
@@ -234,7 +234,7 @@ def test_lists_of_coordinates_are_looked_at_as_they_are_written(
         path.write_text(f'{{"type":"FeatureCollection","features":[{",".join(features)}]}}')
         document = FeatureCollection(str(path))
         compare(document, Counter())
-        found = split(document)
+        found = SplitDocument.of(document)
         if isinstance(found, SplitDocument):
             assert rows(piece_batches(found, range(len(found.pieces)), FIELDS)) is None
 

@@ -16,7 +16,7 @@ from odfchain.limits import INPUT
 from odfchain.odf.sources import ReadStepEsriShapefile
 from odfchain.spark import shapefile
 from odfchain.spark.json_values import RecordError, json_text
-from odfchain.spark.shapefile import codec_of, find_layer
+from odfchain.spark.shapefile import ShapefileLayer, codec_of
 from tests.kit.reader_harness import Harness
 from tests.kit.shapefiles import LAMBERT, SQUARE, SQUARE_TEXT, WGS84, Field, archive, named, parts
 from tests.kit.support import unchanged
@@ -32,7 +32,7 @@ ROW = ["é", 1, 12_345_678_901_234_567, 1.5, dt.date(2020, 1, 5), True]
 
 
 def records(path: Path, sub_path: str | None = None) -> list[dict[str, Any]]:
-    layer, _ = find_layer(path, sub_path, path.parent)
+    layer, _ = ShapefileLayer.find(path, sub_path, path.parent)
     try:
         return [json.loads(json_text(r)) for r in layer.records()]
     finally:
@@ -47,7 +47,7 @@ def fault(path: Path) -> tuple[int | None, str]:
 
 def refused(path: Path, sub_path: str | None = None) -> BadInputError:
     with pytest.raises(BadInputError) as caught:
-        find_layer(path, sub_path, path.parent)
+        ShapefileLayer.find(path, sub_path, path.parent)
     assert str(caught.value).startswith(f"{path}: ")
     return caught.value
 
@@ -93,7 +93,7 @@ def test_another_mark_than_deleted_is_damage(tmp_path: Path) -> None:
 
 def test_a_column_of_the_schema_that_is_not_there(tmp_path: Path) -> None:
     path = archive(tmp_path / "a.zip", named("a", parts([("n", "N", 5, 0)], [[1]])))
-    layer, _ = find_layer(path, None, tmp_path)
+    layer, _ = ShapefileLayer.find(path, None, tmp_path)
     with pytest.raises(RecordError) as caught:
         list(dataclasses.replace(layer, columns=("n", "m", "geometry")).records())
     assert caught.value.message == "column m of the schema not in the .dbf file (it has n)"
@@ -107,7 +107,9 @@ def test_dimensions_that_are_left_out_are_said(tmp_path: Path) -> None:
         (25, ("the shapes have measures (M), which are left out: a geometry has x and y",)),
     ]:
         shp = files["a.shp"][:32] + kind.to_bytes(4, "little") + files["a.shp"][36:]
-        _, notes = find_layer(archive(tmp_path / f"{kind}.zip", files | {"a.shp": shp}), None, tmp_path)
+        _, notes = ShapefileLayer.find(
+            archive(tmp_path / f"{kind}.zip", files | {"a.shp": shp}), None, tmp_path
+        )
         assert notes == note
 
 
@@ -131,7 +133,7 @@ def test_the_encoding_of_text(tmp_path: Path, written: str, side_file: dict[str,
 def test_an_encoding_that_is_not_known_is_said(tmp_path: Path) -> None:
     files = named("a", parts([("t", "C", 9)], [["é"]], encoding="latin-1"))
     path = archive(tmp_path / "a.zip", files | {"a.cpg": b"klingon"})
-    _, notes = find_layer(path, None, tmp_path)
+    _, notes = ShapefileLayer.find(path, None, tmp_path)
     (note,) = notes
     assert note.startswith("the encoding 'klingon' that the .cpg file names is not known; read as UTF-8")
     assert records(path)[0]["t"] == "é"
@@ -152,12 +154,12 @@ def test_names_of_encodings(label: str, codec: str | None) -> None:
 def test_another_reference_system_is_said_and_nothing_is_converted(tmp_path: Path) -> None:
     files = named("a", parts([("n", "N", 5, 0)], [[1]]))
     path = archive(tmp_path / "a.zip", files | {"a.prj": LAMBERT})
-    assert find_layer(path, None, tmp_path)[1] == (
+    assert ShapefileLayer.find(path, None, tmp_path)[1] == (
         "coordinates are in 'ETRS89-extended / LAEA Europe', as the .prj file says; they are kept as they are",
     )
     assert records(path)[0]["geometry"] == SQUARE_TEXT
     path.unlink()
-    assert find_layer(archive(path, files | {"a.prj": WGS84}), None, tmp_path)[1] == ()
+    assert ShapefileLayer.find(archive(path, files | {"a.prj": WGS84}), None, tmp_path)[1] == ()
 
 
 # --- which one -------------------------------------------------------------------------------------
