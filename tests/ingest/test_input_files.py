@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import OdfchainError
-from odfchain.ingest.read_formats import session_for_few
-from odfchain.ingest.read_formats import OpenedInput, open_input
+from odfchain.ingest.read_formats import OpenedInput, open_input, session_for_few
 from odfchain.odf.sources import (
     ReadStep,
     ReadStepCsv,
