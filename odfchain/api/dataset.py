@@ -616,9 +616,9 @@ class Dataset(Branching, Readable, Upkeep):
 
     def delete_alias(self, kind: str, text: str | None = None) -> tuple[str, ...]:
         """Forget a place, or all of this kind; what was is returned."""
-        from odfchain.transfer.sharing import AliasKind, delete_alias
+        from odfchain.transfer.sharing import AliasKind
 
-        return delete_alias(self._files, AliasKind(kind), text)
+        return AliasKind(kind).forget(self._files, text)
 
     # --- trust -------------------------------------------------------------------------------------
 

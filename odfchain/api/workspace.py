@@ -690,9 +690,8 @@ class Workspace(OwnErrors):
         Raises:
             WorkspaceError, InvalidIdError, TransferError: it cannot be read.
         """
-        from odfchain.transfer.repositories import search
-
-        return search(self._sharing.datasets_of(repository, token=token), text)
+        found = self._sharing.datasets_of(repository, token=token)
+        return [entry for entry in found if entry.matches(text)]
 
     def create_token(self, name: str, allow: Iterable[str]) -> NewToken:
         """A new token with rights such as `read:%` and `push:org.%`; its text is nowhere else.

@@ -505,7 +505,7 @@ def _check(url: PeerUrl, *, from_stdin: bool, user: str | None, password_stdin: 
 
 def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_stdin: bool) -> str:
     from odfchain.limits import SHARING
-    from odfchain.transfer.credentials import password_login
+    from odfchain.transfer.credentials import NodeAccounts
 
     if from_stdin:
         # a line break and one character more: a token that is too long is refused, not cut
@@ -513,7 +513,7 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
     if password_stdin:
         # no `strip`: blanks may be part of a password
         password = _read_line(_PASSWORD_CHARACTERS).removesuffix("\n").removesuffix("\r")
-        return password_login(url, user or "", password)
+        return NodeAccounts(url).log_in(user or "", password)
     if not screen.is_interactive():
         what, option = ("token", "--token-stdin") if user is None else ("password", "--password-stdin")
         raise errors.UsageError(
@@ -523,7 +523,7 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
     if url.is_smart and user is None:
         user = screen.ask_text(f"User at {url} (empty, if you have a token)") or None
     if user is not None:
-        return password_login(url, user, screen.ask_secret(f"Password of {user}"))
+        return NodeAccounts(url).log_in(user, screen.ask_secret(f"Password of {user}"))
     return _known(url, screen.ask_secret(f"Token for {url}").strip())
 
 
@@ -536,9 +536,9 @@ def _read_line(most: int) -> str:
 
 
 def _known(url: PeerUrl, token: str) -> str:
-    from odfchain.transfer.credentials import check_token
+    from odfchain.transfer.credentials import NodeAccounts
 
-    if url.is_smart and (problem := check_token(url, token)) is not None:
+    if url.is_smart and (problem := NodeAccounts(url).check_token(token)) is not None:
         say(f"warning: the token could not be checked: {problem}")
     return token
 

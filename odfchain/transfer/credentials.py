@@ -147,86 +147,94 @@ _ISSUED = (
 )
 
 
-def password_login(url: PeerUrl, user: str, password: str) -> str:
-    """The token that a node gives for a user and a password; `url` is the node's, or of something below it.
+@dataclass(frozen=True, slots=True)
+class NodeAccounts:
+    """The accounts of a node, at its URL or at that of something below it."""
 
-    Raises:
-        AccessError: the node refuses them, takes no passwords, or they cannot be sent.
-        CorruptedPeerError: what it answers is no token.
-    """
-    if not 0 < len(user) <= _USER_CHARACTERS or not 0 < len(password) <= _PASSWORD_CHARACTERS:
-        raise errors.AccessError(
-            f"a user has 1 to {_USER_CHARACTERS} characters, a password 1 to {_PASSWORD_CHARACTERS:,}"
-        )
-    credentials = _compact({"login": user, "password": password})
-    body = _compact({"loginMethod": "password", "loginCredentialsJson": credentials}).encode()
-    with _asking(url, password) as node:
-        answer = node.ask(node.found()[0].below("platform/login"), body=body)
-    if answer.status == 200:
-        token = answer.document.get("accessToken")
-        if not isinstance(token, str):
-            raise errors.CorruptedPeerError(f"{answer.where}: an answer without an access token")
-        return checked_token(token)
-    if answer.status == 401:
-        raise errors.AccessError(f"{answer.where}: {answer.said}", hint="check the user and the password")
-    if answer.status in (400, 404, 405, 501):
-        raise errors.AccessError(f"{answer.where}: the node takes no passwords: {answer.said}", hint=_ISSUED)
-    raise _failed(answer)
+    url: PeerUrl
 
+    def log_in(self, user: str, password: str) -> str:
+        """The token that the node gives for a user and a password.
 
-def check_token(url: PeerUrl, token: str) -> str | None:
-    """None if the node at a URL knows a token, or does not say; else why it cannot be asked now."""
-    bearer = ("Authorization", f"Bearer {checked_token(token)}")
-    try:
-        with _asking(url, token) as node:
-            answer = node.ask(node.found()[0].below("platform/token/validate"), (bearer,))
-    except (errors.AccessError, errors.UnsupportedPeerError):
-        raise
-    except errors.TransferError as error:
-        return str(error)
-    if answer.status in (400, 401, 403):
-        raise errors.AccessError(
-            f"{answer.where}: the node does not know this token: {answer.said}",
-            hint="copy it whole; it may have been revoked, or be for another node",
-        )
-    return None if answer.status in (200, 204, 404, 405, 501) else f"{answer.where}: {answer.said}"
-
-
-def account_at(url: PeerUrl, token: str | None) -> AccountName | None:
-    """The account that a node with several means where the URL of a dataset there names none.
-
-    None where the URL needs none, there is no token, or no node answers.
-    """
-    if token is None:
-        return None
-    with _asking(url, token) as node:
-        try:
-            root, found = node.found()
-        # there is no node, or none that can be asked now: what it was asked for says more
-        except errors.TransferError:
-            return None
-        if len(_folders(node.base)) - len(_folders(root)) != 1:
-            return None
-        bearer = ("Authorization", f"Bearer {checked_token(token)}")
-        if found.varies and not found.document["isMultiTenant"]:
-            # the node shows not everything to everybody: what it says of accounts is of what one may read
-            found = node.ask(root.below("info"), (bearer,))
-        if found.document.get("isMultiTenant") is not True:
-            return None
-        answer = node.ask(root.below("accounts/me"), (bearer,))
-    if answer.status in (404, 405, 501):
-        return None
-    if answer.status in (401, 403):
-        raise errors.AccessError(
-            f"{answer.where}: {answer.said}",
-            hint="name an account in the URL, or keep a token of yours: `odfchain login URL`",
-        )
-    if answer.status != 200:
+        Raises:
+            AccessError: the node refuses them, takes no passwords, or they cannot be sent.
+            CorruptedPeerError: what it answers is no token.
+        """
+        if not 0 < len(user) <= _USER_CHARACTERS or not 0 < len(password) <= _PASSWORD_CHARACTERS:
+            raise errors.AccessError(
+                f"a user has 1 to {_USER_CHARACTERS} characters, a password 1 to {_PASSWORD_CHARACTERS:,}"
+            )
+        credentials = _compact({"login": user, "password": password})
+        body = _compact({"loginMethod": "password", "loginCredentialsJson": credentials}).encode()
+        with _asking(self.url, password) as node:
+            answer = node.ask(node.found()[0].below("platform/login"), body=body)
+        if answer.status == 200:
+            token = answer.document.get("accessToken")
+            if not isinstance(token, str):
+                raise errors.CorruptedPeerError(f"{answer.where}: an answer without an access token")
+            return checked_token(token)
+        if answer.status == 401:
+            raise errors.AccessError(f"{answer.where}: {answer.said}", hint="check the user and the password")
+        if answer.status in (400, 404, 405, 501):
+            raise errors.AccessError(
+                f"{answer.where}: the node takes no passwords: {answer.said}", hint=_ISSUED
+            )
         raise _failed(answer)
-    try:
-        return AccountName(str(answer.document.get("accountName", "")))
-    except errors.InvalidIdError as error:
-        raise errors.CorruptedPeerError(f"{answer.where}: {one_line(str(error), _SHOWN_ANSWER)}") from None
+
+    def check_token(self, token: str) -> str | None:
+        """None if the node knows a token, or does not say; else why it cannot be asked now."""
+        bearer = ("Authorization", f"Bearer {checked_token(token)}")
+        try:
+            with _asking(self.url, token) as node:
+                answer = node.ask(node.found()[0].below("platform/token/validate"), (bearer,))
+        except (errors.AccessError, errors.UnsupportedPeerError):
+            raise
+        except errors.TransferError as error:
+            return str(error)
+        if answer.status in (400, 401, 403):
+            raise errors.AccessError(
+                f"{answer.where}: the node does not know this token: {answer.said}",
+                hint="copy it whole; it may have been revoked, or be for another node",
+            )
+        return None if answer.status in (200, 204, 404, 405, 501) else f"{answer.where}: {answer.said}"
+
+    def account(self, token: str | None) -> AccountName | None:
+        """The account that a node with several means where the URL of a dataset there names none.
+
+        None where the URL needs none, there is no token, or no node answers.
+        """
+        if token is None:
+            return None
+        with _asking(self.url, token) as node:
+            try:
+                root, found = node.found()
+            # there is no node, or none that can be asked now: what it was asked for says more
+            except errors.TransferError:
+                return None
+            if len(_folders(node.base)) - len(_folders(root)) != 1:
+                return None
+            bearer = ("Authorization", f"Bearer {checked_token(token)}")
+            if found.varies and not found.document["isMultiTenant"]:
+                # the node shows not everything to everybody: what it says of accounts is of what one may read
+                found = node.ask(root.below("info"), (bearer,))
+            if found.document.get("isMultiTenant") is not True:
+                return None
+            answer = node.ask(root.below("accounts/me"), (bearer,))
+        if answer.status in (404, 405, 501):
+            return None
+        if answer.status in (401, 403):
+            raise errors.AccessError(
+                f"{answer.where}: {answer.said}",
+                hint="name an account in the URL, or keep a token of yours: `odfchain login URL`",
+            )
+        if answer.status != 200:
+            raise _failed(answer)
+        try:
+            return AccountName(str(answer.document.get("accountName", "")))
+        except errors.InvalidIdError as error:
+            raise errors.CorruptedPeerError(
+                f"{answer.where}: {one_line(str(error), _SHOWN_ANSWER)}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

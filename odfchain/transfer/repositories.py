@@ -119,6 +119,22 @@ class Repositories:
             raise self._unknown(name)
         return found
 
+    def find_by_id(self, name: RepoName, dataset_id: DatasetId, options: PeerOptions = DEFAULTS) -> PeerUrl:
+        """The URL of the dataset of this id in a repository."""
+        repository = self.get(name)
+        try:
+            entries = list_repository(repository, options)
+        except errors.UnsupportedPeerError:
+            return repository.dataset(str(dataset_id))
+        for entry in entries:
+            url = repository.dataset(str(entry.alias))
+            if (entry.id or _id_at(url, entry.head, options)) == dataset_id:
+                return url
+        raise errors.DatasetNotFoundError(
+            f"{repository}: has no dataset with the id {dataset_id}",
+            hint=f"`odfchain search --repo {repository}` lists what it has",
+        )
+
     def policy(self, url: PeerUrl) -> SignaturePolicy:
         """The repositories' signature policy for a dataset below their URL, however it is spelled."""
         found = NO_POLICY
@@ -192,6 +208,11 @@ class RepositoryEntry:
     records: int | None = None
     size: int | None = None
     """Size of all slices [bytes]."""
+
+    def matches(self, text: str) -> bool:
+        """True if its alias or id contains a text; case does not matter."""
+        wanted = text.lower()
+        return wanted in self.alias.key or (self.id is not None and wanted in str(self.id).lower())
 
     def tree(self) -> dict[str, Any]:
         """For JSON, where all of it is known."""
@@ -318,12 +339,6 @@ def list_repository(url: PeerUrl, options: PeerOptions = DEFAULTS) -> list[Repos
     return sorted(found, key=lambda entry: entry.alias)
 
 
-def search(entries: Iterable[RepositoryEntry], text: str) -> list[RepositoryEntry]:
-    """The datasets whose alias or id contains a text; case does not matter."""
-    wanted = text.lower()
-    return [e for e in entries if wanted in e.alias.key or (e.id is not None and wanted in str(e.id).lower())]
-
-
 def _node_entries(url: PeerUrl, options: PeerOptions) -> list[RepositoryEntry]:
     try:
         return _index_entries(url.plain, options)
@@ -400,39 +415,16 @@ def _aliases(parent: str, names: Iterable[str]) -> list[str]:
 # checked by the pull.
 
 
-def find_by_id(repository: PeerUrl, dataset_id: DatasetId, options: PeerOptions = DEFAULTS) -> PeerUrl:
-    """The URL of the dataset of this id in a repository."""
-    try:
-        entries = list_repository(repository, options)
-    except errors.UnsupportedPeerError:
-        return repository.dataset(str(dataset_id))
-    for entry in entries:
-        url = repository.dataset(str(entry.alias))
-        if (entry.id or _id_at(url, entry.head, options)) == dataset_id:
-            return url
-    raise errors.DatasetNotFoundError(
-        f"{repository}: has no dataset with the id {dataset_id}",
-        hint=f"`odfchain search --repo {repository}` lists what it has",
-    )
-
-
 def _id_at(url: PeerUrl, head: Multihash, options: PeerOptions) -> DatasetId | None:
-    try:
-        with closing(open_peer(url, options)) as peer:
-            return _seed_id(peer, head)
     # a damaged dataset is listed without its id
-    except errors.OdfchainError:
-        return None
-
-
-def _seed_id(peer: Store, head: Multihash) -> DatasetId | None:
-    hint = peer.hint(SHARING.hinted_blocks)
-    name: Multihash | None = hint[0] if hint else head
-    for _ in range(SHARING.hinted_blocks):
-        assert name is not None  # noqa: S101 - what has no previous block ends the loop
-        data = peer.block(name)
-        name = decode_header(data).prev_block_hash
-        if name is None:
-            event = decode_block(data).event
-            return event.dataset_id if isinstance(event, Seed) else None
+    with contextlib.suppress(errors.OdfchainError), closing(open_peer(url, options)) as peer:
+        hint = peer.hint(SHARING.hinted_blocks)
+        name: Multihash | None = hint[0] if hint else head
+        for _ in range(SHARING.hinted_blocks):
+            assert name is not None  # noqa: S101 - what has no previous block ends the loop
+            data = peer.block(name)
+            name = decode_header(data).prev_block_hash
+            if name is None:
+                event = decode_block(data).event
+                return event.dataset_id if isinstance(event, Seed) else None
     return None

@@ -36,7 +36,6 @@ from odfchain.transfer.open_peer import PeerOptions, open_peer, options_of
 from odfchain.transfer.repositories import (
     Repositories,
     RepositoryEntry,
-    find_by_id,
     list_repository,
 )
 from odfchain.workspace.config import DatasetConfig, change_config, read_config
@@ -67,6 +66,25 @@ class AliasKind(Enum):
         if self is AliasKind.PULL:
             return replace(config, pull_aliases=texts)
         return replace(config, push_aliases=texts)
+
+    def forget(self, dataset: DatasetFiles, text: str | None = None) -> tuple[str, ...]:
+        """Forget a place, or all of them; returns what was forgotten."""
+        gone: tuple[str, ...] = ()
+
+        def change(config: DatasetConfig) -> DatasetConfig:
+            nonlocal gone
+            known = self.of(config)
+            gone = known if text is None else tuple(a for a in known if a.lower() in _spellings(text))
+            if text is not None and not gone:
+                how = "pulled from" if self is AliasKind.PULL else "pushed to"
+                raise errors.WorkspaceError(
+                    f"{dataset.alias} is not {how} {text!r}",
+                    hint=f"its {self.value} aliases are: {', '.join(known)}" if known else None,
+                )
+            return self.put(config, tuple(alias for alias in known if alias not in gone))
+
+        change_config(dataset, change)
+        return gone
 
 
 # --- references ----------------------------------------------------------------------------------------
@@ -134,25 +152,6 @@ def add_alias(dataset: DatasetFiles, kind: AliasKind, text: str) -> str:
 
     change_config(dataset, change)
     return alias
-
-
-def delete_alias(dataset: DatasetFiles, kind: AliasKind, text: str | None = None) -> tuple[str, ...]:
-    """Forget a place, or all of them; returns what was forgotten."""
-    gone: tuple[str, ...] = ()
-
-    def change(config: DatasetConfig) -> DatasetConfig:
-        nonlocal gone
-        known = kind.of(config)
-        gone = known if text is None else tuple(a for a in known if a.lower() in _spellings(text))
-        if text is not None and not gone:
-            raise errors.WorkspaceError(
-                f"{dataset.alias} is not {'pulled from' if kind is AliasKind.PULL else 'pushed to'} {text!r}",
-                hint=f"its {kind.value} aliases are: {', '.join(known)}" if known else None,
-            )
-        return kind.put(config, tuple(alias for alias in known if alias not in gone))
-
-    change_config(dataset, change)
-    return gone
 
 
 def _normal(text: str) -> str:
@@ -226,9 +225,8 @@ class Sharing:
         url, wanted = self.url_of(ref), id_in(ref)
         if wanted is None:
             return url
-        prefix, _, _ = ref.partition("/")
-        repository = self.repositories.get(RepoName(prefix))
-        return find_by_id(repository, wanted, self.peer_options(token))
+        repository = RepoName(ref.partition("/")[0])
+        return self.repositories.find_by_id(repository, wanted, self.peer_options(token))
 
     def open(self, ref: str, token: str | None = None, parallel: int | None = None) -> Store:
         """The peer that a reference to a remote dataset names; nothing is asked of the dataset yet."""
@@ -327,9 +325,9 @@ class Sharing:
         """The same, but at a node with several accounts, where none is named: the dataset of the token's."""
         if not url.is_smart:
             return ref, url
-        from odfchain.transfer.credentials import account_at  # noqa: PLC0415 - for few nodes
+        from odfchain.transfer.credentials import NodeAccounts  # noqa: PLC0415 - for few nodes
 
-        account = account_at(url, options.token_for(url))
+        account = NodeAccounts(url).account(options.token_for(url))
         if account is None:
             return ref, url
         prefix, _, name = ref.rstrip("/").rpartition("/")

@@ -35,12 +35,11 @@ from odfchain.storage.public_layout import HEAD_KEY, PeerUrl
 from odfchain.transfer import repositories as transfer_repositories
 from odfchain.transfer.open_peer import open_writable
 from odfchain.transfer.pushing import push_dataset
-from odfchain.transfer.repositories import Repositories, list_repository, search
+from odfchain.transfer.repositories import Repositories, list_repository
 from odfchain.transfer.sharing import (
     AliasKind,
     add_alias,
     aliases,
-    delete_alias,
     read_reference,
     resolve_remote,
 )
@@ -275,12 +274,12 @@ def test_aliases_are_forgotten_one_by_one_or_all(dataset: LocalDataset) -> None:
     files = dataset.files
     for text in ("repo/foo", "repo/bar", "https://example.com/foo"):
         add_alias(files, AliasKind.PULL, text)
-    assert delete_alias(files, AliasKind.PULL, "Repo/Bar") == ("repo/bar",)
-    assert delete_alias(files, AliasKind.PULL, "https://example.com/foo") == ("https://example.com/foo/",)
+    assert AliasKind.PULL.forget(files, "Repo/Bar") == ("repo/bar",)
+    assert AliasKind.PULL.forget(files, "https://example.com/foo") == ("https://example.com/foo/",)
     with pytest.raises(WorkspaceError, match="is not pulled from") as caught:
-        delete_alias(files, AliasKind.PULL, "nothing at all")
+        AliasKind.PULL.forget(files, "nothing at all")
     assert caught.value.hint == "its pull aliases are: repo/foo"
-    assert delete_alias(files, AliasKind.PULL) == ("repo/foo",)
+    assert AliasKind.PULL.forget(files) == ("repo/foo",)
     assert aliases(files, AliasKind.PULL) == ()
 
 
@@ -338,9 +337,9 @@ def test_a_server_is_listed_by_its_index() -> None:
         10,
         1_000,
     )
-    assert [str(e.alias) for e in search(found, "CITI")] == ["org/cities"]
-    assert search(found, "fed01000") == found
-    assert search(found, "nothing") == []
+    assert [str(e.alias) for e in found if e.matches("CITI")] == ["org/cities"]
+    assert all(e.matches("fed01000") for e in found)
+    assert not any(e.matches("nothing") for e in found)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
 from odfchain.storage.public_layout import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
-from odfchain.transfer.credentials import check_token
+from odfchain.transfer.credentials import NodeAccounts
 from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.pushing import push_dataset
@@ -90,7 +90,7 @@ def site(place: Path, *without: str, node: int | None = None) -> Iterator[Site]:
 
 def test_a_node_below_a_prefix_is_pushed_to_and_pulled_from(tmp_path: Path) -> None:
     with site(tmp_path) as found:
-        assert check_token(PeerUrl.parse(found.url), found.token) is None
+        assert NodeAccounts(PeerUrl.parse(found.url)).check_token(found.token) is None
         assert not found.push()
         assert found.push()
         copy = found.pull(tmp_path / "reader")
