@@ -29,7 +29,7 @@ from odfchain.api.options import (
 from odfchain.api.view import Readable, table_html
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.enums import DatasetKind
-from odfchain.odf.events import DisablePollingSource, DisablePushSource
+from odfchain.odf.events import AddData, DisablePollingSource, DisablePushSource
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.tree import POLLING_SOURCE
@@ -417,7 +417,7 @@ class Dataset(Branching, Readable, Upkeep):
             RefConflictError: another writer was faster.
         """
         from odfchain.workspace.commit import commit
-        from odfchain.workspace.watermark import check_manual, latest_believed, watermark_event
+        from odfchain.workspace.watermark import check_manual, latest_believed
 
         config = self._workspace._files.config.ingest
         files, state, mark = self._files, self.summary, as_time(watermark)
@@ -427,11 +427,12 @@ class Dataset(Branching, Readable, Upkeep):
         anything = allow_future or config.allow_future
         check_manual(files, state, mark, None if anything else latest_believed(now, config.max_future))
         recorded = state.state_of_source(POLLING_SOURCE)
-        event = watermark_event(
-            mark,
+        event = AddData(
             prev_offset=state.last_offset,
-            checkpoint=state.checkpoint,
-            source_state=recorded[0] if recorded else None,
+            prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
+            new_checkpoint=state.checkpoint,
+            new_watermark=mark,
+            new_source_state=recorded[0] if recorded else None,
         )
         (name,) = commit(files, state, [event], [], system_time=now)
         return name

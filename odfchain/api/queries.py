@@ -39,7 +39,9 @@ def engine(workspace: Workspace, options: QueryKeywords) -> Local | OnSpark:
         return embedded(workspace, memory)
     if memory is not None:
         raise UsageError("`memory` is for the embedded engine", hint="Spark has what spark.driverMemory says")
-    return on_spark(workspace)
+    from odfchain.query.on_spark import OnSpark
+
+    return OnSpark(workspace.session(), checked_slices(workspace))
 
 
 def pins(workspace: Workspace, options: QueryKeywords) -> Pins:
@@ -54,13 +56,6 @@ def embedded(workspace: Workspace, memory: int | None = None, **options: Any) ->
         options["memory"] = memory
     run = workspace._files.run_folder
     return Local(Embedded(spill=run, checked=checked_slices(workspace), **options))
-
-
-def on_spark(workspace: Workspace) -> OnSpark:
-    """Spark, in the workspace's session."""
-    from odfchain.query.on_spark import OnSpark
-
-    return OnSpark(workspace.session(), checked_slices(workspace))
 
 
 def checked_slices(workspace: Workspace) -> CheckedSlices:

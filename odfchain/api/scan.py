@@ -91,9 +91,8 @@ class Scan(ArrowRows, OwnErrors):
         files = self.dataset._files
         if self.key is None and self.where is not None:
             return self._filtered(self.where)
-        if self.key is None:
-            return read_all(files, self.summary, self.columns)
-        if self.summary.schema is None:  # before the first data no row is in force, whatever the key
+        # before the first data no row is in force, whatever the key
+        if self.key is None or self.summary.schema is None:
             return read_all(files, self.summary, self.columns)
         from odfchain.api.queries import checked_slices
 

@@ -64,7 +64,6 @@ from odfchain.workspace.watermark import (
     of_data,
     of_system_time,
     rule_of,
-    watermark_event,
 )
 
 if TYPE_CHECKING:
@@ -161,15 +160,10 @@ class PullStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PullOutcome:
-    """Result of a pull; `head` is the old one when there was nothing new."""
+class PullOutcome(IngestOutcome):
+    """Result of a pull."""
 
     status: PullStatus
-    inputs: tuple[InputOutcome, ...]
-    old_head: Multihash
-    head: Multihash
-    blocks: int
-    watermark: Timestamp | None
 
 
 # The runs.
@@ -234,7 +228,7 @@ class Ingestion:
         old = source.state
         forever = source.is_recorded_forever(self.progress)
         if not forever and source.may_repeat and not options.fetch_uncacheable:
-            return PullOutcome(PullStatus.UNCACHEABLE, (), old.head, old.head, 0, old.watermark)
+            return PullOutcome((), old.head, old.head, 0, old.watermark, PullStatus.UNCACHEABLE)
         inputs: list[InputOutcome] = []
         blocks = 0
         begun = [] if ahead is None else [ahead]
@@ -277,7 +271,7 @@ class Ingestion:
             blocks += len(hashes)
         new = DatasetState.read(self.dataset.chain)
         status = PullStatus.UPDATED if blocks else PullStatus.UP_TO_DATE
-        return PullOutcome(status, tuple(inputs), old.head, new.head, blocks, new.watermark)
+        return PullOutcome(tuple(inputs), old.head, new.head, blocks, new.watermark, status)
 
 
 def _push_source(dataset: DatasetFiles, state: DatasetState, name: str | None) -> AddPushSource | None:
@@ -384,14 +378,8 @@ class Transaction:
         writer, idle = self.writer, not self._events
         mark = of_system_time(writer.watermark, self._rule, self.system_time, idle=idle) if ends else None
         if mark is not None:
-            late = watermark_event(
-                mark,
-                prev_offset=writer.prev_offset,
-                checkpoint=writer.checkpoint,
-                source_state=writer.source_state,
-            )
-            self._events.append(late)
             self.writer = dataclasses.replace(writer, watermark=mark)
+            self._events.append(_add_data(writer, self.writer, None))
         if not self._events:
             return []
         self._run.progress.phase("Committing")

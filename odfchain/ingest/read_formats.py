@@ -565,34 +565,31 @@ class FileInput:
             rows=rows, size=size,
         )  # fmt: skip
 
-    def _is_large(self, slice_bytes: int) -> bool:
-        # a Parquet file counts by its uncompressed size
+    def _amount(self) -> tuple[int, int] | None:
+        # (bytes of values, rows), of a Parquet file by its footer; None where the reader will report a fault
         from odfchain.slices.reader import open_parquet
 
-        if not slice_bytes:
-            return False
-        with contextlib.suppress(OSError, BadInputError):  # the reader reports the fault
+        with contextlib.suppress(OSError, BadInputError):
             if not isinstance(self.read, src.ReadStepParquet):
-                return self.path.stat().st_size > slice_bytes
+                return self.path.stat().st_size, 0
             with open_parquet(self.path) as file:
-                groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
-                return bool(sum(group.total_byte_size for group in groups) > slice_bytes)
-        return False
+                footer = file.metadata
+                groups = map(footer.row_group, range(footer.num_row_groups))
+                return sum(group.total_byte_size for group in groups), footer.num_rows
+        return None
+
+    def _is_large(self, slice_bytes: int) -> bool:
+        amount = self._amount() if slice_bytes else None
+        return amount is not None and amount[0] > slice_bytes
 
     def _is_few(self, state: WriterState) -> bool:
         # by file sizes and footers alone: no rows are read for it
-        from odfchain.slices.reader import open_parquet
-
         if state.merge.LOOKS_BACK and state.next_offset > FEW_ROWS:
             return False
         if self.preprocess is not None or isinstance(self.read, src.ReadStepEsriShapefile):
             return False
-        with contextlib.suppress(OSError, BadInputError):  # the reader reports the fault
-            if self.path.stat().st_size > FEW_BYTES or not isinstance(self.read, src.ReadStepParquet):
-                return self.path.stat().st_size <= FEW_BYTES
-            with open_parquet(self.path) as file:
-                return bool(file.metadata.num_rows <= FEW_ROWS)
-        return False
+        few = self.path.is_file() and self.path.stat().st_size <= FEW_BYTES
+        return few and (amount := self._amount()) is not None and amount[1] <= FEW_ROWS
 
 
 _sessions: weakref.WeakKeyDictionary[SparkSession, SparkSession] = weakref.WeakKeyDictionary()

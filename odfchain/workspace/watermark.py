@@ -15,7 +15,7 @@ from __future__ import annotations
 from odfchain.chain.index import DATA_EVENTS
 from odfchain.errors import AppendError, GuardError, InvalidIdError
 from odfchain.limits import INGEST_LIMITS
-from odfchain.odf.events import AddData, Checkpoint, ExecuteTransform, SourceState
+from odfchain.odf.events import AddData, ExecuteTransform
 from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Duration, Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
@@ -89,23 +89,6 @@ def of_system_time(
         return mark
     least = INGEST_LIMITS.watermark_step_ms if idle else 1
     return mark if mark.epoch_ms >= previous.epoch_ms + least else None
-
-
-def watermark_event(
-    mark: Timestamp,
-    *,
-    prev_offset: int | None,
-    checkpoint: Checkpoint | None,
-    source_state: SourceState | None,
-) -> AddData:
-    """The event that sets a watermark and nothing else."""
-    return AddData(
-        prev_offset=prev_offset,
-        prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
-        new_checkpoint=checkpoint,
-        new_watermark=mark,
-        new_source_state=source_state,
-    )
 
 
 def check_manual(
