@@ -38,6 +38,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.profiles.published import published
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
+from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import HEAD_KEY, ObjectKey, ObjectKind, SignedFile
 from odfchain.storage.store import Store
 from odfchain.text import one_line
@@ -86,7 +87,7 @@ def verify_datasets(
     found, missing = _upstream_at_hand(workspace, files) if options.recursive else (files, {})
     reports = []
     for item in found:
-        item.shared.current(item.folder)
+        item.shared.branch(item.folder, HEAD)
         # a range of blocks is for the named dataset, not for its inputs
         whole = replace(options, after=None, upto=None, last=None)
         asked = options if (item.folder, item.ref) in named else whole

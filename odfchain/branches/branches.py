@@ -366,7 +366,7 @@ def delete_branch(
         )
     check(there)
     kept = None if merged else keep_reachable(dataset, block)
-    _remove(there, block)
+    remove_branch(there, block)
     rename_fetched(dataset, name, None)
     return kept
 
@@ -387,14 +387,9 @@ def rename_branch(dataset: DatasetFiles, old: str, new: str) -> DatasetFiles:
     block = DatasetState.read(there.chain).head
     _point(dataset, new, block)
     try:
-        _remove(there, block)
+        remove_branch(there, block)
     except BaseException:
-        _remove(dataset.on(new), block)
+        remove_branch(dataset.on(new), block)
         raise
     rename_fetched(dataset, old, new)
     return dataset.on(new)
-
-
-def _remove(branch: DatasetFiles, block: Multihash) -> None:
-    branch.shared.forget_branch(branch.folder, branch.ref, block)
-    remove_branch(branch, block)

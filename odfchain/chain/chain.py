@@ -368,6 +368,10 @@ class MetadataChain:
             raise ObjectNotFoundError(f"{self._blocks.locate(target)}: no such block")
         self._refs.compare_and_swap(ref, expected, target)
 
+    def remove_ref(self, ref: str, expected: Multihash) -> None:
+        """Remove a reference that points at `expected` now; blocks stay."""
+        self._refs.remove(ref, expected)
+
 
 class _Names(Sequence[Multihash]):
     """Hashes of the blocks up to a head; all are read only where the index does not know one."""

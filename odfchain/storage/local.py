@@ -38,6 +38,13 @@ class RefStore(Protocol):
             StoreError: it cannot be written; the old value stays.
         """
 
+    def remove(self, name: str, expected: Multihash) -> None:
+        """Durably remove a reference that points at `expected` now.
+
+        Raises:
+            RefConflictError, StoreError: as `compare_and_swap`.
+        """
+
     def names(self) -> Iterator[str]:
         """Every reference's name."""
 
@@ -295,7 +302,6 @@ class LocalRefStore:
             fsio.replace_file(path, str(new).encode())
 
     def remove(self, name: str, expected: Multihash) -> None:
-        """Durably remove a reference that points at `expected` now."""
         path = self._path(name)
         with fsio.locked(self._lock):
             actual = self.get(name)

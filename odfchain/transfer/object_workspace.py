@@ -41,15 +41,13 @@ from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, L
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
 from odfchain.text import json_object
 from odfchain.transfer.open_peer import NamedStores
-from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.signed_statements import push_statements
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.store_commit import CommitPlan, SharedRefStore, StoredDataset, StoreSync
 from odfchain.transfer.store_files import StoreFiles
-from odfchain.transfer.store_garbage import LIFE, Removal
+from odfchain.transfer.store_garbage import LIFE, Garbage, Removal
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.points import refs_of
-from odfchain.workspace.shared_store import STORE_FILE, Garbage, SharedStore
+from odfchain.workspace.shared_store import STORE_FILE, SharedStore
 
 # Names of datasets in a store: one small object for each, so that no name is taken twice.
 #
@@ -300,7 +298,8 @@ class SharedWorkspace(SharedStore):
         self._names: list[Name] | None = None
         self._datasets: dict[str, StoredDataset] = {}
 
-    def _of(self, folder: Path) -> StoredDataset:
+    def stored(self, folder: Path) -> StoredDataset:
+        """One dataset of the store, by the folder that is its copy here."""
         return self._named(folder.name)
 
     def _at(self, dataset_id: DatasetId) -> StoredDataset:
@@ -347,27 +346,6 @@ class SharedWorkspace(SharedStore):
             else:
                 stored.is_open = True
 
-    def current(self, folder: Path) -> None:
-        stored = self._of(folder)
-        self.sync_heads(stored.dataset_id)
-        stored.follow_merged()  # what was merged into it is computed again
-
-    def head_there(self, folder: Path) -> Multihash | None:
-        return self._of(folder).look()
-
-    def bring_blocks(self, folder: Path, head: Multihash) -> None:
-        stored = self._of(folder)
-        stored.bring_blocks(head)
-        stored.is_open = True  # a look at all datasets need not pull it
-
-    def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
-        stored = self._of(folder)
-        stored.pull(
-            stored.on().alias,
-            SyncOptions(force=True, on_demand=True, dataset_id=stored.dataset_id, onto=here, only=there),
-        )
-        stored.is_open = True
-
     def _settled(self) -> list[Name]:
         if self._names is None:
             found = self._shared_names.all()
@@ -390,7 +368,7 @@ class SharedWorkspace(SharedStore):
 
     def _set_aside(self, folder: Path, name: Name) -> None:
         # a listing may be stale: name and head are requested before the folder is moved
-        if self._shared_names.get(name.alias) == name or self._of(folder).look() is not None:
+        if self._shared_names.get(name.alias) == name or self.stored(folder).look() is not None:
             return
         check_workspace_at(self._space)  # the whole store may be gone
         target = self._root / "deleted" / f"{folder.name}-{uuid.uuid4().hex[:8]}"
@@ -400,17 +378,21 @@ class SharedWorkspace(SharedStore):
     # --- one dataset -------------------------------------------------------------------------------
 
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
-        return SharedRefStore(local, self._of(folder))
+        return SharedRefStore(local, self.stored(folder))
 
     def branch(self, folder: Path, name: str) -> None:
-        stored = self._of(folder)
+        stored = self.stored(folder)
+        if name == HEAD:
+            self.sync_heads(stored.dataset_id)
+            stored.follow_merged()
+            return
         wanted = [] if name in stored.followed else [name]
         for problem in stored.follow_branches(wanted).values():
             raise problem
         stored.follow_merged(wanted)
 
     def branches(self, folder: Path) -> None:
-        stored = self._of(folder)
+        stored = self.stored(folder)
         if HEAD in stored.followed:
             return
         names = [name for name in stored.listed_branches() if name not in stored.followed]
@@ -420,14 +402,11 @@ class SharedWorkspace(SharedStore):
             warn(f"{name}: {problem.message}")
         stored.followed.add(HEAD)
 
-    def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
-        SharedRefStore(refs_of(DatasetFiles.open(folder)), self._of(folder)).remove(name, expected)
-
     def objects(self, folder: Path) -> LocalObjectStore:
         kind = ObjectKind(folder.name)
 
         def bring(store: LocalObjectStore, name: Multihash) -> None:
-            key, peer = ObjectKey(kind, name), self._of(folder.parent).peer()
+            key, peer = ObjectKey(kind, name), self.stored(folder.parent).peer()
             if (size := peer.size(key)) is None:
                 return
             with DatasetFiles.open(folder.parent).staging() as area:
@@ -444,7 +423,7 @@ class SharedWorkspace(SharedStore):
         return StoreFiles(self._url.text)
 
     def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
-        self._of(folder).sent[ObjectKey(ObjectKind(kind), name)] = since
+        self.stored(folder).sent[ObjectKey(ObjectKind(kind), name)] = since
 
     # --- making and changing -----------------------------------------------------------------------
 
@@ -482,7 +461,7 @@ class SharedWorkspace(SharedStore):
             self._names = others if name is None else [*others, name]
 
     def signed(self, folder: Path, ref: str) -> None:
-        peer, head = self._of(folder).peer(ref), DatasetFiles.open(folder, ref=ref).chain.head()
+        peer, head = self.stored(folder).peer(ref), DatasetFiles.open(folder, ref=ref).chain.head()
         try:
             content = read_head_signature(folder, ref)
             read = read_head if ref == HEAD else read_branch
@@ -494,7 +473,7 @@ class SharedWorkspace(SharedStore):
             warn(f"{peer.where}: the signature of the head was not written: {error.message}")
 
     def publish_statements(self, folder: Path) -> None:
-        dataset, peer = DatasetFiles.open(folder), self._of(folder).peer()
+        dataset, peer = DatasetFiles.open(folder), self.stored(folder).peer()
         head = dataset.chain.head()
         assert head is not None  # noqa: S101 - something was said of it
         problems = list(send_objects(dataset, peer, parallel=SHARING.parallel).problems)
@@ -510,7 +489,16 @@ class SharedWorkspace(SharedStore):
     def collect(
         self, folder: Path, needed: Callable[[], frozenset[str]], *, grace: float, dry_run: bool
     ) -> list[Garbage]:
-        stored, removal = self._of(folder), self._removal(grace, dry_run=dry_run)
+        """The store has nothing of a dataset that is not needed and is older than `grace` [s]; kinds of it.
+
+        `needed` says which objects the dataset here needs (`data/f1620…`). The last kind is what is too
+        young. With `dry_run` nothing is removed. The caller holds no lock of the dataset.
+
+        Raises:
+            BusyError: another machine commits or removes.
+            UsageError: the grace is too short.
+        """
+        stored, removal = self.stored(folder), self._removal(grace, dry_run=dry_run)
 
         def needed_there() -> frozenset[str]:
             stored.is_open = False
@@ -522,6 +510,7 @@ class SharedWorkspace(SharedStore):
         return removal.of_dataset(folder.name, needed_there)
 
     def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
+        """Remove files in the store that belong to no dataset, as `collect`; young ones are not listed."""
         names = {_folder_name(name.dataset_id) for name in self._shared_names.all()}
         return self._removal(grace, dry_run=dry_run).of_workspace(names)
 

@@ -158,6 +158,20 @@ class StoredDataset:
         ):
             fetch.read(head)
             fetch.store()
+        self.is_open = True  # a look at all datasets need not pull it
+
+    def follow_reset(self, here: Multihash, there: Multihash) -> None:
+        """The head, which is `here`, is `there` as in the store, though it does not continue what was seen.
+
+        What is given up stays under a reference, and the memory of heads gives way. Nothing is written there.
+
+        Raises:
+            RefConflictError: one of them is another one by now.
+            ChainsDifferError: what is there is another dataset.
+        """
+        options = SyncOptions(force=True, on_demand=True, dataset_id=self.dataset_id, onto=here, only=there)
+        self.pull(self.on().alias, options)
+        self.is_open = True
 
     def follow(self, ref: str) -> None:
         """After a conflict: fetch the other writer's blocks."""
@@ -533,18 +547,18 @@ class SharedRefStore:
         _Commit(self.stored, dataset, name, new, self.local, expected).run()
 
     def remove(self, name: str, expected: Multihash) -> None:
-        """A branch that points at `expected` now is none any more, in the store; here it stays."""
-        peer, known = self.stored.peer(name), self.stored.known
+        """A branch that points at `expected` now is none any more, in the store and then here."""
+        known = self.stored.known
         head, version = known[name] = self.stored.bucket.versioned(name)
-        if head is None:
-            return
-        if head != expected:
-            self.stored.refuse_conflict(name, expected, head)
-        try:
-            known[name] = None, self.stored.bucket.replace(name, version, None)
-        except WriteRefusedError:  # by another writer, or by our own request that was repeated
-            head = self.stored.look(name)
-            if head is not None:
+        if head is not None:
+            if head != expected:
                 self.stored.refuse_conflict(name, expected, head)
-        with contextlib.suppress(errors.TransferError):
-            peer.put_signed(SignedFile.HEAD, None)
+            try:
+                known[name] = None, self.stored.bucket.replace(name, version, None)
+            except WriteRefusedError:  # by another writer, or by our own request that was repeated
+                head = self.stored.look(name)
+                if head is not None:
+                    self.stored.refuse_conflict(name, expected, head)
+            with contextlib.suppress(errors.TransferError):
+                self.stored.peer(name).put_signed(SignedFile.HEAD, None)
+        self.local.remove(name, expected)

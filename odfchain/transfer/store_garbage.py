@@ -26,7 +26,6 @@ from odfchain.storage.public_layout import HEAD_KEY, ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.transfer.slice_files import objects_of
 from odfchain.workspace.merge_record import merged_names
-from odfchain.workspace.shared_store import Garbage
 
 # Leases between gc and commits that rely on existing objects.
 #
@@ -155,6 +154,15 @@ _KINDS = {
     ObjectKind.DATA: "slices in the store",
     ObjectKind.CHECKPOINT: "checkpoints in the store",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Files or objects of one kind: how many, and their size [bytes]."""
+
+    kind: str
+    files: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

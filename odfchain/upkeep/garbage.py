@@ -39,7 +39,9 @@ from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, parse_ref
 from odfchain.storage.public_layout import ObjectKind
 from odfchain.text import counted, one_line
+from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.transfer.slice_files import incoming_folder, objects_of, store_of
+from odfchain.transfer.store_garbage import Garbage
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.declared_constraints import ForeignKey
@@ -47,7 +49,6 @@ from odfchain.workspace.merge_record import forget_gone, merged_names
 from odfchain.workspace.options import GcOptions
 from odfchain.workspace.points import OVERWRITTEN, branch_names, lock_path, ref_names, refs_of
 from odfchain.workspace.read_slices import drop_footers
-from odfchain.workspace.shared_store import Garbage
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # Reachable objects of a dataset.
@@ -366,10 +367,10 @@ def collect(
     def needed() -> frozenset[str]:
         return _needed(dataset, found.refs, needing)[0].keys()
 
-    stored = dataset.shared.collect(dataset.folder, needed, grace=options.grace, dry_run=options.dry_run)
-    if not stored:
+    shared = dataset.shared
+    if not isinstance(shared, SharedWorkspace):
         return found
-    *removed, young = stored
+    *removed, young = shared.collect(dataset.folder, needed, grace=options.grace, dry_run=options.dry_run)
     return dataclasses.replace(
         found,
         removed=(*found.removed, *(item for item in removed if item.files)),
@@ -509,7 +510,8 @@ def collect_workspace(
         if fsio.is_unused_since(path, before_ns)
     ]
     garbage.append(_remove("unfinished files", temporary, dry_run=dry_run))
-    garbage += workspace.shared.collect_left(grace=options.grace, dry_run=dry_run) or ()
+    if isinstance(workspace.shared, SharedWorkspace):
+        garbage += workspace.shared.collect_left(grace=options.grace, dry_run=dry_run)
     return Collected(None, tuple(item for item in garbage if item.files))
 
 

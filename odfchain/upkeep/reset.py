@@ -22,11 +22,13 @@ from odfchain.odf.names import is_branch_name
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.storage.store import Store
+from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.transfer.open_peer import open_peer, options_of
 from odfchain.transfer.receive import PeerLinks
 from odfchain.transfer.repositories import Repositories
 from odfchain.transfer.sharing import AliasKind, aliases, resolve_remote
 from odfchain.transfer.signed_statements import Seen, SeenHeads
+from odfchain.transfer.store_commit import StoredDataset
 from odfchain.upkeep.garbage import Referrers, bring_branches, refuse, still_reached
 from odfchain.workspace import points
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -308,11 +310,18 @@ class Reset(Rewriting):
         text = str(target)
         if self.dataset.ref != HEAD or text.isdigit() or text == str(self.dataset.chain.head()):
             return None
-        there = self.dataset.shared.head_there(self.dataset.folder)
+        there = stored.look() if (stored := self._stored) is not None else None
         return there if text == str(there) else None
 
+    @property
+    def _stored(self) -> StoredDataset | None:
+        # None where the folder is all there is
+        shared = self.dataset.shared
+        return shared.stored(self.dataset.folder) if isinstance(shared, SharedWorkspace) else None
+
     def _plan_following(self, there: Multihash) -> ResetPlan:
-        self.dataset.shared.bring_blocks(self.dataset.folder, there)
+        assert self._stored is not None  # noqa: S101 - the head is there
+        self._stored.bring_blocks(there)
         old, new = DatasetState.read(self.dataset.chain), DatasetState.read(self.dataset.chain, there)
         dropped: list[Multihash] = []
         for name, _ in self.dataset.chain.walk(old.head):
@@ -347,7 +356,8 @@ class Reset(Rewriting):
             refuse(f"what {plan.dataset} would drop", plan.referrers)
         # the store was rewound elsewhere: only this folder moves
         if plan.follows:
-            self.dataset.shared.follow(self.dataset.folder, plan.old_head, plan.new_head)
+            assert self._stored is not None  # noqa: S101 - it was planned from its head
+            self._stored.follow_reset(plan.old_head, plan.new_head)
             return points.overwritten_name(plan.old_head) if plan.dropped else None
         with fsio.try_locked(points.lock_path(self.dataset)) as free:
             if not free:

@@ -59,8 +59,8 @@ def branch_names(dataset: DatasetFiles) -> list[str]:
 
 
 def remove_branch(branch: DatasetFiles, block: Multihash) -> None:
-    """The branch that a dataset is opened on is gone here, with its index and its signature."""
-    refs_of(branch).remove(branch.ref, block)
+    """The branch that a dataset is opened on is gone, in its store, too, with its index and its signature."""
+    branch.chain.remove_ref(branch.ref, block)
     fsio.remove_quietly(branch.index_path)
     fsio.remove_quietly(branch.folder / signature_key(branch.ref))
 
@@ -272,6 +272,9 @@ class _PinnedRefs:
             f"{one_line(name)}: a dataset as of one block is only read",
             hint="write to a branch: `odfchain branch create DATASET NAME --at POINT` makes one",
         )
+
+    def remove(self, name: str, expected: Multihash) -> None:
+        self.compare_and_swap(name, expected, self.block)
 
     def names(self) -> Iterator[str]:
         return self.refs.names()

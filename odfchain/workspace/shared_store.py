@@ -6,8 +6,6 @@ Nothing else in this room, nor above it, knows the difference. Source: RFC-048.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,15 +19,6 @@ if TYPE_CHECKING:
 
 STORE_FILE = "store"
 """The file in the folder of a workspace that has the URL of its store, if it has one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Garbage:
-    """Files or objects of one kind: how many, and their size [bytes]."""
-
-    kind: str
-    files: int
-    bytes: int
 
 
 class SharedStore:
@@ -62,43 +51,18 @@ class SharedStore:
         The caller holds no lock of the workspace or the dataset.
         """
 
-    def current(self, folder: Path) -> None:
-        """The dataset in a folder is here as it is in the store, with the blocks that were merged into it.
-
-        One that could only be listed raises what it is.
-        """
-
-    def head_there(self, folder: Path) -> Multihash | None:
-        """The head that the store has now, whatever is here."""
-
-    def bring_blocks(self, folder: Path, head: Multihash) -> None:
-        """The blocks up to a head in the store are here, checked; no reference leads to them."""
-
-    def follow(self, folder: Path, here: Multihash, there: Multihash) -> None:
-        """The head, which is `here`, is `there` as in the store, though it does not continue what was seen.
-
-        What is given up stays under a reference, and the memory of heads gives way. Nothing is written there.
-
-        Raises:
-            RefConflictError: one of them is another one by now.
-            ChainsDifferError: what is there is another dataset.
-        """
-
     def refs(self, folder: Path, local: LocalRefStore) -> RefStore:  # noqa: ARG002 - for stores
         """The references of a dataset; its head and its branches move in the store first."""
         return local
 
     def branch(self, folder: Path, name: str) -> None:
-        """A branch of a dataset is here as it is in the store, or is not, with what was merged into it.
+        """A branch, or the head, is here as it is in the store, or is not, with what was merged into it.
 
         The caller holds no lock of the dataset.
         """
 
     def branches(self, folder: Path) -> None:
         """Fetches all branches; one that is damaged stays as it is here, with a warning."""
-
-    def forget_branch(self, folder: Path, name: str, expected: Multihash) -> None:
-        """The store has a branch no more, if it points at `expected` now; here it stays."""
 
     def objects(self, folder: Path) -> LocalObjectStore:
         """The slices or checkpoints of a dataset, `folder` being theirs; they come when they are read."""
@@ -124,22 +88,6 @@ class SharedStore:
 
     def publish_statements(self, folder: Path) -> None:
         """All that is signed of a dataset here is in the store, with what it names; as `signed`."""
-
-    def collect(
-        self, folder: Path, needed: Callable[[], frozenset[str]], *, grace: float, dry_run: bool
-    ) -> list[Garbage] | None:
-        """The store has nothing of a dataset that is not needed and is older than `grace` [s]; kinds of it.
-
-        `needed` says which objects the dataset here needs (`data/f1620…`). The last kind is what is too
-        young. With `dry_run` nothing is removed. The caller holds no lock of the dataset.
-
-        Raises:
-            BusyError: another machine commits or removes.
-            UsageError: the grace is too short.
-        """
-
-    def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage] | None:
-        """Remove files in the store that belong to no dataset, as `collect`; young ones are not listed."""
 
 
 ONLY_HERE = SharedStore()
