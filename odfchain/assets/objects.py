@@ -28,13 +28,14 @@ from odfchain.limits import FetchLimits
 from odfchain.storage import fsio
 from odfchain.storage.http_rules import TransientError
 from odfchain.storage.locations import Location, open_store, parse_target, store_message
-from odfchain.storage.public_proxy import Pass, new_pass
 from odfchain.storage.urls import is_public, proxy_for, resolve
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore
+
+    from odfchain.storage.public_proxy import Pass
 
 
 _Name = tuple[str, str | None, str | None, bool]
@@ -143,6 +144,8 @@ class Stores:
     def _opened(self, location: Location, name: _Name) -> ObjectStore:
         limits, through = self._limits, None
         if self._is_guarded(location):
+            from odfchain.storage.public_proxy import new_pass  # noqa: PLC0415 - it loads asyncio
+
             through = self._passes[name] = new_pass()
         return open_store(
             location, limits, limits.deadline if name[3] else _SECONDS,
