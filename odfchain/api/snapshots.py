@@ -75,9 +75,9 @@ class Profile(OwnErrors):
 
     def to_html(self) -> str:
         """The profile as one page that asks for nothing and runs nothing, with pictures of the columns."""
-        from odfchain.profiles.page import profile_page
+        from odfchain.profiles.page import ProfilePage
 
-        return profile_page(self.document)
+        return ProfilePage(self.document).html()
 
     def __repr__(self) -> str:
         found = self.document

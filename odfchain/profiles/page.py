@@ -92,52 +92,60 @@ _TEXT = 120
 _TAGS = 20
 
 
-def profile_page(document: Mapping[str, Any], most_bytes: int = PAGE.page_bytes) -> str:
-    """The page of a profile, at most as large as pages are."""
-    shown = len(document["columns"])
-    page = _profile_page(document, shown)
-    while len(page.encode()) > most_bytes and shown:
-        shown //= 2
-        page = _profile_page(document, shown)
-    return page
+@dataclass(frozen=True, slots=True)
+class ProfilePage:
+    """The page of a profile."""
 
+    document: Mapping[str, Any]
 
-def _profile_page(document: Mapping[str, Any], shown: int) -> str:
-    columns, repeated = document["columns"], percent(document["duplicate_row_fraction"])
-    size = f"{counted(document['num_rows'], 'row')}, {counted(document['num_columns'], 'column')}"
-    return pages.one_page(
-        "profiles",
-        "profile.html.j2",
-        "profile.css",
-        name=cut(document["dataset_name"], _TEXT),
-        lead=f"{size}; {repeated} of the rows repeat another one.",
-        facts=list(_profile_facts(document)),
-        columns=[_column(column, document["column_stats"][column["name"]]) for column in columns[:shown]],
-        rest=len(columns) - shown,
-        hidden=document["odf"]["hidden"],
-    )
+    def html(self, most_bytes: int = PAGE.page_bytes) -> str:
+        """The page of a profile, at most as large as pages are."""
+        shown = len(self.document["columns"])
+        page = self._rendered(shown)
+        while len(page.encode()) > most_bytes and shown:
+            shown //= 2
+            page = self._rendered(shown)
+        return page
 
+    def _rendered(self, shown: int) -> str:
+        columns, repeated = self.document["columns"], percent(self.document["duplicate_row_fraction"])
+        size = (
+            f"{counted(self.document['num_rows'], 'row')}, {counted(self.document['num_columns'], 'column')}"
+        )
+        return pages.one_page(
+            "profiles",
+            "profile.html.j2",
+            "profile.css",
+            name=cut(self.document["dataset_name"], _TEXT),
+            lead=f"{size}; {repeated} of the rows repeat another one.",
+            facts=list(self._facts()),
+            columns=[
+                _column(column, self.document["column_stats"][column["name"]]) for column in columns[:shown]
+            ],
+            rest=len(columns) - shown,
+            hidden=self.document["odf"]["hidden"],
+        )
 
-def _profile_facts(document: Mapping[str, Any]) -> Iterator[LabelledValue]:
-    odf, near = document["odf"], document["near_duplicate_estimate"]
-    yield LabelledValue("Block", f"{odf['sequence_number']:,} of {document['created_at']}")
-    yield LabelledValue("Snapshot", document["snapshot_id"], code=True)
-    yield LabelledValue("Dataset", odf["dataset_id"], code=True)
-    for label, key, most in (
-        ("Description", "description", PAGE.message), ("Stage", "pipeline_stage", _TEXT),
-        ("What changed", "transform_description", PAGE.message),
-    ):  # fmt: skip
-        if document[key]:
-            yield LabelledValue(label, cut(document[key], most))
-    for key, value in list(document["tags"].items())[:_TAGS]:
-        yield LabelledValue(cut(f"Tag {key}", _TEXT), cut(value, _TEXT))
-    yield LabelledValue(
-        "Near duplicates", "not looked for" if near is None else f"{percent(near)} of the rows"
-    )
-    for label, key in (("Constant", "constant_columns"), ("Mostly null", "high_null_columns")):
-        if document[key]:
-            yield LabelledValue(label, cut(", ".join(document[key]), PAGE.message))
-    yield LabelledValue("Languages", odf["languages"] or "not detected")
+    def _facts(self) -> Iterator[LabelledValue]:
+        odf, near = self.document["odf"], self.document["near_duplicate_estimate"]
+        yield LabelledValue("Block", f"{odf['sequence_number']:,} of {self.document['created_at']}")
+        yield LabelledValue("Snapshot", self.document["snapshot_id"], code=True)
+        yield LabelledValue("Dataset", odf["dataset_id"], code=True)
+        for label, key, most in (
+            ("Description", "description", PAGE.message), ("Stage", "pipeline_stage", _TEXT),
+            ("What changed", "transform_description", PAGE.message),
+        ):  # fmt: skip
+            if self.document[key]:
+                yield LabelledValue(label, cut(self.document[key], most))
+        for key, value in list(self.document["tags"].items())[:_TAGS]:
+            yield LabelledValue(cut(f"Tag {key}", _TEXT), cut(value, _TEXT))
+        yield LabelledValue(
+            "Near duplicates", "not looked for" if near is None else f"{percent(near)} of the rows"
+        )
+        for label, key in (("Constant", "constant_columns"), ("Mostly null", "high_null_columns")):
+            if self.document[key]:
+                yield LabelledValue(label, cut(", ".join(self.document[key]), PAGE.message))
+        yield LabelledValue("Languages", odf["languages"] or "not detected")
 
 
 def _column(column: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
