@@ -559,11 +559,10 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.assets.objects import StoreOptions
         from odfchain.transfer.slice_locks import LockTransport
 
-        chosen = stores or StoreOptions()
-        where = chosen.stores(Path.cwd(), ours=True)  # files are judged as those of their locks
-        peer = LockTransport([(lock, lock.stores(chosen)) for lock in locks], self._files, where)
         parallel = parallel or self._workspace._sharing.config.parallel
-        return peer.bring(parallel=parallel, progress=progress)
+        return LockTransport(locks, self._files, stores or StoreOptions()).bring(
+            parallel=parallel, progress=progress
+        )
 
     def slices_lock(
         self,

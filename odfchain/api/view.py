@@ -343,14 +343,14 @@ def lock_schema(dataset: Readable) -> pa.Schema:
     Raises:
         SchemaError: the dataset is no asset lock.
     """
-    from odfchain.assets.lock_table import SCHEMA, SCHEMA_WITH_CHECKSUM
+    from odfchain.assets.lock_table import schema_like
     from odfchain.ingest.read_formats import declared_schema
 
     schemas = [dataset.schema]
     if dataset.schema is None:  # nothing is recorded yet
         schemas = [declared_schema(source.read) for source in dataset.summary.push_sources.values()]
     names = [column.name for columns in schemas if columns is not None for column in columns.fields]
-    schema = SCHEMA_WITH_CHECKSUM if "file_checksum" in names else SCHEMA
+    schema = schema_like(names)
     missing = [name for name in schema.names if name not in names]
     if missing:
         raise SchemaError(

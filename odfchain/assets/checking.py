@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -98,7 +98,8 @@ def counts(checked: Mapping[Status, int]) -> str:
 def _differences(locked: Facts, now: Facts) -> Iterator[str]:
     if locked.has_other_size(now):
         yield f"size {locked.size_bytes} → {now.size_bytes}"
-    if locked.etag is not None and now.etag is not None and strong(locked.etag) != strong(now.etag):
+    tags = [each.etag.removeprefix("W/") for each in (locked, now) if each.etag is not None]
+    if len(set(tags)) == 2:
         yield "etag"
     if locked.file_checksum is not None and now.file_checksum is not None:
         if locked.file_checksum != now.file_checksum:
@@ -113,12 +114,8 @@ def _identified(locked: Facts, now: Facts) -> bool:
 
 
 def _comparable(locked: Facts, now: Facts) -> bool:
-    pairs = zip(_values(locked), _values(now), strict=True)
+    pairs = zip(astuple(locked), astuple(now), strict=True)
     return any(one is not None and other is not None for one, other in pairs)
-
-
-def _values(facts: Facts) -> tuple[object, ...]:
-    return facts.size_bytes, facts.etag, facts.last_modified, facts.file_checksum
 
 
 def _touched(locked: Facts, now: Facts) -> str:
@@ -130,11 +127,6 @@ def _touched(locked: Facts, now: Facts) -> str:
 
 
 _instant = functools.lru_cache(instant)
-
-
-def strong(etag: str) -> str:
-    """An entity tag without the mark of a weak one."""
-    return etag.removeprefix("W/")
 
 
 # Findings per store, and as one HTML page without scripts or requests. Ids, keys and answers are untrusted:

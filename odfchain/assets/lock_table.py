@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,9 +71,9 @@ class AssetRow:
         return f"{self.item_id} {self.asset_key}"
 
 
-def schema_like(schema: pa.Schema) -> pa.Schema:
+def schema_like(columns: Container[str]) -> pa.Schema:
     """The schema of a lock for these columns: with checksums or without."""
-    return SCHEMA_WITH_CHECKSUM if "file_checksum" in schema.names else SCHEMA
+    return SCHEMA_WITH_CHECKSUM if "file_checksum" in columns else SCHEMA
 
 
 # Validity of rows: one rule for a row, and vectorised expressions that pass rows which are surely valid; the
@@ -111,7 +111,7 @@ class RowFault:
 
 def schema_fault(schema: pa.Schema) -> str | None:
     """The fault in the columns of a table that is to be a lock, or None."""
-    wanted = schema_like(schema)
+    wanted = schema_like(schema.names)
     for name in wanted.names:
         if name not in schema.names:
             return f"column `{name}` is missing"

@@ -211,7 +211,7 @@ class AssetLock(OwnErrors):
                 hint="`odfchain assets check LOCK --offline` lists all of them",
             )
         columns = pa.Table.from_batches(kept, file.schema).columns
-        table = pa.Table.from_arrays(columns, schema=schema_like(file.schema))
+        table = pa.Table.from_arrays(columns, schema=schema_like(file.schema.names))
         if not file.is_sorted:
             table = table.sort_by([(name, "ascending") for name in KEY])
         return cls(table, Path(path).parent.resolve(), _is_judged=True)

@@ -295,7 +295,8 @@ class Relocation:
             return replace(found, file_checksum=passing.checksum)
         _check_target(target, row.facts, targets, overwrite=self.overwrite)
         passing = _Passing(row, sources, own=self.checksum)
-        if _one_store(source, target) and not passing.hashes and (found.size_bytes or 0) <= _COPIED_AT_ONCE:
+        in_one = source.store in ("s3", "gs", "az") and replace(source, key="") == replace(target, key="")
+        if in_one and not passing.hashes and (found.size_bytes or 0) <= _COPIED_AT_ONCE:
             targets.copy(source, target)
             size = found.size_bytes
             try:
@@ -402,7 +403,3 @@ class _Passing:
         if self._is_own:
             return SHA2_256 + self.hashes["sha256"].hexdigest()
         return self._row.facts.file_checksum if self._algorithm is not None else None
-
-
-def _one_store(source: Location, target: Location) -> bool:
-    return source.store in ("s3", "gs", "az") and replace(source, key="") == replace(target, key="")

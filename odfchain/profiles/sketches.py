@@ -1,10 +1,6 @@
 """Sketches of a multiset of rows: the same bytes for any cut, order and number of parts.
 
-- KMV (bottom-k MinHash): the 4,096 smallest distinct row hashes, with how often each occurs.
-- Row sample: the 16,384 rows whose offsets have the smallest splitmix64. It needs no seed, does not depend on
-  cuts, and survives a compaction, which keeps offsets.
-
-`odfchain.profiles.sketches` is another one. Source: RFC-040.
+The smallest row hashes (KMV, bottom-k MinHash) are counted, others estimated (HyperLogLog). Source: RFC-040.
 """
 
 from __future__ import annotations

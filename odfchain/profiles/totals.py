@@ -470,7 +470,10 @@ SAMPLE_ROWS = 16_384
 
 
 def sampled(offsets: Hashes) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Positions of the rows that are in the sample, those with the smallest hash of their offset first."""
+    """Positions of the rows that are in the sample, those with the smallest hash of their offset first.
+
+    It needs no seed, does not depend on cuts, and survives a compaction, which keeps offsets.
+    """
     keys = splitmix64(offsets.astype(np.uint64))
     if len(keys) > SAMPLE_ROWS:
         nearest = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS]

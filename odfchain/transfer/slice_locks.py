@@ -9,10 +9,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 from odfchain.assets.hrefs import public_href
 from odfchain.assets.locks import AssetLock
-from odfchain.assets.objects import Stores
+from odfchain.assets.objects import StoreOptions
 from odfchain.errors import AccessError, OdfchainError, TransferError, UsageError
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.http_connection import Pieces
@@ -26,17 +27,16 @@ from odfchain.workspace.dataset_files import DatasetFiles
 class LockTransport(Transport):
     """The objects of a dataset that rows of locks name, each from the first place that has it unchanged.
 
-    It is read-only, and has neither a head nor blocks. `stores` are those of any lock; relative paths are
-    meaningful in the folder of their own only.
+    It is read-only, and has neither a head nor blocks.
     """
 
-    def __init__(
-        self, locks: Sequence[tuple[AssetLock, Stores]], dataset: DatasetFiles, stores: Stores
-    ) -> None:
+    def __init__(self, locks: Sequence[AssetLock], dataset: DatasetFiles, options: StoreOptions) -> None:
         super().__init__("the places of locks, ")
-        self._dataset, self._stores, self._turn = dataset, stores, 0
+        # relative paths are meaningful in the folder of their lock only, and judged as its own
+        self._dataset, self._stores, self._turn = dataset, options.stores(Path.cwd(), ours=True), 0
         self._places: dict[str, list[Location]] = {}
-        for lock, own in locks:
+        for lock in locks:
+            own = lock.stores(options)
             for row in lock.rows:
                 if row.item_id == str(dataset.id):
                     place = row.location

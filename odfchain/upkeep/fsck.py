@@ -94,7 +94,8 @@ def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Store | N
     stored = _StoredBlocks(dataset)
     if stored.dataset_id is None:
         return []
-    named = {block.prev_block_hash for block in stored.blocks.values()} | _given_up(dataset)
+    given_up = [ref for ref in ref_names(dataset) if ref != HEAD and not is_branch_name(ref)]
+    named = {block.prev_block_hash for block in stored.blocks.values()} | _heads(dataset, given_up)
     tips = [name for name in stored.blocks if name not in named and stored.is_complete(name)]
     elsewhere = _on_branches(dataset, stored)
     signed, seen = signed_last(dataset, stored.dataset_id), None
@@ -120,9 +121,9 @@ def candidates(workspace: WorkspaceFiles, dataset: DatasetFiles, peer: Store | N
     return sorted(heads, key=lambda c: (-c.sequence_number, str(c.head)))
 
 
-def by_name(dataset: DatasetFiles, ref: str, prefix: str) -> Multihash | None:
+def by_name(dataset: DatasetFiles, ref: str) -> Multihash | None:
     """The only stored block whose hash begins as the name of its reference says."""
-    digits = ref.removeprefix(prefix)
+    digits = ref.removeprefix(OVERWRITTEN)
     named = [n for n in store_of(dataset, ObjectKind.BLOCK).names() if n.digest.hex().startswith(digits)]
     return named[0] if len(named) == 1 and digits else None
 
@@ -137,10 +138,6 @@ def signed_tip(dataset: DatasetFiles, branch: str) -> Multihash | None:
     if signed.ref != branch or not signer == signed.dataset_id == stored.dataset_id:
         return None
     return signed.head if stored.is_complete(signed.head) else None
-
-
-def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
-    return _heads(dataset, [ref for ref in ref_names(dataset) if ref != HEAD and not is_branch_name(ref)])
 
 
 def _on_branches(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]:
@@ -371,7 +368,7 @@ class Fsck:
             return refs_of(self._dataset).get(name)
         except errors.StoreError as error:
             kept = name.startswith(OVERWRITTEN)
-            found = by_name(self._dataset, name, OVERWRITTEN) if kept else signed_tip(self._dataset, name)
+            found = by_name(self._dataset, name) if kept else signed_tip(self._dataset, name)
             if found is None:
                 self._find("reference", path, str(error), hint=f"if it is of no use any more, remove {path}")
                 return None

@@ -123,12 +123,6 @@ def lines_about(
     return [line.statement for line in lines if line.statement is not None]
 
 
-def forget_lines(dataset: DatasetFiles) -> None:
-    """Lines about blocks that are not stored any more are gone."""
-    if (dataset.folder / SNAPSHOTS.key).exists():
-        SNAPSHOTS.drop(dataset.folder, dataset.id, lambda line: dataset.chain.contains(line.block))
-
-
 def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash]:
     """Blocks here that a merge names other than its target; a copy of one chain may lack them."""
     return [name for name in merged_names(event) if dataset.chain.contains(name)]
@@ -413,8 +407,9 @@ class _Collection:
             gone, young = self._old(kind, needed.of(kind))
             removed.append(Garbage(title, len(gone), sum(gone)))
             young_files, young_bytes = young_files + len(young), young_bytes + sum(young)
-        if not self.options.dry_run:
-            forget_lines(self.dataset)
+        folder, chain = self.dataset.folder, self.dataset.chain
+        if not self.options.dry_run and (folder / SNAPSHOTS.key).exists():
+            SNAPSHOTS.drop(folder, self.dataset.id, lambda line: chain.contains(line.block))
         incoming = incoming_folder(self.dataset)
         dead = fsio.clear_abandoned(self.dataset.folder / "staging", keep=self.options.dry_run)
         left = [incoming] if fsio.is_unused_since(incoming, self.before_ns) else []
