@@ -379,7 +379,7 @@ def test_commands_without_data_load_neither_spark_nor_arrow(command: list[str], 
     Workspace.init(tmp_path).add(manifest())
     program = (
         "import sys; from odfchain.cli.main import main; main(sys.argv[1:]);"
-        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'py4j', 'certifi', 'idna', 'obstore', 'sqlglot', 'ijson', 'uvicorn', 'httptools', 'jinja2', 'cryptography'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+        "heavy = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'py4j', 'certifi', 'idna', 'urllib3', 'obstore', 'sqlglot', 'ijson', 'uvicorn', 'httptools', 'jinja2', 'cryptography'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
     )
     result = subprocess.run(
         [sys.executable, "-c", program, *command], cwd=tmp_path, capture_output=True, text=True, check=False

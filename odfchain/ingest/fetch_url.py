@@ -26,8 +26,7 @@ from odfchain.ingest import fetching
 from odfchain.odf import sources as src
 from odfchain.odf.events import SourceState
 from odfchain.odf.times import Timestamp
-from odfchain.storage.http_client import HttpPool, connect, request_headers
-from odfchain.storage.http_connection import Response
+from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_rules import Deadline, Headers, TransientError
 from odfchain.storage.locations import (
     ENVIRONMENT_HINT,
@@ -43,11 +42,13 @@ from odfchain.storage.locations import (
     unreadable_name,
 )
 from odfchain.storage.template import expand, names_in, public_name
-from odfchain.storage.urls import resolve
+from odfchain.storage.urls import connect, resolve
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
+
+    from odfchain.storage.http_connection import Response
 
 
 _T = TypeVar("_T")
@@ -187,7 +188,7 @@ def _file_path(url: str, name: str) -> Path:
 
 # A file at an http or https URL: requested if it changed, and resumed after a broken connection. The state is
 # the entity tag, else the time of the last modification. Transient failures are retried; redirects are in
-# `odfchain.storage.urls`, permitted addresses in `odfchain.storage.http_client` (RFC 9110 of the IETF).
+# `odfchain.storage.urls`, permitted addresses in `odfchain.storage.http_connection` (RFC 9110 of the IETF).
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -361,7 +362,7 @@ def fetch_object(url: str, context: fetching.FetchContext) -> fetching.FetchResu
         result = obstore.get(store, place.key)  # it may have changed since: its own description counts
         meta = result.meta
         context.announce_if_new(_object_state(meta))
-        download.begin(Headers([(b"content-length", b"%d" % meta["size"])]))
+        download.begin(Headers([("content-length", str(meta["size"]))]))
         for chunk in result.stream(min_chunk_size=_CHUNK):
             download.append(memoryview(chunk))
         try:
@@ -669,12 +670,12 @@ class _FtpFetch:
 
 def _whole(facts: FileFacts) -> Headers:
     # the facts as HTTP headers, which `Download` understands
-    return Headers([] if facts.size is None else [(b"content-length", b"%d" % facts.size)])
+    return Headers([] if facts.size is None else [("content-length", str(facts.size))])
 
 
 def _rest(offset: int, facts: FileFacts) -> Headers:
     size = facts.size or 0
-    return Headers([(b"content-range", b"bytes %d-%d/%d" % (offset, size - 1, size))])
+    return Headers([("content-range", f"bytes {offset}-{size - 1}/{size}")])
 
 
 @contextlib.contextmanager

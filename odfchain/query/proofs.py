@@ -33,7 +33,6 @@ from odfchain.query.processes import Local, Worker
 from odfchain.query.resolved_tables import Pins
 from odfchain.storage import fsio
 from odfchain.storage.http_client import HttpPool, request_headers
-from odfchain.storage.http_connection import Response
 from odfchain.storage.http_rules import Deadline, Timing, with_retries
 from odfchain.storage.locations import parse_target
 from odfchain.text import counted, one_line
@@ -42,6 +41,8 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from odfchain.storage.http_connection import Response
 
 
 VOLATILE = frozenset(

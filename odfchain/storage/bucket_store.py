@@ -23,8 +23,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.fsio import storage_errors
-from odfchain.storage.http_connection import Pieces
-from odfchain.storage.http_rules import Deadline
+from odfchain.storage.http_rules import Deadline, Pieces
 from odfchain.storage.local import HEAD, conflict, parse_ref
 from odfchain.storage.locations import ENVIRONMENT_HINT, Location, open_store, store_message
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, ref_key

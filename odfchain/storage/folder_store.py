@@ -19,7 +19,7 @@ from odfchain import errors
 from odfchain.odf.identity import Multihash
 from odfchain.progress import Progress
 from odfchain.storage import fsio
-from odfchain.storage.http_connection import Body
+from odfchain.storage.http_rules import Body
 from odfchain.storage.local import LocalObjectStore, LocalRefStore
 from odfchain.storage.public_layout import Incoming, ObjectKey, PeerUrl, ref_key
 from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Store, Transport

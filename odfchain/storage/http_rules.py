@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_tz
 from typing import TypeVar
@@ -21,10 +22,10 @@ _SECOND_NS = 1_000_000_000
 class Headers:
     """The headers of an answer by their names in any case; of several with one name the first counts."""
 
-    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._values: dict[str, str] = {}
-        for name, value in raw:
-            self._values.setdefault(name.decode("latin-1").lower(), value.decode("latin-1").strip())
+        for name, value in pairs:
+            self._values.setdefault(name.lower(), value.strip())
 
     def get(self, name: str) -> str | None:
         """The value, or None if there is none or it is empty."""
@@ -132,6 +133,14 @@ class TransientError(Exception):
         """Seconds that the server asked for."""
 
 
+class StaleError(TransientError):
+    """Nothing came; a connection that was used before may have been closed since: a new one may do."""
+
+
+class ProxyDeniedError(FetchError):
+    """The proxy refuses; never leaves this package and its callers."""
+
+
 class ProtocolError(TransientError):
     """The response breaks the protocol, or is too large; the request is not repeated."""
 
@@ -199,3 +208,55 @@ def with_retries(
         pause *= 2
     attempts = limits.retries + 1
     raise FetchError(f"{name}: {failure.reason} ({attempts} attempt{'s' if attempts > 1 else ''})")
+
+
+# What an answer brings.
+
+_CHUNK_BYTES = 1 << 18
+_PIECE_BYTES = 1 << 16
+
+
+class Body(ABC):
+    """Bytes that are on their way, of a size that may be known."""
+
+    length: int | None = None
+    """Size where it is declared [bytes]."""
+
+    @abstractmethod
+    def read_into(self, view: memoryview) -> int:
+        """Bytes of the body, as many as are there and fit; 0 at its end."""
+
+    def chunks(self, size: int = _CHUNK_BYTES) -> Iterator[memoryview]:
+        """The body in pieces, each of which is there until the next one is asked for."""
+        piece = memoryview(bytearray(size))
+        while count := self.read_into(piece):
+            yield piece[:count]
+
+    def read(self, limit: int) -> bytes | None:
+        """The whole body, or None if it is longer than `limit`; memory grows with what has arrived."""
+        if self.length is not None and self.length > limit:
+            return None
+        data = bytearray()
+        for chunk in self.chunks(min(self.length or _PIECE_BYTES, 1 << 20)):
+            data += chunk
+            if len(data) > limit:
+                return None
+        return bytes(data)
+
+
+class Pieces(Body):
+    """Pieces of any size as a body."""
+
+    def __init__(self, pieces: Iterator[bytes | memoryview]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def read_into(self, view: memoryview) -> int:
+        while not self._rest:
+            if (following := next(self._pieces, None)) is None:
+                return 0
+            self._rest = memoryview(following)
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from odfchain.errors import AccessError, OdfchainError, TransferError
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.odf.identity import Multihash
-from odfchain.storage.http_client import HttpPipeline, HttpPool, request_headers
-from odfchain.storage.http_connection import Response
+from odfchain.storage.http_client import HeaderPairs, HttpPool, request_headers
 from odfchain.storage.http_rules import ContentRange, Deadline, Timing
 from odfchain.storage.locations import Target, parse_target
 from odfchain.storage.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, PeerUrl, SignedFile
 from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Transport, as_transfer_errors
 from odfchain.storage.urls import Route
 from odfchain.text import one_line
+
+if TYPE_CHECKING:
+    from odfchain.storage.http_connection import Response
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _SIGNED = tuple(file.value for file in SignedFile)
@@ -38,7 +40,7 @@ class Request:
     """A request for a file: its target, headers, and the route to it."""
 
     first: Target
-    headers: Callable[[Route, Sequence[tuple[str, str]]], bytes]
+    headers: Callable[[Route, Sequence[tuple[str, str]]], HeaderPairs]
     """Those of a request to the present target of a route, with some more of its own."""
     by: Route | None = None
     """The way to it, where a server has named it."""
@@ -126,21 +128,6 @@ class HttpTransport(Transport):
             return AbsentError(f"{where}: {response.what}")
         return _denied(response, key, where) or TransferError(f"{where}: {response.what}")
 
-    def pipeline(self) -> HttpPipeline | None:
-        """A way to ask for many blocks at once; None before the peer has kept a connection."""
-        route: Route = self._pool.route(self._base, self.where)
-        base = self._base.path
-        made = HttpPipeline(
-            self._pool,
-            route,
-            path=lambda name: b"%sblocks/%s" % (base, str(name).encode("ascii")),
-            headers=request_headers(route, self._given),
-            limits=self.limits,
-            timing=self.timing,
-            name=f"{self.where}{ObjectKind.BLOCK.value}",
-        )
-        return made if made.open() else None
-
     def close(self) -> None:
         """Let go of connections; requests of other threads end."""
         self._pool.close()
@@ -182,34 +169,15 @@ AHEAD = 128
 """How many blocks are asked for before the walk needs them."""
 
 # More of them only wait for each other in one process.
-_THREADS = 4
-_AHEAD_BY_THREADS = 64
+_THREADS = 8
 # How many blocks one thread asks for in one go.
-_AT_ONCE = 8
-# How many requests are put together for a pipeline.
-_REQUESTS = 32
+_AT_ONCE = 16
 # How many lines of a hint one step may pass over: the same one may be there a million times.
 _LOOKED_AT = 2 * AHEAD
-# How much may come before the walk needs it; more means that the hint is not in the chain's order.
-_UNUSED_BYTES = 16 << 20
-
-Fetch = Callable[[Multihash], bytes]
-Keep = Callable[[Multihash, bytes], None]
-
-
-class _Ahead:
-    """Blocks that were asked for ahead and not taken."""
-
-    # How many are asked for at most, and how many of these in one go.
-    ahead: int
-    at_once: int
-
-    def __init__(self) -> None:
-        self.asked: dict[Multihash, Future[Mapping[Multihash, bytes]] | None] = {}
 
 
 class Prefetch:
-    """Asks for hinted blocks, newest first, while the walk goes on."""
+    """Asks for hinted blocks on threads, newest first, while the walk goes on."""
 
     def __init__(
         self,
@@ -217,72 +185,44 @@ class Prefetch:
         *,
         here: Callable[[Multihash], bool],
         local: Callable[[Multihash], bool],
-        fetch: Fetch,
-        keep: Keep,
-        pipeline: HttpPipeline | None,
+        fetch: Callable[[Multihash], bytes],
     ) -> None:
         """Prepare to ask.
 
         `here` are blocks that were received before; below a `local` one all others are local, too. `fetch`
-        asks for a block and keeps it, from any thread; `keep` does that with what came by the `pipeline`.
+        asks for a block and keeps it, from any thread.
         """
         self._hinted = hinted
         self._here = here
         self._local = local
         self._fetch = fetch
-        self._way: _Threads | _Pipelined = _Threads(fetch) if pipeline is None else _Pipelined(pipeline, keep)
+        self._asked: dict[Multihash, Future[Mapping[Multihash, bytes]]] = {}
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="prefetch")
 
     def take(self, name: Multihash) -> bytes | None:
         """The block if it was asked for and has come; asks for more."""
-        way = self._way
-        if len(way.asked) <= way.ahead - way.at_once:
+        if len(self._asked) <= AHEAD - _AT_ONCE:
             self._ask(name)
-        data = way.take(name)
-        if isinstance(way, _Pipelined) and way.ended:
-            way.close()
-            self._way = _Threads(self._fetch)
-            self._way.ask(way.unanswered())
-        elif isinstance(way, _Pipelined) and way.unused_bytes > _UNUSED_BYTES:
-            self._hinted = iter(())
-        return data
+        asked = self._asked.pop(name, None)
+        return None if asked is None else asked.result().get(name)
 
     def _ask(self, name: Multihash) -> None:
-        way = self._way
         wanted: dict[Multihash, None] = {}
         for _ in range(_LOOKED_AT):
-            if len(way.asked) + len(wanted) >= way.ahead:
+            if len(self._asked) + len(wanted) >= AHEAD:
                 break
             following = next(self._hinted, None)
             # below a local block all others are local
             if following is None or self._local(following):
                 self._hinted = iter(())
                 break
-            if following != name and following not in way.asked and not self._here(following):
+            if following != name and following not in self._asked and not self._here(following):
                 wanted[following] = None
-        if wanted:
-            way.ask(list(wanted))
-
-    def close(self) -> None:
-        """Drop what was not needed."""
-        self._way.close()
-
-
-class _Threads(_Ahead):
-    """Parallel requests on threads: for peers of all kinds."""
-
-    ahead = _AHEAD_BY_THREADS
-    at_once = _AT_ONCE
-
-    def __init__(self, fetch: Fetch) -> None:
-        super().__init__()
-        self._fetch = fetch
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="prefetch")
-
-    def ask(self, names: Sequence[Multihash]) -> None:
+        names = list(wanted)
         # several for each thread: handing over each one costs too much
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]
-            self.asked |= dict.fromkeys(part, self._pool.submit(self._fetch_all, part))
+            self._asked |= dict.fromkeys(part, self._pool.submit(self._fetch_all, part))
 
     def _fetch_all(self, names: Sequence[Multihash]) -> Mapping[Multihash, bytes]:
         found = {}
@@ -292,57 +232,6 @@ class _Threads(_Ahead):
                 found[name] = self._fetch(name)
         return found
 
-    def take(self, name: Multihash) -> bytes | None:
-        asked = self.asked.pop(name, None)
-        return None if asked is None else asked.result().get(name)
-
     def close(self) -> None:
+        """Drop what was not needed."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-class _Pipelined(_Ahead):
-    """Requests one behind the other, without waiting for the answers."""
-
-    ahead = AHEAD
-    at_once = _REQUESTS
-
-    def __init__(self, pipeline: HttpPipeline, keep: Keep) -> None:
-        super().__init__()
-        # True if no further answers will come.
-        self.ended = False
-        # How much has come that the walk has not needed so far.
-        self.unused_bytes = 0
-        self._pipeline = pipeline
-        self._keep = keep
-        self._waiting: deque[Multihash] = deque()
-        self._unread: dict[Multihash, bytes] = {}
-
-    def ask(self, names: Sequence[Multihash]) -> None:
-        self._waiting.extend(names)
-        self.asked |= dict.fromkeys(names)
-        self._pipeline.ask(names)
-
-    def take(self, name: Multihash) -> bytes | None:
-        if name not in self.asked:
-            return None
-        del self.asked[name]
-        data = self._unread.pop(name, None)
-        if data is not None:
-            self.unused_bytes -= len(data)
-            return data
-        while (data := self._pipeline.receive()) is not None:
-            found = self._waiting.popleft()
-            self._keep(found, data)
-            if found == name:
-                return data
-            self._unread[found] = data
-            self.unused_bytes += len(data)
-        self.ended = True
-        return None
-
-    def unanswered(self) -> list[Multihash]:
-        # without the block that is needed now: that one is requested alone
-        return [name for name in self._waiting if name in self.asked]
-
-    def close(self) -> None:
-        self._pipeline.close()

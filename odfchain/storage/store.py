@@ -35,12 +35,12 @@ from odfchain.odf.names import is_branch_name
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import Progress
 from odfchain.storage.fsio import FileState
-from odfchain.storage.http_client import PRIVATE_HINT, HttpPipeline, ProxyDeniedError
-from odfchain.storage.http_connection import Body
 from odfchain.storage.http_rules import (
     DEADLINE_HINT,
+    Body,
     Deadline,
     ProtocolError,
+    ProxyDeniedError,
     Timing,
     TransientError,
     with_retries,
@@ -62,6 +62,7 @@ from odfchain.storage.public_layout import (
     parse_hint,
     ref_key,
 )
+from odfchain.storage.urls import PRIVATE_HINT
 from odfchain.text import one_line
 
 _T = TypeVar("_T")
@@ -187,10 +188,6 @@ class Transport(ABC):
         return TransferError(f"{self.where}{key}: single files cannot be written here")
 
     # --- shortcuts -----------------------------------------------------------------------------------
-
-    def pipeline(self) -> HttpPipeline | None:
-        """A way to ask for many blocks without waiting for each; None when none is known to work now."""
-        return None
 
     def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:  # noqa: ARG002 - for nodes
         """Blocks that come in one piece, most likely the `count` above `after`; nothing from mere files."""

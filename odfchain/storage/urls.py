@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Iterable
 from urllib.request import getproxies, proxy_bypass
 
 from odfchain.errors import FetchError, InvalidIdError
-from odfchain.storage.http_rules import TransientError
+from odfchain.limits import FetchLimits
+from odfchain.storage.http_rules import Deadline, TransientError
 from odfchain.storage.locations import Target, redact
 from odfchain.storage.template import public_name
+from odfchain.text import one_line
+
+PRIVATE_HINT = "if this is intended, set fetch.allowPrivateRedirects in the workspace's configuration"
 
 # Where a redirect may lead.
 #
@@ -121,6 +126,37 @@ def resolve(host: str, port: int, *, name: str) -> list[str]:
     except (OSError, UnicodeError) as error:
         raise FetchError(f"{name}: not a valid host name") from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def admitted(route: Route, addresses: list[str], *, name: str) -> list[str]:
+    """Those of the addresses that the route's present target may be at; at least one."""
+    found = [address for address in addresses if route.admits(address)]
+    if not found:
+        raise FetchError(f"{name}: a redirect to a private network address is refused", hint=PRIVATE_HINT)
+    return found
+
+
+def connect(
+    addresses: list[str], port: int, limits: FetchLimits, deadline: Deadline
+) -> tuple[socket.socket, str]:
+    """A connection to the first of the addresses that answers, and which one that is."""
+    failure = "no address"
+    for address in addresses:
+        deadline.check()
+        timeout = min(limits.connect_timeout, max(1e-3, deadline.remaining))
+        try:
+            sock = socket.create_connection((address, port), timeout)
+        except TimeoutError:
+            failure = f"no connection within {timeout:.3g} s"
+            continue
+        except OSError as error:
+            failure = f"cannot connect: {one_line(error.strerror or str(error), 80).lower()}"
+            continue
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock, address
+    deadline.check()
+    raise TransientError(failure)
 
 
 def proxy_for(scheme: str, host: str, port: int) -> str | None:

@@ -32,8 +32,7 @@ from odfchain.odf.physical_hash import hash_file
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
 from odfchain.storage.fsio import FileState
-from odfchain.storage.http_connection import Pieces
-from odfchain.storage.http_rules import Deadline
+from odfchain.storage.http_rules import Deadline, Pieces
 from odfchain.storage.public_layout import HEAD_KEY, Incoming, ObjectKey, ObjectKind, SignedFile
 from odfchain.storage.store import AbsentError, Opened, RawBlock, Store, Transport
 from odfchain.transfer import smart_messages as msg

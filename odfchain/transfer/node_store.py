@@ -23,7 +23,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.storage.fsio import storage_errors
-from odfchain.storage.http_client import request_headers
+from odfchain.storage.http_client import HeaderPairs, request_headers
 from odfchain.storage.http_connection import Response as HttpResponse
 from odfchain.storage.http_rules import Deadline, Timing, TransientError, with_retries
 from odfchain.storage.http_store import HttpTransport, Request
@@ -290,7 +290,7 @@ class NodeTransport(HttpTransport):
         by = self.way_to(given.url, f"{self.where}{key}", self._node_address)
         target = by.current
 
-        def headers(route: Route, own: Sequence[tuple[str, str]]) -> bytes:
+        def headers(route: Route, own: Sequence[tuple[str, str]]) -> HeaderPairs:
             sent = given.headers if route.current == target else ()
             return request_headers(route, (), [*sent, *own])
 

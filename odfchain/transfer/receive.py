@@ -167,8 +167,6 @@ class PeerLinks:
                         here=lambda name: str(name) in here,
                         local=self.local,
                         fetch=self.fetch,
-                        keep=self._spool.add,
-                        pipeline=self._peer.transport.pipeline(),
                     )
         self._progress.phase("Receiving blocks", max(0, number - known - 1))
         return number

@@ -16,8 +16,7 @@ from odfchain.assets.locks import AssetLock
 from odfchain.assets.objects import StoreOptions
 from odfchain.errors import AccessError, OdfchainError, TransferError, UsageError
 from odfchain.progress import SILENT, Progress
-from odfchain.storage.http_connection import Pieces
-from odfchain.storage.http_rules import Deadline
+from odfchain.storage.http_rules import Deadline, Pieces
 from odfchain.storage.locations import Location
 from odfchain.storage.store import AbsentError, Opened, Store, Transport
 from odfchain.transfer.slice_files import FetchOutcome, fetch_missing

@@ -12,8 +12,7 @@ from odfchain.errors import ObjectCorruptedError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import Progress
-from odfchain.storage.http_connection import Pieces
-from odfchain.storage.http_rules import Deadline, TransientError
+from odfchain.storage.http_rules import Deadline, Pieces, TransientError
 from odfchain.storage.local import conflict, parse_ref
 from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, SignedFile, encode_hint, ref_key
 from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Transport

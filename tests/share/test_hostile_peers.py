@@ -25,7 +25,7 @@ from odfchain.limits import LIMITS, SHARING
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.names import DatasetAlias
-from odfchain.storage import http_client as http_dial
+from odfchain.storage import http_connection as http_dial
 from odfchain.storage import urls as fetch_address
 from odfchain.storage.http_store import HttpTransport
 from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind, PeerUrl, SignedFile
@@ -379,7 +379,7 @@ def test_a_redirect_from_a_public_address_inward(
                 dialled.append(address[0])
                 return connect(("127.0.0.1", port), timeout)
 
-            monkeypatch.setattr(http_dial.socket, "create_connection", connected)
+            monkeypatch.setattr(socket, "create_connection", connected)
             with (
                 by_library("http://public.example/ds/") as peer,
                 pytest.raises(TransferError, match="private network address is refused"),

@@ -360,8 +360,8 @@ def test_a_short_walk_asks_for_no_hint(workspace: WorkspaceFiles) -> None:
 def test_a_hint_saves_round_trips_and_no_block_is_asked_for_twice(workspace: WorkspaceFiles) -> None:
     chain = chain_of(numbered(200))
     peer = MemoryPeer(chain, chain.hashes)
-    together = threading.Barrier(4, timeout=20)  # as many as there are requests at the same time
-    early = {str(chain.key(n)) for n in (198, 190, 182, 174)}
+    together = threading.Barrier(8, timeout=20)  # as many as there are requests at the same time
+    early = {str(chain.key(n)) for n in range(198, 70, -16)}
     peer.before = lambda key: together.wait() and None if key in early else None
     pull(workspace, peer)
     assert sorted(peer.asked("blocks/")) == sorted(str(chain.key(n)) for n in range(200))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from odfchain.limits import SHARING, FetchLimits
-from odfchain.storage.http_connection import Connection
+from odfchain.storage.http_connection import Connection, dial
 from odfchain.storage.http_rules import Deadline, Timing, TransientError
+from odfchain.storage.locations import parse_target
 from odfchain.storage.store import PEER_LIMITS
+from odfchain.storage.urls import Route
 from odfchain.transfer import server
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -158,10 +161,13 @@ def test_a_client_that_does_not_read_is_dropped(url: str, monkeypatch: pytest.Mo
                 client.sendall(GET * 100)
 
 
-def connected() -> tuple[socket.socket, socket.socket]:
-    """The two ends of a connection."""
+def connected(limits: FetchLimits) -> tuple[Connection, socket.socket]:
+    """A connection of the client, and the server's end of it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        ours = socket.create_connection(listener.getsockname())
+        target = parse_target(f"http://127.0.0.1:{listener.getsockname()[1]}/", name="x")
+        route = Route(target, name="x", limit=0, allow_private=False)
+        deadline = Deadline(100, Timing(), name="x")
+        ours = dial(route, ssl.create_default_context, limits=limits, deadline=deadline, name="x")
         return ours, listener.accept()[0]
 
 
@@ -170,7 +176,7 @@ def connected() -> tuple[socket.socket, socket.socket]:
 
 def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfchain.storage.http_connection.SHARING", replace(SHARING, window_seconds=0.3))
-    ours, theirs = connected()
+    reading, theirs = connected(PEER_LIMITS)
     over = threading.Event()
 
     def drip() -> None:
@@ -184,10 +190,9 @@ def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
     thread = threading.Thread(target=drip)
     thread.start()
-    reading = Connection(ours, limits=PEER_LIMITS, name="x")
     deadline = Deadline(1_048_576, Timing(), name="x")
     try:
-        answer = reading.ask(b"GET", b"/", b"", deadline, "x")
+        answer = reading.ask("GET", b"/", [], deadline, "x")
         with pytest.raises(TransientError, match=r"only [0-9]+ bytes came in 0 s of waiting, at least"):
             answer.read(1 << 40)
     finally:
@@ -199,10 +204,9 @@ def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_source_that_drips_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfchain.storage.http_connection.SHARING", replace(SHARING, window_seconds=0.03))
-    ours, theirs = connected()
+    reading, theirs = connected(FetchLimits())
     theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
-    reading = Connection(ours, limits=FetchLimits(), name="x")
-    answer = reading.ask(b"GET", b"/", b"", Deadline(100, Timing(), name="x"), "x")
+    answer = reading.ask("GET", b"/", [], Deadline(100, Timing(), name="x"), "x")
     for _ in range(5):
         threading.Timer(0.05, theirs.sendall, [b"x"]).start()
         assert answer.read_into(memoryview(bytearray(5))) == 1
@@ -212,10 +216,9 @@ def test_a_source_that_drips_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_time_in_which_we_do_not_wait_is_not_the_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfchain.storage.http_connection.SHARING", replace(SHARING, window_seconds=0.3))
-    ours, theirs = connected()
+    reading, theirs = connected(PEER_LIMITS)
     theirs.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n" + b"x" * 100)
-    reading = Connection(ours, limits=PEER_LIMITS, name="x")
-    answer = reading.ask(b"GET", b"/", b"", Deadline(100, Timing(), name="x"), "x")
+    answer = reading.ask("GET", b"/", [], Deadline(100, Timing(), name="x"), "x")
     for _ in range(4):
         threading.Event().wait(0.15)  # as long as it takes to write what came
         assert answer.read_into(memoryview(bytearray(100))) == 100

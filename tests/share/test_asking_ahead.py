@@ -1,0 +1,165 @@
+"""Blocks asked for ahead, from servers that keep connections, close them, or answer something else."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from odfchain.errors import CorruptedPeerError
+from odfchain.limits import LIMITS
+from odfchain.odf.identity import Multihash
+from odfchain.odf.names import DatasetAlias
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage.http_store import AHEAD, HttpTransport
+from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, PeerUrl
+from odfchain.storage.store import Store
+from odfchain.transfer.pulling import SyncStatus, pull_dataset
+from odfchain.workspace.workspace_files import WorkspaceFiles
+from tests.kit.hostile_server import End, HostilePeer, Trick, answer, body, lookup, raw
+from tests.kit.scenario import Chain, chain_of, numbered
+
+CHAIN = chain_of(numbered(200))
+NAMES = CHAIN.hashes
+ALIAS = DatasetAlias.parse("name")
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> WorkspaceFiles:
+    return WorkspaceFiles.init(tmp_path)
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[str], Store]]:
+    peers: list[Store] = []
+
+    def make(url: str) -> Store:
+        peers.append(Store(HttpTransport(PeerUrl.parse(url))))
+        return peers[-1]
+
+    yield make
+    for peer in peers:
+        peer.close()
+
+
+def honest(end: End) -> Trick:
+    """A whole answer, and the connection ends."""
+    return Trick(lambda data: [answer(data)], end)
+
+
+def every(count: int, trick: Trick) -> Mapping[str, Trick]:
+    """The trick for each of the blocks that are `count` apart."""
+    return {str(CHAIN.key(n)): trick for n in range(count - 1, len(NAMES), count)}
+
+
+class Once(HostilePeer):
+    """Plays its trick the first time that it is asked for a block, and then answers as `honest` does."""
+
+    def __init__(self, tricks: Mapping[str, Trick]) -> None:
+        super().__init__(lookup(CHAIN, hint=True), tricks)
+        self.played: Counter[str] = Counter()
+
+    def _play(self, connection: socket.socket, trick: Trick, data: bytes) -> None:
+        key = f"blocks/{hash_bytes(data)}"
+        self.played[key] += 1
+        super()._play(connection, trick if self.played[key] == 1 else honest(End.CLOSE), data)
+
+
+def test_a_clone_with_a_hint_asks_for_each_block_once(
+    workspace: WorkspaceFiles, opened: Callable[[str], Store]
+) -> None:
+    with HostilePeer(lookup(CHAIN, hint=True)) as server:
+        assert pull_dataset(workspace, opened(server.url), ALIAS).status is SyncStatus.CREATED
+        blocks = server.asked("blocks/")
+        assert sorted(blocks) == sorted(str(CHAIN.key(n)) for n in range(len(NAMES)))
+        first = server.requests.index(HINT_KEY) + 1
+        order = {str(CHAIN.key(n)): len(NAMES) - 2 - n for n in range(len(NAMES) - 1)}
+        places = [order[key] for key in server.requests[first : first + len(order)]]
+        assert all(abs(place - at) <= AHEAD for at, place in enumerate(places)), "newest first"
+
+
+@pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
+@pytest.mark.parametrize("apart", [20, 50])
+def test_a_clone_does_not_mind_a_server_that_breaks_off_now_and_then(
+    end: End, apart: int, workspace: WorkspaceFiles, opened: Callable[[str], Store]
+) -> None:
+    with Once(every(apart, raw(end=end))) as server:
+        pull_dataset(workspace, opened(server.url), ALIAS)
+    assert workspace.dataset("name").chain.hashes(CHAIN.head) == NAMES
+    assert server.played.keys() == every(apart, raw()).keys()
+
+
+UNUSUAL = {
+    "another body": body(lambda data: data + b"!"),
+    "the next block": body(lambda _: CHAIN.blocks[31]),
+    "not there": Trick(lambda _: [b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"]),
+    "elsewhere": Trick(lambda _: [b"HTTP/1.1 302 Found\r\nLocation: /ds/x\r\nContent-Length: 0\r\n\r\n"]),
+    "busy": Trick(lambda _: [b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"]),
+    "encoded": Trick(lambda data: [answer(data, more="Content-Encoding: gzip\r\n")]),
+    "too long": Trick(lambda data: [answer(data, length=LIMITS.block_bytes + 1)]),
+    "no HTTP": raw(b"SSH-2.0-OpenSSH\r\n\r\n"),
+    "half a head": raw(b"HTTP/1.1 200 OK\r\nContent-"),
+    "nothing": raw(end=End.RESET),
+}
+
+
+@pytest.mark.parametrize("what", UNUSUAL)
+def test_what_fails_ahead_is_asked_for_again_by_the_walk(
+    what: str, workspace: WorkspaceFiles, opened: Callable[[str], Store]
+) -> None:
+    with Once({str(CHAIN.key(30)): UNUSUAL[what]}) as server:
+        pull_dataset(workspace, opened(server.url), ALIAS)
+    assert workspace.dataset("name").chain.hashes(CHAIN.head) == NAMES
+    assert server.played == {str(CHAIN.key(30)): 2}
+
+
+def test_a_block_that_is_wrong_is_named_though_it_was_asked_for_ahead(
+    workspace: WorkspaceFiles, opened: Callable[[str], Store]
+) -> None:
+    with HostilePeer(lookup(CHAIN, hint=True), {str(CHAIN.key(30)): UNUSUAL["another body"]}) as server:
+        with pytest.raises(CorruptedPeerError, match="hashes to") as caught:
+            pull_dataset(workspace, opened(server.url), ALIAS)
+        assert str(caught.value).startswith(f"{server.url}{CHAIN.key(30)}")
+    assert not list(workspace.datasets())
+
+
+def test_a_clone_from_a_server_that_closes_after_each_answer_is_complete(
+    workspace: WorkspaceFiles, opened: Callable[[str], Store]
+) -> None:
+    with HostilePeer(lookup(CHAIN, hint=True), {"blocks/*": honest(End.CLOSE)}) as server:
+        pull_dataset(workspace, opened(server.url), ALIAS)
+        assert len(server.asked("blocks/")) <= len(NAMES) + 2, "hardly any was asked for twice"
+    assert workspace.dataset("name").chain.hashes(CHAIN.head) == NAMES
+
+
+LIES: dict[str, Callable[[Chain], list[Multihash]]] = {
+    "nonsense": lambda c: [Multihash.sha3_256(bytes([n]) * 32) for n in range(200)],
+    "reversed": lambda c: c.hashes[::-1],
+    "too old": lambda c: c.hashes[:50],
+    "one block over and over": lambda c: [c.hashes[3]] * 200,
+    "gaps": lambda c: c.hashes[::3],
+    "mixed up": lambda c: [c.hashes[(n * 77) % 200] for n in range(200)],
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_clone_does_not_depend_on_what_the_hint_says(
+    lie: str, workspace: WorkspaceFiles, opened: Callable[[str], Store]
+) -> None:
+    hint = "".join(f"{name}\n" for name in LIES[lie](CHAIN)).encode()
+    served = {**{str(k): v for k, v in CHAIN.objects.items()}, HEAD_KEY: str(CHAIN.head).encode()}
+    served[HINT_KEY] = hint
+    with HostilePeer(served.get) as server:
+        pull_dataset(workspace, opened(server.url), ALIAS)
+        assert len(server.asked("blocks/")) <= len(NAMES) + 2 * AHEAD
+    assert workspace.dataset("name").chain.hashes(CHAIN.head) == NAMES
