@@ -22,7 +22,7 @@ from odfchain.profiles.manifests import manifest_of
 from odfchain.slices.writer import ObservedParquet
 from odfchain.workspace import read_slices
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.read_slices import footers_path, keep_footers
+from odfchain.workspace.read_slices import KeptFooters
 
 ROWS, SLICES = 10_000_000, 100
 LINES = 100_000
@@ -68,7 +68,7 @@ def _manifests(dataset: Dataset) -> Iterator[Figure]:
         files.data.verified_path(ref.slice.physical_hash)
 
     def cold() -> None:
-        footers_path(files).unlink(missing_ok=True)
+        KeptFooters(files).path.unlink(missing_ok=True)
         read_slices._READ.clear()
         manifest_of(files, state)
 
@@ -96,10 +96,10 @@ def _commits(workspace: Workspace) -> Iterator[Figure]:
     value = statistics.median(took[True]) / statistics.median(took[False])
     yield Figure("commit with kept statistics ÷ without (CPU)", value, "×", 1.05, remark="10,000 rows")
     name, text = Multihash.sha3_256(bytes(32)), "x" * 400
-    few = _seconds(lambda: keep_footers(with_lines._files, [(name, text)]))
+    few = _seconds(lambda: KeptFooters(with_lines._files).keep([(name, text)]))
     line = b"00000000 " + text.encode() + b"\n"
-    footers_path(with_lines._files).write_bytes(line * LINES)
-    many = _seconds(lambda: keep_footers(with_lines._files, [(name, text)]))
+    KeptFooters(with_lines._files).path.write_bytes(line * LINES)
+    many = _seconds(lambda: KeptFooters(with_lines._files).keep([(name, text)]))
     yield Figure(f"a line beside {LINES:,} ÷ beside few", many / few, "×", 1.5)
 
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from figures import Figure, seconds, tell
 
-from odfchain.audit.dataset_checks import verify_dataset
+from odfchain.audit.dataset_checks import examine
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
 from odfchain.odf.enums import DatasetKind
@@ -36,6 +36,7 @@ from odfchain.slices.reader import hash_parquet
 from odfchain.workspace.commit import StagedFile, commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import VerifyOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 SIZE = int(os.environ.get("ODFCHAIN_BENCH_MIB", "1024")) << 20
@@ -120,7 +121,7 @@ def bench_verify() -> Iterator[Figure]:
             return run
 
         def verify() -> None:
-            report = verify_dataset(dataset, jobs=cores)
+            report = examine(dataset, VerifyOptions(jobs=cores)).report
             assert report.ok, report
 
         runs = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, Unpack
@@ -73,10 +74,10 @@ class Branching(OwnErrors):
         Raises:
             BrokenChainError, StoreError, CodecError: a chain cannot be read.
         """
-        from odfchain.branches.branches import list_branches
+        from odfchain.branches.branches import Branches
 
         self._files.shared.branches(self._files.folder)
-        return list_branches(self._files)
+        return Branches(self._files).all()
 
     def branch(self, name: str) -> Dataset:
         """The same dataset on a branch, or on its `head`: what it records moves that reference only.
@@ -97,11 +98,11 @@ class Branching(OwnErrors):
             FuturePointError: a time in the future.
             BusyError: no reference leads to the block, and something is being pulled or collected.
         """
-        from odfchain.branches.branches import create_branch
+        from odfchain.branches.branches import Branches
 
         self._files.shared.branches(self._files.folder)
         point = None if at is None else as_point(at)
-        return dataset_of(self._workspace, create_branch(self._files, name, point))
+        return dataset_of(self._workspace, Branches(self._files).create(name, point))
 
     def rename_branch(self, name: str, to: str, *, break_references: bool = False) -> Dataset:
         """The dataset on its branch `name`, which is called `to` from now on.
@@ -111,7 +112,7 @@ class Branching(OwnErrors):
             InvalidIdError, BranchNotFoundError, NameCollisionError: a name is none, unknown, or taken.
             RefConflictError: another writer moved the branch; it has its old name.
         """
-        from odfchain.branches.branches import rename_branch
+        from odfchain.branches.branches import Branches
         from odfchain.upkeep.garbage import Referrers, bring_branches, refuse
         from odfchain.workspace.points import on_branch
 
@@ -121,7 +122,7 @@ class Branching(OwnErrors):
         if not break_references and name != to:
             branch = on_branch(self._files, name)
             refuse(f"{self._files.alias}@{name}", Referrers(workspace).of_branch(branch))
-        return dataset_of(self._workspace, rename_branch(self._files, name, to))
+        return dataset_of(self._workspace, Branches(self._files).rename(name, to))
 
     def delete_branch(self, name: str, *, force: bool = False, break_references: bool = False) -> str | None:
         """Delete the branch. With `force`, unmerged blocks stay under the reference returned.
@@ -132,13 +133,13 @@ class Branching(OwnErrors):
             GuardError: rows refer to what only it has (unless `break_references`); they are named.
             RefConflictError: another writer moved it; it stays.
         """
-        from odfchain.branches.branches import delete_branch
+        from odfchain.branches.branches import Branches
         from odfchain.upkeep.garbage import Referrers, bring_branches
 
         workspace = self._workspace._files
         bring_branches(workspace)
         check = {} if break_references else {"check": Referrers(workspace).check_branch_goes}
-        return delete_branch(self._files, name, force=force, **check)
+        return Branches(self._files).delete(name, force=force, **check)
 
     def log_graph(self, limit: int | None = None) -> Iterator[DrawnBlock]:
         """The blocks of the head and of all branches, newest first, each with the lanes of a drawing.
@@ -146,10 +147,10 @@ class Branching(OwnErrors):
         Raises (when it is walked):
             BrokenChainError, StoreError, CodecError: a chain cannot be read.
         """
-        from odfchain.audit.drawings import draw_blocks
+        from odfchain.audit.drawings import BlockDrawing
 
         self._files.shared.branches(self._files.folder)
-        return draw_blocks(self._files, limit)
+        return BlockDrawing(self._files).blocks(limit)
 
     def pull_branch(
         self,
@@ -223,7 +224,7 @@ class Branching(OwnErrors):
             JavaNotFoundError, EngineError: Spark failed, which compares what is large.
         """
         from odfchain.branches.branches import BlockGraph
-        from odfchain.branches.diff import diff, diff_since_base
+        from odfchain.branches.diff import Comparison
         from odfchain.workspace.dataset_state import DatasetState
 
         opened = [] if b is not None else [self._files.on(HEAD)]
@@ -241,11 +242,11 @@ class Branching(OwnErrors):
             on_trust = True
             return True
 
-        one, other = opened
-        found = (diff_since_base if b is None else diff)(
-            one, other, graph=BlockGraph(self._files, (one.ref, other.ref)), trusted=trusted,
-            engine=engine_of(self._workspace),
-        )  # fmt: skip
+        one, other = ((each, DatasetState.read(each.chain)) for each in opened)
+        ends = Comparison.of(one, other)
+        graph = BlockGraph(self._files, [each.ref for each in opened])
+        compare = ends.diff_since_base if b is None else ends.diff
+        found = compare(graph, trusted, engine_of(self._workspace))
         return dataclasses.replace(found, on_trust=on_trust)
 
     @takes(CorrectOptions)
@@ -263,15 +264,14 @@ class Branching(OwnErrors):
             ForeignKeyError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
-        from odfchain.branches.corrections import correct
+        from odfchain.branches.corrections import ChangesByHand
 
         workspace, branch = self._workspace, self._files
         _check_head_is_ours(workspace, branch, "correct", force=options.force)
         bound = _latest_of(workspace, allow_future=options.allow_future)
         with commit_checks(workspace, options.progress, options) as check:
-            return _repeated(
-                workspace, lambda: correct(branch, options, bound=bound, check=check), options.progress
-            )
+            attempt = functools.partial(ChangesByHand(branch).correct, options, bound=bound, check=check)
+            return _repeated(workspace, attempt, options.progress)
 
     def plan_merge(self, source: str, *, by_row: bool = False) -> MergePlan:
         """Plan a merge of a branch of this name (or the `head`) into this one; nothing is changed.
@@ -279,11 +279,9 @@ class Branching(OwnErrors):
         With `by_row` two different rows of one key conflict, whatever cells they differ in. Conflicts are
         returned, not raised; the other errors are those of `merge`.
         """
-        from odfchain.branches.merging import plan_merge
-
         asked = Merge(source, by_row=by_row)
         with merge_means(self._workspace, asked) as means:
-            return plan_merge(_request(self, asked), means)
+            return _request(self, asked).plan(means)
 
     @takes(Merge)
     def merge(self, asked: Merge) -> MergeOutcome:
@@ -323,7 +321,7 @@ class Branching(OwnErrors):
             GuardError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
-        from odfchain.branches.corrections import revert
+        from odfchain.branches.corrections import ChangesByHand
         from odfchain.spark.jobs import Steps, watched
 
         workspace, branch, progress = self._workspace, self._files, options.progress
@@ -333,7 +331,7 @@ class Branching(OwnErrors):
             merge_means(workspace, options) as means,
             watched(progress, Steps.all_called("Reverting")),
         ):
-            return _repeated(workspace, lambda: revert(branch, block, options, means), progress)
+            return _repeated(workspace, lambda: ChangesByHand(branch).revert(block, options, means), progress)
 
 
 # `DATASET@POINT`: a branch to write, or any point of the history to read.
@@ -413,22 +411,22 @@ def engine_of(workspace: Workspace) -> Engine:
 
 def trust_of(workspace: Workspace) -> Trust:
     """The trust rule for the workspace's datasets; errors are those of `is_known_here`."""
-    from odfchain.workspace.merge_record import is_known_here
+    from odfchain.workspace.merge_record import FetchedBranches
 
     def trusted(dataset: DatasetFiles, after: Multihash, upto: Multihash) -> bool:
-        return is_known_here(dataset, after, upto, owner=workspace._files.has_key(dataset.id))
+        return FetchedBranches(dataset).is_known_here(after, upto, owner=workspace._files.has_key(dataset.id))
 
     return trusted
 
 
 def ensure_verified(dataset: DatasetFiles, upto: Multihash, progress: Progress = SILENT) -> None:
     """Verify the fetched branches in the chain up to a block, and record that."""
-    from odfchain.workspace.merge_record import mark_verified, unverified
+    from odfchain.workspace.merge_record import FetchedBranches
 
-    for part in unverified(dataset, upto):
+    for part in FetchedBranches(dataset).unverified(upto):
         if _is_sound(dataset, part, _verified(dataset, part, progress)):
             # not where retractions were too many to check: a merge then looks up earlier rows itself
-            mark_verified(dataset, part.entry, part.upto)
+            FetchedBranches(dataset).mark_verified(part.entry, part.upto)
 
 
 def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Report:
@@ -485,9 +483,7 @@ def _check_head_is_ours(
         UsageError: it is the head of a copy (unless `force`); the hint says `what` can be done instead, on a
             branch (`then`).
     """
-    from odfchain.workspace.workspace_files import is_copy
-
-    if force or files.ref != HEAD or not is_copy(workspace._files, files):
+    if force or files.ref != HEAD or not workspace._files.is_copy(files):
         return
     raise UsageError(
         f"{files.alias} is a copy: its head moves by `pull` only",
@@ -499,12 +495,10 @@ def _latest_of(
     workspace: Workspace, *, allow_future: bool = False
 ) -> Callable[[Timestamp], Timestamp | None]:
     """The latest event time that is believed, by the system time of a commit; None is no bound."""
-    from odfchain.workspace.watermark import latest_believed
-
     config = workspace._files.config.ingest
     if allow_future or config.allow_future:
         return lambda _: None
-    return lambda now: latest_believed(now, config.max_future)
+    return lambda now: now.shifted(config.max_future.milliseconds)
 
 
 def _repeated(workspace: Workspace, attempt: Callable[[], _T], progress: Progress) -> _T:
@@ -523,7 +517,6 @@ def merge_branches(datasets: Sequence[Branching], asked: Merge) -> list[MergeOut
     All merges are computed and decided before one is committed; each commits by itself. Errors are those of
     `Dataset.merge`.
     """
-    from odfchain.branches.merging import merge_all
     from odfchain.spark.jobs import Steps, watched
 
     workspace = datasets[0]._workspace
@@ -537,7 +530,7 @@ def merge_branches(datasets: Sequence[Branching], asked: Merge) -> list[MergeOut
         merge_means(workspace, asked) as means,
         watched(asked.progress, Steps.all_called("Merging")),
     ):
-        return merge_all(requests, means, dry_run=asked.dry_run, progress=asked.progress)
+        return means.merge(requests, dry_run=asked.dry_run, progress=asked.progress)
 
 
 def _request(dataset: Branching, asked: Merge) -> MergeRequest:

@@ -31,7 +31,7 @@ def foreign_keys(
     `how` is as in `ForeignKeys.of`.
     """
     from odfchain.branches.conflict_file import check_ending
-    from odfchain.branches.foreign_keys import ForeignKeys, write_violations
+    from odfchain.branches.foreign_keys import ForeignKeys
 
     path = None if violations is None else Path(violations)
     if path is not None:
@@ -41,10 +41,10 @@ def foreign_keys(
         yield check
     except ForeignKeyError:
         if path is not None:
-            write_violations(check.found, path)
+            check.write(path)
         raise
     if path is not None:
-        write_violations(check.found, path)
+        check.write(path)
 
 
 # Checks of everything that commits rows, whichever method it comes through.
@@ -68,11 +68,11 @@ def drift_check(workspace: Workspace, progress: Progress, options: CommitOptions
     """
 
     def check(dataset: DatasetFiles, state: Any, events: Sequence[Any], staged: Any) -> AfterCommit | None:
-        from odfchain.workspace.config import ProfileWhen, snapshots_of
+        from odfchain.workspace.config import ProfileWhen
 
         if all(getattr(event, "new_data", None) is None for event in events):
             return None
-        wanted = snapshots_of(dataset, workspace._files.config.snapshots)
+        wanted = workspace._files.config.snapshots.of(dataset)
         writes = wanted.profile is ProfileWhen.COMMIT
         guard = (
             None

@@ -417,7 +417,6 @@ class Dataset(Branching, Readable, Upkeep):
             RefConflictError: another writer was faster.
         """
         from odfchain.workspace.commit import commit
-        from odfchain.workspace.watermark import check_manual, latest_believed
 
         config = self._workspace._files.config.ingest
         files, state, mark = self._files, self.summary, as_time(watermark)
@@ -425,7 +424,8 @@ class Dataset(Branching, Readable, Upkeep):
             raise UsageError(f"{self.alias} is a derivative dataset: its watermark comes from its inputs")
         now = state.next_system_time()
         anything = allow_future or config.allow_future
-        check_manual(files, state, mark, None if anything else latest_believed(now, config.max_future))
+        latest = None if anything else now.shifted(config.max_future.milliseconds)
+        state.check_watermark(self.alias, mark, latest)
         recorded = state.state_of_source(POLLING_SOURCE)
         event = AddData(
             prev_offset=state.last_offset,
@@ -659,11 +659,11 @@ class Dataset(Branching, Readable, Upkeep):
             InvalidIdError, WorkspaceError: the key file is no key, or others may read it.
             SignatureError, StoreError: the statement cannot be kept.
         """
-        from odfchain.audit.verification import attest
+        from odfchain.audit.verification import Auditor
 
         workspace = self._workspace
-        made = attest(
-            workspace._files, self._files, workspace._engines.of, Path(asked.key_file), asked,
+        made = Auditor(workspace._files).attest(
+            self._files, workspace._engines.of, Path(asked.key_file), asked,
             faulty=asked.faulty, progress=asked.progress, now=maybe_time(asked.now),
         )  # fmt: skip
         self._files.shared.publish_statements(self._files.folder)
@@ -671,9 +671,9 @@ class Dataset(Branching, Readable, Upkeep):
 
     def attestations(self) -> list[ListedAttestation]:
         """Each line of the dataset's attestations, valid or not."""
-        from odfchain.audit.verification import attestations
+        from odfchain.audit.verification import Auditor
 
-        return attestations(self._workspace._files, self._files)
+        return Auditor(self._workspace._files).attestations(self._files)
 
     def add_attestation(self, text: str) -> None:
         """Keep an attestation that someone handed over, if it is valid and of a block of this dataset.
@@ -682,9 +682,9 @@ class Dataset(Branching, Readable, Upkeep):
             SignatureError, UsageError: it is not valid, or its block is not in the chain.
             StoreError: there is no room for it, or it cannot be written.
         """
-        from odfchain.audit.verification import add_statement
+        from odfchain.audit.verification import Auditor
 
-        add_statement(self._workspace._files, self._files, text)
+        Auditor(self._workspace._files).add_statement(self._files, text)
         self._files.shared.publish_statements(self._files.folder)
 
     # --- where data come from ----------------------------------------------------------------------
@@ -701,9 +701,9 @@ class Dataset(Branching, Readable, Upkeep):
         Raises:
             DatasetNotFoundError: it has had none.
         """
-        from odfchain.audit.lineage import definitions_of
+        from odfchain.audit.lineage import Definition
 
-        return definitions_of(self._workspace._files, self._files)
+        return Definition.all_of(self._workspace._files, self._files)
 
     def blame(self, first: int, last: int | None = None, *, recursive: bool = False) -> Blame:
         """The origin of the records of offsets `[first; last]` (default: one); `recursive` to the roots.
@@ -711,6 +711,6 @@ class Dataset(Branching, Readable, Upkeep):
         Raises:
             UsageError: there are no such records, or too many.
         """
-        from odfchain.audit.blame import blame_records
+        from odfchain.audit.blame import Blame
 
-        return blame_records(self._workspace._files, self._files, first, last, recursive=recursive)
+        return Blame.of(self._workspace._files, self._files, first, last, recursive=recursive)

@@ -166,7 +166,6 @@ class Engines:
         Queries of datasets that were not created here run in a sandbox, as the settings say (RFC-020).
         """
         from odfchain.workspace.config import IsolationPolicy
-        from odfchain.workspace.workspace_files import inputs_of
 
         config = self._config(timeout)
         if config.isolation is IsolationPolicy.NEVER or (
@@ -176,7 +175,7 @@ class Engines:
             return
         from odfchain.transform.sandbox import sandboxed_engine
 
-        read = [item.folder / "data" for item in inputs_of(self._files, dataset)]
+        read = [item.folder / "data" for item in self._files.inputs_of(dataset)]
         read.append(dataset.folder / "checkpoints")
         with contextlib.ExitStack() as resources:
 

@@ -116,24 +116,18 @@ def targets_of(workspace: Workspace, names: Iterable[str] | None, *, recursive: 
 
 def target_of(dataset: Dataset) -> PullTarget:
     """How a dataset of the workspace is brought up to date."""
-    if _is_fetched(dataset) if dataset.ref != HEAD else is_copy(dataset):
+    files = dataset._files
+    if _is_fetched(dataset) if dataset.ref != HEAD else dataset._workspace._files.is_copy(files):
         way = Way.PEER
     else:
         way = Way.INPUTS if dataset.kind is DatasetKind.DERIVATIVE else Way.SOURCE
     return PullTarget(dataset.label, way, dataset)
 
 
-def is_copy(dataset: Dataset) -> bool:
-    """True if a plain pull brings the dataset from a peer."""
-    from odfchain.workspace import workspace_files
-
-    return workspace_files.is_copy(dataset._workspace._files, dataset._files)
-
-
 def _is_fetched(dataset: Dataset) -> bool:
-    from odfchain.workspace.merge_record import fetched_branch
+    from odfchain.workspace.merge_record import FetchedBranches
 
-    return fetched_branch(dataset._files, dataset.ref) is not None
+    return FetchedBranches(dataset._files).find(dataset.ref) is not None
 
 
 def branch_target(workspace: Workspace, text: str, source: str | None) -> PullTarget:
@@ -178,20 +172,16 @@ def _is_pullable(dataset: Dataset) -> bool:
     return (
         dataset.kind is DatasetKind.DERIVATIVE
         or dataset.summary.polling_source is not None
-        or is_copy(dataset)
+        or dataset._workspace._files.is_copy(dataset._files)
     )
 
 
 def with_inputs(workspace: Workspace, datasets: Iterable[Dataset]) -> list[Dataset]:
     """The datasets and what they come from, inputs first; of copies the inputs do not matter."""
     from odfchain.api.dataset import Dataset
-    from odfchain.workspace import workspace_files
 
-    files = [d._files for d in datasets]
-    ends = functools.partial(workspace_files.is_copy, workspace._files)
-    return [
-        Dataset(workspace, found) for found in workspace_files.with_upstream(workspace._files, files, ends)
-    ]
+    upstream = workspace._files.with_upstream([d._files for d in datasets], workspace._files.is_copy)
+    return [Dataset(workspace, found) for found in upstream]
 
 
 def pull(
@@ -260,10 +250,9 @@ def _from_source(
 def _from_inputs(dataset: Dataset, given: PullKeywords, progress: Progress) -> PullResult:
     from odfchain.api.changing import commit_checks
     from odfchain.transform.catch_up import TransformOptions, run_transform
-    from odfchain.workspace.workspace_files import inputs_of
 
     files, workspace = dataset._files, dataset._workspace
-    inputs = inputs_of(workspace._files, files)
+    inputs = workspace._files.inputs_of(files)
     config = workspace._files.config
     retries = given.get("retries")
     options = TransformOptions(

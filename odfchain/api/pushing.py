@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odfchain.api.branching import check_branch, matching_at, on_branch
-from odfchain.api.pulling import is_copy, with_inputs
+from odfchain.api.pulling import with_inputs
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.names import DatasetName, RepoName
 from odfchain.storage.public_layout import PeerUrl
@@ -46,7 +46,7 @@ def targets_of(
             dataset
             for dataset in with_inputs(workspace, found[::-1])  # so what is independent keeps its order
             # what came from elsewhere is there already
-            if to is not None or dataset in found or not is_copy(dataset)
+            if to is not None or dataset in found or not workspace._files.is_copy(dataset._files)
         ]
     elif names is None:
         found = _inputs_first(workspace, found)

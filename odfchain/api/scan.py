@@ -24,7 +24,7 @@ from odfchain.text import one_line
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.options import Time, as_time
 from odfchain.workspace.points import block_at, is_referenced, opened_at
-from odfchain.workspace.read_slices import columns_of, read_all, read_tail
+from odfchain.workspace.read_slices import KeptFooters, columns_of, read_all, read_tail
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -76,11 +76,10 @@ class Scan(ArrowRows, OwnErrors):
         return SlicesRead(len(self._needed(everything)), len(everything))
 
     def _needed(self, everything: list[SliceRef], *, signed_nan: bool = True) -> list[SliceRef]:
-        from odfchain.workspace.slice_lookup import needed_slices
-
         if self.where is None:
             return everything
-        return needed_slices(self.dataset._files, everything, self.where.condition, signed_nan=signed_nan)
+        kept = KeptFooters(self.dataset._files)
+        return kept.needed(everything, self.where.condition, signed_nan=signed_nan)
 
     def to_arrow(self) -> pa.Table:
         """All records with the declared types; held in memory. Starts no JVM.

@@ -293,11 +293,12 @@ class Readable(Snapshots):
             SliceNotFoundError, ObjectCorruptedError: naming the slice.
         """
         from odfchain.api.queries import checked_slices
-        from odfchain.branches.row_history import history_of
+        from odfchain.branches.row_history import RowHistory
 
         self._bring()
         checked = checked_slices(self._workspace)
-        found = history_of(self._files, self.summary, key, limit=limit, locate=checked.located(self._files))
+        history = RowHistory(self._files, self.summary)
+        found = history.of(key, limit=limit, locate=checked.located(self._files))
         checked.keep()
         return found
 

@@ -327,11 +327,11 @@ class Workspace(OwnErrors):
             DatasetNotFoundError: there is no such dataset.
             JavaNotFoundError, EngineError, StorageFullError: there is no engine to replay with.
         """
-        from odfchain.audit.verification import verify_datasets
+        from odfchain.audit.verification import Auditor
 
         named = self if asked.datasets is None else asked.datasets
         files = [(self[each] if isinstance(each, str) else each)._files for each in named]
-        return verify_datasets(self._files, files, self._engines.of, asked, asked.progress)
+        return Auditor(self._files).verify(files, self._engines.of, asked, asked.progress)
 
     @takes(VerifyRemote)
     def verify_remote(self, asked: VerifyRemote) -> Report:
@@ -343,9 +343,10 @@ class Workspace(OwnErrors):
             UsageError: a replay or inputs are asked for, or the range is not one of the chain.
             InvalidIdError, WorkspaceError, TransferError: the dataset cannot be read.
         """
-        from odfchain.audit.verification import verify_remote
+        from odfchain.audit.verification import Auditor
 
-        return verify_remote(self._files, asked.source, asked, token=asked.token, progress=asked.progress)
+        auditor = Auditor(self._files)
+        return auditor.verify_remote(asked.source, asked, token=asked.token, progress=asked.progress)
 
     def lineage(self, refs: Iterable[str] = (), *, downstream: bool = False) -> Graph:
         """The upstream or downstream graph of datasets (default: all); gaps and damage are in the graph.

@@ -10,9 +10,10 @@ Source: specification "ExecuteTransform", "ExecuteTransformInput", "AddData".
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +41,6 @@ from odfchain.workspace.dataset_state import SliceRef
 from odfchain.workspace.merge_record import MergeRecord
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
-# Single records of local slices; and the record that a correction or retraction refers to.
-# A slice is hashed before it is read, and only the row groups with the records are decoded. Columns keep
-# the slice's names.
-
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
@@ -61,132 +58,6 @@ class CorrectedRecord:
     row: StoredRecord | None
     sequence_number: int | None = None
     problem: str | None = None
-
-
-def read_rows(
-    dataset: DatasetFiles, ref: SliceRef, vocabulary: ev.DatasetVocabulary, first: int, last: int
-) -> list[StoredRecord]:
-    """The records `[first; last]` of a slice."""
-    start = ref.slice.offset_interval.start
-    table = _read(dataset, ref, None, first - start, last - start)
-    rows = [_row_at(values, vocabulary, first + index) for index, values in enumerate(_values(table))]
-    file = dataset.data.locate(ref.slice.physical_hash)
-    if len(rows) != last - first + 1:
-        interval = f"{start} to {ref.slice.offset_interval.end}"
-        raise errors.SchemaError(
-            f"{file}: block {ref.sequence_number} promises the records {interval}, and {last} is not there"
-        )
-    for row in rows:
-        found = row.values.get(vocabulary.offset_column)
-        # records are found by their place in the file, so their own word has to agree
-        if found != row.offset:
-            raise errors.SchemaError(
-                f"{file}: the record {row.offset} says that its offset is {one_line(str(found))}"
-            )
-    return rows
-
-
-def _row_at(values: dict[str, Any], vocabulary: ev.DatasetVocabulary, offset: int) -> StoredRecord:
-    code = values.get(vocabulary.operation_type_column)
-    try:
-        op = None if code is None else OperationType.from_code(code).value
-    except ValueError:
-        op = None
-    return StoredRecord(offset, op, values)
-
-
-def _values(table: pa.Table) -> Iterator[dict[str, Any]]:
-    from odfchain.slices.reader import plain_value  # noqa: PLC0415
-
-    for index in range(table.num_rows):
-        yield {
-            name: plain_value(column[index])
-            for name, column in zip(table.column_names, table.columns, strict=True)
-        }
-
-
-def _read(
-    dataset: DatasetFiles, ref: SliceRef, columns: Sequence[str] | None, first: int, last: int
-) -> pa.Table:
-    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
-
-    # the slice is hashed before it is read
-    path = dataset.data.verified_path(ref.slice.physical_hash)
-    try:
-        with open_parquet(path) as file:
-            return file.rows_between(first, last, columns)
-    except errors.BadInputError as error:
-        raise errors.ObjectCorruptedError(
-            f"{path}: the slice cannot be read: {error.message}", hint=error.hint
-        ) from None
-
-
-def find_corrected(
-    dataset: DatasetFiles,
-    slices: Iterable[SliceRef],
-    row: StoredRecord,
-    key: Sequence[str],
-    vocabulary: ev.DatasetVocabulary,
-    limits: LineageLimits = LINEAGE,
-) -> CorrectedRecord:
-    """The newest record before `row` with the same key that was true until then.
-
-    `slices` come newest first and begin with the slice of `row`. The search ends at `limits`, and says so.
-    """
-    size = 0
-    for count, ref in enumerate(slices):
-        size += ref.slice.size
-        if count >= limits.searched_slices or size > limits.searched_bytes:
-            return CorrectedRecord(
-                None, problem=f"not found in the {count} slices before it; there are older ones"
-            )
-        try:
-            position = _newest_match(dataset, ref, row, key, vocabulary)
-            if position is None:
-                continue
-            offset = ref.slice.offset_interval.start + position
-            (record,) = read_rows(dataset, ref, vocabulary, offset, offset)
-        except errors.ObjectNotFoundError:
-            # older slices are not asked: the newest match may be in this one
-            return CorrectedRecord(
-                None, problem=f"not known: the slice of block {ref.sequence_number} is not here"
-            )
-        except errors.OdfchainError as error:
-            return CorrectedRecord(None, problem=f"not known: {error}")
-        return CorrectedRecord(record, ref.sequence_number)
-    return CorrectedRecord(None, problem="no earlier record has the same key")
-
-
-def _newest_match(
-    dataset: DatasetFiles,
-    ref: SliceRef,
-    row: StoredRecord,
-    key: Sequence[str],
-    vocabulary: ev.DatasetVocabulary,
-) -> int | None:
-    interval = ref.slice.offset_interval
-    # a correction refers to an earlier record
-    last = min(interval.end, row.offset - 1) - interval.start
-    if last < 0:
-        return None
-    op = vocabulary.operation_type_column
-    if missing := [name for name in key if name not in row.values]:
-        raise errors.SchemaError(f"the record has no column {missing[0]!r}, which is part of the key")
-    table = _read(dataset, ref, [op, *key], 0, last)
-    if missing := [name for name in (op, *key) if name not in table.column_names]:
-        raise errors.SchemaError(f"the slice of block {ref.sequence_number} has no column {missing[0]!r}")
-    try:
-        mask = pc.invert(pc.is_in(table[op], value_set=pa.array(TAKES_BACK, table[op].type)))
-        for name in key:
-            column = table[name]
-            value = row.values[name]
-            # a null equals nothing in Arrow, and is a value of a key here
-            same = pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
-            mask = pc.and_(mask, pc.fill_null(same, fill_value=False))
-        matches = pc.indices_nonzero(mask)
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError):  # KeyError: a name twice
-        raise errors.SchemaError(f"the keys of block {ref.sequence_number} cannot be compared") from None
-    return int(matches[-1].as_py()) if len(matches) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +103,47 @@ class Blame:
     transactions: tuple[Transaction, ...]
     origins: tuple[Span, ...] | None = None
 
+    @classmethod
+    def of(
+        cls,
+        workspace: WorkspaceFiles,
+        dataset: DatasetFiles,
+        first: int,
+        last: int | None = None,
+        *,
+        recursive: bool = False,
+        limits: LineageLimits = LINEAGE,
+    ) -> Blame:
+        """The origin of the records `[first; last]` (default: one), with what is missing or damaged."""
+        last = first if last is None else last
+        if first < 0 or last < first:
+            raise errors.UsageError(
+                f"records {first} to {last} are no interval", hint="--to is the last record, included"
+            )
+        if last - first >= limits.rows:
+            raise errors.UsageError(f"at most {limits.rows:,} records can be asked about at a time")
+        locator = Locator(dataset)
+        if locator.last_offset is None or last > locator.last_offset:
+            known = "no records" if locator.last_offset is None else f"the records 0 to {locator.last_offset}"
+            raise errors.UsageError(f"{dataset.alias} has {known}, not {last}")
+        origins = Origins(workspace, limits)
+        records = _Records(locator, origins, limits)
+        found: list[Transaction] = []
+        offset = first
+        while offset <= last:
+            block = locator.block_of(offset)
+            transaction = records.transaction(block, offset, last)
+            found.append(transaction)
+            offset = transaction.last + 1
+        return cls(
+            dataset=dataset,
+            id=key_of(dataset),
+            first=first,
+            last=last,
+            transactions=tuple(found),
+            origins=origins.of_interval(locator, found[0].block, found[-1].block) if recursive else None,
+        )
+
     def __repr__(self) -> str:
         what = f"records {self.first:,} to {self.last:,} of {self.dataset.alias}"
         return f"<{what}: {len(self.transactions):,} transactions>"
@@ -260,82 +172,180 @@ class Blame:
         return top
 
 
-def blame_records(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    first: int,
-    last: int | None = None,
-    *,
-    recursive: bool = False,
-    limits: LineageLimits = LINEAGE,
-) -> Blame:
-    """The origin of the records `[first; last]` (default: one), with what is missing or damaged."""
-    last = first if last is None else last
-    if first < 0 or last < first:
-        raise errors.UsageError(
-            f"records {first} to {last} are no interval", hint="--to is the last record, included"
+class _Records:
+    """Reads records of a dataset, and what their transactions were made of, as of its head."""
+
+    def __init__(self, locator: Locator, origins: Origins, limits: LineageLimits) -> None:
+        self._locator, self._origins, self._limits = locator, origins, limits
+        self._dataset = locator.dataset
+
+    def transaction(self, block: HashedBlock, first: int, last: int) -> Transaction:
+        dataset, chain, event = self._dataset, self._dataset.chain, data_event(block)
+        assert event.new_data is not None  # noqa: S101 - it adds a record
+        ref = SliceRef(block.hash, block.block.sequence_number, event.new_data)
+        last = min(last, event.new_data.offset_interval.end)
+        source = source_of(chain, block) if isinstance(event, ev.AddData) else None
+        rows, problem, damaged = self._rows(block, ref, first, last, source)
+        transform: HashedBlock | None = None
+        reads: tuple[InputReads, ...] = ()
+        if isinstance(event, ev.ExecuteTransform):
+            # the one in force at that block, which need not be the newest
+            transform = chain.nearest("SetTransform", head=block.hash)
+            reads = self._origins.reads_of(self._locator, block, transform)
+        return Transaction(
+            block=block,
+            ref=ref,
+            first=first,
+            last=last,
+            present=dataset.data.contains(ref.slice.physical_hash),
+            rows=rows,
+            rows_problem=problem,
+            damaged=damaged,
+            source=source,
+            transform=transform if transform and isinstance(transform.block.event, ev.SetTransform) else None,
+            reads=reads,
+            earlier=_earlier(event),
+            checkpoint=event.prev_checkpoint if isinstance(event, ev.ExecuteTransform) else None,
         )
-    if last - first >= limits.rows:
-        raise errors.UsageError(f"at most {limits.rows:,} records can be asked about at a time")
-    locator = Locator(dataset)
-    if locator.last_offset is None or last > locator.last_offset:
-        known = "no records" if locator.last_offset is None else f"the records 0 to {locator.last_offset}"
-        raise errors.UsageError(f"{dataset.alias} has {known}, not {last}")
-    origins = Origins(workspace, limits)
-    found: list[Transaction] = []
-    offset = first
-    while offset <= last:
-        block = locator.block_of(offset)
-        transaction = _transaction(locator, block, offset, last, origins, limits)
-        found.append(transaction)
-        offset = transaction.last + 1
-    return Blame(
-        dataset=dataset,
-        id=key_of(dataset),
-        first=first,
-        last=last,
-        transactions=tuple(found),
-        origins=origins.of_interval(locator, found[0].block, found[-1].block) if recursive else None,
-    )
 
+    def _rows(
+        self, block: HashedBlock, ref: SliceRef, first: int, last: int, source: SourceUse | None
+    ) -> tuple[tuple[BlamedRow, ...], str | None, errors.OdfchainError | None]:
+        dataset = self._dataset
+        if not dataset.data.contains(ref.slice.physical_hash):
+            partial = is_partial(dataset)
+            how = f"a partial copy: `odfchain fetch {dataset.alias}` brings it" if partial else "missing"
+            return (), f"the slice is not here ({how})", None
+        event = dataset.chain.nearest_event(ev.SetVocab, head=block.hash)
+        vocabulary = ev.DatasetVocabulary.from_event(event)
+        try:
+            rows = self._stored(ref, vocabulary, first, last)
+        except (errors.ObjectCorruptedError, errors.SchemaError) as error:
+            return (), f"the slice is damaged: {error}", error
+        # an unreadable disk is no damage
+        except errors.StoreError as error:
+            return (), f"the slice cannot be read: {error}", None
+        key = source.primary_key if source else None
+        blamed = []
+        for row in rows:
+            corrects = row.op not in (None, OperationType.APPEND.value)
+            blamed.append(BlamedRow(row, self._corrected(block, row, key, vocabulary) if corrects else None))
+        return tuple(blamed), None, None
 
-def _transaction(
-    locator: Locator,
-    block: HashedBlock,
-    first: int,
-    last: int,
-    origins: Origins,
-    limits: LineageLimits,
-) -> Transaction:
-    dataset = locator.dataset
-    event = data_event(block)
-    assert event.new_data is not None  # noqa: S101 - it adds a record
-    ref = SliceRef(block.hash, block.block.sequence_number, event.new_data)
-    last = min(last, event.new_data.offset_interval.end)
-    chain = dataset.chain
-    source = source_of(chain, block) if isinstance(event, ev.AddData) else None
-    rows, problem, damaged = _rows(dataset, block, ref, first, last, source, limits)
-    transform: HashedBlock | None = None
-    reads: tuple[InputReads, ...] = ()
-    if isinstance(event, ev.ExecuteTransform):
-        # the one in force at that block, which need not be the newest
-        transform = chain.nearest("SetTransform", head=block.hash)
-        reads = origins.reads_of(locator, block, transform)
-    return Transaction(
-        block=block,
-        ref=ref,
-        first=first,
-        last=last,
-        present=dataset.data.contains(ref.slice.physical_hash),
-        rows=rows,
-        rows_problem=problem,
-        damaged=damaged,
-        source=source,
-        transform=transform if transform and isinstance(transform.block.event, ev.SetTransform) else None,
-        reads=reads,
-        earlier=_earlier(event),
-        checkpoint=event.prev_checkpoint if isinstance(event, ev.ExecuteTransform) else None,
-    )
+    # Single records of local slices. A slice is hashed before it is read, and only the row groups with the
+    # records are decoded. Columns keep the slice's names.
+
+    def _stored(
+        self, ref: SliceRef, vocabulary: ev.DatasetVocabulary, first: int, last: int
+    ) -> list[StoredRecord]:
+        from odfchain.slices.reader import plain_value  # noqa: PLC0415
+
+        start = ref.slice.offset_interval.start
+        table = self._read(ref, None, first - start, last - start)
+        rows = []
+        for index in range(table.num_rows):
+            columns = zip(table.column_names, table.columns, strict=True)
+            values = {name: plain_value(column[index]) for name, column in columns}
+            code = values.get(vocabulary.operation_type_column)
+            op = None
+            if code is not None:
+                with contextlib.suppress(ValueError):
+                    op = OperationType.from_code(code).value
+            rows.append(StoredRecord(first + index, op, values))
+        file = self._dataset.data.locate(ref.slice.physical_hash)
+        if len(rows) != last - first + 1:
+            interval = f"{start} to {ref.slice.offset_interval.end}"
+            raise errors.SchemaError(
+                f"{file}: block {ref.sequence_number} promises the records {interval}, and {last} is not "
+                "there"
+            )
+        for row in rows:
+            found = row.values.get(vocabulary.offset_column)
+            # records are found by their place in the file, so their own word has to agree
+            if found != row.offset:
+                raise errors.SchemaError(
+                    f"{file}: the record {row.offset} says that its offset is {one_line(str(found))}"
+                )
+        return rows
+
+    def _read(self, ref: SliceRef, columns: Sequence[str] | None, first: int, last: int) -> pa.Table:
+        from odfchain.slices.reader import open_parquet  # noqa: PLC0415
+
+        path = self._dataset.data.verified_path(ref.slice.physical_hash)
+        try:
+            with open_parquet(path) as file:
+                return file.rows_between(first, last, columns)
+        except errors.BadInputError as error:
+            raise errors.ObjectCorruptedError(
+                f"{path}: the slice cannot be read: {error.message}", hint=error.hint
+            ) from None
+
+    def _corrected(
+        self,
+        block: HashedBlock,
+        row: StoredRecord,
+        key: Sequence[str] | None,
+        vocabulary: ev.DatasetVocabulary,
+    ) -> CorrectedRecord:
+        # the newest record with the same key that was true until then; the search ends at the limits
+        if not key:
+            return CorrectedRecord(None, problem="not known: no primary key is recorded")
+        size = count = 0
+        for found in self._dataset.chain.nearest_all("AddData", head=block.hash):
+            data = data_event(found).new_data
+            if data is None:
+                continue
+            ref = SliceRef(found.hash, found.block.sequence_number, data)
+            size += data.size
+            if count >= self._limits.searched_slices or size > self._limits.searched_bytes:
+                return CorrectedRecord(
+                    None, problem=f"not found in the {count} slices before it; there are older ones"
+                )
+            count += 1
+            try:
+                position = self._newest_match(ref, row, key, vocabulary)
+                if position is None:
+                    continue
+                offset = data.offset_interval.start + position
+                (record,) = self._stored(ref, vocabulary, offset, offset)
+            except errors.ObjectNotFoundError:
+                # older slices are not asked: the newest match may be in this one
+                return CorrectedRecord(
+                    None, problem=f"not known: the slice of block {ref.sequence_number} is not here"
+                )
+            except errors.OdfchainError as error:
+                return CorrectedRecord(None, problem=f"not known: {error}")
+            return CorrectedRecord(record, ref.sequence_number)
+        return CorrectedRecord(None, problem="no earlier record has the same key")
+
+    def _newest_match(
+        self, ref: SliceRef, row: StoredRecord, key: Sequence[str], vocabulary: ev.DatasetVocabulary
+    ) -> int | None:
+        interval = ref.slice.offset_interval
+        # a correction refers to an earlier record
+        last = min(interval.end, row.offset - 1) - interval.start
+        if last < 0:
+            return None
+        op = vocabulary.operation_type_column
+        if missing := [name for name in key if name not in row.values]:
+            raise errors.SchemaError(f"the record has no column {missing[0]!r}, which is part of the key")
+        table = self._read(ref, [op, *key], 0, last)
+        if missing := [name for name in (op, *key) if name not in table.column_names]:
+            raise errors.SchemaError(f"the slice of block {ref.sequence_number} has no column {missing[0]!r}")
+        try:
+            mask = pc.invert(pc.is_in(table[op], value_set=pa.array(TAKES_BACK, table[op].type)))
+            for name in key:
+                column = table[name]
+                value = row.values[name]
+                # a null equals nothing in Arrow, and is a value of a key here
+                same = (
+                    pc.is_null(column) if value is None else pc.equal(column, pa.scalar(value, column.type))
+                )
+                mask = pc.and_(mask, pc.fill_null(same, fill_value=False))
+            matches = pc.indices_nonzero(mask)
+        except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError):  # KeyError: a name twice
+            raise errors.SchemaError(f"the keys of block {ref.sequence_number} cannot be compared") from None
+        return int(matches[-1].as_py()) if len(matches) else None
 
 
 def _earlier(event: ev.AddData | ev.ExecuteTransform) -> str | None:
@@ -346,59 +356,6 @@ def _earlier(event: ev.AddData | ev.ExecuteTransform) -> str | None:
     if event.new_checkpoint is not None:
         return "depends on nothing earlier: the query keeps state, and this is where it begins"
     return "depends on nothing earlier: the query keeps no state between transactions"
-
-
-def _rows(
-    dataset: DatasetFiles,
-    block: HashedBlock,
-    ref: SliceRef,
-    first: int,
-    last: int,
-    source: SourceUse | None,
-    limits: LineageLimits,
-) -> tuple[tuple[BlamedRow, ...], str | None, errors.OdfchainError | None]:
-    if not dataset.data.contains(ref.slice.physical_hash):
-        how = (
-            f"a partial copy: `odfchain fetch {dataset.alias}` brings it"
-            if is_partial(dataset)
-            else "missing"
-        )
-        return (), f"the slice is not here ({how})", None
-    vocabulary = ev.DatasetVocabulary.from_event(dataset.chain.nearest_event(ev.SetVocab, head=block.hash))
-    try:
-        rows = read_rows(dataset, ref, vocabulary, first, last)
-    except (errors.ObjectCorruptedError, errors.SchemaError) as error:
-        return (), f"the slice is damaged: {error}", error
-    # an unreadable disk is no damage
-    except errors.StoreError as error:
-        return (), f"the slice cannot be read: {error}", None
-    key = source.primary_key if source else None
-    blamed = []
-    for row in rows:
-        corrected = None
-        if row.op not in (None, OperationType.APPEND.value):
-            corrected = _corrected(dataset, block, row, key, vocabulary, limits)
-        blamed.append(BlamedRow(row, corrected))
-    return tuple(blamed), None, None
-
-
-def _corrected(
-    dataset: DatasetFiles,
-    block: HashedBlock,
-    row: StoredRecord,
-    key: tuple[str, ...] | None,
-    vocabulary: ev.DatasetVocabulary,
-    limits: LineageLimits,
-) -> CorrectedRecord:
-    if not key:
-        return CorrectedRecord(None, problem="not known: no primary key is recorded")
-    blocks = dataset.chain.nearest_all("AddData", head=block.hash)
-    slices = (
-        SliceRef(b.hash, b.block.sequence_number, data)
-        for b in blocks
-        if (data := data_event(b).new_data) is not None
-    )
-    return find_corrected(dataset, slices, row, key, vocabulary, limits)
 
 
 # Where records come from, as documents for programs and as indented lines for people.

@@ -34,7 +34,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from odfchain.audit.chain_checks import (
     BlockName,
@@ -43,57 +42,39 @@ from odfchain.audit.chain_checks import (
     StoredBlocks,
     StoredChain,
     check_rules,
-    count_slices,
     hash_at,
     read_chain,
 )
+from odfchain.audit.input_claims import Find, InputChains
+from odfchain.audit.merge_check import MergeCheck
 from odfchain.audit.report import (
     CHECKS,
     FOREIGN_KEYS,
-    INVALID,
     MERGES,
     REPLAY,
-    SIGNATURE,
     STATISTICS,
-    AttestationLine,
     BlockLine,
     Report,
-    SignatureLine,
 )
-from odfchain.chain import signed_heads
+from odfchain.audit.signature_checks import SignedStatements
+from odfchain.audit.slice_checks import SliceReading
+from odfchain.audit.state_checks import CheckedRows, readable_slices
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE, ROW_BYTES, ChainIndex
-from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.signed_lines import AUDITS, read_attestations
-from odfchain.chain.statements import Did, parse_did
-from odfchain.errors import OdfchainError, StoreError, UsageError
+from odfchain.errors import UsageError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddData, ExecuteTransform
 from odfchain.odf.identity import Multihash
-from odfchain.odf.names import is_branch_name
 from odfchain.progress import SILENT, Progress
-from odfchain.storage.local import HEAD
-from odfchain.storage.public_layout import signature_key
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_records
 from odfchain.workspace.options import VerifyOptions
 
-if TYPE_CHECKING:
-    from odfchain.audit.input_claims import Find
-
 _UNFOLLOWED = "the chain cannot be followed: what is below was not reached"
 
 
 _DEFAULTS = VerifyOptions()
-
-
-def verify_dataset(dataset: DatasetFiles, progress: Progress = SILENT, *, jobs: int = 2) -> Report:
-    """Run all checks but the replay on a dataset by itself; `jobs` slices are read side by side.
-
-    Never raises for what is wrong with the dataset: that is in the report.
-    """
-    return examine(dataset, VerifyOptions(jobs=jobs), progress=progress).report
 
 
 def examine(
@@ -119,47 +100,37 @@ def examine(
     report.after = hash_at(chain, after) if options.after is not None or chain.newest is not None else None
     report.upto = hash_at(chain, upto) if options.upto is not None else None
     run = Run(dataset, chain, after, upto, report, progress)
+    statements = SignedStatements(run)
     _describe_blocks(run)
     check_rules(run)
-    _check_data(run, options, find)
+    hashed = _check_data(run, options, find)
+    statements.check_snapshots(hashed, profiles=options.profiles)
     if not chain.complete:
         report.skip([*range(3, REPLAY), MERGES, FOREIGN_KEYS, STATISTICS], _UNFOLLOWED)
     if report.kind is not DatasetKind.ROOT:
         report.skip([REPLAY], "it was not asked for (--replay)")
     if signature_unread is None:
-        _check_signature(run, required=options.require_signature)
+        statements.check_head(required=options.require_signature)
     else:
-        _leave_out_signature(run, signature_unread, required=options.require_signature)
-    _read_attestations(run, trusted)
+        statements.leave_out_head(signature_unread, required=options.require_signature)
+    statements.check_attestations(trusted)
     _note_index(run)
     report.sort()
     return run
 
 
-def _check_data(run: Run, options: VerifyOptions, find: Find) -> None:
-    # Loaded here: reading slices needs Arrow, and following the chain does not.
-    from odfchain.audit import slice_checks, state_checks
-    from odfchain.audit.input_claims import InputChains, check_inputs
-    from odfchain.audit.merge_check import check_merges
-    from odfchain.audit.snapshot_checks import check_snapshots
-
-    report, chain = run.report, run.chain
-    jobs = slice_checks.check_objects(run)
-    outcomes = slice_checks.read_slices(run, jobs, options.jobs)
-    report.faults += slice_checks.check_system_times(run.dataset.data, jobs, outcomes)
-    inputs = InputChains(find)
-    if report.kind is not DatasetKind.ROOT:
-        check_inputs(run, inputs, wanted=options.replay or options.recursive)
-    state_checks.check_watermarks(run, outcomes, inputs.watermarks)
-    readable = state_checks.readable_slices(run.dataset, jobs, outcomes)
-    complete = chain.follows and chain.newest is None and len(readable) == count_slices(chain, run.upto)
-    in_force = not state_checks.has_several_keys(chain)
-    state_checks.check_corrections(readable, report, complete=complete, in_force=in_force)
-    state_checks.check_states(run, readable, complete=complete)
-    state_checks.check_foreign_keys(run, readable, find, complete=complete)
-    check_merges(run, outcomes, find, jobs=options.jobs)
-    hashed = {number for number, outcome in outcomes.items() if outcome.as_recorded}
-    check_snapshots(run, hashed, profiles=options.profiles)
+def _check_data(run: Run, options: VerifyOptions, find: Find) -> set[int]:
+    # the blocks whose slices have the recorded bytes
+    checked, inputs = SliceReading.of(run, options.jobs), InputChains(find)
+    if run.report.kind is not DatasetKind.ROOT:
+        inputs.check(run, wanted=options.replay or options.recursive)
+    checked.check_watermarks(inputs.watermarks)
+    rows = CheckedRows.of(run, readable_slices(checked))
+    rows.check_corrections()
+    rows.check_states()
+    rows.check_foreign_keys(find)
+    MergeCheck(checked, find, options.jobs).check()
+    return {number for number, outcome in checked.outcomes.items() if outcome.as_recorded}
 
 
 def _resolve_range(dataset: DatasetFiles, chain: StoredChain, options: VerifyOptions) -> tuple[int, int]:
@@ -269,106 +240,3 @@ class _ReadAhead:
 
     def write(self, start: int, data: bytes) -> None:
         """Nothing: verification changes nothing."""
-
-
-# Check 16: the owner's signature of the head, and what other auditors attested. The result says signed,
-# unsigned or invalid. An invalid signature is a fault; an unsigned head is a note, unless one is required.
-
-
-def _check_signature(run: Run, *, required: bool) -> None:
-    path, dataset_id = run.dataset.folder / signature_key(run.dataset.ref), run.dataset_id
-    if dataset_id is None or not run.chain.blocks:
-        run.report.skip(
-            [SIGNATURE], "the dataset's id is not known: its chain cannot be followed to its Seed"
-        )
-        return
-    if run.dataset.ref != HEAD and not is_branch_name(run.dataset.ref):
-        reason = "it was verified as of an earlier block: the newest one is what is signed"
-        _leave_out_signature(run, reason, required=required)
-        return
-    head = run.chain.blocks.newest
-    try:
-        content = signed_heads.read_head_signature(run.dataset.folder, run.dataset.ref)
-    except StoreError as error:
-        run.report.fault(SIGNATURE, path, error.message)
-        run.report.signature = SignatureLine(INVALID, message=error.message)
-        return
-    if run.dataset.ref == HEAD:
-        found = signed_heads.check_head(
-            content,
-            dataset_id,
-            head.name,
-            head.number,
-            block_at=lambda number: (
-                hash_at(run.chain, number)
-                if run.chain.newest is None or number >= run.chain.newest
-                else run.dataset.chain.hash_at(number, head.name)
-            ),
-        )
-    else:
-        found = signed_heads.check_branch(content, dataset_id, run.dataset.ref, head.name)
-    run.report.signature = SignatureLine(
-        str(found.status),
-        str(found.signer) if found.signer is not None else None,
-        str(found.signed.time) if found.signed is not None else None,
-        found.message,
-    )
-    if found.status is not SignatureStatus.UNSIGNED:
-        run.report.count(SIGNATURE)
-    if found.status is SignatureStatus.INVALID or (required and found.status is SignatureStatus.UNSIGNED):
-        run.report.fault(SIGNATURE, path, found.message or "the head is not signed")
-    elif found.status is SignatureStatus.UNSIGNED:
-        run.report.skip([SIGNATURE], found.message or "the head is not signed")
-        run.report.notes.append(found.message or "the head is not signed")
-
-
-def _leave_out_signature(run: Run, reason: str, *, required: bool) -> None:
-    # where a signature is required, not knowing is not clean
-    run.report.signature = SignatureLine(message=reason)
-    if required:
-        run.report.leave_out(reason, check=SIGNATURE)
-    else:
-        run.report.skip([SIGNATURE], reason)
-
-
-def _read_attestations(run: Run, trusted: Collection[str]) -> None:
-    # damaged ones are faults, those of other chains notes
-    dataset_id = run.dataset_id
-    if dataset_id is None:
-        return
-    path = run.dataset.folder / AUDITS.key
-    try:
-        lines = read_attestations(run.dataset.folder, dataset_id)
-    except OdfchainError as error:
-        run.report.fault(SIGNATURE, path, error.message)
-        return
-    for line in lines:
-        # attestations are third parties' words: those of other chains are notes, an altered line is a fault
-        if line.statement is None:
-            run.report.fault(SIGNATURE, path, f"line {line.number}: {line.message}")
-            continue
-        item = line.statement
-        run.report.attestations.append(
-            AttestationLine(
-                str(item.auditor),
-                str(item.head),
-                item.sequence_number,
-                str(item.time),
-                str(item.verdict),
-                is_trusted(item.auditor, trusted),
-            )
-        )
-        if run.chain.newest is not None and item.sequence_number < run.chain.newest:
-            continue
-        if hash_at(run.chain, item.sequence_number) == item.head:
-            run.attestations.append(item)
-        else:
-            run.report.notes.append(
-                f"{item.auditor} attested block {item.sequence_number} with the hash {item.head}, "
-                "which is not in this chain"
-            )
-
-
-def is_trusted(auditor: Did, trusted: Collection[str]) -> bool:
-    """True if an auditor is trusted: the key counts, not the method of its DID."""
-    return any(parse_did(text).public_key == auditor.public_key for text in trusted)

@@ -42,20 +42,6 @@ def quoted(*lines: str) -> str:
     return '"' + "\\n".join(texts) + '"'
 
 
-def to_dot(graph: Graph) -> str:
-    """The graph as one DOT document; edges point from inputs to what is made of them."""
-    numbers = {key: f"n{index}" for index, key in enumerate(graph.nodes)}
-    lines = ["digraph lineage {", "  rankdir=LR;", "  node [fontname=sans];", "  edge [fontname=sans];"]
-    for key, node in graph.nodes.items():
-        lines.append(f"  {numbers[key]} [{_attributes(node)}];")
-        lines += _branches(numbers[key], node)
-    for edge in graph.edges:
-        words = was_used(edge)
-        attributes = f" [style=dashed, label={quoted(words)}]" if words else ""
-        lines.append(f"  {numbers[edge.upstream]} -> {numbers[edge.downstream]}{attributes};")
-    return "\n".join([*lines, "}"]) + "\n"
-
-
 def _branches(number: str, node: Node) -> Iterator[str]:
     facts = node.branching
     # merged branches that were deleted are drawn from the merge records
@@ -152,44 +138,80 @@ class _Position(NamedTuple):
     y: int
 
 
-def to_html(graph: Graph, profiles: Mapping[str, Mapping[str, Any]] | None = None) -> str:
-    """The graph as one self-contained page, with profiles by the keys of nodes."""
-    asked = ", ".join(graph.nodes[key].name for key in graph.roots)
-    made_of: dict[str, list[str]] = {key: [] for key in graph.nodes}
-    for edge in graph.edges:
-        words = was_used(edge)
-        made_of[edge.downstream].append(graph.nodes[edge.upstream].name + (f" ({words})" if words else ""))
-    layout = layout_of(graph)
-    places = {
-        key: _Position(_MARGIN + x * (_WIDTH + _GAP_X), _MARGIN + y * (_HEIGHT + _GAP_Y))
-        for x, row in enumerate(layout.layers)
-        for y, key in enumerate(row)
-    }
-    return one_page(
-        "audit",
-        "lineage.html.j2",
-        "lineage.css",
-        title=f"{'What is made of' if graph.downstream else 'Lineage of'} {one_line(asked)}",
-        width=max((p.x for p in places.values()), default=0) + _WIDTH + _MARGIN,
-        height=max((p.y for p in places.values()), default=0) + _HEIGHT + _MARGIN,
-        box_width=_WIDTH,
-        box_height=_HEIGHT,
-        lines=[
-            {"words": was_used(edge), "path": _path([places[key] for key in route])}
-            for edge, route in layout.routes
-        ],
-        boxes=[_box(graph, node, places[key]) for key, node in graph.nodes.items()],
-        rows=[
-            {
-                "name": node.name,
-                "id": node.id,
-                "facts": ", ".join(facts_of(node)),
-                "made_of": ", ".join(made_of[key]),
-            }
-            for key, node in graph.nodes.items()
-        ],
-        profiles=[_profile(graph.nodes[key].name, document) for key, document in (profiles or {}).items()],
-    )
+@dataclass(frozen=True, slots=True)
+class GraphDrawing:
+    """A graph of datasets for Graphviz, or as a page."""
+
+    graph: Graph
+
+    def to_dot(self) -> str:
+        """The graph as one DOT document; edges point from inputs to what is made of them."""
+        numbers = {key: f"n{index}" for index, key in enumerate(self.graph.nodes)}
+        lines = ["digraph lineage {", "  rankdir=LR;", "  node [fontname=sans];", "  edge [fontname=sans];"]
+        for key, node in self.graph.nodes.items():
+            lines.append(f"  {numbers[key]} [{_attributes(node)}];")
+            lines += _branches(numbers[key], node)
+        for edge in self.graph.edges:
+            words = was_used(edge)
+            attributes = f" [style=dashed, label={quoted(words)}]" if words else ""
+            lines.append(f"  {numbers[edge.upstream]} -> {numbers[edge.downstream]}{attributes};")
+        return "\n".join([*lines, "}"]) + "\n"
+
+    def to_html(self, profiles: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+        """The graph as one self-contained page, with profiles by the keys of nodes."""
+        asked = ", ".join(self.graph.nodes[key].name for key in self.graph.roots)
+        made_of: dict[str, list[str]] = {key: [] for key in self.graph.nodes}
+        for edge in self.graph.edges:
+            words = was_used(edge)
+            made_of[edge.downstream].append(
+                self.graph.nodes[edge.upstream].name + (f" ({words})" if words else "")
+            )
+        layout = layout_of(self.graph)
+        places = {
+            key: _Position(_MARGIN + x * (_WIDTH + _GAP_X), _MARGIN + y * (_HEIGHT + _GAP_Y))
+            for x, row in enumerate(layout.layers)
+            for y, key in enumerate(row)
+        }
+        return one_page(
+            "audit",
+            "lineage.html.j2",
+            "lineage.css",
+            title=f"{'What is made of' if self.graph.downstream else 'Lineage of'} {one_line(asked)}",
+            width=max((p.x for p in places.values()), default=0) + _WIDTH + _MARGIN,
+            height=max((p.y for p in places.values()), default=0) + _HEIGHT + _MARGIN,
+            box_width=_WIDTH,
+            box_height=_HEIGHT,
+            lines=[
+                {"words": was_used(edge), "path": _path([places[key] for key in route])}
+                for edge, route in layout.routes
+            ],
+            boxes=[self._box(node, places[key]) for key, node in self.graph.nodes.items()],
+            rows=[
+                {
+                    "name": node.name,
+                    "id": node.id,
+                    "facts": ", ".join(facts_of(node)),
+                    "made_of": ", ".join(made_of[key]),
+                }
+                for key, node in self.graph.nodes.items()
+            ],
+            profiles=[
+                _profile(self.graph.nodes[key].name, document) for key, document in (profiles or {}).items()
+            ],
+        )
+
+    def _box(self, node: Node, place: _Position) -> dict[str, Any]:
+        classes = [node.state.value, node.kind.value.lower() if node.kind else "unknown"]
+        facts = facts_of(node)
+        seen = facts[:3] if node.state is NodeState.PRESENT else facts[:1]
+        return {
+            "classes": " ".join([*classes, *(["asked"] if node.id in self.graph.roots else [])]),
+            "x": place.x,
+            "y": place.y,
+            "title": ", ".join([node.name, *facts]),
+            "name": one_line(node.name, _NAME_LENGTH),
+            "facts": one_line(", ".join(seen), _FACTS_LENGTH),
+        }
 
 
 def _profile(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,20 +245,6 @@ def _path(places: list[_Position]) -> str:
     return path
 
 
-def _box(graph: Graph, node: Node, place: _Position) -> dict[str, Any]:
-    classes = [node.state.value, node.kind.value.lower() if node.kind else "unknown"]
-    facts = facts_of(node)
-    seen = facts[:3] if node.state is NodeState.PRESENT else facts[:1]
-    return {
-        "classes": " ".join([*classes, *(["asked"] if node.id in graph.roots else [])]),
-        "x": place.x,
-        "y": place.y,
-        "title": ", ".join([node.name, *facts]),
-        "name": one_line(node.name, _NAME_LENGTH),
-        "facts": one_line(", ".join(seen), _FACTS_LENGTH),
-    }
-
-
 # The blocks of a dataset on all its branches as lines of text, newest first, with lanes for its branches.
 #
 #     ● 9   merged from fix-names …  (head)
@@ -268,13 +276,11 @@ class DrawnBlock:
     """The merged branch."""
 
 
-def draw_blocks(dataset: DatasetFiles, limit: int | None = None) -> Iterator[DrawnBlock]:
-    """The blocks that the head and the branches lead to, also by merges, at most `limit`, newest first."""
-    return _Drawing(dataset).blocks(limit)
+class BlockDrawing:
+    """The blocks that the head and the branches lead to, also by merges.
 
-
-class _Drawing:
-    """Lanes from left to right; each waits for the block that its line leads down to."""
+    Lanes go from left to right; each waits for the block that its line leads down to.
+    """
 
     def __init__(self, dataset: DatasetFiles) -> None:
         self._chain = dataset.chain
@@ -295,7 +301,8 @@ class _Drawing:
             item = (-block.system_time.epoch_ns, -block.sequence_number, len(self._known), name)
             heapq.heappush(self._waiting, item)
 
-    def blocks(self, limit: int | None) -> Iterator[DrawnBlock]:
+    def blocks(self, limit: int | None = None) -> Iterator[DrawnBlock]:
+        """At most `limit`, newest first."""
         drawn: set[Multihash] = set()
         while self._waiting and (limit is None or len(drawn) < limit):
             name = heapq.heappop(self._waiting)[-1]

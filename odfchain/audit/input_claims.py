@@ -10,24 +10,17 @@ not here, or that was rewritten since, proves nothing either way. Source: specif
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import pyarrow as pa
 
 from odfchain.audit.chain_checks import Run, StoredBlock, StoredChain
 from odfchain.audit.lineage import input_aliases
 from odfchain.audit.report import INPUTS
 from odfchain.chain.chain import HashedBlock, MetadataChain
-from odfchain.errors import OdfchainError, SchemaError
+from odfchain.errors import OdfchainError
 from odfchain.odf.events import AddData, ExecuteTransform, ExecuteTransformInput, SetTransform
 from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.logical_hash import LogicalDigest, hash_table
 from odfchain.odf.times import Timestamp
-from odfchain.slices.reader import ParquetSource, open_parquet, plain_value
-from odfchain.text import one_line
 from odfchain.transform.planner import diverged
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import branch_names
@@ -116,6 +109,40 @@ class InputChains:
             marks.append(known.places[end].watermark)
         return marks
 
+    def check(self, run: Run, *, wanted: bool) -> None:
+        """Those of the blocks `(after, upto]`; with `wanted`, what cannot be checked is not clean."""
+        aliases = _aliases(run.chain)
+        for stored, event, continued in _executions(run.chain, run.after, run.upto):
+            path = run.block_file(stored.name)
+            for item in event.query_inputs[continued:]:
+                if item.prev_block_hash is not None or item.prev_offset is not None:
+                    named = aliases.get(item.dataset_id)
+                    where = f"input {f'{named} ' if named else ''}({item.dataset_id})"
+                    message = (
+                        f"{where}: it is read for the first time, and what comes before is left out: block "
+                    )
+                    message += f"{item.prev_block_hash or 'none'} and offset {_text(item.prev_offset)}"
+                    run.report.fault(INPUTS, path, message, stored.number)
+            for item in event.query_inputs:
+                known = self.of(item.dataset_id)
+                alias = aliases.get(item.dataset_id)
+                if not isinstance(known, _InputChain):
+                    reason = known if known is not None else missing_input(alias, item.dataset_id)
+                    _left_out(run, reason, stored.number, wanted=wanted)
+                    continue
+                ends = (item.prev_block_hash, item.new_block_hash)
+                lost = next((end for end in ends if end is not None and end not in known.places), None)
+                if lost is not None:
+                    where = f"block {stored.number}"
+                    error = diverged(
+                        run.dataset, known.dataset, item.dataset_id, lost, known.head, where=where
+                    )
+                    _left_out(run, error.message, stored.number, wanted=wanted)
+                    continue
+                run.report.count(INPUTS)
+                for message in _contradictions(item, known, alias):
+                    run.report.fault(INPUTS, path, message, stored.number)
+
 
 def _walked(dataset: DatasetFiles) -> _InputChain | str:
     found = _InputChain(dataset)
@@ -128,37 +155,6 @@ def _walked(dataset: DatasetFiles) -> _InputChain | str:
         with contextlib.suppress(OdfchainError):  # its own verification says what is wrong
             found.add(dataset.on(name).chain)
     return found
-
-
-def check_inputs(run: Run, inputs: InputChains, *, wanted: bool) -> None:
-    """The executions of the blocks `(after, upto]`; with `wanted`, what cannot be checked is not clean."""
-    aliases = _aliases(run.chain)
-    for stored, event, continued in _executions(run.chain, run.after, run.upto):
-        path = run.block_file(stored.name)
-        for item in event.query_inputs[continued:]:
-            if item.prev_block_hash is not None or item.prev_offset is not None:
-                named = aliases.get(item.dataset_id)
-                where = f"input {f'{named} ' if named else ''}({item.dataset_id})"
-                message = f"{where}: it is read for the first time, and what comes before is left out: block "
-                message += f"{item.prev_block_hash or 'none'} and offset {_text(item.prev_offset)}"
-                run.report.fault(INPUTS, path, message, stored.number)
-        for item in event.query_inputs:
-            known = inputs.of(item.dataset_id)
-            alias = aliases.get(item.dataset_id)
-            if not isinstance(known, _InputChain):
-                reason = known if known is not None else missing_input(alias, item.dataset_id)
-                _left_out(run, reason, stored.number, wanted=wanted)
-                continue
-            ends = (item.prev_block_hash, item.new_block_hash)
-            lost = next((end for end in ends if end is not None and end not in known.places), None)
-            if lost is not None:
-                where = f"block {stored.number}"
-                error = diverged(run.dataset, known.dataset, item.dataset_id, lost, known.head, where=where)
-                _left_out(run, error.message, stored.number, wanted=wanted)
-                continue
-            run.report.count(INPUTS)
-            for message in _contradictions(item, known, alias):
-                run.report.fault(INPUTS, path, message, stored.number)
 
 
 def _executions(
@@ -214,184 +210,3 @@ def _aliases(chain: StoredChain) -> dict[DatasetId, str]:
         if stored.sound and isinstance(stored.block.event, SetTransform):
             found |= input_aliases(stored.block.event)
     return found
-
-
-# The first difference of two slices: a column, or a row and its first different column.
-# Values are compared by logical hash: type, value and place, not encoding; a NaN equals itself. Both files
-# are read in parallel batches, and within a batch the row is found by bisection. Source: specification
-# "Physical and Logical Hashes".
-
-_BATCH_ROWS = 8_192
-_SHOWN_CHARACTERS = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first difference; `offset` is None when already the columns differ, `column` when a row is missing.
-
-    `recorded` and `replayed` are values, types or column names as text on one line; None is what is missing.
-    """
-
-    offset: int | None
-    column: str | None
-    recorded: str | None
-    replayed: str | None
-
-    def __str__(self) -> str:
-        if self.column is not None:
-            where = f"column `{one_line(self.column, _SHOWN_CHARACTERS)}`"
-        else:
-            where = "columns" if self.offset is None else "record"
-        if self.offset is not None:
-            where = f"offset {self.offset}, {where}"
-        return f"{where}: recorded {self.recorded or 'nothing'}, replayed {self.replayed or 'nothing'}"
-
-
-def first_difference(recorded: Path, replayed: Path, *, offset_column: str) -> Difference | None:
-    """The first difference between two slices; None when their columns and records are the same.
-
-    Offsets are those of `recorded`, and where it has none left, of `replayed`.
-    """
-    with open_parquet(recorded) as one, open_parquet(replayed) as other:
-        found = _columns(one.schema_arrow, other.schema_arrow)
-        if found is not None:
-            return found
-        position = 0
-        for left, right in _side_by_side(one, other):
-            if left is None or right is None:
-                rest = left if right is None else right
-                if rest is None:
-                    return None
-                at = _offset(rest, 0, offset_column, position)
-                return Difference(at, None, _row(left), _row(right))
-            differs = _in_batch(left, right)
-            if differs is not None:
-                row, index = differs
-                return Difference(
-                    _offset(left, row, offset_column, position),
-                    left.schema.field(index).name,
-                    shown(left.column(index)[row]),
-                    shown(right.column(index)[row]),
-                )
-            position += left.num_rows
-    raise AssertionError("the last pair has an end")  # pragma: no cover
-
-
-# --- columns ---------------------------------------------------------------------------------------
-
-
-def _columns(one: pa.Schema, other: pa.Schema) -> Difference | None:
-    for was in one:
-        if was.name not in other.names:
-            return Difference(None, was.name, _type(was), None)
-        now = other.field(other.get_field_index(was.name))
-        if not _same_type(was, now):
-            return Difference(None, was.name, _type(was), _type(now))
-    for was in other:
-        if was.name not in one.names:
-            return Difference(None, was.name, None, _type(was))
-    if one.names != other.names:
-        return Difference(None, None, ", ".join(one.names), ", ".join(other.names))
-    return None
-
-
-def _same_type(one: pa.Field, other: pa.Field) -> bool:
-    if one.type == other.type:
-        return True
-    try:
-        first, second = (hash_table(pa.schema([f]).empty_table()) for f in (one, other))
-    # a type without a logical hash equals only itself
-    except SchemaError:
-        return False
-    return first == second
-
-
-# --- rows ------------------------------------------------------------------------------------------
-
-
-def _side_by_side(
-    one: ParquetSource, other: ParquetSource
-) -> Iterator[tuple[pa.RecordBatch | None, pa.RecordBatch | None]]:
-    lefts, rights = (file.batches(most_rows=_BATCH_ROWS) for file in (one, other))
-    left = right = None
-    while True:
-        left = left if left is not None and left.num_rows else _next(lefts)
-        right = right if right is not None and right.num_rows else _next(rights)
-        if left is None or right is None:
-            yield left, right
-            return
-        # batches of both files have different sizes
-        count = min(left.num_rows, right.num_rows)
-        yield left.slice(0, count), right.slice(0, count)
-        left, right = left.slice(count), right.slice(count)
-
-
-def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    return next((batch for batch in batches if batch.num_rows), None)
-
-
-def _in_batch(left: pa.RecordBatch, right: pa.RecordBatch) -> tuple[int, int] | None:
-    found: tuple[int, int] | None = None
-    end = left.num_rows
-    for index in range(left.num_columns):
-        row = _first_row(left.column(index), right.column(index), end)
-        if row is not None:
-            found, end = (row, index), row
-    return found
-
-
-def _first_row(left: pa.Array, right: pa.Array, end: int) -> int | None:
-    if _hash(left.slice(0, end)) == _hash(right.slice(0, end)):
-        return None
-    low, high = 0, end
-    # bisection: a prefix hashes alike exactly when its rows are equal
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _hash(left.slice(low, middle - low)) == _hash(right.slice(low, middle - low)):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _hash(column: pa.Array) -> Multihash | list[object]:
-    try:
-        digest = LogicalDigest(pa.schema([("", column.type)]))
-    except SchemaError:
-        return list(column.to_pylist())  # in no slice of ours, but a foreign one may have such a column
-    digest.update(pa.record_batch([column], names=[""]))
-    return digest.finish()
-
-
-def _offset(batch: pa.RecordBatch, row: int, column: str, position: int) -> int:
-    if column in batch.schema.names:
-        value = batch.column(batch.schema.get_field_index(column))[row].as_py()
-        if isinstance(value, int):
-            return value
-    return position + row
-
-
-# --- as text ---------------------------------------------------------------------------------------
-
-
-def shown(value: pa.Scalar) -> str:
-    """A value on one line, shortened."""
-    plain = plain_value(value)
-    if isinstance(plain, str):
-        return one_line(repr(plain[: 2 * _SHOWN_CHARACTERS]), _SHOWN_CHARACTERS)
-    if isinstance(plain, bytes):
-        return one_line("0x" + plain[:_SHOWN_CHARACTERS].hex(), _SHOWN_CHARACTERS)
-    if isinstance(plain, dt.date | dt.time):
-        return plain.isoformat()
-    return "null" if plain is None else one_line(str(plain), _SHOWN_CHARACTERS)
-
-
-def _type(field: pa.Field) -> str:
-    return one_line(str(field.type), _SHOWN_CHARACTERS)
-
-
-def _row(batch: pa.RecordBatch | None) -> str | None:
-    if batch is None:
-        return None
-    values = (f"{name}={shown(batch.column(i)[0])}" for i, name in enumerate(batch.schema.names))
-    return one_line(", ".join(values), _SHOWN_CHARACTERS)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from odfchain.branches.branches import Branch, list_branches
+from odfchain.branches.branches import Branch, Branches
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.chain.index import sources_in_force
 from odfchain.errors import CodecError, DatasetNotFoundError, OdfchainError
@@ -187,6 +187,43 @@ class Definition:
     """True if other sources were in force in some of the same blocks: the records may be theirs."""
     inputs: tuple[QueryInput, ...] = ()
 
+    @classmethod
+    def all_of(cls, workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Definition]:
+        """Every transform or source that a dataset has had, oldest first."""
+        state = DatasetState.read(dataset.chain)
+        definitions: list[Definition] = []
+        ends: dict[int, HashedBlock] = {}
+        following: dict[str, HashedBlock] = {}
+        for block in dataset.chain.nearest_all(*_KINDS, head=state.head):  # newest first
+            end = following.get(_slot(block))
+            following[_slot(block)] = block
+            event = block.block.event
+            if not isinstance(event, ev.SetTransform | ev.SetPollingSource | ev.AddPushSource):
+                continue
+            number = block.block.sequence_number
+            ends[number] = end or HashedBlock(state.head, state.head_block)
+            inputs = event.inputs if isinstance(event, ev.SetTransform) else ()
+            definitions.append(
+                cls(
+                    block=block.hash,
+                    sequence_number=number,
+                    system_time=block.block.system_time,
+                    event=event,
+                    last_block=end.block.sequence_number - 1 if end else state.head_block.sequence_number,
+                    in_force=end is None,
+                    inputs=tuple(_input(workspace, item) for item in inputs),
+                )
+            )
+        if not definitions:
+            raise DatasetNotFoundError(
+                f"{dataset.alias} has no transform and no source",
+                hint="its data are pushed to it directly",
+            )
+        return [
+            _counted(dataset.chain, item, ends[item.sequence_number], definitions)
+            for item in reversed(definitions)
+        ]
+
     @property
     def transform(self) -> Transform | None:
         """The transform, or how a source is preprocessed."""
@@ -229,43 +266,6 @@ class Definition:
         return found | {
             "source": source | {"read": self.event.read.KIND, "merge": describe_merge(self.event.merge)}
         }
-
-
-def definitions_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Definition]:
-    """Every transform or source that a dataset has had, oldest first."""
-    state = DatasetState.read(dataset.chain)
-    definitions: list[Definition] = []
-    ends: dict[int, HashedBlock] = {}
-    following: dict[str, HashedBlock] = {}
-    for block in dataset.chain.nearest_all(*_KINDS, head=state.head):  # newest first
-        end = following.get(_slot(block))
-        following[_slot(block)] = block
-        event = block.block.event
-        if not isinstance(event, ev.SetTransform | ev.SetPollingSource | ev.AddPushSource):
-            continue
-        number = block.block.sequence_number
-        ends[number] = end or HashedBlock(state.head, state.head_block)
-        inputs = event.inputs if isinstance(event, ev.SetTransform) else ()
-        definitions.append(
-            Definition(
-                block=block.hash,
-                sequence_number=number,
-                system_time=block.block.system_time,
-                event=event,
-                last_block=end.block.sequence_number - 1 if end else state.head_block.sequence_number,
-                in_force=end is None,
-                inputs=tuple(_input(workspace, item) for item in inputs),
-            )
-        )
-    if not definitions:
-        raise DatasetNotFoundError(
-            f"{dataset.alias} has no transform and no source",
-            hint="its data are pushed to it directly",
-        )
-    return [
-        _counted(dataset.chain, item, ends[item.sequence_number], definitions)
-        for item in reversed(definitions)
-    ]
 
 
 def _slot(block: HashedBlock) -> str:
@@ -348,7 +348,7 @@ class BranchFacts:
                     name = one_line(item.record.source_ref)
                     found.setdefault(name, []).append(item.block.block.sequence_number)
             merged = tuple(MergedBranch(name, tuple(blocks)) for name, blocks in found.items())
-            return cls(tuple(list_branches(dataset)), merged)
+            return cls(tuple(Branches(dataset).all()), merged)
         except OdfchainError:
             return cls()
 

@@ -18,23 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odfchain import errors
-from odfchain.audit.chain_checks import Run, StoredChain, check_rules, count_slices, read_chain
-from odfchain.audit.input_claims import Find, shown
+from odfchain.audit.chain_checks import Run, StoredChain, check_rules, read_chain
+from odfchain.audit.input_claims import Find
 from odfchain.audit.report import CORRECTIONS, MERGES, Report
-from odfchain.audit.slice_checks import (
-    UNREADABLE,
-    SliceOutcome,
-    check_objects,
-    check_system_times,
-    read_slices,
-)
-from odfchain.audit.state_checks import (
-    Outcomes,
-    ReadableSlice,
-    check_corrections,
-    has_several_keys,
-    readable_slices,
-)
+from odfchain.audit.row_checks import shown
+from odfchain.audit.slice_checks import UNREADABLE, SliceOutcome, SliceReading, check_objects
+from odfchain.audit.state_checks import CheckedRows, ReadableSlice, has_several_keys, readable_slices
 from odfchain.branches import row_diff
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.conflict_file import Resolution, resolve
@@ -191,7 +180,7 @@ class MergeAgain:
             return
         if but is not None:
             # conflicts are judged by what was decided, not by the automatic merge
-            net = net.only(~_is_in(net, _unchanged(but)))
+            net = net.without(_unchanged(but))
         _, at, at_expected = row_diff.aligned(net, expected)
         extra, lacking = at[at_expected < 0], at_expected[at < 0]
         both = (at >= 0) & (at_expected >= 0)
@@ -320,13 +309,6 @@ def _first_row(written: pa.Table, rows: pa.Table) -> str:
     return f"{where}, {next(filter(None, cells))}"
 
 
-def _is_in(diff: row_diff.RowDiff, other: row_diff.RowDiff) -> Numbers:
-    _, at, at_other = row_diff.aligned(diff, other)
-    found = np.zeros(len(diff), dtype=bool)
-    found[at[(at >= 0) & (at_other >= 0)]] = True
-    return found
-
-
 def _unchanged(conflicts: Conflicts) -> row_diff.RowDiff:
     rows, there = conflicts.ours.rows, conflicts.ours.there
     return row_diff.RowDiff(conflicts.key, rows, there, rows, there, conflicts.keys)
@@ -400,18 +382,11 @@ class MergedSources:
         report = self._report()
         run = Run(side.dataset, side.chain, after, upto, report, self.progress)
         check_rules(run)
-        jobs = check_objects(run)
-        outcomes = read_slices(run, jobs, self.jobs)
-        report.faults += check_system_times(side.dataset.data, jobs, outcomes)
-        readable = readable_slices(side.dataset, jobs, outcomes)
+        readable = readable_slices(SliceReading.of(run, self.jobs))
         if report.faults or not any(item.takes_back for item in readable):
             return report
         if not self._keyed(side, after, readable, report):
-            slices = [*self._earlier(side, after), *readable]
-            expected = count_slices(side.chain, upto)
-            complete = side.chain.follows and len(slices) == expected
-            in_force = not has_several_keys(side.chain)
-            check_corrections(slices, report, complete=complete, in_force=in_force)
+            CheckedRows.of(run, [*self._earlier(side, after), *readable]).check_corrections()
         return report
 
     def _keyed(self, side: _SideChain, after: int, slices: Sequence[ReadableSlice], report: Report) -> bool:
@@ -466,37 +441,39 @@ def taken_back_in_vain_by_key(rows: pa.Table, key: Sequence[str]) -> Numbers:
     return np.sort(wrong)
 
 
-def check_merges(run: Run, outcomes: Outcomes, find: Find, *, jobs: int = 2) -> None:
+class MergeCheck:
     """The merges of the blocks `(after, upto]`, each where its record first appears."""
-    carrying = (HashedBlock(item.name, item.block) for item in run.chain.blocks.newest_first(MERGE))
-    damaged: list[tuple[HashedBlock, errors.OdfchainError]] = []
-    merges = first_records(carrying, damaged)
-    for block, error in damaged:
-        if run.after < block.block.sequence_number <= run.upto:
-            run.report.fault(MERGES, run.block_file(block.hash), error.message, block.block.sequence_number)
-    asked = [merge for merge in merges if run.after < merge.block.block.sequence_number <= run.upto]
-    if not asked:
-        return
-    if run.chain.newest is not None:
-        run.report.skip([MERGES], "the newest blocks alone were read")
-        return
-    if not run.chain.follows:
-        run.report.skip([MERGES], "the chain is damaged, so what it merged cannot be found")
-        return
-    checking = _Checking(run, outcomes, find, jobs)
-    for merge in reversed(asked):  # the newest source is read first, and has most of the others in its chain
-        checking.check(merge)
 
-
-class _Checking:
-    def __init__(self, run: Run, outcomes: Outcomes, find: Find, jobs: int) -> None:
-        self._run, self._outcomes, self._find = run, outcomes, find
+    def __init__(self, checked: SliceReading, find: Find, jobs: int) -> None:
+        run = checked.run
+        self._run, self._outcomes, self._find = run, checked.outcomes, find
         self._dataset, self._report, self._blocks = run.dataset, run.report, run.chain.blocks
         self._own = {row.name: row.number for row in run.chain.blocks.rows()}
         self._graph = BlockGraph(run.dataset)
         self._sources = MergedSources(run.dataset, frozenset(self._own), jobs, run.progress)
 
-    def check(self, merge: RecordedMerge) -> None:
+    def check(self) -> None:
+        """Add to the report what is wrong with them."""
+        run = self._run
+        carrying = (HashedBlock(item.name, item.block) for item in run.chain.blocks.newest_first(MERGE))
+        damaged: list[tuple[HashedBlock, errors.OdfchainError]] = []
+        merges = first_records(carrying, damaged)
+        for block, error in damaged:
+            number = block.block.sequence_number
+            if run.after < number <= run.upto:
+                run.report.fault(MERGES, run.block_file(block.hash), error.message, number)
+        asked = [merge for merge in merges if run.after < merge.block.block.sequence_number <= run.upto]
+        if not asked:
+            return
+        if run.chain.newest is not None:
+            self._skip("the newest blocks alone were read")
+        elif not run.chain.follows:
+            self._skip("the chain is damaged, so what it merged cannot be found")
+        else:
+            for merge in reversed(asked):  # the newest source is read first, and has most others in its chain
+                self._check(merge)
+
+    def _check(self, merge: RecordedMerge) -> None:
         record, number = merge.record, merge.block.block.sequence_number
         missing = [
             block for block in (record.source, *record.base) if not self._dataset.chain.contains(block)

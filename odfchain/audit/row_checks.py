@@ -6,6 +6,7 @@ first -C or +C without its partner is found across batches.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,13 +24,21 @@ from odfchain.odf.arrow_schema import from_arrow, schema_of_event, to_arrow
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval, SetDataSchema, SetVocab
 from odfchain.odf.schema import DataSchema, stored
 from odfchain.odf.times import Timestamp
-from odfchain.slices.reader import PER_SECOND
+from odfchain.slices.reader import PER_SECOND, plain_value
 from odfchain.text import one_line
 
 # Checks 9 and 11: names, order and types of a slice's columns.
 # System columns have the types of the "Common Data Schema". Where the declared schema itself has a related
 # type (the reference implementation wrote `offset` as int64 and `op` as int32), that is a note. Types are
 # compared as far as Parquet has them: it lacks seconds, fixed-size lists and sorted maps.
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFinding:
+    """A finding of one check in a slice."""
+
+    check: int
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +54,27 @@ class ExpectedSchema:
         fields = self.schema.fields if self.schema is not None else ()
         return frozenset(f.name for f in fields if not f.optional)
 
+    def check(self, schema: pa.Schema) -> tuple[list[SliceFinding], list[str]]:
+        """(faults, notes) about the columns of a slice."""
+        faults: list[SliceFinding] = []
+        notes: list[str] = []
+        declared = self._declared()
+        for finding, kin in _system_columns(schema, self.vocabulary):
+            same = kin is not None and declared is not None and kin in declared.names
+            if same and declared is not None and declared.field(kin).type == schema.field(kin).type:
+                notes.append(f"{finding.message}, as the declared schema has it")
+            else:
+                faults.append(finding)
+        faults += _against_declared(schema, self)
+        return faults, notes
 
-@dataclass(frozen=True, slots=True)
-class SliceFinding:
-    """A finding of one check in a slice."""
-
-    check: int
-    message: str
+    def _declared(self) -> pa.Schema | None:
+        if self.schema is None:
+            return None
+        try:
+            return to_arrow(self.schema)
+        except OdfchainError:
+            return None
 
 
 class SchemaInForce:
@@ -98,30 +121,6 @@ class SchemaInForce:
             except OdfchainError as error:
                 self._problem = error.message
         self._expected = ExpectedSchema(self._vocabulary, schema)
-
-
-def check_columns(schema: pa.Schema, expected: ExpectedSchema) -> tuple[list[SliceFinding], list[str]]:
-    """(faults, notes) about the columns of a slice."""
-    faults: list[SliceFinding] = []
-    notes: list[str] = []
-    declared = _as_declared(expected)
-    for finding, kin in _system_columns(schema, expected.vocabulary):
-        same = kin is not None and declared is not None and kin in declared.names
-        if same and declared is not None and declared.field(kin).type == schema.field(kin).type:
-            notes.append(f"{finding.message}, as the declared schema has it")
-        else:
-            faults.append(finding)
-    faults += _against_declared(schema, expected)
-    return faults, notes
-
-
-def _as_declared(expected: ExpectedSchema) -> pa.Schema | None:
-    if expected.schema is None:
-        return None
-    try:
-        return to_arrow(expected.schema)
-    except OdfchainError:
-        return None
 
 
 def _system_columns(
@@ -236,6 +235,7 @@ def _text(data_type: ds.DataType) -> str:
 
 
 _APPEND, _RETRACT, _FROM, _TO = range(4)
+_SHOWN_CHARACTERS = 80
 _MS_PER_DAY = 86_400_000
 
 Numbers = np.ndarray[Any, Any]
@@ -408,3 +408,15 @@ def _index(schema: pa.Schema, name: str, fits: Any) -> int | None:
     places = schema.get_all_field_indices(name)
     # a wrong column is reported elsewhere, and skipped here
     return places[0] if len(places) == 1 and fits(schema.field(places[0]).type) else None
+
+
+def shown(value: pa.Scalar) -> str:
+    """A value on one line, shortened."""
+    plain = plain_value(value)
+    if isinstance(plain, str):
+        return one_line(repr(plain[: 2 * _SHOWN_CHARACTERS]), _SHOWN_CHARACTERS)
+    if isinstance(plain, bytes):
+        return one_line("0x" + plain[:_SHOWN_CHARACTERS].hex(), _SHOWN_CHARACTERS)
+    if isinstance(plain, dt.date | dt.time):
+        return plain.isoformat()
+    return "null" if plain is None else one_line(str(plain), _SHOWN_CHARACTERS)

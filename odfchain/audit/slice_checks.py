@@ -33,19 +33,23 @@ from odfchain.audit.report import (
     SCHEMA,
     STATISTICS,
     SYSTEM,
+    WATERMARKS,
     Fault,
+    Report,
 )
-from odfchain.audit.row_checks import ExpectedSchema, RowChecks, SchemaInForce, SliceFinding, check_columns
+from odfchain.audit.row_checks import ExpectedSchema, RowChecks, SchemaInForce, SliceFinding
 from odfchain.chain.index import DATA_EVENTS
-from odfchain.errors import OdfchainError, OversizedInputError, StoreError
+from odfchain.errors import OdfchainError, OversizedInputError, SchemaError, StoreError
+from odfchain.odf.arrow_schema import slice_schema, to_arrow
 from odfchain.odf.events import AddData, Checkpoint, DataSlice, ExecuteTransform, SetDataSchema, SetVocab
 from odfchain.odf.identity import Multihash
 from odfchain.odf.logical_hash import LogicalDigest
 from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.slices.footers import bounds_of, leaves, nanoseconds_per_unit, shown
-from odfchain.slices.reader import open_parquet, other_rule
+from odfchain.slices.reader import hash_parquet, open_parquet
 from odfchain.storage.local import LocalObjectStore
 from odfchain.text import counted, one_line
 from odfchain.transfer.slice_files import is_partial
@@ -372,7 +376,7 @@ def _decode(
         checks = None
         if job.expected is not None:
             checks = RowChecks(schema, job.expected, job.slice.offset_interval, job.time)
-            faults, notes = check_columns(schema, job.expected)
+            faults, notes = job.expected.check(schema)
             outcome.notes += notes
             outcome.faults += (_fault(path, job, item) for item in faults)
         footer, rows = FooterCheck(file.metadata, schema), 0
@@ -388,30 +392,10 @@ def _decode(
     return digest.finish(), rows, checks
 
 
-def check_system_times(
-    store: LocalObjectStore, jobs: Sequence[SliceJob], outcomes: Mapping[int, SliceOutcome]
-) -> Iterator[Fault]:
-    """Check 9 between slices: no row is said to have been recorded before one that comes earlier."""
-    latest: int | None = None
-    for job in jobs:
-        span = outcomes[job.number].system_span if job.number in outcomes else None
-        # the slice could not be read, which is a finding of its own
-        if span is None:
-            continue
-        first, last = span
-        if latest is not None and first < latest:
-            message = (
-                f"row at offset {job.slice.offset_interval.start:,}: the system time is before that of "
-                "the slices before it"
-            )
-            yield Fault(SYSTEM, store.locate(job.slice.physical_hash), message, job.number)
-        latest = last if latest is None else max(latest, last)
-
-
 def _blame(path: Path, job: SliceJob, outcome: SliceOutcome, logical: Multihash) -> None:
     rule, declared = None, job.expected.schema if job.expected is not None else None
     with contextlib.suppress(*UNREADABLE, MemoryError):  # it was readable a moment ago
-        rule = other_rule(path, job.slice.logical_hash, declared)
+        rule = _other_rule(path, job.slice.logical_hash, declared)
     if rule is not None:
         outcome.notes.append(f"{path}: the logical hash {rule}")
         return
@@ -422,15 +406,141 @@ def _blame(path: Path, job: SliceJob, outcome: SliceOutcome, logical: Multihash)
     outcome.faults.append(Fault(LOGICAL, str(path), message, job.number))
 
 
+def _other_rule(path: Path, recorded: Multihash, declared: DataSchema | None) -> str | None:
+    # by which other rule a file has the recorded logical hash, as words
+    if hash_parquet(path, null_rule="reference")[0] == recorded:
+        return "follows the reference implementation's rule for null structs"
+    if declared is None:
+        return None
+    with contextlib.suppress(pa.ArrowException, ValueError, SchemaError):  # other columns, or finer times
+        # this project once hashed times of day in seconds as declared, not as Parquet gives them back
+        # (RFC-012)
+        schema = to_arrow(declared)
+        if schema != slice_schema(declared) and hash_parquet(path, schema=schema)[0] == recorded:
+            return "is that of the declared types, where Parquet keeps others"
+    return None
+
+
 def _fault(path: Path, job: SliceJob, finding: SliceFinding) -> Fault:
     return Fault(finding.check, str(path), finding.message, job.number)
 
 
-# Reading slices for a verification: several in parallel, each decoded once for all checks.
+InputMarks = Callable[[ExecuteTransform], Sequence[Timestamp | None] | None]
+"""The watermarks of the inputs at the blocks that an execution names; None when they are not at hand."""
 
 
-def read_slices(run: Run, jobs: Sequence[SliceJob], threads: int) -> dict[int, SliceOutcome]:
-    """Check slices; the outcomes by the number of their block, all of which are in the report."""
+@dataclass(frozen=True, slots=True)
+class SliceReading:
+    """The slices of a verification, oldest first, and the outcome of each by the number of its block."""
+
+    run: Run
+    jobs: Sequence[SliceJob]
+    outcomes: Mapping[int, SliceOutcome]
+
+    @classmethod
+    def of(cls, run: Run, threads: int) -> SliceReading:
+        """Check all slices and checkpoints; what is found is in the report."""
+        jobs = check_objects(run)
+        checked = cls(run, jobs, _read(run, jobs, threads))
+        run.report.faults += checked._system_times()
+        return checked
+
+    def _system_times(self) -> Iterator[Fault]:
+        # check 9 between slices: no row is said to have been recorded before one that comes earlier
+        latest: int | None = None
+        for job in self.jobs:
+            span = self.outcomes[job.number].system_span
+            # the slice could not be read, which is a finding of its own
+            if span is None:
+                continue
+            first, last = span
+            if latest is not None and first < latest:
+                message = (
+                    f"row at offset {job.slice.offset_interval.start:,}: the system time is before that of "
+                    "the slices before it"
+                )
+                yield Fault(
+                    SYSTEM, self.run.dataset.data.locate(job.slice.physical_hash), message, job.number
+                )
+            latest = last if latest is None else max(latest, last)
+
+    # Check 12: watermarks never go back, and are not ahead of the data. A root's watermark is at most the
+    # largest event time so far; one that is set by hand (a block without data) is a note. A derivative's is
+    # at most those of its inputs; beyond all of them is a note, because a query may move event times: only a
+    # replay can tell.
+
+    def check_watermarks(self, input_marks: InputMarks) -> None:
+        """Those of the blocks `(after, upto]`; what came before the range is taken as it is recorded."""
+        run = self.run
+        last: Timestamp | None = None
+        latest_ms: int | None = None
+        known = run.chain.complete and run.chain.newest is None
+        for stored in run.chain.blocks.of(*DATA_EVENTS):
+            if stored.number > run.upto:
+                break
+            if not stored.sound:
+                known, last = False, None
+                continue
+            event = stored.block.event
+            if not isinstance(event, AddData | ExecuteTransform):
+                continue
+            if event.new_data is not None:
+                outcome = self.outcomes.get(stored.number)
+                known = known and outcome is not None and outcome.operations is not None
+                times = (latest_ms, outcome.latest_ms if outcome is not None else None)
+                latest_ms = max((ms for ms in times if ms is not None), default=None)
+            mark = event.new_watermark
+            if stored.number > run.after:
+                run.report.count(WATERMARKS, int(mark is not None or last is not None))
+                if last is not None and (mark is None or mark < last):
+                    message = f"the watermark goes back from {last} to {mark or 'none'}"
+                    run.report.fault(WATERMARKS, run.block_file(stored.name), message, stored.number)
+                elif mark is None or mark == last:
+                    pass
+                elif isinstance(event, ExecuteTransform):
+                    _check_derived(stored.number, mark, input_marks(event), run.report)
+                elif event.new_data is None:
+                    run.report.notes.append(f"block {stored.number} sets the watermark {mark} by hand")
+                elif latest_ms is None or mark.epoch_ms > latest_ms:
+                    if known:
+                        message = f"the watermark {mark} is ahead of the data, whose latest event time is "
+                        run.report.fault(
+                            WATERMARKS,
+                            run.block_file(stored.name),
+                            message + _event_time(latest_ms),
+                            stored.number,
+                        )
+                    else:
+                        run.report.skip([WATERMARKS], "the event times of earlier slices are not known")
+            last = mark
+
+
+def _event_time(epoch_ms: int | None) -> str:
+    if epoch_ms is None:
+        return "none"
+    try:
+        return str(Timestamp.from_epoch_ms(epoch_ms))
+    except OdfchainError:
+        return f"{epoch_ms} ms"
+
+
+def _check_derived(
+    number: int, mark: Timestamp, marks: Sequence[Timestamp | None] | None, report: Report
+) -> None:
+    if marks is None:
+        report.skip([WATERMARKS], "the watermarks of its inputs are not at hand")
+        return
+    given = [item for item in marks if item is not None]
+    least = min(given) if given and len(given) == len(marks) else None
+    if least is None or mark > least:
+        report.notes.append(
+            f"block {number}: the watermark {mark} is ahead of its inputs' {least or 'none'}; only a replay "
+            "can tell whether the query moves event times"
+        )
+
+
+def _read(run: Run, jobs: Sequence[SliceJob], threads: int) -> dict[int, SliceOutcome]:
+    # several in parallel, each decoded once for all checks
     if not jobs:
         return {}
     run.progress.phase(f"Hashing slices of {run.dataset.alias}", sum(job.slice.size for job in jobs))

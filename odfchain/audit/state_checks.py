@@ -1,25 +1,25 @@
 """Check 10: a retraction, or the old half of a correction, equals a row that is in force.
 
-The rule is that of commits (`odfchain/workspace/slice_lookup.py`). Where there is a primary key, the row in
+The rule is that of commits (`odfchain/slices/state.py`). Where there is a primary key, the row in
 force is that of the key. Where sources have several keys, what one of them took back another may take back
 again, so the row must only have been there. Only datasets with retractions pay for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from odfchain.audit.chain_checks import Run, StoredChain
+from odfchain.audit.chain_checks import Run, StoredChain, count_slices
 from odfchain.audit.input_claims import Find
-from odfchain.audit.report import CHECKPOINTS, CORRECTIONS, FOREIGN_KEYS, OF_ENGINES, WATERMARKS, Report
+from odfchain.audit.report import CHECKPOINTS, CORRECTIONS, FOREIGN_KEYS, OF_ENGINES, Report
 from odfchain.audit.row_checks import ExpectedSchema
-from odfchain.audit.slice_checks import UNREADABLE, SliceJob, SliceOutcome
+from odfchain.audit.slice_checks import UNREADABLE, SliceJob, SliceReading
 from odfchain.branches.foreign_keys import ForeignKeys, Rows
-from odfchain.chain.index import DATA_EVENTS, sources_in_force
+from odfchain.chain.index import DATA_EVENTS, SOURCES, are_of_several_keys, sources_in_force
 from odfchain.errors import OdfchainError
 from odfchain.limits import AUDIT
 from odfchain.odf import events as ev
@@ -28,15 +28,12 @@ from odfchain.odf.enums import TAKES_BACK
 from odfchain.odf.events import AddData, ExecuteTransform, OffsetInterval
 from odfchain.odf.identity import Multihash
 from odfchain.odf.row_hash import PAIR, Numbers
-from odfchain.odf.times import Timestamp
-from odfchain.slices.state import SliceFile, hashed_rows, in_force
+from odfchain.slices.state import SliceFile, hashed_rows, in_force, taken_back_in_vain
 from odfchain.text import one_line
 from odfchain.workspace.constraint_rules import Columns
-from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import key_of_sources
 from odfchain.workspace.declared_constraints import attached_text, recorded_constraints
 from odfchain.workspace.read_slices import StateCheckpoint, read_description
-from odfchain.workspace.slice_lookup import SOURCES, are_of_several_keys, taken_back_in_vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +56,14 @@ class ReadableSlice:
         return sum(self.operations[code] for code in TAKES_BACK)
 
 
-def readable_slices(
-    dataset: DatasetFiles, jobs: Sequence[SliceJob], outcomes: Mapping[int, SliceOutcome]
-) -> list[ReadableSlice]:
+def readable_slices(checked: SliceReading) -> list[ReadableSlice]:
     """The slices whose rows can be relied on, oldest first."""
     readable = []
-    for job in jobs:
-        outcome = outcomes.get(job.number)
-        if outcome is None or outcome.operations is None or outcome.faults or job.expected is None:
+    for job in checked.jobs:
+        outcome = checked.outcomes[job.number]
+        if outcome.operations is None or outcome.faults or job.expected is None:
             continue
-        path = dataset.data.path(job.slice.physical_hash)
+        path = checked.run.dataset.data.path(job.slice.physical_hash)
         readable.append(ReadableSlice(job, job.expected, path, outcome.operations))
     return readable
 
@@ -78,45 +73,118 @@ def has_several_keys(chain: StoredChain) -> bool:
     return are_of_several_keys(s.block.event for s in chain.blocks.of(*SOURCES) if s.sound)
 
 
-def check_corrections(
-    slices: Sequence[ReadableSlice], report: Report, *, complete: bool, in_force: bool = True
-) -> None:
-    """Every row that takes another back finds it; `complete` when the slices are all that there are.
+@dataclass(frozen=True, slots=True)
+class CheckedRows:
+    """The slices whose rows can be relied on, oldest first; `complete` where they are all that there are."""
 
-    Without `in_force` the row may have been taken back before.
-    """
-    asked = [item for item in slices if item.takes_back]
-    if not asked:
-        return
-    if not complete:
-        report.skip([CORRECTIONS], "not all slices could be read that may have the rows which are taken back")
-        return
-    count = sum(item.takes_back for item in asked)
-    # bounded: earlier rows are looked up for each of them
-    if count > AUDIT.retractions:
-        report.skip(
-            [CORRECTIONS], f"{count:,} rows are taken back; no more than {AUDIT.retractions:,} are compared"
-        )
-        return
-    try:
-        files, those = [item.file for item in slices], [item.file for item in asked]
-        wrong = taken_back_in_vain(files, those, in_force=in_force)
-    except MemoryError:
-        report.skip([CORRECTIONS], "there is not enough memory to compare the rows that are taken back")
-        return
-    except UNREADABLE as error:
-        report.skip([CORRECTIONS], f"a slice changed while it was read: {str(error).partition(chr(10))[0]}")
-        return
-    for item in asked:
-        interval = item.job.slice.offset_interval
-        mine = wrong[(wrong >= interval.start) & (wrong <= interval.end)]
-        if len(mine):
-            where = "in force" if in_force else "before"
-            message = (
-                f"row at offset {int(mine[0]):,} takes back values that no row {where} has"
-                f"{f' ({len(mine):,} such rows)' if len(mine) > 1 else ''}"
+    run: Run
+    slices: Sequence[ReadableSlice]
+    complete: bool
+
+    @classmethod
+    def of(cls, run: Run, slices: Sequence[ReadableSlice]) -> CheckedRows:
+        """These slices, of those that the chain names up to the end of the range."""
+        all_read = run.chain.follows and run.chain.newest is None
+        return cls(run, slices, all_read and len(slices) == count_slices(run.chain, run.upto))
+
+    def check_corrections(self) -> None:
+        """Every row that takes another back finds it."""
+        asked = [item for item in self.slices if item.takes_back]
+        if not asked:
+            return
+        if not self.complete:
+            self.run.report.skip(
+                [CORRECTIONS], "not all slices could be read that may have the rows which are taken back"
             )
-            report.fault(CORRECTIONS, item.path, message, item.job.number)
+            return
+        count = sum(item.takes_back for item in asked)
+        # bounded: earlier rows are looked up for each of them
+        if count > AUDIT.retractions:
+            self.run.report.skip(
+                [CORRECTIONS],
+                f"{count:,} rows are taken back; no more than {AUDIT.retractions:,} are compared",
+            )
+            return
+        in_force = not has_several_keys(self.run.chain)
+        try:
+            files, those = [item.file for item in self.slices], [item.file for item in asked]
+            wrong = taken_back_in_vain(files, those, in_force=in_force)
+        except MemoryError:
+            self.run.report.skip(
+                [CORRECTIONS], "there is not enough memory to compare the rows that are taken back"
+            )
+            return
+        except UNREADABLE as error:
+            self.run.report.skip(
+                [CORRECTIONS], f"a slice changed while it was read: {str(error).partition(chr(10))[0]}"
+            )
+            return
+        for item in asked:
+            interval = item.job.slice.offset_interval
+            mine = wrong[(wrong >= interval.start) & (wrong <= interval.end)]
+            if len(mine):
+                where = "in force" if in_force else "before"
+                message = (
+                    f"row at offset {int(mine[0]):,} takes back values that no row {where} has"
+                    f"{f' ({len(mine):,} such rows)' if len(mine) > 1 else ''}"
+                )
+                self.run.report.fault(CORRECTIONS, item.path, message, item.job.number)
+
+    def check_states(self) -> None:
+        """The state checkpoints that blocks `(after, upto]` name, each at the block that names it first."""
+        for named in _named(self.run):
+            path, last = named.described.path, named.described.last_offset
+            self.run.report.count(CHECKPOINTS)
+            if named.last_offset is None or last > named.last_offset:
+                message = (
+                    f"the state is said to be as of offset {last:,}, which comes after block {named.number}"
+                )
+                self.run.report.fault(CHECKPOINTS, path, message, named.number)
+                continue
+            if not self.complete:
+                self.run.report.skip([CHECKPOINTS], "not all slices are here that the state follows from")
+                continue
+            if last >= AUDIT.state_rows:
+                self.run.report.skip(
+                    [CHECKPOINTS], f"states of more than {AUDIT.state_rows:,} records are not computed anew"
+                )
+                continue
+            try:
+                message_or_none = _difference(named.described, self.slices)
+            except MemoryError:
+                self.run.report.skip([CHECKPOINTS], "there is not enough memory to compute a state anew")
+                continue
+            except UNREADABLE as error:
+                reason = one_line(error.message if isinstance(error, OdfchainError) else str(error))
+                message_or_none = f"the state cannot be read: {reason}"
+            if message_or_none is not None:
+                self.run.report.fault(CHECKPOINTS, path, message_or_none, named.number)
+
+    def check_foreign_keys(self, find: Find) -> None:
+        """The foreign keys that are declared at the block `upto`, for the rows in force there."""
+        run = self.run
+        events = [
+            stored.block.event for stored in run.chain.blocks.of(*_DECLARING) if stored.number <= run.upto
+        ][::-1]
+        attached = next((event for event in events if isinstance(event, ev.SetAttachments)), None)
+        try:
+            if attached is None or attached_text(attached) is None:
+                return
+            declared = recorded_constraints(attached)
+            if not declared.foreign_keys:
+                return
+            if not self.complete:
+                run.report.skip([FOREIGN_KEYS], "not all slices could be read that have the rows in force")
+                return
+            rows = Rows(
+                run.dataset, _columns(run, events, declared.primary_key), declared, None,
+                tuple(item.file for item in self.slices),
+            )  # fmt: skip
+            _check(rows, find, run.report)
+        except MemoryError:
+            run.report.skip([FOREIGN_KEYS], "there is not enough memory to compare keys")
+        except OdfchainError as error:
+            run.report.skip([FOREIGN_KEYS], error.message)
 
 
 # Check 13: a state checkpoint has the rows in force up to its offset (RFC-018).
@@ -131,35 +199,6 @@ class _Named:
     number: int
     described: StateCheckpoint
     last_offset: int | None
-
-
-def check_states(run: Run, slices: Sequence[ReadableSlice], *, complete: bool) -> None:
-    """The state checkpoints that blocks `(after, upto]` name, each at the block that names it first."""
-    for named in _named(run):
-        path, last = named.described.path, named.described.last_offset
-        run.report.count(CHECKPOINTS)
-        if named.last_offset is None or last > named.last_offset:
-            message = f"the state is said to be as of offset {last:,}, which comes after block {named.number}"
-            run.report.fault(CHECKPOINTS, path, message, named.number)
-            continue
-        if not complete:
-            run.report.skip([CHECKPOINTS], "not all slices are here that the state follows from")
-            continue
-        if last >= AUDIT.state_rows:
-            run.report.skip(
-                [CHECKPOINTS], f"states of more than {AUDIT.state_rows:,} records are not computed anew"
-            )
-            continue
-        try:
-            message_or_none = _difference(named.described, slices)
-        except MemoryError:
-            run.report.skip([CHECKPOINTS], "there is not enough memory to compute a state anew")
-            continue
-        except UNREADABLE as error:
-            reason = one_line(error.message if isinstance(error, OdfchainError) else str(error))
-            message_or_none = f"the state cannot be read: {reason}"
-        if message_or_none is not None:
-            run.report.fault(CHECKPOINTS, path, message_or_none, named.number)
 
 
 def _named(run: Run) -> list[_Named]:
@@ -230,84 +269,6 @@ def _rows(files: Sequence[SliceFile], upto: int, chosen: Numbers | None = None) 
     return np.concatenate(pieces)
 
 
-# Check 12: watermarks never go back, and are not ahead of the data.
-# A root's watermark is at most the largest event time so far; one that is set by hand (a block without
-# data) is a note. A derivative's is at most those of its inputs; beyond all of them is a note, because a
-# query may move event times: only a replay can tell.
-
-Outcomes = Mapping[int, SliceOutcome]
-"""Outcomes of the slices, by the number of their block."""
-
-InputMarks = Callable[[ExecuteTransform], Sequence[Timestamp | None] | None]
-"""The watermarks of the inputs at the blocks that an execution names; None when they are not at hand."""
-
-
-def check_watermarks(run: Run, outcomes: Outcomes, input_marks: InputMarks) -> None:
-    """The watermarks of the blocks `(after, upto]`; what came before the range is taken as it is recorded."""
-    last: Timestamp | None = None
-    latest_ms: int | None = None
-    known = run.chain.complete and run.chain.newest is None
-    for stored in run.chain.blocks.of(*DATA_EVENTS):
-        if stored.number > run.upto:
-            break
-        if not stored.sound:
-            known, last = False, None
-            continue
-        event = stored.block.event
-        if not isinstance(event, AddData | ExecuteTransform):
-            continue
-        if event.new_data is not None:
-            outcome = outcomes.get(stored.number)
-            known = known and outcome is not None and outcome.operations is not None
-            times = (latest_ms, outcome.latest_ms if outcome is not None else None)
-            latest_ms = max((ms for ms in times if ms is not None), default=None)
-        mark = event.new_watermark
-        if stored.number > run.after:
-            run.report.count(WATERMARKS, int(mark is not None or last is not None))
-            if last is not None and (mark is None or mark < last):
-                message = f"the watermark goes back from {last} to {mark or 'none'}"
-                run.report.fault(WATERMARKS, run.block_file(stored.name), message, stored.number)
-            elif mark is None or mark == last:
-                pass
-            elif isinstance(event, ExecuteTransform):
-                _check_derived(stored.number, mark, input_marks(event), run.report)
-            elif event.new_data is None:
-                run.report.notes.append(f"block {stored.number} sets the watermark {mark} by hand")
-            elif latest_ms is None or mark.epoch_ms > latest_ms:
-                if known:
-                    message = f"the watermark {mark} is ahead of the data, whose latest event time is "
-                    run.report.fault(
-                        WATERMARKS, run.block_file(stored.name), message + _shown(latest_ms), stored.number
-                    )
-                else:
-                    run.report.skip([WATERMARKS], "the event times of earlier slices are not known")
-        last = mark
-
-
-def _shown(epoch_ms: int | None) -> str:
-    if epoch_ms is None:
-        return "none"
-    try:
-        return str(Timestamp.from_epoch_ms(epoch_ms))
-    except OdfchainError:
-        return f"{epoch_ms} ms"
-
-
-def _check_derived(
-    number: int, mark: Timestamp, marks: Sequence[Timestamp | None] | None, report: Report
-) -> None:
-    if marks is None:
-        report.skip([WATERMARKS], "the watermarks of its inputs are not at hand")
-        return
-    given = [item for item in marks if item is not None]
-    least = min(given) if given and len(given) == len(marks) else None
-    if least is None or mark > least:
-        report.notes.append(
-            f"block {number}: the watermark {mark} is ahead of its inputs' {least or 'none'}; only a replay "
-            "can tell whether the query moves event times"
-        )
-
-
 # Check 18: foreign keys of the rows in force (RFC-037).
 # A dangling reference into the same dataset is a fault. Into another one it is a counted note, because that
 # one has a history of its own; so is one that the dataset declares as reported only.
@@ -324,35 +285,6 @@ _DECLARING = tuple(
         ev.DisablePushSource,
     )
 )
-
-
-def check_foreign_keys(run: Run, slices: Sequence[ReadableSlice], find: Find, *, complete: bool) -> None:
-    """The foreign keys that are declared at the block `upto`, for the rows in force there.
-
-    `complete` says that the slices are all that there are.
-    """
-    events = [stored.block.event for stored in run.chain.blocks.of(*_DECLARING) if stored.number <= run.upto][
-        ::-1
-    ]
-    attached = next((event for event in events if isinstance(event, ev.SetAttachments)), None)
-    try:
-        if attached is None or attached_text(attached) is None:
-            return
-        declared = recorded_constraints(attached)
-        if not declared.foreign_keys:
-            return
-        if not complete:
-            run.report.skip([FOREIGN_KEYS], "not all slices could be read that have the rows in force")
-            return
-        rows = Rows(
-            run.dataset, _columns(run, events, declared.primary_key), declared, None,
-            tuple(item.file for item in slices),
-        )  # fmt: skip
-        _check(rows, find, run.report)
-    except MemoryError:
-        run.report.skip([FOREIGN_KEYS], "there is not enough memory to compare keys")
-    except OdfchainError as error:
-        run.report.skip([FOREIGN_KEYS], error.message)
 
 
 def _columns(run: Run, newest_first: Sequence[ev.MetadataEvent], declared: tuple[str, ...]) -> Columns:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain import errors
 from odfchain.audit.chain_checks import Run
-from odfchain.audit.dataset_checks import examine, is_trusted
 from odfchain.audit.input_claims import missing_input
 from odfchain.audit.report import CHECKS, FAULTY, PHYSICAL, PRESENT, REPLAY, Fault, Report
 from odfchain.chain.signed_lines import AUDITS, AttestationLine, SnapshotKind, read_attestations
@@ -23,16 +23,17 @@ from odfchain.chain.statements import (
     EngineUsed,
     Verdict,
     parse_did,
+    read_attestation,
     read_key_file,
-    sign_attestation,
 )
 from odfchain.limits import LIMITS, LINEAGE
 from odfchain.odf.block_codec import decode_block
-from odfchain.odf.canonical_json import report_digest
+from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import TransformInput
 from odfchain.odf.identity import DatasetId, DidKey, Multihash
 from odfchain.odf.names import DatasetAlias, RemoteDatasetId
+from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
 from odfchain.profiles.published import published
@@ -55,145 +56,13 @@ if TYPE_CHECKING:
     from odfchain.transform.engines import TransformEngine
 
 
+T = TypeVar("T")
+
 Engines = Callable[[Transform], "TransformEngine"]
 """Finds the engine that executes a transform."""
 
 EnginesFor = Callable[[DatasetFiles, Progress], AbstractContextManager[Engines]]
 """Opens the engines that may execute the transforms of a dataset."""
-
-
-def verify_datasets(
-    workspace: WorkspaceFiles,
-    datasets: Sequence[DatasetFiles],
-    engines: EnginesFor,
-    options: VerifyOptions | None = None,
-    progress: Progress = SILENT,
-) -> list[Report]:
-    """The reports of the datasets, each once; without a replay no engine is opened.
-
-    A range of blocks is for the one dataset that is named. With `recursive`, inputs that are not in the
-    workspace are reported as unchecked.
-
-    Raises:
-        UsageError: a range is given for several datasets, or is not one of the chain; or more trusted
-            auditors are asked for than the settings name.
-    """
-    options = options or VerifyOptions()
-    named = {(item.folder, item.ref): item for item in datasets}
-    if (options.after is not None or options.upto is not None) and len(named) != 1:
-        raise errors.UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
-    trusted = trusted_auditors(workspace, options)
-    files = list(named.values())
-    found, missing = _upstream_at_hand(workspace, files) if options.recursive else (files, {})
-    reports = []
-    for item in found:
-        item.shared.branch(item.folder, HEAD)
-        # a range of blocks is for the named dataset, not for its inputs
-        whole = replace(options, after=None, upto=None, last=None)
-        asked = options if (item.folder, item.ref) in named else whole
-        run = examine(item, asked, finder(workspace), progress, trusted=trusted)
-        report = run.report
-        for message in missing.get(item.folder, ()):
-            report.leave_out(message)
-        report.inputs = _inputs_tree(workspace, item)
-        if options.replay:
-            _replay(workspace, run, engines, options, trusted)
-        reports.append(report)
-    return reports
-
-
-def trusted_auditors(workspace: WorkspaceFiles, options: VerifyOptions) -> tuple[str, ...]:
-    """The auditors that the workspace's settings trust."""
-    if options.trusted_by and not options.replay:
-        raise errors.UsageError(
-            "the word of trusted auditors spares a replay, and none is asked for: everything else is checked "
-            "anyway",
-            hint="add --replay; or leave out --trusted-by, and `odfchain attestations` lists who said what",
-        )
-    trusted = tuple(dict.fromkeys(workspace.config.audit.trusted_auditors))
-    if options.trusted_by > len(trusted):
-        raise errors.UsageError(
-            f"{options.trusted_by} trusted auditors are asked for, and the settings name {len(trusted)}",
-            hint=f"name their DIDs under audit.trustedAuditors in {workspace.root / 'config.yaml'}",
-        )
-    return trusted
-
-
-def finder(workspace: WorkspaceFiles) -> Callable[[DatasetId], DatasetFiles | None]:
-    """Finds the datasets of a workspace by their ids."""
-
-    def find(dataset_id: DatasetId) -> DatasetFiles | None:
-        try:
-            return workspace.dataset(dataset_id)
-        except (errors.DatasetNotFoundError, errors.StoreError):
-            return None
-
-    return find
-
-
-def _inputs_tree(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[dict[str, Any]]:
-    """The inputs of a dataset, nested, as reports show them; absent ones are marked as missing."""
-    # an input is expanded once, so cycles end
-    seen: set[Path] = {dataset.folder}
-
-    def expand(parent: DatasetFiles, depth: int) -> list[dict[str, Any]]:
-        try:
-            transform = DatasetState.read(parent.chain).transform
-        except errors.OdfchainError:
-            return []
-        return [one(item, depth) for item in (transform.inputs if transform is not None else ())]
-
-    def one(item: TransformInput, depth: int) -> dict[str, Any]:
-        ref = item.dataset_ref
-        target = ref.id if isinstance(ref, RemoteDatasetId) else ref
-        found: dict[str, Any] = {"id": str(target), "alias": item.alias, "kind": None, "missing": True}
-        try:
-            here = workspace.dataset(str(target))
-            found |= {"alias": str(here.alias), "missing": False, "kind": here.kind.value.lower()}
-        except errors.OdfchainError:
-            return found | {"inputs": []}
-        if here.folder in seen or depth >= LINEAGE.depth:
-            return found | {"inputs": []}
-        seen.add(here.folder)
-        return found | {"inputs": expand(here, depth + 1)}
-
-    return expand(dataset, 1)
-
-
-def _replay(
-    workspace: WorkspaceFiles,
-    run: Run,
-    engines: EnginesFor,
-    options: VerifyOptions,
-    trusted: Sequence[str],
-) -> None:
-    from odfchain.audit.replay import ReplayEngines, replay_dataset  # noqa: PLC0415
-
-    report = run.report
-    after, upto = run.after, run.upto
-    spared: str | None = None
-    if options.trusted_by and run.chain.follows:
-        # what trusted auditors have replayed is not replayed again
-        vouched = vouched_for(run.attestations, trusted, options.trusted_by, REPLAY)
-        if vouched is not None and vouched[0] > after:
-            after = min(vouched[0], upto)
-            spared = (
-                f"blocks up to {after} were not computed again: {', '.join(vouched[2])} attested block "
-                f"{vouched[0]} ({vouched[1]})"
-            )
-    with contextlib.ExitStack() as resources:
-        opened: list[Engines] = []
-
-        def engine(transform: Transform) -> TransformEngine:
-            if not opened:  # what cannot be replayed needs no engine
-                opened.append(resources.enter_context(engines(run.dataset, run.progress)))
-            return opened[0](transform)
-
-        replaying = ReplayEngines(engine, workspace.config.transform)
-        replay_dataset(run, after, finder(workspace), replaying, jobs=options.jobs)
-    if spared is not None and report.kind is not DatasetKind.ROOT:
-        report.notes.append(spared)
-        report.skip([REPLAY], spared)
 
 
 def vouched_for(
@@ -204,7 +73,7 @@ def vouched_for(
         item
         for item in attestations
         # one key is one auditor, under any method of its DID
-        if item.verdict is Verdict.CLEAN and check in item.checks and is_trusted(item.auditor, trusted)
+        if item.verdict is Verdict.CLEAN and check in item.checks and item.is_by(trusted)
     ]
     for word in sorted(words, key=lambda item: -item.sequence_number):
         # who vouched for a later block vouched for this one, too
@@ -214,43 +83,6 @@ def vouched_for(
         if len(names) >= least:
             return word.sequence_number, word.head, tuple(sorted(names.values()))
     return None
-
-
-# Inputs of a dataset, as far as they are here.
-# Unlike the lineage of a pull, this continues at missing inputs and damaged chains, which verification
-# reports.
-
-
-def _upstream_at_hand(
-    workspace: WorkspaceFiles, datasets: Iterable[DatasetFiles]
-) -> tuple[list[DatasetFiles], dict[Path, list[str]]]:
-    # (each dataset once, inputs first; by folder, what a dataset says of inputs that are not here)
-    found: list[DatasetFiles] = []
-    missing: dict[Path, list[str]] = {}
-    entered: set[tuple[Path, str]] = set()
-    stack = [(dataset, False) for dataset in reversed(list(datasets))]
-    while stack:
-        dataset, expanded = stack.pop()
-        if expanded:
-            found.append(dataset)
-            continue
-        if (dataset.folder, dataset.ref) in entered:
-            continue
-        entered.add((dataset.folder, dataset.ref))
-        stack.append((dataset, True))
-        try:
-            # a chain that cannot be read has no inputs here; its own verification reports the damage
-            transform = DatasetState.read(dataset.chain).transform
-        except errors.OdfchainError:
-            continue
-        for item in reversed(transform.inputs if transform is not None else ()):
-            ref = item.dataset_ref
-            target = ref.id if isinstance(ref, RemoteDatasetId) else ref
-            try:
-                stack.append((like(workspace.dataset(str(target)), dataset), False))
-            except (errors.DatasetNotFoundError, errors.StoreError):
-                missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
-    return found, missing
 
 
 # Verifying a remote dataset without making it a dataset here.
@@ -264,170 +96,142 @@ _STATEMENTS = {
 
 
 @dataclass(slots=True)
-class RemoteCopy:
+class _RemoteCopy:
     """A dataset as received from a peer, and the errors of missing objects by key."""
 
     dataset: DatasetFiles
-    where: str
+    peer: Store
+    progress: Progress
+    # Objects that are not there or not what they should be.
     wrong: dict[str, str] = field(default_factory=dict)
-    """Objects that are not there or not what they should be."""
+    # Objects that could not be asked for: that proves nothing.
     unreached: dict[str, str] = field(default_factory=dict)
-    """Objects that could not be asked for: that proves nothing."""
+    # The reason for an unknown signature of the head.
     unsigned: str | None = None
-    """The reason for an unknown signature of the head."""
     notes: list[str] = field(default_factory=list)
 
+    # --- receiving ---------------------------------------------------------------------------------------
+
+    def receive(self, options: VerifyOptions, parallel: int) -> None:
+        # published documents are no part of it, but profiles, whose words are needed to compute them again
+        head = self._receive_head(SignaturePolicy(require=options.require_signature))
+        objects = self._receive_chain(head)
+        total = sum(item.size for item in objects)
+        self._check_space(total)
+        self.progress.phase(f"Receiving {len(objects):,} objects", total)
+        with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:
+            # exhausts the iterator, so that errors are raised
+            for _ in pool.map(lambda item: self._receive(item.key, item.size), objects):
+                pass
+        if options.profiles:
+            self._receive_profiles()
+
+    def _receive_head(self, policy: SignaturePolicy) -> Multihash | None:
+        folder = self.dataset.folder
+        try:
+            # a missing signature that is required is asked for twice: its owner may just be publishing
+            offer = read_offer(self.peer, policy)
+        except errors.CorruptedPeerError as error:
+            self.wrong[HEAD_KEY] = error.message
+            return None
+        if offer is None:
+            return None
+        fsio.create_file(folder / HEAD_KEY, str(offer.head).encode("ascii"))
+        if offer.unread is not None:
+            # the chain is verified all the same
+            self.unsigned = f"the signature of the head cannot be read: {offer.unread}"
+        if offer.content is not None:
+            fsio.create_file(folder / SignedFile.HEAD.value, offer.content)
+        for file, what in _STATEMENTS.items():
+            try:
+                content = self.peer.signed(file)
+            except errors.TransferError as error:
+                self.notes.append(f"{what} cannot be read: {one_line(error.message, 800)}")
+                continue
+            if content is not None:
+                target = folder / file.value
+                fsio.make_folder(target.parent)
+                fsio.create_file(target, content)
+        return offer.head
+
+    def _receive_profiles(self) -> None:
+        try:
+            lines = published(self.dataset, SnapshotKind.PROFILE)
+        except errors.OdfchainError:
+            return  # the chain, or the file of lines: verification says so
+        sizes = {line.object: line.size for line in lines}
+        self._check_space(sum(sizes.values()))
+        fsio.make_folder(self.dataset.folder / ObjectKind.PROFILE.value)
+        for name, size in sizes.items():
+            self._receive(ObjectKey(ObjectKind.PROFILE, name), size)
+
+    def _receive_chain(self, head: Multihash | None) -> list[DataObject]:
+        self.progress.phase("Receiving blocks")
+        objects: dict[tuple[ObjectKey, int], DataObject] = {}
+        current: Multihash | None = head
+        # bounded: a peer could send an endless chain
+        for _ in range(LIMITS.chain_blocks):
+            if current is None:
+                break
+            key = ObjectKey(ObjectKind.BLOCK, current)
+            data = self._asked(key, functools.partial(self.peer.block, current))
+            if data is None:
+                break
+            fsio.create_file(self.dataset.folder / str(key), data)
+            self.progress.advance()
+            try:
+                block = decode_block(data)
+            except errors.CodecError:
+                break  # verification says so
+            for item in objects_of(block):
+                objects.setdefault((item.key, item.size), item)
+            current = block.prev_block_hash
+        return list(objects.values())
+
+    def _check_space(self, total: int) -> None:
+        folder = self.dataset.folder
+        with fsio.storage_errors(folder):
+            free = shutil.disk_usage(folder).free
+        # the peer states these sizes: refused before the disk is full
+        if total > free:
+            raise errors.StorageFullError(
+                f"{folder}: {total:,} bytes of objects of {self.peer.where} do not fit into the {free:,} "
+                "that are free",
+                hint="make room, or pull a part of it (--last, --metadata-only) and verify that",
+            )
+
+    def _receive(self, key: ObjectKey, size: int) -> None:
+        target = self.dataset.folder / str(key)
+        self._asked(key, lambda: self.peer.fetch(key, size, target, self.progress))
+
+    def _asked(self, key: ObjectKey, ask: Callable[[], T]) -> T | None:
+        try:
+            return ask()
+        except errors.CorruptedPeerError as error:
+            self.wrong[str(key)] = error.message
+        except errors.TransferError as error:
+            self.unreached[str(key)] = error.message
+        return None
+
+    # --- its report --------------------------------------------------------------------------------------
+
     def relate(self, report: Report) -> None:
-        """Let a report of the copy speak of the peer: places are keys there, reasons are the peer's words."""
+        # places are keys at the peer, reasons are the peer's words
         faults: list[Fault] = []
         for fault in report.faults:
-            key = self._key(fault.file)
+            path, folder = Path(fault.file), self.dataset.folder
+            key = str(path.relative_to(folder)) if path.is_relative_to(folder) else fault.file
             if key in self.unreached:
                 report.leave_out(self.unreached[key], fault.sequence_number, check=fault.check)
                 continue
             message = self.wrong.get(key, self._text(fault.message))
             check = PHYSICAL if fault.check == PRESENT and "hashes to" in message else fault.check
-            faults.append(replace(fault, file=f"{self.where}{key}", message=message, check=check))
+            faults.append(replace(fault, file=f"{self.peer.where}{key}", message=message, check=check))
         report.faults = faults
         report.notes = [self._text(note) for note in report.notes] + self.notes
 
-    def _key(self, file: str) -> str:
-        path = Path(file)
-        folder = self.dataset.folder
-        return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
-
     def _text(self, text: str) -> str:
-        return text.replace(f"{self.dataset.folder}/", self.where)
-
-
-@contextmanager
-def remote_copy(
-    peer: Store,
-    alias: DatasetAlias,
-    base: Path,
-    progress: Progress,
-    *,
-    parallel: int = 10,
-    require_signature: bool = False,
-    profiles: bool = False,
-) -> Iterator[RemoteCopy]:
-    """A copy of what a peer gives of a dataset, in a private folder that is gone afterwards.
-
-    Published documents are no part of it, but for `profiles`, whose words are needed to compute them again.
-    With `require_signature` a missing signature is asked for twice: its owner may just be publishing.
-    """
-    fsio.make_folder(base)
-    with fsio.private_folder(base) as private:
-        folder = private / "dataset"
-        DatasetFiles.create_folders(folder, alias)
-        copy = RemoteCopy(DatasetFiles.open(folder), peer.where)
-        head = _receive_head(peer, copy, folder, SignaturePolicy(require=require_signature))
-        objects = _receive_chain(peer, copy, folder, head, progress)
-        total = sum(item.size for item in objects)
-        _check_space(folder, total, peer.where)
-        progress.phase(f"Receiving {len(objects):,} objects", total)
-        with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:
-            # exhausts the iterator, so that errors are raised
-            for _ in pool.map(lambda item: _receive(peer, copy, item.key, item.size, progress), objects):
-                pass
-        if profiles:
-            _receive_profiles(peer, copy, progress)
-        yield copy
-
-
-def _receive_head(peer: Store, copy: RemoteCopy, folder: Path, policy: SignaturePolicy) -> Multihash | None:
-    try:
-        offer = read_offer(peer, policy)
-    except errors.CorruptedPeerError as error:
-        copy.wrong[HEAD_KEY] = error.message
-        return None
-    if offer is None:
-        return None
-    fsio.create_file(folder / HEAD_KEY, str(offer.head).encode("ascii"))
-    if offer.unread is not None:
-        # the chain is verified all the same
-        copy.unsigned = f"the signature of the head cannot be read: {offer.unread}"
-    if offer.content is not None:
-        fsio.create_file(folder / SignedFile.HEAD.value, offer.content)
-    for file, what in _STATEMENTS.items():
-        try:
-            content = peer.signed(file)
-        except errors.TransferError as error:
-            copy.notes.append(f"{what} cannot be read: {one_line(error.message, 800)}")
-            continue
-        if content is not None:
-            target = folder / file.value
-            fsio.make_folder(target.parent)
-            fsio.create_file(target, content)
-    return offer.head
-
-
-def _receive_profiles(peer: Store, copy: RemoteCopy, progress: Progress) -> None:
-    try:
-        lines = published(copy.dataset, SnapshotKind.PROFILE)
-    except errors.OdfchainError:
-        return  # the chain, or the file of lines: verification says so
-    sizes = {line.object: line.size for line in lines}
-    folder = copy.dataset.folder
-    _check_space(folder, sum(sizes.values()), peer.where)
-    fsio.make_folder(folder / ObjectKind.PROFILE.value)
-    for name, size in sizes.items():
-        _receive(peer, copy, ObjectKey(ObjectKind.PROFILE, name), size, progress)
-
-
-def _receive_chain(
-    peer: Store, copy: RemoteCopy, folder: Path, head: Multihash | None, progress: Progress
-) -> list[DataObject]:
-    progress.phase("Receiving blocks")
-    objects: dict[tuple[ObjectKey, int], DataObject] = {}
-    current: Multihash | None = head
-    # bounded: a peer could send an endless chain
-    for _ in range(LIMITS.chain_blocks):
-        if current is None:
-            break
-        key = ObjectKey(ObjectKind.BLOCK, current)
-        try:
-            data = peer.block(current)
-        except errors.CorruptedPeerError as error:
-            copy.wrong[str(key)] = error.message
-            break
-        except errors.TransferError as error:
-            copy.unreached[str(key)] = error.message
-            break
-        fsio.create_file(folder / str(key), data)
-        progress.advance()
-        try:
-            block = decode_block(data)
-        except errors.CodecError:
-            break  # verification says so
-        for item in objects_of(block):
-            objects.setdefault((item.key, item.size), item)
-        current = block.prev_block_hash
-    return list(objects.values())
-
-
-def _check_space(folder: Path, total: int, where: str) -> None:
-    with fsio.storage_errors(folder):
-        free = shutil.disk_usage(folder).free
-    # the peer states these sizes: refused before the disk is full
-    if total > free:
-        raise errors.StorageFullError(
-            f"{folder}: {total:,} bytes of objects of {where} do not fit into the {free:,} that are free",
-            hint="make room, or pull a part of it (--last, --metadata-only) and verify that",
-        )
-
-
-def _receive(peer: Store, copy: RemoteCopy, key: ObjectKey, size: int, progress: Progress) -> None:
-    target = copy.dataset.folder / str(key)
-    try:
-        peer.fetch(key, size, target, progress)
-    except errors.CorruptedPeerError as error:
-        copy.wrong[str(key)] = error.message
-    except errors.TransferError as error:
-        copy.unreached[str(key)] = error.message
-
-
-# Auditing as a user asks for it: datasets here and elsewhere, and verdicts that are signed and kept.
+        return text.replace(f"{self.dataset.folder}/", self.peer.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,139 +262,297 @@ class ListedAttestation:
         return f"<{item.verdict} at block {item.sequence_number:,} by {item.auditor}>"
 
 
-def verify_remote(
-    workspace: WorkspaceFiles,
-    source: str,
-    options: VerifyOptions | None = None,
-    *,
-    token: str | None = None,
-    progress: Progress = SILENT,
-) -> Report:
-    """The report of a dataset elsewhere, which does not become one of this workspace.
+@dataclass(frozen=True, slots=True)
+class Auditor:
+    """Audits as a user asks for them: datasets here and elsewhere, and verdicts that are signed and kept."""
 
-    Its transactions are not computed again. `source` is a URL or `repo/name`.
+    workspace: WorkspaceFiles
 
-    Raises:
-        UsageError: a replay or inputs are asked for, or the range is not one of the chain.
-    """
-    options = options or VerifyOptions()
-    if options.replay or options.recursive:
-        raise errors.UsageError(
-            "what is elsewhere is verified without a replay and without its inputs",
-            hint="pull the datasets, then verify them here",
+    def verify(
+        self,
+        datasets: Sequence[DatasetFiles],
+        engines: EnginesFor,
+        options: VerifyOptions | None = None,
+        progress: Progress = SILENT,
+    ) -> list[Report]:
+        """The reports of the datasets, each once; without a replay no engine is opened.
+
+        A range of blocks is for the one dataset that is named. With `recursive`, inputs that are not in the
+        workspace are reported as unchecked.
+
+        Raises:
+            UsageError: a range is given for several datasets, or is not one of the chain; or more trusted
+                auditors are asked for than the settings name.
+        """
+        from odfchain.audit.dataset_checks import examine
+
+        options = options or VerifyOptions()
+        named = {(item.folder, item.ref): item for item in datasets}
+        if (options.after is not None or options.upto is not None) and len(named) != 1:
+            raise errors.UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
+        trusted = self._trusted_auditors(options)
+        files = list(named.values())
+        found, missing = self._upstream_at_hand(files) if options.recursive else (files, {})
+        reports = []
+        for item in found:
+            item.shared.branch(item.folder, HEAD)
+            # a range of blocks is for the named dataset, not for its inputs
+            whole = replace(options, after=None, upto=None, last=None)
+            asked = options if (item.folder, item.ref) in named else whole
+            run = examine(item, asked, self.find, progress, trusted=trusted)
+            report = run.report
+            for message in missing.get(item.folder, ()):
+                report.leave_out(message)
+            report.inputs = self._inputs_tree(item)
+            if options.replay:
+                self._replay(run, engines, options, trusted)
+            reports.append(report)
+        return reports
+
+    def verify_remote(
+        self,
+        source: str,
+        options: VerifyOptions | None = None,
+        *,
+        token: str | None = None,
+        progress: Progress = SILENT,
+    ) -> Report:
+        """The report of a dataset elsewhere, which does not become one of this workspace.
+
+        Its transactions are not computed again. `source` is a URL or `repo/name`.
+
+        Raises:
+            UsageError: a replay or inputs are asked for, or the range is not one of the chain.
+        """
+        from odfchain.audit.dataset_checks import examine
+
+        options = options or VerifyOptions()
+        if options.replay or options.recursive:
+            raise errors.UsageError(
+                "what is elsewhere is verified without a replay and without its inputs",
+                hint="pull the datasets, then verify them here",
+            )
+        sharing = Sharing(self.workspace)
+        url = sharing.place_of(source, token)
+        alias, base = DatasetAlias.parse(str(url.name())), self.workspace.run_folder / "verify"
+        fsio.make_folder(base)
+        with (
+            closing(sharing.open(str(url.text), token)) as peer,
+            fsio.private_folder(base) as private,
+        ):
+            DatasetFiles.create_folders(private / "dataset", alias)
+            copy = _RemoteCopy(DatasetFiles.open(private / "dataset"), peer, progress)
+            copy.receive(options, sharing.config.parallel)
+            trusted = self._trusted_auditors(options)
+            report = examine(
+                copy.dataset, options, self.find, progress, trusted=trusted, signature_unread=copy.unsigned
+            ).report
+            report.inputs = self._inputs_tree(copy.dataset)
+            copy.relate(report)
+            return report
+
+    def attest(
+        self,
+        dataset: DatasetFiles,
+        engines: EnginesFor,
+        key_file: Path,
+        options: VerifyOptions | None = None,
+        *,
+        faulty: bool = False,
+        progress: Progress = SILENT,
+        now: Timestamp | None = None,
+    ) -> NewAttestation:
+        """Verify a dataset and sign the outcome with an auditor's key; the statement is kept with it.
+
+        Raises:
+            UsageError: the dataset is faulty, or only a part of its chain was asked for.
+            BrokenChainError: there is no head that could be attested.
+        """
+        options = options or VerifyOptions()
+        if (options.after, options.upto, options.last) != (None, None, None):
+            raise errors.UsageError(
+                "an attestation is about the whole chain up to the head, not about a range"
+            )
+        key = read_key_file(key_file)
+        (report,) = [
+            found
+            for found in self.verify([dataset], engines, options, progress)
+            if found.alias == dataset.label
+        ]
+        # a signed accusation must not be made by accident
+        if report.verdict == FAULTY and not faulty:
+            raise errors.UsageError(
+                f"{dataset.alias}: {len(report.faults):,} faults were found; nothing was signed",
+                hint="`odfchain verify` lists them; --faulty signs that the dataset is faulty",
+            )
+        if report.head is None or report.sequence_number is None or report.kind is None:
+            raise errors.BrokenChainError(
+                f"{dataset.alias}: the chain cannot be followed, so no head can be attested"
+            )
+        document = report.to_document()
+        done = tuple(n for n in CHECKS if report.state(n) in {"passed", "failed", "notApplicable"})
+        attestation = Attestation(
+            auditor=DidKey(key.dataset_id.public_key),
+            dataset_id=DatasetId.parse(report.dataset_id),
+            head=Multihash.parse(report.head),
+            sequence_number=report.sequence_number,
+            time=now or report.time,
+            verdict=Verdict(report.verdict),
+            report=hash_bytes(canonical_json(document)),
+            checks=done,
+            not_checked=tuple(n for n in CHECKS if n not in done),
+            engines=tuple(EngineUsed(e["name"], e["version"]) for e in document["engines"]),
+            tool=f"odfchain {__version__}",
         )
-    sharing = Sharing(workspace)
-    url = sharing.place_of(source, token)
-    alias = DatasetAlias.parse(str(url.name()))
-    with (
-        closing(sharing.open(str(url.text), token)) as peer,
-        remote_copy(
-            peer,
-            alias,
-            workspace.run_folder / "verify",
-            progress,
-            parallel=sharing.config.parallel,
-            require_signature=options.require_signature,
-            profiles=options.profiles,
-        ) as copy,
-    ):
-        trusted = trusted_auditors(workspace, options)
-        find = finder(workspace)
-        report = examine(
-            copy.dataset, options, find, progress, trusted=trusted, signature_unread=copy.unsigned
-        ).report
-        report.inputs = _inputs_tree(workspace, copy.dataset)
-        copy.relate(report)
-        return report
+        text = attestation.sign(key)
+        AUDITS.add(dataset.folder, attestation.dataset_id, text, trusted=self._trusted())
+        return NewAttestation(report, document, attestation, text)
 
+    def attestations(self, dataset: DatasetFiles) -> list[ListedAttestation]:
+        """Each line of a dataset's attestations, valid or not."""
+        trusted = self.workspace.config.audit.trusted_auditors
+        names = {block.hash: block.block.sequence_number for block in dataset.chain.walk()}
+        return [
+            ListedAttestation(
+                line,
+                in_chain=item is not None and names.get(item.head) == item.sequence_number,
+                trusted=item is not None and item.is_by(trusted),
+            )
+            for line in read_attestations(dataset.folder, dataset.id)
+            for item in (line.statement,)
+        ]
 
-def attest(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    engines: EnginesFor,
-    key_file: Path,
-    options: VerifyOptions | None = None,
-    *,
-    faulty: bool = False,
-    progress: Progress = SILENT,
-    now: Timestamp | None = None,
-) -> NewAttestation:
-    """Verify a dataset and sign the outcome with an auditor's key; the statement is stored with the dataset.
+    def add_statement(self, dataset: DatasetFiles, text: str) -> None:
+        """Keep an attestation that someone handed over, if it is valid and of a block of this dataset."""
+        line = text.strip()
+        item = read_attestation(line.encode())
+        if item.dataset_id == dataset.id and not _in_chain(dataset, item):
+            raise errors.UsageError(
+                f"{dataset.alias}: block {item.sequence_number} ({item.head}) is not in its chain",
+                hint="pull first: the attestation may be of a later block",
+            )
+        AUDITS.add(dataset.folder, dataset.id, line, trusted=self._trusted())
 
-    Raises:
-        UsageError: the dataset is faulty, or only a part of its chain was asked for.
-        BrokenChainError: there is no head that could be attested.
-    """
-    options = options or VerifyOptions()
-    if (options.after, options.upto, options.last) != (None, None, None):
-        raise errors.UsageError("an attestation is about the whole chain up to the head, not about a range")
-    key = read_key_file(key_file)
-    (report,) = [
-        found
-        for found in verify_datasets(workspace, [dataset], engines, options, progress)
-        if found.alias == dataset.label
-    ]
-    # a signed accusation must not be made by accident
-    if report.verdict == FAULTY and not faulty:
-        raise errors.UsageError(
-            f"{dataset.alias}: {len(report.faults):,} faults were found; nothing was signed",
-            hint="`odfchain verify` lists them; --faulty signs that the dataset is faulty",
-        )
-    if report.head is None or report.sequence_number is None or report.kind is None:
-        raise errors.BrokenChainError(
-            f"{dataset.alias}: the chain cannot be followed, so no head can be attested"
-        )
-    document = report.to_document()
-    done = tuple(n for n in CHECKS if report.state(n) in {"passed", "failed", "notApplicable"})
-    attestation = Attestation(
-        auditor=DidKey(key.dataset_id.public_key),
-        dataset_id=DatasetId.parse(report.dataset_id),
-        head=Multihash.parse(report.head),
-        sequence_number=report.sequence_number,
-        time=now or report.time,
-        verdict=Verdict(report.verdict),
-        report=report_digest(document),
-        checks=done,
-        not_checked=tuple(n for n in CHECKS if n not in done),
-        engines=tuple(EngineUsed(e["name"], e["version"]) for e in document["engines"]),
-        tool=f"odfchain {__version__}",
-    )
-    text = sign_attestation(key, attestation)
-    AUDITS.add(dataset.folder, attestation.dataset_id, text, trusted=_trusted(workspace))
-    return NewAttestation(report, document, attestation, text)
+    def find(self, dataset_id: DatasetId) -> DatasetFiles | None:
+        """A dataset of the workspace by its id; None where it is not here, or cannot be opened."""
+        try:
+            return self.workspace.dataset(dataset_id)
+        except (errors.DatasetNotFoundError, errors.StoreError):
+            return None
 
+    def _trusted(self) -> list[Did]:
+        return [parse_did(text) for text in self.workspace.config.audit.trusted_auditors]
 
-def attestations(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[ListedAttestation]:
-    """Each line of a dataset's attestations, valid or not."""
-    trusted = workspace.config.audit.trusted_auditors
-    names = {block.hash: block.block.sequence_number for block in dataset.chain.walk()}
-    return [
-        ListedAttestation(
-            line,
-            in_chain=item is not None and names.get(item.head) == item.sequence_number,
-            trusted=item is not None and is_trusted(item.auditor, trusted),
-        )
-        for line in read_attestations(dataset.folder, dataset.id)
-        for item in (line.statement,)
-    ]
+    def _trusted_auditors(self, options: VerifyOptions) -> tuple[str, ...]:
+        if options.trusted_by and not options.replay:
+            raise errors.UsageError(
+                "the word of trusted auditors spares a replay, and none is asked for: everything else is "
+                "checked anyway",
+                hint="add --replay; or leave out --trusted-by, and `odfchain attestations` lists who said "
+                "what",
+            )
+        trusted = tuple(dict.fromkeys(self.workspace.config.audit.trusted_auditors))
+        if options.trusted_by > len(trusted):
+            raise errors.UsageError(
+                f"{options.trusted_by} trusted auditors are asked for, and the settings name {len(trusted)}",
+                hint=f"name their DIDs under audit.trustedAuditors in {self.workspace.root / 'config.yaml'}",
+            )
+        return trusted
 
+    def _inputs_tree(self, dataset: DatasetFiles) -> list[dict[str, Any]]:
+        # nested, as reports show them; absent ones are marked as missing
+        # an input is expanded once, so cycles end
+        seen: set[Path] = {dataset.folder}
 
-def add_statement(workspace: WorkspaceFiles, dataset: DatasetFiles, text: str) -> None:
-    """Keep an attestation that someone handed over, if it is valid and of a block of this dataset."""
-    from odfchain.chain.statements import read_attestation  # noqa: PLC0415 - only here
+        def expand(parent: DatasetFiles, depth: int) -> list[dict[str, Any]]:
+            try:
+                transform = DatasetState.read(parent.chain).transform
+            except errors.OdfchainError:
+                return []
+            return [one(item, depth) for item in (transform.inputs if transform is not None else ())]
 
-    line = text.strip()
-    item = read_attestation(line.encode())
-    if item.dataset_id == dataset.id and not _in_chain(dataset, item):
-        raise errors.UsageError(
-            f"{dataset.alias}: block {item.sequence_number} ({item.head}) is not in its chain",
-            hint="pull first: the attestation may be of a later block",
-        )
-    AUDITS.add(dataset.folder, dataset.id, line, trusted=_trusted(workspace))
+        def one(item: TransformInput, depth: int) -> dict[str, Any]:
+            ref = item.dataset_ref
+            target = ref.id if isinstance(ref, RemoteDatasetId) else ref
+            found: dict[str, Any] = {"id": str(target), "alias": item.alias, "kind": None, "missing": True}
+            try:
+                here = self.workspace.dataset(str(target))
+                found |= {"alias": str(here.alias), "missing": False, "kind": here.kind.value.lower()}
+            except errors.OdfchainError:
+                return found | {"inputs": []}
+            if here.folder in seen or depth >= LINEAGE.depth:
+                return found | {"inputs": []}
+            seen.add(here.folder)
+            return found | {"inputs": expand(here, depth + 1)}
 
+        return expand(dataset, 1)
 
-def _trusted(workspace: WorkspaceFiles) -> list[Did]:
-    return [parse_did(text) for text in workspace.config.audit.trusted_auditors]
+    def _replay(
+        self,
+        run: Run,
+        engines: EnginesFor,
+        options: VerifyOptions,
+        trusted: Sequence[str],
+    ) -> None:
+        from odfchain.audit.replay import Replaying
+
+        report = run.report
+        after, upto = run.after, run.upto
+        spared: str | None = None
+        if options.trusted_by and run.chain.follows:
+            # what trusted auditors have replayed is not replayed again
+            vouched = vouched_for(run.attestations, trusted, options.trusted_by, REPLAY)
+            if vouched is not None and vouched[0] > after:
+                after = min(vouched[0], upto)
+                spared = (
+                    f"blocks up to {after} were not computed again: {', '.join(vouched[2])} attested block "
+                    f"{vouched[0]} ({vouched[1]})"
+                )
+        with contextlib.ExitStack() as resources:
+            opened: list[Engines] = []
+
+            def engine(transform: Transform) -> TransformEngine:
+                if not opened:  # what cannot be replayed needs no engine
+                    opened.append(resources.enter_context(engines(run.dataset, run.progress)))
+                return opened[0](transform)
+
+            replaying = Replaying(run, self.find, engine, self.workspace.config.transform)
+            replaying.replay(after, jobs=options.jobs)
+        if spared is not None and report.kind is not DatasetKind.ROOT:
+            report.notes.append(spared)
+            report.skip([REPLAY], spared)
+
+    def _upstream_at_hand(
+        self, datasets: Iterable[DatasetFiles]
+    ) -> tuple[list[DatasetFiles], dict[Path, list[str]]]:
+        # unlike the lineage of a pull, this continues at missing inputs and damaged chains
+        # (each dataset once, inputs first; by folder, what a dataset says of inputs that are not here)
+        found: list[DatasetFiles] = []
+        missing: dict[Path, list[str]] = {}
+        entered: set[tuple[Path, str]] = set()
+        stack = [(dataset, False) for dataset in reversed(list(datasets))]
+        while stack:
+            dataset, expanded = stack.pop()
+            if expanded:
+                found.append(dataset)
+                continue
+            if (dataset.folder, dataset.ref) in entered:
+                continue
+            entered.add((dataset.folder, dataset.ref))
+            stack.append((dataset, True))
+            try:
+                # a chain that cannot be read has no inputs here; its own verification reports the damage
+                transform = DatasetState.read(dataset.chain).transform
+            except errors.OdfchainError:
+                continue
+            for item in reversed(transform.inputs if transform is not None else ()):
+                ref = item.dataset_ref
+                target = ref.id if isinstance(ref, RemoteDatasetId) else ref
+                try:
+                    stack.append((like(self.workspace.dataset(str(target)), dataset), False))
+                except (errors.DatasetNotFoundError, errors.StoreError):
+                    missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
+        return found, missing
 
 
 def _in_chain(dataset: DatasetFiles, item: Attestation) -> bool:

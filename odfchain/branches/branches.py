@@ -21,7 +21,7 @@ from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.merge_record import MergeMode, rename_fetched, understood_record
+from odfchain.workspace.merge_record import FetchedBranches, MergeMode, understood_record
 from odfchain.workspace.points import (
     Point,
     branch_names,
@@ -257,29 +257,6 @@ class Branch:
         }
 
 
-def create_branch(dataset: DatasetFiles, name: str, at: Point | None = None) -> DatasetFiles:
-    """The dataset on a new branch, durably at a point (default: where it is opened).
-
-    Raises:
-        BusyError: no reference leads to the block, and garbage is being collected or something pulled.
-    """
-    check_branch_name(name)
-    _check_free(dataset, name)
-    block = DatasetState.read(dataset.chain).head if at is None else named_block(dataset, at)
-    if isinstance(at, Multihash) and reference_of(dataset, block) is None:
-        with fsio.try_locked(lock_path(dataset)) as free:
-            if not free:
-                raise errors.BusyError(
-                    f"{dataset.alias}: something is being pulled into it, or its garbage is being collected",
-                    hint="run the command again when that is done",
-                )
-            _check_whole(dataset, block)
-            _point(dataset, name, block)
-    else:
-        _point(dataset, name, block)
-    return dataset.on(name)
-
-
 def _point(dataset: DatasetFiles, name: str, block: Multihash) -> None:
     fsio.remove_quietly(dataset.on(name).index_path)  # of a branch that other tools have removed
     try:
@@ -308,11 +285,89 @@ def _check_whole(dataset: DatasetFiles, block: Multihash) -> None:
         ) from None
 
 
-def list_branches(dataset: DatasetFiles) -> list[Branch]:
-    """The branches of a dataset, ordered by name."""
-    head = dataset.on(HEAD)
-    graph = BlockGraph(head)
-    return [_described(head, graph, name) for name in branch_names(dataset)]
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """The branches of a dataset."""
+
+    dataset: DatasetFiles
+
+    def all(self) -> list[Branch]:
+        """The branches, ordered by name."""
+        head = self.dataset.on(HEAD)
+        graph = BlockGraph(head)
+        return [_described(head, graph, name) for name in branch_names(self.dataset)]
+
+    def create(self, name: str, at: Point | None = None) -> DatasetFiles:
+        """The dataset on a new branch, durably at a point (default: where it is opened).
+
+        Raises:
+            BusyError: no reference leads to the block, and garbage is being collected or something pulled.
+        """
+        dataset = self.dataset
+        check_branch_name(name)
+        _check_free(dataset, name)
+        block = DatasetState.read(dataset.chain).head if at is None else named_block(dataset, at)
+        if isinstance(at, Multihash) and reference_of(dataset, block) is None:
+            with fsio.try_locked(lock_path(dataset)) as free:
+                if not free:
+                    raise errors.BusyError(
+                        f"{dataset.alias}: something is being pulled into it, or its garbage is being "
+                        "collected",
+                        hint="run the command again when that is done",
+                    )
+                _check_whole(dataset, block)
+                _point(dataset, name, block)
+        else:
+            _point(dataset, name, block)
+        return dataset.on(name)
+
+    def delete(
+        self,
+        name: str,
+        *,
+        force: bool = False,
+        check: Callable[[DatasetFiles], None] = lambda _: None,
+    ) -> str | None:
+        """Delete a branch; returns the reference under which unmerged blocks are kept, or None.
+
+        `check` is given the dataset on the branch before that, and raises where it must stay.
+
+        Raises:
+            UnsavedBlocksError: it is not merged (unless `force`); it stays.
+        """
+        dataset = self.dataset
+        there = on_branch(dataset, check_branch_name(name))
+        block = DatasetState.read(there.chain).head
+        merged = _is_merged(there, block)
+        if not merged and not force:
+            raise errors.UnsavedBlocksError(
+                f"{dataset.alias}: branch {name!r} has blocks that neither the head nor another branch has, "
+                "or has merged",
+                hint=f"`odfchain diff {dataset.alias} {name}` shows what they change; "
+                "merge it, or give it up with --force",
+            )
+        check(there)
+        kept = None if merged else keep_reachable(dataset, block)
+        remove_branch(there, block)
+        FetchedBranches(dataset).rename(name, None)
+        return kept
+
+    def rename(self, old: str, new: str) -> DatasetFiles:
+        """The dataset on its branch `old`, which is called `new` from now on."""
+        dataset = self.dataset
+        there = on_branch(dataset, check_branch_name(old))
+        if check_branch_name(new) == old:
+            return there
+        _check_free(dataset, new)
+        block = DatasetState.read(there.chain).head
+        _point(dataset, new, block)
+        try:
+            remove_branch(there, block)
+        except BaseException:
+            remove_branch(dataset.on(new), block)
+            raise
+        FetchedBranches(dataset).rename(old, new)
+        return dataset.on(new)
 
 
 def _described(dataset: DatasetFiles, graph: BlockGraph, name: str) -> Branch:
@@ -340,56 +395,8 @@ def _signature(branch: DatasetFiles) -> str:
         return str(SignatureStatus.INVALID)
 
 
-def delete_branch(
-    dataset: DatasetFiles,
-    name: str,
-    *,
-    force: bool = False,
-    check: Callable[[DatasetFiles], None] = lambda _: None,
-) -> str | None:
-    """Delete a branch; returns the reference under which unmerged blocks are kept, or None.
-
-    `check` is given the dataset on the branch before that, and raises where it must stay.
-
-    Raises:
-        UnsavedBlocksError: it is not merged (unless `force`); it stays.
-    """
-    there = on_branch(dataset, check_branch_name(name))
-    block = DatasetState.read(there.chain).head
-    merged = _is_merged(there, block)
-    if not merged and not force:
-        raise errors.UnsavedBlocksError(
-            f"{dataset.alias}: branch {name!r} has blocks that neither the head nor another branch has, "
-            "or has merged",
-            hint=f"`odfchain diff {dataset.alias} {name}` shows what they change; "
-            "merge it, or give it up with --force",
-        )
-    check(there)
-    kept = None if merged else keep_reachable(dataset, block)
-    remove_branch(there, block)
-    rename_fetched(dataset, name, None)
-    return kept
-
-
 def _is_merged(branch: DatasetFiles, block: Multihash) -> bool:
     others = [name for name in (HEAD, *branch_names(branch)) if name != branch.ref]
     heads = [branch.chain.head(name) for name in others]
     graph = BlockGraph(branch, [HEAD])
     return any(head is not None and graph.is_ancestor(block, head) for head in heads)
-
-
-def rename_branch(dataset: DatasetFiles, old: str, new: str) -> DatasetFiles:
-    """The dataset on its branch `old`, which is called `new` from now on."""
-    there = on_branch(dataset, check_branch_name(old))
-    if check_branch_name(new) == old:
-        return there
-    _check_free(dataset, new)
-    block = DatasetState.read(there.chain).head
-    _point(dataset, new, block)
-    try:
-        remove_branch(there, block)
-    except BaseException:
-        remove_branch(dataset.on(new), block)
-        raise
-    rename_fetched(dataset, old, new)
-    return dataset.on(new)

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odfchain.branches.row_diff import RowDiff, array_of, canonical_text, changed, json_text, tree_of
+from odfchain.branches.row_diff import RowDiff, array_of, changed, json_text, tree_of
 from odfchain.branches.three_way import Conflicts, Side, ThreeWay
 from odfchain.chain.statements import read_regular
 from odfchain.errors import BadInputError, MergeConflictError, UsageError
@@ -277,7 +277,7 @@ def check_decided(lines: pa.Table, resolution: Resolution, key: Sequence[str]) -
     """The decisions on all conflicts; those about lines that conflict no more are noted.
 
     Raises:
-        MergeConflictError: some were not (`open_lines`); it has all lines, and names the first open ones.
+        MergeConflictError: some were not; it has all lines, and names the first open ones.
     """
     cells = [_cell(line, key) for line in lines.select([*key_names(key), "column"]).to_pylist()]
     if lines.column("problem").null_count < lines.num_rows:
@@ -570,9 +570,12 @@ class _File:
     def _value(self, number: int, given: Any, kind: pa.DataType) -> str:
         if self._texts and given == "":
             return json_text(None)
-        tree = self._tree(number, given, kind)
+        return json_text(self._canonical(number, self._tree(number, given, kind), kind))
+
+    def _canonical(self, number: int, tree: Any, kind: pa.DataType) -> Any:
+        # a value that was written by hand as JSON has it
         try:
-            return canonical_text(tree, kind)
+            return tree_of(array_of([tree], kind)[0])
         except ValueError as error:
             raise self.wrong(number, one_line(str(error)), _ADVICE) from None
 
@@ -586,10 +589,7 @@ class _File:
             raise self.wrong(number, f"a row has each column once: {', '.join(map(one_line, wrong))}")
         if column == WHOLE_ROW and given is None:
             raise self.wrong(number, "a row cannot be null: `delete` takes it away")
-        try:
-            return json.loads(canonical_text(given, kind))
-        except ValueError as error:
-            raise self.wrong(number, one_line(str(error)), _ADVICE) from None
+        return self._canonical(number, given, kind)
 
     def _tree(self, number: int, given: Any, kind: pa.DataType) -> Any:
         return self._understood(number, given, kind) if self._texts else given

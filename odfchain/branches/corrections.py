@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from odfchain.branches import row_diff
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.conflict_file import check_decided, read_resolution
 from odfchain.branches.foreign_keys import references_of
-from odfchain.branches.key_lookup import rows_of_keys
+from odfchain.branches.key_lookup import WantedKeys, groups_with, key_schema, keys_of
 from odfchain.branches.merging import MergeMeans, Sides, compute_merge
 from odfchain.branches.recording import ChangeOutcome, stage_changes, write_batches
 from odfchain.branches.three_way import MergeInput
@@ -36,15 +36,18 @@ from odfchain.odf.events import AddData
 from odfchain.odf.identity import Multihash
 from odfchain.odf.row_hash import Numbers
 from odfchain.odf.times import Timestamp
-from odfchain.slices.reader import fitted, open_parquet
+from odfchain.slices.footers import quoted
+from odfchain.slices.reader import ParquetSource, fitted, open_parquet
+from odfchain.slices.skipping import Condition, ordered, with_any_of
+from odfchain.slices.state import takes_back
 from odfchain.text import cut, first_line, one_line
 from odfchain.workspace.commit import CommitCheck, both
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.dataset_state import ALLOW_FUTURE, DatasetState
 from odfchain.workspace.merge_record import MergeMode, MergeRecord
 from odfchain.workspace.options import CorrectOptions, RevertOptions, maybe_time, paths
 from odfchain.workspace.points import is_referenced
-from odfchain.workspace.watermark import ALLOW_FUTURE
+from odfchain.workspace.read_slices import RecordedRows, unreadable
 
 # Files of corrections: the key and some columns of some rows, read strictly and without Spark.
 #
@@ -326,81 +329,93 @@ def _check_nulls(found: GivenRows, wanted: Wanted) -> None:
             raise _wrong(field, found.file, int(null.argmax()) + 1, "it cannot be null")
 
 
-def check_distinct(files: Sequence[GivenRows], wanted: Wanted) -> None:
-    """Check that no key comes twice in all files together.
-
-    Raises:
-        BadInputError: one does; names both rows.
-    """
-    keys = pa.concat_tables([row_diff.key_columns(each.rows, wanted.key) for each in files])
-    numbered = keys.append_column("row", pa.array(np.arange(keys.num_rows)))
-    grouped = numbered.group_by(keys.column_names, use_threads=False).aggregate(
-        [("row", "min"), ("row", "max")]
-    )
-    first, last = (grouped.column(f"row_{how}").to_numpy() for how in ("min", "max"))
-    if not (twice := first < last).any():
-        return
-    at = int(np.flatnonzero(twice)[np.argmin(last[twice])])
-    places = [place(files, int(number[at])) for number in (first, last)]
-    (there, row), (here, again) = places
-    where = f"row {row + 1:,}" if there is here else f"{there.file}, row {row + 1:,}"
-    raise errors.BadInputError(
-        f"{row_diff.key_text(here.rows.select(wanted.key), again)} comes twice: also in {where}",
-        file=here.file,
-        row=again + 1,
-    )
-
-
-def place(files: Sequence[GivenRows], number: int) -> tuple[GivenRows, int]:
-    """The file and the row in it of a row of all of them."""
-    for each in files:
-        if number < len(each):
-            return each, number
-        number -= len(each)
-    raise AssertionError("unreachable")
-
-
 ALLOW_NEW = "--allow-new"
 _SHOWN_CORRECTIONS = 5
 """Keys that a message names [count]."""
 
 
-def correct(
-    dataset: DatasetFiles,
-    options: CorrectOptions,
-    *,
-    bound: Callable[[Timestamp], Timestamp | None] = lambda _: None,
-    check: CommitCheck | None = None,
-) -> ChangeOutcome:
-    """Commit corrections on the reference that the dataset is opened on, if anything differs.
+@dataclass(frozen=True, slots=True)
+class ChangesByHand:
+    """Corrections and reverts on the reference that a dataset is opened on."""
 
-    The watermark stays within `bound`, given the system time.
+    dataset: DatasetFiles
 
-    Raises:
-        UsageError: it is derivative, has no rows or no primary key, or no file is given.
-    """
-    state = DatasetState.read(dataset.chain)
-    wanted = _wanted(dataset, state)
-    files = [read_given(path, wanted, options.input_format) for path in paths(options.files)]
-    gone = [
-        GivenRows(given.file, given.rows.select(list(wanted.key)), {})
-        for given in (read_given(path, wanted, options.input_format) for path in paths(options.remove))
-    ]
-    if not files and not gone:
-        raise errors.UsageError("name the files of corrections, or --remove a file of keys")
-    check_distinct([*files, *gone], wanted)
-    system_time = state.next_system_time(maybe_time(options.system_time))
-    _check_future(files, wanted.event_time, bound(system_time))
-    diff = _diff(dataset, state, wanted, files, gone, system_time, allow_new=options.allow_new)
-    with dataset.staging() as staging:
-        try:
+    def correct(
+        self,
+        options: CorrectOptions,
+        *,
+        bound: Callable[[Timestamp], Timestamp | None] = lambda _: None,
+        check: CommitCheck | None = None,
+    ) -> ChangeOutcome:
+        """Commit corrections, if anything differs.
+
+        The watermark stays within `bound`, given the system time.
+
+        Raises:
+            UsageError: it is derivative, has no rows or no primary key, or no file is given.
+        """
+        dataset = self.dataset
+        state = DatasetState.read(dataset.chain)
+        wanted = _wanted(dataset, state)
+        files = [read_given(path, wanted, options.input_format) for path in paths(options.files)]
+        gone = [
+            GivenRows(given.file, given.rows.select(list(wanted.key)), {})
+            for given in (read_given(path, wanted, options.input_format) for path in paths(options.remove))
+        ]
+        if not files and not gone:
+            raise errors.UsageError("name the files of corrections, or --remove a file of keys")
+        asked = _Asked(dataset, wanted, files, [*files, *gone])
+        asked.check_distinct()
+        system_time = state.next_system_time(maybe_time(options.system_time))
+        asked.check_future(bound(system_time))
+        diff = asked.diff(state, system_time, allow_new=options.allow_new)
+        with dataset.staging() as staging:
+            try:
+                recorded = stage_changes(
+                    dataset, state, row_diff.rows_of_changes(diff, state.vocabulary), staging=staging,
+                    system_time=system_time, bound=bound(system_time),
+                )  # fmt: skip
+            except errors.NothingToCommitError:
+                return ChangeOutcome.nothing(state)
+            return recorded.commit(dataset, state, system_time, check)
+
+    def revert(self, block: Multihash, options: RevertOptions, means: MergeMeans) -> ChangeOutcome:
+        """Commit the inverse of a block's changes.
+
+        Nothing is committed where all that it changed is as it was before.
+        """
+        dataset = self.dataset
+        state = DatasetState.read(dataset.chain)
+        before = _before(dataset, state, block)
+        graph = BlockGraph(dataset)
+        asked = MergeInput.between(graph, (block,), state.head, before)
+        sides = Sides.of(graph, asked)
+        resolution = read_resolution(options.resolve, sides.columns.data, sides.key)
+        system_time = state.next_system_time(maybe_time(options.system_time))
+        with dataset.staging() as staging:
+            computed, lines = compute_merge(sides, resolution, means, staging)
+            how, conflicts = check_decided(lines, resolution, sides.key).recorded
+            facts = write_batches(state, computed.batches(), state.schema, system_time, staging)
+            if facts is None:
+                return ChangeOutcome.nothing(state)
+            references = references_of(means.check.find, dataset, state)
+            record = MergeRecord(
+                base=asked.bases,
+                source=before,
+                source_ref=dataset.ref,
+                target=state.head,
+                mode=MergeMode.REVERT,
+                resolution=how,
+                conflicts=conflicts,
+                references=references,
+                message=options.message,
+            )
             recorded = stage_changes(
-                dataset, state, row_diff.rows_of_changes(diff, state.vocabulary), staging=staging,
-                system_time=system_time, bound=bound(system_time),
+                dataset, state, facts, staging=staging, system_time=system_time, record=record,
+                bound=means.bound(system_time),
             )  # fmt: skip
-        except errors.NothingToCommitError:
-            return ChangeOutcome.nothing(state)
-        return recorded.commit(dataset, state, system_time, check)
+            check = dataclasses.replace(means.check, references=references)
+            return recorded.commit(dataset, state, system_time, both(check, means.guard))
 
 
 def _wanted(dataset: DatasetFiles, state: DatasetState) -> Wanted:
@@ -422,136 +437,218 @@ def _wanted(dataset: DatasetFiles, state: DatasetState) -> Wanted:
     return Wanted(columns, state.primary_key, time)
 
 
-def _diff(
-    dataset: DatasetFiles,
-    state: DatasetState,
-    wanted: Wanted,
-    files: Sequence[GivenRows],
-    gone: Sequence[GivenRows],
-    system_time: Timestamp,
-    *,
-    allow_new: bool,
-) -> row_diff.RowDiff:
-    every = [*files, *gone]
-    columns = nullable(wanted.data)
-    values = pa.concat_tables([fitted(each.rows, columns) for each in every])
-    before, had = rows_of_keys(dataset, state, values, wanted.key, columns)
-    stays = np.arange(values.num_rows) < sum(map(len, files))
-    _check_known(dataset, every, had, stays, wanted, allow_new=allow_new)
-    new = stays & ~had
-    after = before
-    for index, column in enumerate(columns):
-        said = values.column(column.name)
-        given = np.concatenate([each.given.get(column.name, np.zeros(len(each), bool)) for each in every])
-        if column.name == wanted.event_time:
-            now = pa.scalar(system_time.epoch_ms, pa.int64()).cast(pa.timestamp("ms", "UTC"))
-            given &= said.is_valid().to_numpy()  # a missing event time is never a change
-            said = said.fill_null(now.cast(column.type))
-        if column.name in wanted.key:
-            given = np.zeros(len(had), bool)  # 0.0 and -0.0 are one key: what is recorded stays
-        chosen = row_diff.either(given | new, pa.table([said], [column.name]), before.select([column.name]))
-        after = after.set_column(index, column, chosen.column(0))
-    _check_whole(after, every, new, wanted)
-    diff = row_diff.RowDiff(wanted.key, before, had, after, stays, row_diff.key_columns(values, wanted.key))
-    return diff.only(row_diff.changed(diff))
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """Rows to be corrected and keys to be removed, file by file."""
 
+    dataset: DatasetFiles
+    wanted: Wanted
+    files: Sequence[GivenRows]
+    every: Sequence[GivenRows]
+    """The same, and then the files of keys."""
 
-def _check_future(files: Sequence[GivenRows], name: str, bound: Timestamp | None) -> None:
-    if bound is None:
-        return
-    for each in files:
-        if name not in each.rows.column_names:
-            continue
-        times = each.rows.column(name).cast(pa.timestamp("ms", "UTC"), safe=False)
-        late = pc.fill_null(pc.greater(times.cast(pa.int64()), bound.epoch_ms), False).to_numpy()
-        if late.any():
-            row = int(late.argmax())
-            time = row_diff.tree_of(each.rows.column(name)[row])
-            raise errors.GuardError(
-                f"{each.file}: row {row + 1:,}: the event time {time} is later than {bound}, the latest that "
-                "is taken without asking",
-                flag=ALLOW_FUTURE,
+    def _place(self, number: int) -> tuple[GivenRows, int]:
+        # the file and the row in it of a row of all of them
+        for each in self.every:
+            if number < len(each):
+                return each, number
+            number -= len(each)
+        raise AssertionError("unreachable")
+
+    def check_distinct(self) -> None:
+        # no key comes twice in all files together
+        keys = pa.concat_tables([row_diff.key_columns(each.rows, self.wanted.key) for each in self.every])
+        numbered = keys.append_column("row", pa.array(np.arange(keys.num_rows)))
+        grouped = numbered.group_by(keys.column_names, use_threads=False).aggregate(
+            [("row", "min"), ("row", "max")]
+        )
+        first, last = (grouped.column(f"row_{how}").to_numpy() for how in ("min", "max"))
+        if not (twice := first < last).any():
+            return
+        at = int(np.flatnonzero(twice)[np.argmin(last[twice])])
+        places = [self._place(int(number[at])) for number in (first, last)]
+        (there, row), (here, again) = places
+        where = f"row {row + 1:,}" if there is here else f"{there.file}, row {row + 1:,}"
+        raise errors.BadInputError(
+            f"{row_diff.key_text(here.rows.select(self.wanted.key), again)} comes twice: also in {where}",
+            file=here.file,
+            row=again + 1,
+        )
+
+    def check_future(self, bound: Timestamp | None) -> None:
+        if bound is None:
+            return
+        name = self.wanted.event_time
+        for each in self.files:
+            if name not in each.rows.column_names:
+                continue
+            times = each.rows.column(name).cast(pa.timestamp("ms", "UTC"), safe=False)
+            late = pc.fill_null(pc.greater(times.cast(pa.int64()), bound.epoch_ms), False).to_numpy()
+            if late.any():
+                row = int(late.argmax())
+                time = row_diff.tree_of(each.rows.column(name)[row])
+                raise errors.GuardError(
+                    f"{each.file}: row {row + 1:,}: the event time {time} is later than {bound}, the latest "
+                    "that is taken without asking",
+                    flag=ALLOW_FUTURE,
+                )
+
+    def diff(self, state: DatasetState, system_time: Timestamp, *, allow_new: bool) -> row_diff.RowDiff:
+        every, wanted = self.every, self.wanted
+        columns = nullable(wanted.data)
+        values = pa.concat_tables([fitted(each.rows, columns) for each in every])
+        before, had = rows_of_keys(self.dataset, state, values, wanted.key, columns)
+        stays = np.arange(values.num_rows) < sum(map(len, self.files))
+        self._check_known(had, stays, allow_new=allow_new)
+        new = stays & ~had
+        after = before
+        for index, column in enumerate(columns):
+            said = values.column(column.name)
+            given = np.concatenate([each.given.get(column.name, np.zeros(len(each), bool)) for each in every])
+            if column.name == wanted.event_time:
+                now = pa.scalar(system_time.epoch_ms, pa.int64()).cast(pa.timestamp("ms", "UTC"))
+                given &= said.is_valid().to_numpy()  # a missing event time is never a change
+                said = said.fill_null(now.cast(column.type))
+            if column.name in wanted.key:
+                given = np.zeros(len(had), bool)  # 0.0 and -0.0 are one key: what is recorded stays
+            chosen = row_diff.either(
+                given | new, pa.table([said], [column.name]), before.select([column.name])
             )
+            after = after.set_column(index, column, chosen.column(0))
+        self._check_whole(after, new)
+        diff = row_diff.RowDiff(
+            wanted.key, before, had, after, stays, row_diff.key_columns(values, wanted.key)
+        )
+        return diff.only(row_diff.changed(diff))
+
+    def _check_known(self, had: Numbers, stays: Numbers, *, allow_new: bool) -> None:
+        # removed rows must be recorded; corrected ones too, unless new rows are allowed
+        for unknown, removing in ((~had & ~stays, True), (~had & stays, False)):
+            if not unknown.any() or (not removing and allow_new):
+                continue
+            at = np.flatnonzero(unknown)
+            places = [self._place(number) for number in at[:_SHOWN_CORRECTIONS]]
+            named = [row_diff.key_text(each.rows.select(self.wanted.key), row) for each, row in places]
+            keys = "1 key is" if len(at) == 1 else f"{len(at):,} keys are"
+            more = ", …" if len(at) > _SHOWN_CORRECTIONS else ""
+            problem = f"{keys} not recorded in {self.dataset.alias}: {'; '.join(named)}{more}"
+            first = self._place(int(at[0]))[0].file
+            if removing:
+                raise errors.BadInputError(f"{problem}; only what is there can be removed", file=first)
+            raise errors.GuardError(f"{first}: {problem}", flag=ALLOW_NEW)
+
+    def _check_whole(self, after: pa.Table, new: Numbers) -> None:
+        # a new row needs a value in each required column
+        for column in self.wanted.data:
+            missing = new & after.column(column.name).is_null().to_numpy()
+            if not column.nullable and column.name not in self.wanted.key and missing.any():
+                given, row = self._place(int(missing.argmax()))
+                raise errors.BadInputError(
+                    f"column `{one_line(column.name)}`: a new row needs a value", file=given.file, row=row + 1
+                )
 
 
-def _check_known(
-    dataset: DatasetFiles,
-    files: Sequence[GivenRows],
-    had: Numbers,
-    stays: Numbers,
-    wanted: Wanted,
-    *,
-    allow_new: bool,
-) -> None:
-    # removed rows must be recorded; corrected ones too, unless new rows are allowed
-    for unknown, removing in ((~had & ~stays, True), (~had & stays, False)):
-        if not unknown.any() or (not removing and allow_new):
+# Lookup of wanted keys, from the newest slice to the oldest or to a state checkpoint of this key.
+# Only the key columns are read, then the other columns of row groups with a newest row; row groups are
+# skipped by their statistics.
+
+
+def rows_of_keys(
+    dataset: DatasetFiles, state: DatasetState, asked: pa.Table, key: Sequence[str], schema: pa.Schema
+) -> tuple[pa.Table, Numbers]:
+    """(the row in force of each key, by a schema; whether there is one); nulls where there is none.
+
+    `asked` has distinct keys, in the declared types.
+
+    Raises:
+        SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
+    """
+    operation, count, loose = state.vocabulary.operation_type_column, asked.num_rows, nullable(schema)
+    rows = pa.table([pa.nulls(count, field.type) for field in loose], schema=loose)
+    there = np.zeros(count, dtype=bool)
+    open_ = np.arange(count)
+    first = asked.column(key[0])
+    files = _newest_first(dataset, state, tuple(key), with_any_of(quoted(key[0]), first, first.type))
+    while len(open_) and (path := next(files, None)) is not None:
+        try:
+            with open_parquet(path) as file:
+                place, back = _newest_places(file, asked.take(pa.array(open_)), key, operation)
+                found = _rows_at(file, place[(place >= 0) & ~back], loose)
+        except errors.BadInputError as error:
+            raise unreadable(path, error.message) from None
+        except (pa.ArrowException, ValueError, KeyError) as error:
+            raise unreadable(path, first_line(error)) from None
+        decided = place >= 0
+        kept = open_[decided & ~back]
+        at = np.full(count, -1)
+        at[kept] = np.arange(len(kept))
+        there[kept] = True
+        rows = row_diff.either(at >= 0, row_diff.take(found, at), rows)
+        open_ = open_[~decided]
+    return rows, there
+
+
+def _newest_first(
+    dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...], condition: Condition
+) -> Iterator[Path]:
+    # files are verified only when they are asked for
+    recorded, _ = RecordedRows.since_checkpoint(dataset, state, key)
+    for piece in reversed(recorded.slices):
+        if not piece.may_hold(condition):
             continue
-        at = np.flatnonzero(unknown)
-        places = [place(files, number) for number in at[:_SHOWN_CORRECTIONS]]
-        named = [row_diff.key_text(each.rows.select(wanted.key), row) for each, row in places]
-        keys = "1 key is" if len(at) == 1 else f"{len(at):,} keys are"
-        more = ", …" if len(at) > _SHOWN_CORRECTIONS else ""
-        problem = f"{keys} not recorded in {dataset.alias}: {'; '.join(named)}{more}"
-        first = place(files, int(at[0]))[0].file
-        if removing:
-            raise errors.BadInputError(f"{problem}; only what is there can be removed", file=first)
-        raise errors.GuardError(f"{first}: {problem}", flag=ALLOW_NEW)
+        try:
+            yield piece.locate()
+        except errors.ObjectNotFoundError:
+            path = dataset.data.locate(piece.name) if piece.name is not None else dataset.folder
+            raise errors.SliceNotFoundError.of(dataset.alias, path) from None
+    if recorded.checkpoint is not None and state.checkpoint is not None:
+        yield dataset.checkpoints.verified_path(state.checkpoint.physical_hash)
 
 
-def _check_whole(after: pa.Table, files: Sequence[GivenRows], new: Numbers, wanted: Wanted) -> None:
-    # a new row needs a value in each required column
-    for column in wanted.data:
-        missing = new & after.column(column.name).is_null().to_numpy()
-        if not column.nullable and column.name not in wanted.key and missing.any():
-            given, row = place(files, int(missing.argmax()))
-            raise errors.BadInputError(
-                f"column `{one_line(column.name)}`: a new row needs a value", file=given.file, row=row + 1
-            )
+def _newest_places(
+    file: ParquetSource, asked: pa.Table, key: Sequence[str], operation: str
+) -> tuple[Numbers, Numbers]:
+    # (place of the last row of each key in the file, -1 if absent; whether it takes one back)
+    schema = key_schema(asked.schema, key)
+    given = [keys_of(batch, key, schema) for batch in asked.to_batches()]
+    wanted = WantedKeys.of(schema, given, nulls=True)
+    place, back = np.full(wanted.count, -1, np.int64), np.zeros(wanted.count, dtype=bool)
+    column, values = asked.column(key[0]), dict[str, list[Any]]()
+    if not column.null_count and (t.is_string(column.type) or t.is_integer(column.type)):
+        values[key[0]] = ordered(column.unique().to_pylist())
+    for group, first in groups_with(file, values):
+        start = first
+        for batch in file.batches([operation, *key], groups=[group]):
+            at, numbers = wanted.find([keys_of(batch, key, schema)])
+            codes = batch.column(operation).to_numpy(zero_copy_only=False)
+            # of equal numbers the last one counts
+            place[numbers], back[numbers] = start + at, takes_back(codes[at])
+            start += batch.num_rows
+    own = np.concatenate([wanted.numbers(batch) for batch in given])
+    return place[own], back[own]
+
+
+def _rows_at(file: ParquetSource, places: Numbers, schema: pa.Schema) -> pa.Table:
+    order = np.argsort(places, kind="stable")
+    wanted = places[order]
+    present = [name for name in file.schema_arrow.names if name in schema.names]
+    parts, end = [schema.empty_table()], 0
+    for group in range(file.metadata.num_row_groups):
+        start, end = end, end + file.metadata.row_group(group).num_rows
+        if not ((wanted >= start) & (wanted < end)).any():
+            continue
+        for batch in file.batches(present, groups=[group]):
+            low, high = np.searchsorted(wanted, [start, start + batch.num_rows])
+            chosen = batch.take(pa.array(wanted[low:high] - start))
+            parts.append(pa.Table.from_batches([fitted(chosen, schema)]))
+            start += batch.num_rows
+    back = np.empty(len(order), dtype=np.int64)
+    back[order] = np.arange(len(order))
+    return pa.concat_tables(parts).take(pa.array(back))
 
 
 # Reverting a block is a merge: the base is the state after the block, theirs the state before it, ours the
 # present one. The merge record has the mode `revert` and is no edge of the graph of blocks (RFC-036).
-
-
-def revert(
-    dataset: DatasetFiles, block: Multihash, options: RevertOptions, means: MergeMeans
-) -> ChangeOutcome:
-    """Commit the inverse of a block's changes on the reference that the dataset is opened on.
-
-    Nothing is committed where all that it changed is as it was before.
-    """
-    state = DatasetState.read(dataset.chain)
-    before = _before(dataset, state, block)
-    graph = BlockGraph(dataset)
-    asked = MergeInput.between(graph, (block,), state.head, before)
-    sides = Sides.of(graph, asked)
-    resolution = read_resolution(options.resolve, sides.columns.data, sides.key)
-    system_time = state.next_system_time(maybe_time(options.system_time))
-    with dataset.staging() as staging:
-        computed, lines = compute_merge(sides, resolution, means, staging)
-        how, conflicts = check_decided(lines, resolution, sides.key).recorded
-        facts = write_batches(state, computed.batches(), state.schema, system_time, staging)
-        if facts is None:
-            return ChangeOutcome.nothing(state)
-        references = references_of(means.check.find, dataset, state)
-        record = MergeRecord(
-            base=asked.bases,
-            source=before,
-            source_ref=dataset.ref,
-            target=state.head,
-            mode=MergeMode.REVERT,
-            resolution=how,
-            conflicts=conflicts,
-            references=references,
-            message=options.message,
-        )
-        recorded = stage_changes(
-            dataset, state, facts, staging=staging, system_time=system_time, record=record,
-            bound=means.bound(system_time),
-        )  # fmt: skip
-        check = dataclasses.replace(means.check, references=references)
-        return recorded.commit(dataset, state, system_time, both(check, means.guard))
 
 
 def _before(dataset: DatasetFiles, state: DatasetState, block: Multihash) -> Multihash:

@@ -83,50 +83,77 @@ class Diff:
         return {name: numbers[name] for name in self.changes.schema.field(-2).type.names if name in numbers}
 
 
-def diff(
-    one: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
-) -> Diff:
-    """From the state at the head of a dataset to that of the same one opened at another point."""
-    # no slice at or before the fork is opened, unless a touched key has to be looked up there
-    ends = _Ends.of(graph, one, other)
-    fork = graph.fork(*ends.heads)
-    return ends.diff([(fork, head) for head in ends.heads], _between, trusted, engine, since=fork)
-
-
-def diff_since_base(
-    head: DatasetFiles, other: DatasetFiles, *, graph: BlockGraph, trusted: Trust, engine: Engine
-) -> Diff:
-    """Changes of another point since its merge base with the head: those that a merge would bring."""
-    ends = _Ends.of(graph, head, other)
-    asked = MergeInput.of(graph, *ends.heads)
-    # criss-cross merges have several bases: then the state that these merge into; without a key, the newest
-    base, end = asked.bases[-1], ends.heads[1]
-    if asked.base.more and ends.key:
-        way = functools.partial(_since_base, asked=asked, event_time=ends.view.names.event_time_column)
-        return ends.diff(asked.intervals, way, trusted, engine, a=base, since=base)
-    fork = graph.fork(base, end)
-    return ends.diff([(fork, base), (fork, end)], _between, trusted, engine, a=base, since=base)
-
-
 @dataclass(frozen=True, slots=True)
-class _Ends:
+class Comparison:
     """Two points of a dataset, and in which columns and by which key they are compared."""
 
-    graph: BlockGraph
-    heads: tuple[Multihash, Multihash]
-    files: DatasetFiles
+    sides: tuple[tuple[DatasetFiles, DatasetState], tuple[DatasetFiles, DatasetState]]
     key: tuple[str, ...]
-    view: MergedColumns
+    columns: MergedColumns
 
     @classmethod
-    def of(cls, graph: BlockGraph, one: DatasetFiles, other: DatasetFiles) -> _Ends:
-        states = [DatasetState.read(side.chain) for side in (one, other)]
-        heads, view = (states[0].head, states[1].head), MergedColumns.of(*states)
-        # before there is a schema there are no rows
-        return cls(graph, heads, one, common_key(states) if view.declared is not None else (), view)
+    def of(
+        cls, one: tuple[DatasetFiles, DatasetState], other: tuple[DatasetFiles, DatasetState]
+    ) -> Comparison:
+        """From one state to another of the same dataset; `SchemaError` where they cannot be compared."""
+        states = one[1], other[1]
+        return cls((one, other), common_key(states), MergedColumns.of(*states))
 
-    def diff(
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a table of changes; none where there are no data."""
+        if self.columns.declared is None:
+            return pa.schema([])
+        return self._changes([self.columns.rows.empty_table()] * 2).schema
+
+    def changes(self, graph: BlockGraph, trusted: Trust) -> pa.Table:
+        """The changes, computed in this process, as `Diff.changes`."""
+        fork = graph.fork(*(state.head for _, state in self.sides))
+        return self._changes(
+            [
+                read_rows(
+                    Interval.of(side, fork, state.head, trusted=trusted(side, fork, state.head)),
+                    self.columns,
+                    self.key,
+                )
+                for side, state in self.sides
+            ]
+        )
+
+    def _changes(self, rows: Sequence[pa.Table]) -> pa.Table:
+        return changes_of(_between(rows, self.key)) if self.key else _of_rows(rows)
+
+    def diff(self, graph: BlockGraph, trusted: Trust, engine: Engine) -> Diff:
+        """The difference of the two states."""
+        # no slice at or before the fork is opened, unless a touched key has to be looked up there
+        heads = [state.head for _, state in self.sides]
+        fork = graph.fork(*heads)
+        return self._diff(graph, [(fork, head) for head in heads], _between, trusted, engine, since=fork)
+
+    def diff_since_base(self, graph: BlockGraph, trusted: Trust, engine: Engine) -> Diff:
+        """Changes of the other point since its merge base with the first: those that a merge would bring."""
+        head, end = (state.head for _, state in self.sides)
+        asked = MergeInput.of(graph, head, end)
+        # criss-cross merges have several bases: then the state that these merge into; without a key, the
+        # newest
+        base, way = asked.bases[-1], _between
+        parts: Sequence[tuple[Multihash, Multihash]] = asked.intervals
+        if asked.base.more and self._key:
+            names = self.columns.names
+            way = functools.partial(_since_base, asked=asked, event_time=names.event_time_column)
+        else:
+            fork = graph.fork(base, end)
+            parts = [(fork, base), (fork, end)]
+        return self._diff(graph, parts, way, trusted, engine, a=base, since=base)
+
+    @property
+    def _key(self) -> tuple[str, ...]:
+        # before there is a schema there are no rows
+        return self.key if self.columns.declared is not None else ()
+
+    def _diff(
         self,
+        graph: BlockGraph,
         parts: Sequence[tuple[Multihash, Multihash]],
         way: Callable[..., RowDiff],
         trusted: Trust,
@@ -135,16 +162,18 @@ class _Ends:
         since: Multihash,
         a: Multihash | None = None,
     ) -> Diff:
-        (one, other), graph = self.heads, self.graph
+        one, other = (state.head for _, state in self.sides)
         sides = intervals_of(graph, parts, trusted)
-        if self.key:
+        if self._key:
             function = functools.partial(_of_keys, key=self.key, way=way)
-            with self.files.staging() as folder:
-                changes = compute(sides, self.view, self.key, function, engine=engine, folder=folder).rows()
+            with self.sides[0][0].staging() as folder:
+                changes = compute(
+                    sides, self.columns, self.key, function, engine=engine, folder=folder
+                ).rows()
         else:
-            changes = _of_rows([read_rows(side, self.view) for side in sides])
+            changes = _of_rows([read_rows(side, self.columns) for side in sides])
         return Diff(
-            a or one, other, graph.fork(a or one, other), self.key, changes,
+            a or one, other, graph.fork(a or one, other), self._key, changes,
             base=graph.number(since),
             ahead=graph.number(other) - graph.number(graph.newest_reached(other, one)),
             behind=graph.number(one) - graph.number(graph.newest_reached(one, other)),
@@ -160,33 +189,6 @@ def intervals_of(
         Interval.of(each, after, upto, trusted=trusted(each, after, upto))
         for each, (after, upto) in zip(files, parts, strict=True)
     ]
-
-
-def read_changes(
-    one: tuple[DatasetFiles, DatasetState],
-    other: tuple[DatasetFiles, DatasetState],
-    *,
-    graph: BlockGraph,
-    trusted: Trust,
-) -> pa.Table:
-    """The changes between two states of a dataset, computed in this process."""
-    states = [state for _, state in (one, other)]
-    fork = graph.fork(*(state.head for state in states))
-    key, view = common_key(states), MergedColumns.of(*states)
-    rows = [
-        read_rows(Interval.of(side, fork, state.head, trusted=trusted(side, fork, state.head)), view, key)
-        for side, state in (one, other)
-    ]
-    return changes_of(_between(rows, key)) if key else _of_rows(rows)
-
-
-def schema_of_changes(*states: DatasetState) -> tuple[tuple[str, ...], pa.Schema]:
-    """(the primary key, the columns of a table of changes between states; none where they have no data)."""
-    key, view = common_key(states), MergedColumns.of(*states)
-    if view.declared is None:
-        return key, pa.schema([])
-    rows = [view.rows.empty_table()] * len(states)
-    return key, (changes_of(_between(rows, key)) if key else _of_rows(rows)).schema
 
 
 def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import contextlib
 import datetime as dt
 import functools
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,19 +29,17 @@ from odfchain.branches.key_lookup import (
     TAKEN_BACK,
     KeyRows,
     WantedKeys,
-    in_force_of,
     key_rows,
     key_schema,
-    newest_of,
     takes_any_back,
 )
-from odfchain.branches.row_history import are_changes
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import schema_of_event, slice_schema
 from odfchain.odf.enums import DatasetKind, OperationType
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.row_hash import Numbers
 from odfchain.odf.schema import DataSchema
+from odfchain.slices.reader import open_parquet
 from odfchain.slices.state import SliceFile, in_force
 from odfchain.storage.local import HEAD
 from odfchain.text import counted, cut, first_line, one_line
@@ -137,12 +136,6 @@ def _text(value: Any) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=_text)
-
-
-def write_violations(found: Iterable[Broken], path: Path) -> None:
-    """Durably write the rows to a `.csv` or `.ndjson` file; without any it has none."""
-    rows = (row for item in found for row in item.rows.to_pylist())
-    write_rows(check_ending(path, "violations"), SCHEMA.names, rows, lambda _, value: value)
 
 
 # The rows that are checked: recorded ones and pending ones.
@@ -357,6 +350,11 @@ class ForeignKeys:
             listed = "; ".join(item.lines) + (f"; and {left:,} more" if left else "")
             self.note(f"{item.message}; they are reported only: {listed}")
 
+    def write(self, path: Path) -> None:
+        """Durably write the rows that were found to a `.csv` or `.ndjson` file; without any it has none."""
+        rows = (row for item in self.found for row in item.rows.to_pylist())
+        write_rows(check_ending(path, "violations"), SCHEMA.names, rows, lambda _, value: value)
+
     def settle_together(self) -> None:
         """Check that all pending rows may be committed."""
         found = [broken for rows in self.pending.values() for broken in self.judge(rows)]
@@ -413,7 +411,7 @@ class ForeignKeys:
         wanted = said_by(rows, key.columns)
         if not wanted.count:
             return None
-        there = in_force_of(wanted, target.files(), target.columns.key)
+        there = wanted.in_force(target.files(), target.columns.key)
         if there.all():
             return None
         of_key = ", ".join(target.columns.key)
@@ -468,7 +466,7 @@ class ForeignKeys:
             for batch in key_rows(item, rows.columns.key, schema)
         )
         wanted = WantedKeys.of(schema, back)
-        gone = newest_of(wanted, rows.new, rows.columns.key) == TAKEN_BACK
+        gone = wanted.newest(rows.new, rows.columns.key) == TAKEN_BACK
         if not gone.any():
             return
         for child, key in referring:
@@ -582,9 +580,7 @@ def _where_it_is(wanted: WantedKeys, missing: Numbers, target: Rows) -> str:
             continue
         try:
             on = target.dataset.on(branch)
-            there = in_force_of(
-                wanted, Rows.up_to(on, DatasetState.read(on.chain)).files(), target.columns.key
-            )
+            there = wanted.in_force(Rows.up_to(on, DatasetState.read(on.chain)).files(), target.columns.key)
         except (errors.OdfchainError, pa.ArrowException, ValueError):
             continue
         if (count := int((there & missing).sum())) > most:
@@ -594,3 +590,55 @@ def _where_it_is(wanted: WantedKeys, missing: Numbers, target: Rows) -> str:
     some = "them" if most == int(missing.sum()) else f"{most:,} of them"
     into = "" if checked == HEAD else f" --into {checked}"
     return f"the branch {best} of {alias} has {some}: `odfchain merge {alias} {best}{into}` first"
+
+
+# Changes are named `BLOCK#OFFSET`, with the offset of their last row.
+
+_CHANGE = re.compile(r"(f1620[0-9a-f]{64})#(0|[1-9]\d{0,18})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeName:
+    """What names a change: its block, and the offset of its last row."""
+
+    block: Multihash
+    offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> ChangeName | None:
+        """What a text names; None where it names no change."""
+        match = _CHANGE.fullmatch(text)
+        return None if match is None else cls(Multihash.parse(match[1]), int(match[2]))
+
+
+def are_changes(dataset: DatasetFiles, texts: Sequence[str]) -> Numbers:
+    """True for each text that names a change: its block is stored, and a change ends at the offset."""
+    # the old half of a correction ends no change
+    found = np.zeros(len(texts), bool)
+    asked: dict[Multihash, list[tuple[int, int]]] = {}
+    for place, name in enumerate(map(ChangeName.parse, texts)):
+        if name is not None:
+            asked.setdefault(name.block, []).append((place, name.offset))
+    for block, offsets in asked.items():
+        event = dataset.chain.get(block).event if dataset.chain.contains(block) else None
+        if not isinstance(event, ev.AddData | ev.ExecuteTransform) or event.new_data is None:
+            continue
+        interval = event.new_data.offset_interval
+        inside = [(place, offset) for place, offset in offsets if interval.start <= offset <= interval.end]
+        if inside:
+            operations = _operations(dataset, block, event.new_data)
+            for place, offset in inside:
+                row = offset - interval.start
+                found[place] = row < len(operations) and operations[row] != _OLD
+    return found
+
+
+def _operations(dataset: DatasetFiles, block: Multihash, new: ev.DataSlice) -> Numbers:
+    path = dataset.data.path(new.physical_hash)
+    if not path.is_file():
+        raise errors.SliceNotFoundError.of(dataset.alias, path)
+    column = DatasetState.read(dataset.chain, block).vocabulary.operation_type_column
+    with open_parquet(path) as file:
+        parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in file.batches([column])]
+    found: Numbers = np.concatenate(parts) if parts else np.zeros(0, np.uint8)
+    return found

@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from odfchain.branches.row_diff import either, take
-from odfchain.errors import BadInputError, ObjectNotFoundError, SliceNotFoundError
-from odfchain.odf.arrow_schema import nullable
+from odfchain.errors import BadInputError
 from odfchain.odf.row_hash import Numbers
-from odfchain.slices.footers import quoted
 from odfchain.slices.reader import ParquetSource, fitted, open_parquet
-from odfchain.slices.skipping import Condition, may_hold, ordered, with_any_of
+from odfchain.slices.skipping import may_hold
 from odfchain.slices.state import SliceFile, comparable, takes_back
-from odfchain.text import first_line, one_line
-from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.read_slices import RecordedRows, unreadable
+from odfchain.text import one_line
 
 _UNKNOWN, _IN_FORCE, TAKEN_BACK = 0, 1, 2
 _TOGETHER = 4
@@ -148,6 +141,30 @@ class WantedKeys:
         numbers[at] = codes
         return numbers
 
+    def newest(self, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
+        """The state of each after `slices` (oldest first): 0 absent, 1 in force, 2 taken back."""
+        state = np.zeros(self.count, np.uint8)
+        for item in slices:
+            operation = item.vocabulary.operation_type_column
+            for group in _ahead(key_rows(item, columns, self.schema)):
+                at, numbers = self.find([rows.keys for rows in group])
+                operations = pa.chunked_array([rows.batch.column(operation) for rows in group])
+                back = takes_back(_whole_numbers(operations.take(pa.array(at))))
+                # of equal places the last one counts, and rows are in order of offset
+                state[numbers] = np.where(back, TAKEN_BACK, _IN_FORCE)
+        return state
+
+    def in_force(self, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
+        """A mask of those that are in force after `slices` (oldest first)."""
+        # the newest row of a key decides, so older slices are read only while a key was not seen
+        state = np.zeros(self.count, np.uint8)
+        for item in reversed(slices):
+            if not (state == _UNKNOWN).any():
+                break
+            state = np.where(state == _UNKNOWN, self.newest([item], columns), state)
+        found: Numbers = state == _IN_FORCE
+        return found
+
 
 def _parts(batch: pa.RecordBatch) -> list[pa.Array]:
     return [part for name in batch.schema.names for part in comparable(batch, name)]
@@ -228,33 +245,6 @@ def key_rows(
             yield KeyRows(item, keys_of(batch, columns, schema), batch)
 
 
-def in_force_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
-    """A mask of the wanted keys that are in force after `slices` (oldest first)."""
-    # the newest row of a key decides, so older slices are read only while a key was not seen
-    state = np.zeros(wanted.count, np.uint8)
-    for item in reversed(slices):
-        if not (state == _UNKNOWN).any():
-            break
-        newest = newest_of(wanted, [item], columns)
-        state = np.where(state == _UNKNOWN, newest, state)
-    found: Numbers = state == _IN_FORCE
-    return found
-
-
-def newest_of(wanted: WantedKeys, slices: Sequence[SliceFile], columns: Sequence[str]) -> Numbers:
-    """The state of each wanted key: 0 absent, 1 in force, 2 taken back."""
-    state = np.zeros(wanted.count, np.uint8)
-    for item in slices:
-        operation = item.vocabulary.operation_type_column
-        for group in _ahead(key_rows(item, columns, wanted.schema)):
-            at, numbers = wanted.find([rows.keys for rows in group])
-            operations = pa.chunked_array([rows.batch.column(operation) for rows in group])
-            back = takes_back(_whole_numbers(operations.take(pa.array(at))))
-            # of equal places the last one counts, and rows are in order of offset
-            state[numbers] = np.where(back, TAKEN_BACK, _IN_FORCE)
-    return state
-
-
 def _ahead(rows: Iterator[KeyRows]) -> Iterator[list[KeyRows]]:
     def some() -> list[KeyRows]:
         return list(itertools.islice(rows, _TOGETHER))
@@ -289,105 +279,6 @@ def takes_any_back(item: SliceFile) -> bool:
             takes_back(batch.column(0).to_numpy(zero_copy_only=False)).any()
             for batch in file.batches([operation])
         )
-
-
-# Lookup of wanted keys, from the newest slice to the oldest or to a state checkpoint of this key.
-# Only the key columns are read, then the other columns of row groups with a newest row; row groups are
-# skipped by their statistics.
-
-
-def rows_of_keys(
-    dataset: DatasetFiles, state: DatasetState, asked: pa.Table, key: Sequence[str], schema: pa.Schema
-) -> tuple[pa.Table, Numbers]:
-    """(the row in force of each key, by a schema; whether there is one); nulls where there is none.
-
-    `asked` has distinct keys, in the declared types.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-    """
-    operation, count, loose = state.vocabulary.operation_type_column, asked.num_rows, nullable(schema)
-    rows = pa.table([pa.nulls(count, field.type) for field in loose], schema=loose)
-    there = np.zeros(count, dtype=bool)
-    open_ = np.arange(count)
-    first = asked.column(key[0])
-    files = _newest_first(dataset, state, tuple(key), with_any_of(quoted(key[0]), first, first.type))
-    while len(open_) and (path := next(files, None)) is not None:
-        try:
-            with open_parquet(path) as file:
-                place, back = _newest_places(file, asked.take(pa.array(open_)), key, operation)
-                found = _rows_at(file, place[(place >= 0) & ~back], loose)
-        except BadInputError as error:
-            raise unreadable(path, error.message) from None
-        except (pa.ArrowException, ValueError, KeyError) as error:
-            raise unreadable(path, first_line(error)) from None
-        decided = place >= 0
-        kept = open_[decided & ~back]
-        at = np.full(count, -1)
-        at[kept] = np.arange(len(kept))
-        there[kept] = True
-        rows = either(at >= 0, take(found, at), rows)
-        open_ = open_[~decided]
-    return rows, there
-
-
-def _newest_first(
-    dataset: DatasetFiles, state: DatasetState, key: tuple[str, ...], condition: Condition
-) -> Iterator[Path]:
-    # files are verified only when they are asked for
-    recorded, _ = RecordedRows.since_checkpoint(dataset, state, key)
-    for piece in reversed(recorded.slices):
-        if not piece.may_hold(condition):
-            continue
-        try:
-            yield piece.locate()
-        except ObjectNotFoundError:
-            path = dataset.data.locate(piece.name) if piece.name is not None else dataset.folder
-            raise SliceNotFoundError.of(dataset.alias, path) from None
-    if recorded.checkpoint is not None and state.checkpoint is not None:
-        yield dataset.checkpoints.verified_path(state.checkpoint.physical_hash)
-
-
-def _newest_places(
-    file: ParquetSource, asked: pa.Table, key: Sequence[str], operation: str
-) -> tuple[Numbers, Numbers]:
-    # (place of the last row of each key in the file, -1 if absent; whether it takes one back)
-    schema = key_schema(asked.schema, key)
-    given = [keys_of(batch, key, schema) for batch in asked.to_batches()]
-    wanted = WantedKeys.of(schema, given, nulls=True)
-    place, back = np.full(wanted.count, -1, np.int64), np.zeros(wanted.count, dtype=bool)
-    column, values = asked.column(key[0]), dict[str, list[Any]]()
-    if not column.null_count and (t.is_string(column.type) or t.is_integer(column.type)):
-        values[key[0]] = ordered(column.unique().to_pylist())
-    for group, first in groups_with(file, values):
-        start = first
-        for batch in file.batches([operation, *key], groups=[group]):
-            at, numbers = wanted.find([keys_of(batch, key, schema)])
-            codes = batch.column(operation).to_numpy(zero_copy_only=False)
-            # of equal numbers the last one counts
-            place[numbers], back[numbers] = start + at, takes_back(codes[at])
-            start += batch.num_rows
-    own = np.concatenate([wanted.numbers(batch) for batch in given])
-    return place[own], back[own]
-
-
-def _rows_at(file: ParquetSource, places: Numbers, schema: pa.Schema) -> pa.Table:
-    order = np.argsort(places, kind="stable")
-    wanted = places[order]
-    present = [name for name in file.schema_arrow.names if name in schema.names]
-    parts, end = [schema.empty_table()], 0
-    for group in range(file.metadata.num_row_groups):
-        start, end = end, end + file.metadata.row_group(group).num_rows
-        if not ((wanted >= start) & (wanted < end)).any():
-            continue
-        for batch in file.batches(present, groups=[group]):
-            low, high = np.searchsorted(wanted, [start, start + batch.num_rows])
-            chosen = batch.take(pa.array(wanted[low:high] - start))
-            parts.append(pa.Table.from_batches([fitted(chosen, schema)]))
-            start += batch.num_rows
-    back = np.empty(len(order), dtype=np.int64)
-    back[order] = np.arange(len(order))
-    return pa.concat_tables(parts).take(pa.array(back))
 
 
 def groups_with(file: ParquetSource, values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[int, int]]:

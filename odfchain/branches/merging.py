@@ -93,6 +93,10 @@ class MergeRequest:
     """A block of that reference; default is the newest one."""
     options: MergeOptions
 
+    def plan(self, means: MergeMeans) -> MergePlan:
+        """Dry run of the merge; conflicts are part of the result, not an error."""
+        return _Merge(self).plan(means)
+
 
 @dataclass(frozen=True, slots=True)
 class MergeMeans:
@@ -109,6 +113,44 @@ class MergeMeans:
     bound: Callable[[Timestamp], Timestamp | None]
     """The latest event time that is believed at a system time."""
     retries: int | None = None
+
+    def merge(
+        self, requests: Sequence[MergeRequest], *, dry_run: bool = False, progress: Progress = SILENT
+    ) -> list[MergeOutcome]:
+        """Merge into several datasets, those first that others refer to."""
+        means = self
+        # all are computed and decided before the first is committed, so a conflict in one stops all
+        with ExitStack() as stack:
+
+            def prepared(request: MergeRequest) -> _Merge:
+                merge = _Merge(request)
+                merge.prepare(means, stack.enter_context(request.target.staging()))
+                return merge
+
+            def finished(first: _Merge) -> MergeOutcome:
+                waiting = [first]
+
+                def attempt() -> MergeOutcome:
+                    merge = waiting.pop() if waiting else prepared(first.request)
+                    return merge.finish(means, dry_run=dry_run)
+
+                return on_the_newest_head(attempt, means.retries, progress)
+
+            progress.phase("Merging")
+            first = _referenced_first([request.target for request in requests])
+            ready = [prepared(request) for request in sorted(requests, key=lambda r: first.index(r.target))]
+            pending: dict[DatasetId, Rows] = {}
+            if len(ready) > 1:
+                # each commits by itself, but what they refer to in each other is judged as all will be
+                pending.update((merge.request.target.id, merge.rows) for merge in ready)
+                means = dataclasses.replace(means, check=dataclasses.replace(means.check, pending=pending))
+                means.check.settle_together()
+            done = []
+            for merge in ready:
+                done.append(finished(merge))
+                if not dry_run:
+                    pending.pop(merge.request.target.id, None)
+            return done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -505,44 +547,6 @@ def _hashed(interval: Interval, columns: MergedColumns) -> tuple[Numbers, Number
     return np.concatenate(found), np.concatenate(signs)
 
 
-def merge_all(
-    requests: Sequence[MergeRequest], means: MergeMeans, *, dry_run: bool = False, progress: Progress = SILENT
-) -> list[MergeOutcome]:
-    """Merge into several datasets, those first that others refer to."""
-    # all are computed and decided before the first is committed, so a conflict in one stops all
-    with ExitStack() as stack:
-
-        def prepared(request: MergeRequest) -> _Merge:
-            merge = _Merge(request)
-            merge.prepare(means, stack.enter_context(request.target.staging()))
-            return merge
-
-        def finished(first: _Merge) -> MergeOutcome:
-            waiting = [first]
-
-            def attempt() -> MergeOutcome:
-                merge = waiting.pop() if waiting else prepared(first.request)
-                return merge.finish(means, dry_run=dry_run)
-
-            return on_the_newest_head(attempt, means.retries, progress)
-
-        progress.phase("Merging")
-        first = _referenced_first([request.target for request in requests])
-        ready = [prepared(request) for request in sorted(requests, key=lambda r: first.index(r.target))]
-        pending: dict[DatasetId, Rows] = {}
-        if len(ready) > 1:
-            # each commits by itself, but what they refer to in each other is judged as all will be
-            pending.update((merge.request.target.id, merge.rows) for merge in ready)
-            means = dataclasses.replace(means, check=dataclasses.replace(means.check, pending=pending))
-            means.check.settle_together()
-        done = []
-        for merge in ready:
-            done.append(finished(merge))
-            if not dry_run:
-                pending.pop(merge.request.target.id, None)
-        return done
-
-
 def _referenced_first(datasets: Sequence[DatasetFiles]) -> list[DatasetFiles]:
     # those that others refer to come first; otherwise the order stays
     refers = {}
@@ -556,11 +560,6 @@ def _referenced_first(datasets: Sequence[DatasetFiles]) -> list[DatasetFiles]:
         ordered += ready
         waiting = [dataset for dataset in waiting if dataset not in ready]
     return ordered
-
-
-def plan_merge(request: MergeRequest, means: MergeMeans) -> MergePlan:
-    """Dry run of a merge; conflicts are part of the result, not an error."""
-    return _Merge(request).plan(means)
 
 
 class _Merge:

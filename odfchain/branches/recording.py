@@ -29,13 +29,16 @@ from odfchain.odf.enums import OperationType
 from odfchain.odf.events import AddData, Checkpoint, MetadataEvent, OffsetInterval, SourceState
 from odfchain.odf.identity import Multihash
 from odfchain.odf.schema import DataSchema
+from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.slices import writer
 from odfchain.slices.ordering import order_of
 from odfchain.slices.reader import BATCH_ROWS
 from odfchain.slices.state import SliceFile, newest_rows
 from odfchain.spark.jobs import explain
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit
+from odfchain.workspace.config import read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import MergeRecord
@@ -46,7 +49,6 @@ from odfchain.workspace.read_slices import (
     checkpoint_is_due,
     describe,
 )
-from odfchain.workspace.watermark import of_data, rule_in_force
 
 # A state checkpoint made in this process (RFC-018), with the content that Spark would write
 # (`odfchain.ingest.history`). A state that is too large is left to the next write that runs Spark: a
@@ -221,14 +223,13 @@ def stage_changes(
             dataset, state, new_data.offset_interval, Path(facts.path), target, staging
         )
     latest = facts.max_event_time_ms if facts is not None else None
-    rule = rule_in_force(dataset, state)
     in_force = resume if resume is not None else state.source_state
     added = AddData(
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
         prev_offset=state.last_offset,
         new_data=new_data,
         new_checkpoint=checkpoint,
-        new_watermark=of_data(state.watermark, latest, rule, system_time, bound),
+        new_watermark=_rule_in_force(dataset, state).after_rows(state.watermark, latest, system_time, bound),
         new_source_state=in_force if record is None else record.to_state(),
     )
     events.append(added)
@@ -245,6 +246,13 @@ def stage_changes(
             )
             events.append(again)
     return Recorded(tuple(events), staged, (made,) if made is not None else (), facts)
+
+
+def _rule_in_force(dataset: DatasetFiles, state: DatasetState) -> WatermarkRule:
+    # for rows from no source; of several sources the one that waits longest
+    names = [POLLING_SOURCE] if state.polling_source is not None else list(state.push_sources)
+    rules = map(read_config(dataset).rule_of, names)
+    return max(rules, key=lambda rule: rule.delay_ms, default=WatermarkRule())
 
 
 def write_batches(

@@ -142,11 +142,6 @@ def array_of(trees: list[Any], kind: pa.DataType) -> pa.Array:
         raise _wrong(trees[0] if len(trees) == 1 else trees, kind) from None
 
 
-def canonical_text(tree: Any, kind: pa.DataType) -> str:
-    """The canonical JSON text of a value that was written by hand."""
-    return json_text(tree_of(array_of([tree], kind)[0]))
-
-
 def _exact(tree: Any, kind: pa.DataType) -> Any:
     # values that Arrow takes for this type without changing them
     if tree is None:
@@ -267,6 +262,17 @@ class RowDiff:
     def reversed(self) -> RowDiff:
         """The way back."""
         return RowDiff(self.key, self.after, self.has, self.before, self.had, self.keys)
+
+    def is_in(self, other: RowDiff) -> Numbers:
+        """A mask of the keys that another one has, too."""
+        _, at, at_other = aligned(self, other)
+        found = np.zeros(len(self), dtype=bool)
+        found[at[(at >= 0) & (at_other >= 0)]] = True
+        return found
+
+    def without(self, other: RowDiff) -> RowDiff:
+        """Those of other keys than another one has."""
+        return self.only(~self.is_in(other)) if len(other) and len(self) else self
 
     @classmethod
     def joined(cls, diffs: Sequence[RowDiff]) -> RowDiff:

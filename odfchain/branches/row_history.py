@@ -8,8 +8,7 @@ Source: RFC-035.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from odfchain.branches.key_lookup import WantedKeys, groups_with, key_schema, ke
 from odfchain.branches.row_diff import RowDiff, array_of, take
 from odfchain.chain.chain import MetadataChain
 from odfchain.odf.enums import OperationType
-from odfchain.odf.events import AddData, DataSlice, ExecuteTransform
 from odfchain.odf.identity import Multihash
 from odfchain.odf.row_hash import Numbers
 from odfchain.odf.times import Timestamp
@@ -80,68 +78,109 @@ class RowChange:
     """The origin of a merged change, or the block that was reverted."""
 
 
-def history_of(
-    dataset: DatasetFiles,
-    state: DatasetState,
-    key: Mapping[str, Any],
-    *,
-    limit: int | None = None,
-    locate: Locate,
-) -> list[RowChange]:
-    """The changes of the row with this key, newest first, each where the chain up to a head has it.
+@dataclass(frozen=True, slots=True)
+class RowHistory:
+    """The changes of rows by their key in the chain up to a head."""
 
-    Values are those of the key's columns, or texts that mean them.
-    """
-    sought = _Sought.of(dataset, state, key)
-    found: list[tuple[SliceRef, pa.Table]] = []
-    count = 0
-    kept = KeptFooters(dataset)
-    for ref in state.slices_newest_first():
-        if not may_match(kept.stats(ref, locate), sought.condition):
-            continue
-        rows = sought.rows(locate(ref), ref)
-        if rows.num_rows:
-            found.append((ref, rows))
-            count += rows.num_rows - int(pc.sum(pc.equal(rows.column(1), _FROM)).as_py())
-        if limit is not None and count > limit:  # what goes before the oldest of them is among these too
-            break
-    return _described(dataset, state, sought, found[::-1], locate)[::-1][:limit]
+    dataset: DatasetFiles
+    state: DatasetState
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The primary key.
 
-def all_changes(dataset: DatasetFiles, state: DatasetState, *, locate: Locate) -> pa.Table:
-    """Every change up to a head, oldest first: as `Diff.changes`, with block, offset and system time."""
-    key = primary_key_of(dataset, state)
-    schema = _schema(state)
-    if not set(key) <= set(schema.names):
-        return history_schema(state, key).empty_table()
-    parts, blocks = [schema.empty_table()], [np.zeros(0, np.int64)]
-    for ref in state.slices():
-        batches = list(_batches(locate(ref), state, ref, schema))
-        parts.append(pa.Table.from_batches(batches, schema))
-        blocks.append(np.full(parts[-1].num_rows, ref.sequence_number))
-    return _changes(pa.concat_tables(parts), np.concatenate(blocks), key)
+        Raises:
+            UsageError: the dataset has none.
+        """
+        if key := self.state.primary_key:
+            return key
+        raise errors.UsageError(
+            f"{self.dataset.alias}: no primary key is recorded that tells which rows were one",
+            hint=f"`odfchain tail {self.dataset.alias}` shows the records as they came",
+        )
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of `changes`; none before the first data."""
+        schema = _schema(self.state)
+        if not set(self.key) <= set(schema.names):
+            return pa.schema([])
+        return _changes(schema.empty_table(), np.zeros(0, np.int64), self.key).schema
 
-def history_schema(state: DatasetState, key: Sequence[str]) -> pa.Schema:
-    """The columns of `all_changes`; none before the first data."""
-    schema = _schema(state)
-    if not set(key) <= set(schema.names):
-        return pa.schema([])
-    return _changes(schema.empty_table(), np.zeros(0, np.int64), key).schema
+    def changes(self, locate: Locate) -> pa.Table:
+        """Every change, oldest first: as `Diff.changes`, with block, offset and system time."""
+        schema = _schema(self.state)
+        if not set(self.key) <= set(schema.names):
+            return self.schema.empty_table()
+        parts, blocks = [schema.empty_table()], [np.zeros(0, np.int64)]
+        for ref in self.state.slices():
+            batches = list(_batches(locate(ref), self.state, ref, schema))
+            parts.append(pa.Table.from_batches(batches, schema))
+            blocks.append(np.full(parts[-1].num_rows, ref.sequence_number))
+        return _changes(pa.concat_tables(parts), np.concatenate(blocks), self.key)
 
+    def of(self, key: Mapping[str, Any], *, limit: int | None = None, locate: Locate) -> list[RowChange]:
+        """The changes of the row with this key, newest first, each where the chain has it.
 
-def primary_key_of(dataset: DatasetFiles, state: DatasetState) -> tuple[str, ...]:
-    """The primary key.
+        Values are those of the key's columns, or texts that mean them.
+        """
+        sought = self._sought(key)
+        found: list[tuple[SliceRef, pa.Table]] = []
+        count = 0
+        kept = KeptFooters(self.dataset)
+        for ref in self.state.slices_newest_first():
+            if not may_match(kept.stats(ref, locate), sought.condition):
+                continue
+            rows = sought.rows(locate(ref), ref)
+            if rows.num_rows:
+                found.append((ref, rows))
+                count += rows.num_rows - int(pc.sum(pc.equal(rows.column(1), _FROM)).as_py())
+            if limit is not None and count > limit:  # what goes before the oldest of them is among these too
+                break
+        return self._described(sought, found[::-1], locate)[::-1][:limit]
 
-    Raises:
-        UsageError: the dataset has none.
-    """
-    if key := state.primary_key:
-        return key
-    raise errors.UsageError(
-        f"{dataset.alias}: no primary key is recorded that tells which rows were one",
-        hint=f"`odfchain tail {dataset.alias}` shows the records as they came",
-    )
+    def _sought(self, given: Mapping[str, Any]) -> _Sought:
+        key = self.key
+        if set(given) != set(key):
+            raise errors.UsageError(
+                f"{self.dataset.alias}: the primary key is {one_line(', '.join(key))}, "
+                f"not {one_line(', '.join(given)) or 'nothing'}",
+                hint=f"write {' '.join(f'{one_line(name)}=VALUE' for name in key)}",
+            )
+        schema = _schema(self.state)
+        if not set(key) <= set(schema.names):  # before the first data
+            return _Sought(self.state, schema, key, pa.RecordBatch.from_pylist([]))
+        columns = [_cell(name, given[name], schema.field(name).type) for name in key]
+        return _Sought(self.state, schema, key, pa.RecordBatch.from_arrays(columns, list(key)))
+
+    def _described(
+        self, sought: _Sought, found: Sequence[tuple[SliceRef, pa.Table]], locate: Locate
+    ) -> list[RowChange]:
+        # oldest first
+        if not found:
+            return []
+        chain, head = self.dataset.chain, self.state.head
+        blocks = np.concatenate([np.full(rows.num_rows, place) for place, (_, rows) in enumerate(found)])
+        table = _changes(pa.concat_tables(rows for _, rows in found), blocks, sought.key)
+        records = {merge.block.hash: merge.record for merge in merges(chain, head)}
+        changes = []
+        for row in table.to_pylist(maps_as_pydicts="lossy"):
+            ref = found[row[BLOCK]][0]
+            record = records.get(ref.block_hash)
+            changes.append(
+                RowChange(
+                    ref.block_hash,
+                    ref.sequence_number,
+                    chain.get(ref.block_hash).system_time,
+                    row[OFFSET],
+                    Change(row["change"]),
+                    row["from"],
+                    row["to"],
+                    tuple(row["columns"]),
+                    None if record is None else _origin(self.dataset, head, record, sought, locate),
+                )
+            )
+        return changes
 
 
 def _schema(state: DatasetState) -> pa.Schema:
@@ -200,21 +239,6 @@ class _Sought:
     values: pa.RecordBatch
     """One row: the key."""
 
-    @classmethod
-    def of(cls, dataset: DatasetFiles, state: DatasetState, given: Mapping[str, Any]) -> _Sought:
-        key = primary_key_of(dataset, state)
-        if set(given) != set(key):
-            raise errors.UsageError(
-                f"{dataset.alias}: the primary key is {one_line(', '.join(key))}, "
-                f"not {one_line(', '.join(given)) or 'nothing'}",
-                hint=f"write {' '.join(f'{one_line(name)}=VALUE' for name in key)}",
-            )
-        schema = _schema(state)
-        if not set(key) <= set(schema.names):  # before the first data
-            return cls(state, schema, key, pa.RecordBatch.from_pylist([]))
-        columns = [_cell(name, given[name], schema.field(name).type) for name in key]
-        return cls(state, schema, key, pa.RecordBatch.from_arrays(columns, list(key)))
-
     @property
     def condition(self) -> Condition:
         keys = zip(self.values.schema.names, self.values.columns, strict=True)
@@ -243,39 +267,6 @@ def _cell(name: str, value: Any, kind: pa.DataType) -> pa.Array:
         return array_of([value], kind) if isinstance(value, str) else pa.array([value], kind)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise errors.UsageError(f"{one_line(name)}: {one_line(str(error))}") from None
-
-
-def _described(
-    dataset: DatasetFiles,
-    state: DatasetState,
-    sought: _Sought,
-    found: Sequence[tuple[SliceRef, pa.Table]],
-    locate: Locate,
-) -> list[RowChange]:
-    # oldest first
-    if not found:
-        return []
-    blocks = np.concatenate([np.full(rows.num_rows, place) for place, (_, rows) in enumerate(found)])
-    table = _changes(pa.concat_tables(rows for _, rows in found), blocks, sought.key)
-    records = {merge.block.hash: merge.record for merge in merges(dataset.chain, state.head)}
-    changes = []
-    for row in table.to_pylist(maps_as_pydicts="lossy"):
-        ref = found[row[BLOCK]][0]
-        record = records.get(ref.block_hash)
-        changes.append(
-            RowChange(
-                ref.block_hash,
-                ref.sequence_number,
-                dataset.chain.get(ref.block_hash).system_time,
-                row[OFFSET],
-                Change(row["change"]),
-                row["from"],
-                row["to"],
-                tuple(row["columns"]),
-                None if record is None else _origin(dataset, state.head, record, sought, locate),
-            )
-        )
-    return changes
 
 
 def _origin(
@@ -313,49 +304,3 @@ def _newest(
         if rows.num_rows:
             return ref.block_hash, rows.column(0)[-1].as_py()
     return None
-
-
-# Changes are named `BLOCK#OFFSET`, with the offset of their last row.
-
-_CHANGE = re.compile(r"(f1620[0-9a-f]{64})#(0|[1-9]\d{0,18})", re.ASCII)
-
-
-def block_named(text: str) -> Multihash | None:
-    """The block of the change that a text names; None where it names none."""
-    match = _CHANGE.fullmatch(text)
-    return None if match is None else Multihash.parse(match[1])
-
-
-def are_changes(dataset: DatasetFiles, texts: Iterable[str]) -> Numbers:
-    """True for each text that names a change: its block is stored, and a change ends at the offset."""
-    # the old half of a correction ends no change
-    texts = list(texts)
-    found = np.zeros(len(texts), bool)
-    blocks: dict[str, list[tuple[int, int]]] = {}
-    for place, text in enumerate(texts):
-        if match := _CHANGE.fullmatch(text):
-            blocks.setdefault(match[1], []).append((place, int(match[2])))
-    for name, asked in blocks.items():
-        block = Multihash.parse(name)
-        event = dataset.chain.get(block).event if dataset.chain.contains(block) else None
-        if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:
-            continue
-        interval = event.new_data.offset_interval
-        inside = [(place, offset) for place, offset in asked if interval.start <= offset <= interval.end]
-        if inside:
-            operations = _operations(dataset, block, event.new_data)
-            for place, offset in inside:
-                row = offset - interval.start
-                found[place] = row < len(operations) and operations[row] != _FROM
-    return found
-
-
-def _operations(dataset: DatasetFiles, block: Multihash, new: DataSlice) -> Numbers:
-    path = dataset.data.path(new.physical_hash)
-    if not path.is_file():
-        raise errors.SliceNotFoundError.of(dataset.alias, path)
-    column = DatasetState.read(dataset.chain, block).vocabulary.operation_type_column
-    with open_parquet(path) as file:
-        parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in file.batches([column])]
-    found: Numbers = np.concatenate(parts) if parts else np.zeros(0, np.uint8)
-    return found

@@ -347,12 +347,12 @@ class MergedTables:
         for side in (ours, theirs):
             way = _then(base.way.reversed(), _then(self._way(base.block, side.block), side.way))
             # a key without a base has to be looked at even where a side is as the base would have been
-            sides.append(_without(RowDiff.joined([way, _without(base.unknown, way)]), ours.unknown))
+            sides.append(RowDiff.joined([way, base.unknown.without(way)]).without(ours.unknown))
         return merge_rows(
             *sides,
             event_time=self._event_time,
             by_row=by_row,
-            baseless=_is_in(sides[1], base.unknown),
+            baseless=sides[1].is_in(base.unknown),
         )
 
 
@@ -366,14 +366,3 @@ def _then(one: RowDiff, other: RowDiff) -> RowDiff:
         return one if len(one) else other
     # reversed, the first begins where the second does
     return between(one.reversed(), other)
-
-
-def _is_in(diff: RowDiff, other: RowDiff) -> Numbers:
-    _, at, at_other = aligned(diff, other)
-    found = np.zeros(len(diff), dtype=bool)
-    found[at[(at >= 0) & (at_other >= 0)]] = True
-    return found
-
-
-def _without(diff: RowDiff, other: RowDiff) -> RowDiff:
-    return diff.only(~_is_in(diff, other)) if len(other) and len(diff) else diff

@@ -20,7 +20,7 @@ from odfchain.chain.index import (
     ReplayHistory,
     Scratch,
     WalkedHistory,
-    is_one_of,
+    is_merge,
     link_kind,
 )
 from odfchain.chain.rules import check_alone, check_append
@@ -232,7 +232,7 @@ class MetadataChain:
         if start is None:
             return None
         if self._index is None:
-            return next((hb for hb in self.walk(start) if is_one_of(hb.block.event, kinds)), None)
+            return next((hb for hb in self.walk(start) if _is_one_of(hb.block.event, kinds)), None)
         return self._indexed(start, kinds)
 
     def nearest_event(self, *kinds: type[E], head: Multihash | None = None) -> E | None:
@@ -257,12 +257,12 @@ class MetadataChain:
                 if target is not None:
                     linked = self.get(target.hash)
                     same = (linked.sequence_number, linked.event.KIND) == (number, target.kind)
-                    if same and is_one_of(linked.event, kinds):
+                    if same and _is_one_of(linked.event, kinds):
                         return HashedBlock(target.hash, linked)
             if attempt == 1:
                 self._index.rebuild(link)
         # The scratch file cannot hold rows (read-only media, say): walk.
-        return next((hb for hb in self.walk(start) if is_one_of(hb.block.event, kinds)), None)
+        return next((hb for hb in self.walk(start) if _is_one_of(hb.block.event, kinds)), None)
 
     def nearest_all(self, *kinds: str, head: Multihash | None = None) -> Iterator[HashedBlock]:
         """All blocks with these event kinds, newest first, skipping the others."""
@@ -371,6 +371,11 @@ class MetadataChain:
     def remove_ref(self, ref: str, expected: Multihash) -> None:
         """Remove a reference that points at `expected` now; blocks stay."""
         self._refs.remove(ref, expected)
+
+
+def _is_one_of(event: MetadataEvent, kinds: tuple[str, ...]) -> bool:
+    # `MERGE` may be one of the kinds
+    return event.KIND in kinds or (MERGE in kinds and is_merge(event))
 
 
 class _Names(Sequence[Multihash]):

@@ -179,31 +179,32 @@ class Claim:
         OdfchainError: it is not at hand.
     """
 
-
-def prove(one: Claim, other: Claim) -> Evidence | None:
-    """The proof, within the limits, that two claims are two histories; None for one, or where it is open."""
-    low, high = sorted((one, other), key=lambda c: (c.signed.sequence_number, c.signed.head.digest))
-    number = low.signed.sequence_number
-    there = high.signed.head if high.signed.sequence_number == number else high.block_at(number)
-    if there is None or there == low.signed.head:
-        return None
-    needed = high.signed.sequence_number - number
-    if needed > ATTEST.evidence_blocks:
-        raise StoreError(f"a proof of {needed:,} blocks (at most {ATTEST.evidence_blocks:,})")
-    name, blocks = high.signed.head, list[bytes]()
-    for _ in range(needed):
-        blocks.append(high.read(name))
-        # only a damaged history has no block here, and `evidence_of` refuses that
-        name = decode_header(blocks[-1]).prev_block_hash or name
-    lower, higher = _context(low, high, there)
-    size = sum(map(len, (*blocks, *lower, *higher)))
-    if size * 4 // 3 > ATTEST.evidence_bytes // 2:
-        # what shows where they part goes first: the proof holds without it
-        lower, higher = (), ()
-        size = sum(map(len, blocks))
-    if size * 4 // 3 > ATTEST.evidence_bytes // 2:
-        raise StoreError(f"a proof of {size:,} bytes of blocks (at most {ATTEST.evidence_bytes:,})")
-    return evidence_of(SignedBranch(low.statement, lower), SignedBranch(high.statement, (*blocks, *higher)))
+    def prove(self, other: Claim) -> Evidence | None:
+        """The proof, within the limits, that two claims are two histories; None for one, or if it is open."""
+        low, high = sorted((self, other), key=lambda c: (c.signed.sequence_number, c.signed.head.digest))
+        number = low.signed.sequence_number
+        there = high.signed.head if high.signed.sequence_number == number else high.block_at(number)
+        if there is None or there == low.signed.head:
+            return None
+        needed = high.signed.sequence_number - number
+        if needed > ATTEST.evidence_blocks:
+            raise StoreError(f"a proof of {needed:,} blocks (at most {ATTEST.evidence_blocks:,})")
+        name, blocks = high.signed.head, list[bytes]()
+        for _ in range(needed):
+            blocks.append(high.read(name))
+            # only a damaged history has no block here, and `evidence_of` refuses that
+            name = decode_header(blocks[-1]).prev_block_hash or name
+        lower, higher = _context(low, high, there)
+        size = sum(map(len, (*blocks, *lower, *higher)))
+        if size * 4 // 3 > ATTEST.evidence_bytes // 2:
+            # what shows where they part goes first: the proof holds without it
+            lower, higher = (), ()
+            size = sum(map(len, blocks))
+        if size * 4 // 3 > ATTEST.evidence_bytes // 2:
+            raise StoreError(f"a proof of {size:,} bytes of blocks (at most {ATTEST.evidence_bytes:,})")
+        return evidence_of(
+            SignedBranch(low.statement, lower), SignedBranch(high.statement, (*blocks, *higher))
+        )
 
 
 def _context(low: Claim, high: Claim, there: Multihash) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:

@@ -91,11 +91,6 @@ def is_merge(event: MetadataEvent) -> bool:
     return state is not None and state.source_name == MERGE
 
 
-def is_one_of(event: MetadataEvent, kinds: tuple[str, ...]) -> bool:
-    """True if an event is of one of these kinds, of which `MERGE` may be one."""
-    return event.KIND in kinds or (MERGE in kinds and is_merge(event))
-
-
 def _pack(row: IndexRow) -> bytes:
     numbers = [_NONE if n is None else n for n in row.nearest]
     body = _BODY.pack(row.hash.digest, EVENT_KINDS.index(row.kind), *numbers)
@@ -241,6 +236,17 @@ def sources_in_force(events: Iterable[ev.MetadataEvent]) -> dict[str, ev.AddPush
             if isinstance(event, ev.AddPushSource):
                 active[event.source_name] = event
     return active
+
+
+SOURCES = (ev.AddPushSource.KIND, ev.SetPollingSource.KIND)
+"""Events that define sources."""
+
+
+def are_of_several_keys(events: Iterable[ev.MetadataEvent]) -> bool:
+    """True if the sources that these events define tell records apart by different keys."""
+    keys = {e.merge.primary_key for e in events if isinstance(e, ev.AddPushSource | ev.SetPollingSource)}
+    # with several keys, what one source took back another may take back again
+    return len(keys) > 1
 
 
 class WalkedHistory(History):

@@ -26,7 +26,6 @@ from odfchain.chain.statements import (
     read_bounded,
     read_branch,
     read_head,
-    sign_head,
 )
 from odfchain.errors import SignatureError
 from odfchain.limits import ATTEST
@@ -89,83 +88,75 @@ def check_head(
     A valid signature of an earlier block is INVALID, unless `block_at` shows that block in this chain: then
     the newest blocks are UNSIGNED, as after a commit that was interrupted.
     """
-    return _checked(
-        content.encode(errors="replace") if isinstance(content, str) else content,
-        "the head is not signed: there is no signature, or it was stripped",
-        "the head's signature",
-        read_head,
-        lambda signer, signed: _judge(signer, signed, dataset_id, head, sequence_number, block_at),
-    )
+
+    def judge(signed: SignedHead) -> _Judged:
+        number = signed.sequence_number
+        if number == sequence_number and signed.head != head:
+            return _invalid(
+                Problem.OTHER_HEAD,
+                f"the signature is of another head with the same sequence number {number}, {signed.head}: "
+                "two histories of this dataset exist",
+            )
+        if number > sequence_number:
+            return _invalid(
+                Problem.NEWER_HEAD,
+                f"the signature is of a newer head (block {number}; the head here is block "
+                f"{sequence_number}): the head was set back, or blocks were withheld",
+            )
+        if number == sequence_number:
+            return SignatureStatus.SIGNED, None, None
+        where = f"block {number}; the head here is block {sequence_number}"
+        there = block_at(number) if block_at is not None else None
+        if there == signed.head:
+            return (
+                SignatureStatus.UNSIGNED,
+                Problem.OLDER_HEAD,
+                f"the signature is of an older head ({where}): what came after it is not signed",
+            )
+        if block_at is not None:
+            return _invalid(
+                Problem.OTHER_HEAD,
+                f"the signature is of an older head ({where}) that is not in this chain: two histories of "
+                "this dataset exist",
+            )
+        return _invalid(
+            Problem.OLDER_HEAD,
+            f"the signature is of an older head ({where}): it was replayed, or a commit was interrupted",
+        )
+
+    content = content.encode(errors="replace") if isinstance(content, str) else content
+    if content is None:
+        unsigned = "the head is not signed: there is no signature, or it was stripped"
+        return HeadSignature(SignatureStatus.UNSIGNED, Problem.MISSING, unsigned)
+    return _checked(content, dataset_id, "the head", "the head's signature", read_head, judge)
 
 
 _Judged = tuple[SignatureStatus, Problem | None, str | None]
 
 
 def _checked(
-    content: bytes | None,
-    unsigned: str,
+    content: bytes,
+    dataset_id: DatasetId,
+    what: str,
     about: str,
     read: Callable[[bytes], tuple[Did, SignedHead]],
-    judge: Callable[[Did, SignedHead], _Judged],
+    judge: Callable[[SignedHead], _Judged],
 ) -> HeadSignature:
-    if content is None:
-        return HeadSignature(SignatureStatus.UNSIGNED, Problem.MISSING, unsigned)
     line = content[:-1] if content.endswith(b"\n") else b""  # without its end it was cut
     try:
         signer, signed = read(line)
     except SignatureError as error:
         return HeadSignature(SignatureStatus.INVALID, Problem(error.problem), f"{about}: {error}")
-    return HeadSignature(*judge(signer, signed), signer, signed, line.decode())
-
-
-def _judge(
-    signer: Did,
-    signed: SignedHead,
-    dataset_id: DatasetId,
-    head: Multihash,
-    sequence_number: int,
-    block_at: BlockAt | None,
-) -> _Judged:
-    number = signed.sequence_number
     if signed.dataset_id != dataset_id:
-        return _invalid(
+        found = _invalid(
             Problem.OTHER_DATASET,
             f"the signature is of another dataset, {signed.dataset_id}, not of {dataset_id}",
         )
-    if signer != dataset_id:
-        return _invalid(Problem.OTHER_KEY, f"the head is not signed by the dataset's key but by {signer}")
-    if number == sequence_number and signed.head != head:
-        return _invalid(
-            Problem.OTHER_HEAD,
-            f"the signature is of another head with the same sequence number {number}, {signed.head}: "
-            "two histories of this dataset exist",
-        )
-    if number > sequence_number:
-        return _invalid(
-            Problem.NEWER_HEAD,
-            f"the signature is of a newer head (block {number}; the head here is block {sequence_number}): "
-            "the head was set back, or blocks were withheld",
-        )
-    if number == sequence_number:
-        return SignatureStatus.SIGNED, None, None
-    where = f"block {number}; the head here is block {sequence_number}"
-    there = block_at(number) if block_at is not None else None
-    if there == signed.head:
-        return (
-            SignatureStatus.UNSIGNED,
-            Problem.OLDER_HEAD,
-            f"the signature is of an older head ({where}): what came after it is not signed",
-        )
-    if block_at is not None:
-        return _invalid(
-            Problem.OTHER_HEAD,
-            f"the signature is of an older head ({where}) that is not in this chain: two histories of this "
-            "dataset exist",
-        )
-    return _invalid(
-        Problem.OLDER_HEAD,
-        f"the signature is of an older head ({where}): it was replayed, or a commit was interrupted",
-    )
+    elif signer != dataset_id:
+        found = _invalid(Problem.OTHER_KEY, f"{what} is not signed by the dataset's key but by {signer}")
+    else:
+        found = judge(signed)
+    return HeadSignature(*found, signer, signed, line.decode())
 
 
 def _invalid(problem: Problem, message: str) -> _Judged:
@@ -194,35 +185,26 @@ def read_head_signature(folder: Path, ref: str = HEAD) -> bytes | None:
 
 def check_branch(content: bytes | None, dataset_id: DatasetId, ref: str, head: Multihash) -> HeadSignature:
     """The status of a branch's `refs/NAME.jws` for its newest block; None: there is none."""
+
+    def judge(signed: SignedHead) -> _Judged:
+        if signed.ref != ref:
+            return _invalid(
+                Problem.OTHER_REF, f"the signature is of another branch, {signed.ref}, not of {ref}"
+            )
+        if signed.head != head:
+            at = f"block {signed.sequence_number}, {signed.head}"
+            return (
+                SignatureStatus.UNSIGNED,
+                Problem.STALE,
+                f"the signature of branch {ref} is of {at}: it has moved since",
+            )
+        return SignatureStatus.SIGNED, None, None
+
+    if content is None:
+        return HeadSignature(SignatureStatus.UNSIGNED, Problem.MISSING, f"branch {ref} is not signed")
     return _checked(
-        content,
-        f"branch {ref} is not signed",
-        f"the signature of branch {ref}",
-        read_branch,
-        lambda signer, signed: _judge_branch(signer, signed, dataset_id, ref, head),
+        content, dataset_id, f"branch {ref}", f"the signature of branch {ref}", read_branch, judge
     )
-
-
-def _judge_branch(
-    signer: Did, signed: SignedHead, dataset_id: DatasetId, ref: str, head: Multihash
-) -> _Judged:
-    if signed.dataset_id != dataset_id:
-        return _invalid(
-            Problem.OTHER_DATASET,
-            f"the signature is of another dataset, {signed.dataset_id}, not of {dataset_id}",
-        )
-    if signer != dataset_id:
-        return _invalid(Problem.OTHER_KEY, f"branch {ref} is not signed by the dataset's key but by {signer}")
-    if signed.ref != ref:
-        return _invalid(Problem.OTHER_REF, f"the signature is of another branch, {signed.ref}, not of {ref}")
-    if signed.head != head:
-        at = f"block {signed.sequence_number}, {signed.head}"
-        return (
-            SignatureStatus.UNSIGNED,
-            Problem.STALE,
-            f"the signature of branch {ref} is of {at}: it has moved since",
-        )
-    return SignatureStatus.SIGNED, None, None
 
 
 # Signing heads where they move: at every commit, with the dataset's key, where it is here.
@@ -275,7 +257,7 @@ class HeadSigner:
     ) -> SignedHead | None:
         """Durably write the signature of a head; None when another writer has moved the head on by then."""
         signed = SignedHead(key.dataset_id, head, sequence_number, self.now(), ref)
-        line = sign_head(key, signed).encode() + b"\n"
+        line = signed.sign(key).encode() + b"\n"
         # Under the lock that heads move under: a slow writer does not replace a newer head's signature.
         lock = self.folder / "info" / "lock"
         with fsio.locked(lock):

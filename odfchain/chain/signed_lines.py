@@ -360,7 +360,7 @@ class SnapshotLine(statements.Signed):
         """True if the dataset's own key signed it."""
         return self.signer.public_key == self.dataset_id.public_key
 
-    def signed(self, key: DatasetKey) -> str:
+    def sign(self, key: DatasetKey) -> str:
         """Its signed text, without its end; `UsageError` where it could not be read again."""
         text = statements.sign_statement(key, self.signer, statements.StatementType.SNAPSHOT, self.to_json())
         try:

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -443,6 +443,11 @@ class SignedHead(Signed):
     ref: str = HEAD
     """`head`, or a branch: then it is a statement of another type, with this as one more member."""
 
+    def sign(self, key: DatasetKey) -> str:
+        """The signed text, one line without its end."""
+        kind = StatementType.HEAD if self.ref == HEAD else StatementType.REF
+        return sign_statement(key, self.dataset_id, kind, self.to_json())
+
 
 @dataclass(frozen=True, slots=True)
 class EngineUsed:
@@ -468,11 +473,18 @@ class Attestation(Signed):
     tool: str
     verdict: Verdict
 
+    def sign(self, key: DatasetKey) -> str:
+        """The signed text, without its end; `UsageError` where it could not be read again."""
+        text = sign_statement(key, self.auditor, StatementType.ATTESTATION, self.to_json())
+        try:
+            read_attestation(text.encode())
+        except SignatureError as error:
+            raise UsageError(f"unreadable attestation: {error}") from None
+        return text
 
-def sign_head(key: DatasetKey, head: SignedHead) -> str:
-    """The signed text of a head, one line without its end."""
-    kind = StatementType.HEAD if head.ref == HEAD else StatementType.REF
-    return sign_statement(key, head.dataset_id, kind, head.to_json())
+    def is_by(self, auditors: Collection[str]) -> bool:
+        """True if one of these DIDs is the auditor's: the key counts, not the method of a DID."""
+        return any(parse_did(text).public_key == self.auditor.public_key for text in auditors)
 
 
 def read_head(text: bytes) -> tuple[Did, SignedHead]:
@@ -488,16 +500,6 @@ def read_branch(text: bytes) -> tuple[Did, SignedHead]:
     if not is_branch_name(head.ref):
         raise malformed("'ref' cannot name a branch")
     return found.signer, head
-
-
-def sign_attestation(key: DatasetKey, attestation: Attestation) -> str:
-    """The signed text of an attestation, without its end; `UsageError` where it could not be read again."""
-    text = sign_statement(key, attestation.auditor, StatementType.ATTESTATION, attestation.to_json())
-    try:
-        read_attestation(text.encode())
-    except SignatureError as error:
-        raise UsageError(f"unreadable attestation: {error}") from None
-    return text
 
 
 def read_attestation(text: bytes, *, verified: bool = True) -> Attestation:

@@ -67,11 +67,11 @@ def _pull(folder: Path, url: str) -> None:
 
 
 def _faults(workspace: WorkspaceFiles) -> Iterator[str]:
-    from odfchain.audit.dataset_checks import verify_dataset
+    from odfchain.audit.dataset_checks import examine
 
     for folder in sorted((workspace.root / "datasets").iterdir()):
         try:
-            report = verify_dataset(DatasetFiles.open(folder))
+            report = examine(DatasetFiles.open(folder)).report
         except OdfchainError as error:
             # a foreign folder among the datasets is a fault as well
             yield f"{folder}: {error}"

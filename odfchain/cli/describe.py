@@ -116,15 +116,15 @@ def inspect_lineage(
     were. The dot format is for Graphviz; html is one page with a drawing, and with the profiles of the
     datasets that are named, where they are here already.
     """
-    from odfchain.audit.drawings import to_dot, to_html
+    from odfchain.audit.drawings import GraphDrawing
 
     workspace = open_workspace()
     graph = workspace.lineage(datasets, downstream=downstream)
     match output:
         case "dot":
-            screen.echo_document(to_dot(graph))
+            screen.echo_document(GraphDrawing(graph).to_dot())
         case "html":
-            screen.echo_page(to_html(graph, _known_profiles(workspace, graph)))
+            screen.echo_page(GraphDrawing(graph).to_html(_known_profiles(workspace, graph)))
         case "json":
             screen.echo_json(graph.to_document())
         case _:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from odfchain.chain.index import SOURCES, are_of_several_keys
 from odfchain.errors import BadInputError, StoreError
 from odfchain.ingest.merge_strategies import MergeInput
 from odfchain.lazy import F, pa
@@ -53,7 +54,6 @@ from odfchain.workspace.read_slices import (
     describe,
     read_description,
 )
-from odfchain.workspace.slice_lookup import SOURCES, are_of_several_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

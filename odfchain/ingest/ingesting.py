@@ -22,7 +22,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Duration, Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, Progress
-from odfchain.slices.state import SliceFile
+from odfchain.slices.state import SliceFile, taken_back_in_vain
 from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
 from odfchain.spark import input_frames
 from odfchain.spark.executor_files import StoreFolder, files_of
@@ -53,18 +53,10 @@ from odfchain.spark.jobs import explain, is_of_spark, run_job, watched
 from odfchain.spark.types import col, physical_type
 from odfchain.text import one_line
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit, on_the_newest_head
-from odfchain.workspace.config import DuplicateKeys, LateEdits
+from odfchain.workspace.config import DuplicateKeys, LateEdits, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 from odfchain.workspace.read_slices import RecordedRows, RecordedSlice
-from odfchain.workspace.slice_lookup import taken_back_in_vain
-from odfchain.workspace.watermark import (
-    DEFAULT_RULE,
-    latest_believed,
-    of_data,
-    of_system_time,
-    rule_of,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -306,7 +298,7 @@ class Transaction:
 
     def __init__(self, run: Ingestion, state: DatasetState, merge: src.MergeStrategy, source: str) -> None:
         batch, self._run, self._state = run.options.batch, run, state
-        self._rule = rule_of(run.dataset, source)
+        self._rule = read_config(run.dataset).rule_of(source)
         self._batch = None if batch is None else batch.after(state, source)
         self._events: list[MetadataEvent] = []
         self._slices: list[StagedFile] = []
@@ -376,7 +368,7 @@ class Transaction:
         The watermark of a source that follows the system time moves where the run `ends`.
         """
         writer, idle = self.writer, not self._events
-        mark = of_system_time(writer.watermark, self._rule, self.system_time, idle=idle) if ends else None
+        mark = self._rule.at_system_time(writer.watermark, self.system_time, idle=idle) if ends else None
         if mark is not None:
             self.writer = dataclasses.replace(writer, watermark=mark)
             self._events.append(_add_data(writer, self.writer, None))
@@ -426,13 +418,13 @@ class WriteOptions:
     new_source_state: SourceState | None = None
     advances: bool = False
     """The watermark follows `event_time`, unless the input's rows have event times of their own."""
-    watermark: src.WatermarkRule = DEFAULT_RULE
+    watermark: src.WatermarkRule = field(default_factory=src.WatermarkRule)
 
     @property
     def latest_believed(self) -> Timestamp | None:
         """The bound on event times; None is none."""
         limit = self.watermark.max_future or self.merging.max_future
-        return None if limit is None else latest_believed(self.system_time, limit)
+        return None if limit is None else self.system_time.shifted(limit.milliseconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,7 +508,7 @@ def _add_data(before: WriterState, after: WriterState, new_data: DataSlice | Non
 
 def _after_time(state: WriterState, latest_ms: int | None, options: WriteOptions) -> Timestamp | None:
     bound = options.latest_believed
-    return of_data(state.watermark, latest_ms, options.watermark, options.system_time, bound)
+    return options.watermark.after_rows(state.watermark, latest_ms, options.system_time, bound)
 
 
 def data_slices(facts: tuple[SliceFacts, ...], start: int) -> list[DataSlice]:
@@ -791,7 +783,7 @@ class _Write:
             )
 
     # Changelog streams: a row that takes another back must find it in force, by the rule of check 10
-    # (`odfchain.workspace.slice_lookup`). It has the event time of that row, and means it where it has none
+    # (`odfchain.slices.state`). It has the event time of that row, and means it where it has none
     # (RFC-052).
 
     def checked_changelog(self, ran: _MergeRun, strategy: src.MergeStrategyChangelogStream) -> _MergeRun:

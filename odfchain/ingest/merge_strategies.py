@@ -38,8 +38,7 @@ from odfchain.spark.input_frames import ROW_ID
 from odfchain.spark.types import RESERVED, any_of, col, comparable, latest_rows, physical_type
 from odfchain.text import cut, marker
 from odfchain.workspace.config import DuplicateKeys, LateEdits
-from odfchain.workspace.dataset_state import OPERATIONS, operations_problem
-from odfchain.workspace.watermark import ALLOW_FUTURE
+from odfchain.workspace.dataset_state import ALLOW_FUTURE, OPERATIONS, operations_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation

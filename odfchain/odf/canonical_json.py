@@ -14,8 +14,6 @@ from typing import Any
 import rfc8785
 
 from odfchain.errors import CodecError, UsageError
-from odfchain.odf.identity import Multihash
-from odfchain.odf.physical_hash import hash_bytes
 
 LARGEST_INTEGER = 2**53 - 1
 # Fractions from here on are written alike by Python and by the RFC; smaller ones with other exponents.
@@ -99,8 +97,3 @@ def _check(value: Any) -> None:
                 pass
             case other:
                 raise UsageError(f"canonical JSON has no {type(other).__name__}")
-
-
-def report_digest(report: dict[str, Any]) -> Multihash:
-    """The sha3-256 of a report's canonical JSON: what an auditor signs instead of the report."""
-    return hash_bytes(canonical_json(report))

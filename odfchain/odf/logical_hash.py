@@ -473,14 +473,6 @@ class LogicalDigest:
         return Multihash(Multicodec.ARROW0_SHA3_256, final.digest())
 
 
-def hash_table(table: pa.Table, *, null_rule: NullRule = "correct") -> Multihash:
-    """The logical hash of a table in memory."""
-    digest = LogicalDigest(table.schema, null_rule=null_rule)
-    for batch in table.to_batches():
-        digest.update(batch)
-    return digest.finish()
-
-
 # --- schema ----------------------------------------------------------------------------------------
 
 

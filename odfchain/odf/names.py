@@ -282,19 +282,15 @@ class DatasetPattern:
     account: AccountName | None
     pattern: DatasetNamePattern
 
+    @classmethod
+    def parse(cls, text: str) -> DatasetPattern:
+        """The pattern that a text with a `%` is."""
+        account, slash, rest = text.rpartition("/")
+        return cls(AccountName(account) if slash else None, DatasetNamePattern(rest))
+
     def matches(self, alias: DatasetAlias) -> bool:
         """True if a local dataset of this alias is meant."""
         return (self.account is None or self.account == alias.account) and self.pattern.matches(alias.name)
-
-
-def parse_ref_pattern(text: str) -> DatasetPattern | DatasetRef:
-    """A local pattern when the text holds a `%`, else a local reference."""
-    if "%" not in text:
-        return parse_ref(text)
-    account, slash, rest = text.rpartition("/")
-    if not slash:
-        return DatasetPattern(None, DatasetNamePattern(rest))
-    return DatasetPattern(AccountName(account), DatasetNamePattern(rest))
 
 
 # Names of branches.

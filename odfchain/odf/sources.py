@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from odfchain.limits import INGEST_LIMITS
 from odfchain.odf.enums import CompressionFormat, MqttQos, SourceOrdering
 from odfchain.odf.schema import DataSchema, Variant
-from odfchain.odf.times import Duration
+from odfchain.odf.times import Duration, Timestamp
 
 # --- reading ---------------------------------------------------------------------------------------
 
@@ -338,7 +339,14 @@ PrepStep: TypeAlias = PrepStepDecompress | PrepStepPipe
 class WatermarkRule:
     """How the watermark of a source moves; by default it is the largest event time.
 
-    Source: specification "Watermark".
+    - After rows it is the largest event time so far, less the delay; never ahead of the data, and never
+      further in the future than rows may be.
+    - One that follows the system time moves in a block of its own without data: that is how the specification
+      lets it be set without rows, and what `verify` takes for set by hand.
+    - It never goes back. So one row dated 2999 would set it for ever, and rows that lie further in the future
+      than a bound, which counts from the system time of the commit, are refused.
+
+    Source: specification "Watermark", "AddData"; RFC-014.
     """
 
     max_delay: Duration | None = None
@@ -347,3 +355,41 @@ class WatermarkRule:
     """True if the watermark follows the system time, also while the source has nothing new."""
     max_future: Duration | None = None
     """How far after the system time an event time may lie; default is the workspace's setting."""
+
+    @property
+    def delay_ms(self) -> int:
+        """How far the watermark stays behind [ms]."""
+        return self.max_delay.milliseconds if self.max_delay else 0
+
+    def after_rows(
+        self,
+        previous: Timestamp | None,
+        latest_ms: int | None,
+        system_time: Timestamp,
+        bound: Timestamp | None,
+    ) -> Timestamp | None:
+        """The watermark after rows whose largest event time is `latest_ms` [ms since the epoch]."""
+        if latest_ms is None:
+            return previous
+        candidates = [Timestamp(0).shifted(latest_ms)]
+        if bound is not None:
+            candidates.append(bound)
+        if self.from_system_time:
+            candidates.append(system_time)
+        mark = min(candidates).shifted(-self.delay_ms)
+        return mark if previous is None else max(mark, previous)
+
+    def at_system_time(
+        self, previous: Timestamp | None, system_time: Timestamp, *, idle: bool
+    ) -> Timestamp | None:
+        """Where the system time moves the watermark; None where it stays.
+
+        An `idle` run, one that brings nothing else, moves it only by a step that is worth a block.
+        """
+        if not self.from_system_time:
+            return None
+        mark = system_time.shifted(-self.delay_ms)
+        if previous is None:
+            return mark
+        least = INGEST_LIMITS.watermark_step_ms if idle else 1
+        return mark if mark.epoch_ms >= previous.epoch_ms + least else None

@@ -118,6 +118,14 @@ class Timestamp:
         """The same time without what is finer than a millisecond."""
         return Timestamp(self.epoch_ms * 1_000_000)
 
+    def shifted(self, milliseconds: int) -> Timestamp:
+        """So much later, or earlier, in whole milliseconds; at most to where the years end."""
+        try:
+            return Timestamp.from_epoch_ms(self.epoch_ms + milliseconds)
+        except InvalidIdError:  # before the year 1, or after 9999
+            edge = "9999-12-31T23:59:59.999Z" if milliseconds > 0 else "0001-01-01T00:00:00Z"
+            return Timestamp.parse(edge)
+
     def __str__(self) -> str:
         seconds, nanos = divmod(self.epoch_ns, 1_000_000_000)
         days, second_of_day = divmod(seconds, 86_400)

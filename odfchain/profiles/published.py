@@ -133,7 +133,7 @@ def publish(
         time=now,
         tool=f"odfchain {__version__}",
     )
-    SNAPSHOTS.add(dataset.folder, dataset_id, line.signed(key), trusted=(dataset_id,))
+    SNAPSHOTS.add(dataset.folder, dataset_id, line.sign(key), trusted=(dataset_id,))
     return WrittenSnapshot(kind, name, len(content), line)
 
 

@@ -34,7 +34,7 @@ from odfchain.query.sql_text import (
     wrong_count,
 )
 from odfchain.slices import skipping
-from odfchain.slices.footers import Value, file_stats, stats_text
+from odfchain.slices.footers import Value, file_stats
 from odfchain.slices.footers import quoted as quoted_column
 from odfchain.slices.skipping import UNKNOWN, ConditionVisitor, Parts
 from odfchain.spark import query_rules as functions
@@ -52,7 +52,7 @@ from odfchain.spark.query_refusals import (
 )
 from odfchain.spark.types import col, latest_rows, physical_struct, quoted
 from odfchain.text import excerpt, located, one_line
-from odfchain.workspace.read_slices import KeptFooters, keep_footers
+from odfchain.workspace.read_slices import KeptFooters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -306,11 +306,11 @@ def know_footers(session: SparkSession, relation: Pin, checked: CheckedSlices) -
     if unknown:
         keys = [dataset.key("data", name) for name in unknown]
         footer = functools.partial(_footer, files=files, keys=keys)
-        keep_footers(dataset, zip(unknown, task_results(session, footer, len(keys)), strict=True))
+        KeptFooters(dataset).keep(zip(unknown, task_results(session, footer, len(keys)), strict=True))
 
 
 def _footer(number: int, files: ExecutorFiles, keys: list[str]) -> str | None:
-    return stats_text(file_stats(files.bring(keys[number])))
+    return file_stats(files.bring(keys[number])).to_text()
 
 
 def _records(session: SparkSession, relation: Pin, checked: CheckedSlices) -> DataFrame:

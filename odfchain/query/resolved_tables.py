@@ -27,7 +27,7 @@ from odfchain.storage import fsio
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
-from odfchain.workspace.merge_record import is_known_here
+from odfchain.workspace.merge_record import FetchedBranches
 from odfchain.workspace.points import (
     OnBranch,
     block_at,
@@ -41,6 +41,8 @@ from odfchain.workspace.read_slices import columns_of, read_state
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
+    from odfchain.branches.diff import Comparison
+    from odfchain.branches.row_history import RowHistory
     from odfchain.slices.skipping import Condition
 
 
@@ -142,13 +144,13 @@ class Pin:
             return refs
         from odfchain.slices.footers import quoted
         from odfchain.slices.skipping import about
-        from odfchain.workspace.slice_lookup import needed_slices
+        from odfchain.workspace.read_slices import KeptFooters
 
         dataset = self.dataset
         if self.projection is not None:
             condition = about(condition, [quoted(name) for name in self.key])
         located = checked.located(dataset)
-        return needed_slices(dataset, refs, condition, locate=located, signed_nan=self.signed_nan)
+        return KeptFooters(dataset).needed(refs, condition, locate=located, signed_nan=self.signed_nan)
 
     def paths(self, checked: CheckedSlices) -> list[Path]:
         """The files of `slices`; each one hashes to its name and may be decoded by whichever reader."""
@@ -456,45 +458,41 @@ class Changes:
                 f"diff: {self.pin.alias} and {self.to.alias} are two datasets",
                 hint=f"write diff('{self.pin.alias}@A', '{self.pin.alias}@B')",
             )
-        from odfchain.branches.diff import schema_of_changes
-        from odfchain.branches.row_history import primary_key_of
-
         try:
-            if self.to is None:
-                return primary_key_of(self.pin.dataset, self.pin.state)
-            return schema_of_changes(self.pin.state, self.to.state)[0]
+            return self._history.key if self.to is None else self._comparison(self.to).key
         except (errors.SchemaError, errors.UsageError) as error:
             raise errors.QueryError(error.message, hint=error.hint) from None
 
     @property
     def schema(self) -> pa.Schema:
         """The columns; errors as `key`."""
-        from odfchain.branches.diff import schema_of_changes
-        from odfchain.branches.row_history import history_schema
+        assert isinstance(self.key, tuple)  # noqa: S101 - what is wrong with it is said first
+        return self._history.schema if self.to is None else self._comparison(self.to).schema
 
-        key = self.key
-        if self.to is None:
-            return history_schema(self.pin.state, key)
-        return schema_of_changes(self.pin.state, self.to.state)[1]
+    @property
+    def _history(self) -> RowHistory:
+        from odfchain.branches.row_history import RowHistory
+
+        return RowHistory(self.pin.dataset, self.pin.state)
+
+    def _comparison(self, to: Pin) -> Comparison:
+        from odfchain.branches.diff import Comparison
+
+        return Comparison.of((self.pin.dataset, self.pin.state), (to.dataset, to.state))
 
     def rows(self, checked: CheckedSlices, wanted: Collection[str] | None = None) -> pa.Table:
         """The changes, all columns of them; held in memory."""
         from odfchain.branches.branches import BlockGraph
-        from odfchain.branches.diff import read_changes
-        from odfchain.branches.row_history import all_changes
 
         del wanted
         if not self.schema.names:
             return self.schema.empty_table()
         if self.to is None:
-            dataset = self.pin.dataset
-            found = all_changes(dataset, self.pin.state, locate=checked.located(dataset))
-            return found.cast(self.schema)
+            return self._history.changes(checked.located(self.pin.dataset)).cast(self.schema)
 
         def trusted(dataset: DatasetFiles, after: Multihash, upto: Multihash) -> bool:
             # a proof is the same wherever it is made: there nothing is believed
-            return checked.remembers and is_known_here(dataset, after, upto, owner=self.owner)
+            return checked.remembers and FetchedBranches(dataset).is_known_here(after, upto, owner=self.owner)
 
-        sides = [(pin.dataset, pin.state) for pin in self.pins]
         graph = BlockGraph(self.pin.dataset, tuple(pin.dataset.ref for pin in self.pins))
-        return read_changes(*sides, graph=graph, trusted=trusted).cast(self.schema)
+        return self._comparison(self.to).changes(graph, trusted).cast(self.schema)

@@ -75,6 +75,37 @@ class FileStats:
         """The statistics as a manifest has them."""
         return {"row_count": self.row_count, "columns": [each.to_document() for each in self.columns]}
 
+    def to_text(self) -> str | None:
+        """One line, bounds as they are compared; None where that would not be the same, or is too long."""
+        by_name = {each.name: each for each in self.columns}
+        if self.present is None or len(by_name) != len(self.columns):
+            return None
+        others = sorted(self.present - by_name.keys())
+        try:
+            # a text in the text: slices of one schema share it, so reading parses it once (`_names`)
+            names = json.dumps([[[c.name, str(c.type)] for c in self.columns], others])
+            # not every type can be found again by its name
+            if any(_type_named(str(each.type)) != each.type for each in self.columns):
+                return None
+            text = json.dumps([self.row_count, names, [_column(each) for each in self.columns]])
+        except (ValueError, pa.ArrowException):
+            return None
+        return text if len(text) <= LONGEST else None
+
+    @classmethod
+    def of_text(cls, text: str | bytes) -> FileStats:
+        """The statistics that a line means; `ValueError` where it is none."""
+        try:
+            rows, names, values = json.loads(text)
+            columns, others = _names(names)
+            found = tuple(
+                ColumnStats(name, kind, *_values(kind, given))
+                for (name, kind), given in zip(columns, values, strict=True)
+            )
+        except (TypeError, KeyError, InvalidOperation, binascii.Error, pa.ArrowException) as error:
+            raise ValueError(str(error)) from None
+        return cls(rows, found, others)
+
 
 def file_stats(path: Path) -> FileStats:
     """The statistics in a file's footer; no row is read."""
@@ -213,49 +244,13 @@ def _fraction(nanoseconds: int) -> str:
     return f".{nanoseconds:09d}".rstrip("0") if nanoseconds else ""
 
 
-# Statistics of a footer as one line of text, and back: bounds as they are compared, types by their names.
+# Statistics of a footer as one line of text: types are found again by their names.
 
 LONGEST = 1 << 20
 """A longer text is not worth keeping: reading the footer again costs as much [characters]."""
 _WITH_ZONE = re.compile(r"timestamp\[(\w+), tz=(.+)\]")
 _DECIMAL = re.compile(r"decimal(32|64|128|256)\((\d+), (-?\d+)\)")
 _FIXED = re.compile(r"fixed_size_binary\[(\d+)\]")
-
-
-def stats_text(stats: FileStats) -> str | None:
-    """The statistics of a file as a line; None where that would not be the same, or is too long."""
-    by_name = {each.name: each for each in stats.columns}
-    if stats.present is None or len(by_name) != len(stats.columns):
-        return None
-    others = sorted(stats.present - by_name.keys())
-    try:
-        # a text in the text: slices of one schema share it, so reading parses it once (`_names`)
-        names = json.dumps([[[c.name, str(c.type)] for c in stats.columns], others])
-        # not every type can be found again by its name
-        if any(_type_named(str(each.type)) != each.type for each in stats.columns):
-            return None
-        text = json.dumps([stats.row_count, names, [_column(each) for each in stats.columns]])
-    except (ValueError, pa.ArrowException):
-        return None
-    return text if len(text) <= LONGEST else None
-
-
-def stats_of_text(text: str | bytes) -> FileStats:
-    """The statistics that a line means.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        rows, names, values = json.loads(text)
-        columns, others = _names(names)
-        found = tuple(
-            ColumnStats(name, kind, *_values(kind, given))
-            for (name, kind), given in zip(columns, values, strict=True)
-        )
-    except (TypeError, KeyError, InvalidOperation, binascii.Error, pa.ArrowException) as error:
-        raise ValueError(str(error)) from None
-    return FileStats(rows, found, others)
 
 
 def _column(stats: ColumnStats) -> Any:

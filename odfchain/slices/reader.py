@@ -18,12 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types as t
 
-from odfchain.errors import BadInputError, OversizedInputError, SchemaError
+from odfchain.errors import BadInputError, OversizedInputError
 from odfchain.limits import PARQUET
-from odfchain.odf.arrow_schema import UUID_MARK, mapped, slice_schema, to_arrow
+from odfchain.odf.arrow_schema import UUID_MARK, mapped
 from odfchain.odf.identity import Multihash
 from odfchain.odf.logical_hash import LogicalDigest, NullRule
-from odfchain.odf.schema import DataSchema
 from odfchain.text import first_line, one_line, printable
 
 # Values of a slice as Python has them; a file may hold others.
@@ -279,21 +278,6 @@ def hash_parquet(
             digest.update(batch if schema is None else batch.cast(schema))
             rows += batch.num_rows
     return digest.finish(), rows
-
-
-def other_rule(path: Path, recorded: Multihash, declared: DataSchema | None) -> str | None:
-    """By which other rule a file has the recorded logical hash, as words; None where by none."""
-    if hash_parquet(path, null_rule="reference")[0] == recorded:
-        return "follows the reference implementation's rule for null structs"
-    if declared is None:
-        return None
-    with contextlib.suppress(pa.ArrowException, ValueError, SchemaError):  # other columns, or finer times
-        # this project once hashed times of day in seconds as declared, not as Parquet gives them back
-        # (RFC-012)
-        schema = to_arrow(declared)
-        if schema != slice_schema(declared) and hash_parquet(path, schema=schema)[0] == recorded:
-            return "is that of the declared types, where Parquet keeps others"
-    return None
 
 
 # The page headers of a Parquet file, read without decoding a page: what each would become.

@@ -439,3 +439,49 @@ def _times(column: pa.Array, scale: int) -> tuple[Numbers, Numbers]:
 def _number(time: Timestamp, scale: int) -> int:
     number = time.epoch_ns // (_NANOS // scale)
     return max(-(2**63), min(2**63 - 1, number))
+
+
+# What is taken back was there: a retraction, or the old half of a correction, equals a row that is in
+# force.
+#
+# Commits of what an engine or a changelog brought and check 10 of verification use this one rule. Slices are
+# decoded once more for it, and what is kept are hashes of the rows that are taken back and of the rows that
+# look like them, so memory follows the number of retractions. Source: specification "Retractions and
+# Corrections".
+
+
+def taken_back_in_vain(
+    slices: Sequence[SliceFile], asked: Sequence[SliceFile], *, in_force: bool = True
+) -> Numbers:
+    """Offsets of the rows of `asked` that take back what is not in force, in order.
+
+    `slices` are all of the dataset, oldest first, `asked` some of them. Without `in_force` the row that is
+    taken back may have been taken back before.
+    """
+    taken = []
+    for item in asked:
+        for offsets, operations, hashes in hashed_rows(item):
+            if (back := takes_back(operations)).any():
+                taken.append((offsets[back], hashes[back]))
+    if not taken:
+        return np.zeros(0, dtype=np.uint64)
+    wanted = np.unique(np.concatenate([hashes for _, hashes in taken]))
+    alike: list[tuple[Numbers, Numbers, Numbers]] = []
+    last = max(int(offsets[-1]) for offsets, _ in taken)
+    for item in slices:
+        if item.interval.start > last:
+            break
+        for offsets, operations, pairs in hashed_rows(item):
+            # one half first: most rows are taken back by nothing
+            like = np.isin(pairs["low"], wanted["low"])
+            if like.any():
+                like[like] = np.isin(pairs[like], wanted)
+                alike.append((offsets[like], takes_back(operations[like]), pairs[like]))
+    every, backs, pairs = (np.concatenate(parts) for parts in zip(*alike, strict=True))
+    walk = Walk.of(every, backs, pairs)
+    wrong = np.sort(every[walk.unmatched if in_force else walk.never_there])
+    within = np.zeros(len(wrong), dtype=bool)
+    for item in asked:
+        within |= (wrong >= item.interval.start) & (wrong <= item.interval.end)
+    found: Numbers = wrong[within]
+    return found

@@ -31,7 +31,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.logical_hash import LogicalDigest
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.schema import DataSchema
-from odfchain.slices.footers import footer_stats, stats_text
+from odfchain.slices.footers import footer_stats
 from odfchain.slices.reader import check_values
 from odfchain.text import marker
 
@@ -257,7 +257,7 @@ class ObservedParquet:
     def footer(self) -> str | None:
         """The statistics in the footer of a complete file, as a line (`odfchain.slices.footers`)."""
         (footer,) = self._footers
-        return stats_text(footer_stats(footer, footer.schema.to_arrow_schema()))
+        return footer_stats(footer, footer.schema.to_arrow_schema()).to_text()
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows in the schema of the file."""

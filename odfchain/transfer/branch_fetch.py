@@ -25,7 +25,7 @@ from odfchain.transfer.slice_files import DataObject, incoming_folder, objects_o
 from odfchain.transfer.sync import differ, shortened
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.merge_record import FetchedBranch, merged_names, remember_fetched
+from odfchain.workspace.merge_record import FetchedBranch, FetchedBranches, merged_names
 from odfchain.workspace.points import lock_path
 
 
@@ -219,7 +219,7 @@ def bring_merged(
                     fetch.download.bring(dataset, received.objects)
                 # before it is there: a merge may need it for its base, and believes only what was verified
                 fork = fetch.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
-                remember_fetched(dataset, FetchedBranch(None, peer.where, wanted, fork))
+                FetchedBranches(dataset).remember(FetchedBranch(None, peer.where, wanted, fork))
                 blocks += fetch.store()
             except errors.CorruptedPeerError as error:
                 if not isinstance(error.__cause__, AbsentError):

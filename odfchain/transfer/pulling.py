@@ -78,12 +78,7 @@ from odfchain.transfer.sync import Sync, differ, not_ahead, refuse_another, shor
 from odfchain.workspace.config import change_config, config_path, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.merge_record import (
-    FetchedBranch,
-    fetched_branch,
-    fetched_branches,
-    remember_fetched,
-)
+from odfchain.workspace.merge_record import FetchedBranch, FetchedBranches
 from odfchain.workspace.points import keep_reachable, lock_path
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -557,7 +552,7 @@ class _BranchPull(Sync[Arrived, SyncOutcome]):
             return Arrived(SyncStatus.UP_TO_DATE, old, received)
         if fetch.has(old):
             return Arrived(SyncStatus.UPDATED, old, received)
-        known = {each.block for each in fetched_branches(dataset)}
+        known = {each.block for each in FetchedBranches(dataset).entries()}
         own = old not in known or dataset.shared.where is not None  # other machines have added to it
         if own and not self.options.force:
             raise self._refusal(old)
@@ -574,8 +569,8 @@ class _BranchPull(Sync[Arrived, SyncOutcome]):
 
     def move(self, plan: Arrived) -> None:
         dataset = self.dataset
-        trusted = self._trusted(plan.old, fetched_branch(dataset, dataset.ref))
-        remember_fetched(dataset, FetchedBranch(dataset.ref, self.where, self.head, trusted))
+        trusted = self._trusted(plan.old, FetchedBranches(dataset).find(dataset.ref))
+        FetchedBranches(dataset).remember(FetchedBranch(dataset.ref, self.where, self.head, trusted))
         dataset.chain.set_ref(dataset.ref, self.head, expected=plan.old)
 
     def finish(self, plan: Arrived) -> SyncOutcome:
@@ -734,7 +729,7 @@ def pull_branch(
     """
     dataset, options = sharing.dataset(dataset), options or SyncOptions(parallel=sharing.config.parallel)
     dataset.shared.branch(dataset.folder, dataset.ref)
-    known = fetched_branch(dataset, dataset.ref)
+    known = FetchedBranches(dataset).find(dataset.ref)
     place = source or (known.where if known is not None else None)
     if place is None or place == dataset.shared.place(dataset.folder):
         raise errors.UsageError(

@@ -16,7 +16,7 @@ from typing import Any
 
 from odfchain import errors
 from odfchain.chain.compare import ChainLinks, Descent
-from odfchain.chain.equivocation import Claim, EvidenceStore, prove
+from odfchain.chain.equivocation import Claim, EvidenceStore
 from odfchain.chain.signed_heads import (
     HEAD_SIGNATURE_KEY,
     BlockAt,
@@ -406,7 +406,7 @@ class EquivocationDetector:
         for known in self._known():
             owner = f"{where}: the owner of {self.dataset_id}"
             try:
-                evidence = prove(known, offered)
+                evidence = known.prove(offered)
             except errors.OdfchainError as error:
                 why = one_line(error.message, 300)
                 said.append(f"{owner} may have signed two histories, but the proof is not kept: {why}")

@@ -42,7 +42,7 @@ from odfchain.transfer.slice_files import objects_of, store_of
 from odfchain.transfer.store_garbage import LIFE, Leases
 from odfchain.transfer.sync import Sync
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.merge_record import fetched_branch, merged_names, rename_fetched
+from odfchain.workspace.merge_record import FetchedBranches, merged_names
 from odfchain.workspace.points import (
     branch_names,
     is_referenced,
@@ -270,7 +270,7 @@ class StoredDataset:
         if here == there:
             return
         if there is not None:
-            known = fetched_branch(branch, ref)
+            known = FetchedBranches(branch).find(ref)
             where = peer.where if known is None else known.where
             # a branch may have been deleted and made anew, or rewound; its old head keeps a reference
             outcome = pull_branch_from(branch, peer, where, SyncOptions(on_demand=True, force=True))
@@ -287,7 +287,7 @@ class StoredDataset:
                 if not _is_needed(branch, here):
                     keep_reachable(branch, here)
                 remove_branch(branch, here)
-                rename_fetched(branch, ref, None)
+                FetchedBranches(branch).rename(ref, None)
 
     # --- commits -------------------------------------------------------------------------------------
 

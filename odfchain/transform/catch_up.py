@@ -32,7 +32,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import is_rebuilt, rebuilt, unmarked
 from odfchain.progress import SILENT, Progress, SideBySide, Silent
 from odfchain.slices.reader import read_footer
-from odfchain.slices.state import SliceFile
+from odfchain.slices.state import SliceFile, taken_back_in_vain
 from odfchain.slices.writer import notes_on_cut_times
 from odfchain.text import first_line
 from odfchain.transform.engines import InProcessEngine
@@ -41,7 +41,6 @@ from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
-from odfchain.workspace.slice_lookup import taken_back_in_vain
 
 # Resetting a derivative dataset: a new chain on the same Seed from the events that people wrote. Executions
 # and schemas are results of the query and left out: a schema may only gain optional columns, and the new

@@ -46,10 +46,10 @@ from odfchain.upkeep.reset import Dependent, Remote, Rewriting
 from odfchain.workspace.commit import StagedFile, keep_staged
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.declared_constraints import moved_attachments
+from odfchain.workspace.declared_constraints import ConstraintsFile
 from odfchain.workspace.merge_record import is_merge_state, understood_record
 from odfchain.workspace.points import branch_names, keep_reachable
-from odfchain.workspace.read_slices import keep_footers
+from odfchain.workspace.read_slices import KeptFooters
 
 # Batches of neighbouring transactions of a root dataset, as a pure function over its events.
 # AddData events are merged if nothing else is between them, as long as records and bytes stay below the
@@ -581,7 +581,7 @@ class Compaction(Rewriting):
     def _publish(self, plan: CompactPlan, made: list[EncodedBlock], staged: list[StagedFile]) -> Multihash:
         for file in staged:
             keep_staged(self.dataset.data, file)
-        keep_footers(self.dataset, ((file.physical_hash, file.footer) for file in staged))
+        KeptFooters(self.dataset).keep((file.physical_hash, file.footer) for file in staged)
         keep_reachable(self.dataset, plan.old_head)
         if made:
             self.dataset.chain.publish(made, expected_head=plan.old_head)
@@ -672,7 +672,7 @@ class Compaction(Rewriting):
         events: list[ev.MetadataEvent] = [
             ev.Seed(dataset_id=key.dataset_id, dataset_kind=DatasetKind.ROOT),
             *(
-                moved_attachments(event, self.dataset.id, key.dataset_id)
+                ConstraintsFile(event).moved(self.dataset.id, key.dataset_id)
                 if isinstance(event, ev.SetAttachments)
                 else event
                 for event in plan.metadata

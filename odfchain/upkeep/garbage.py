@@ -24,8 +24,15 @@ from pathlib import Path
 import numpy as np
 
 from odfchain import errors
-from odfchain.branches.foreign_keys import ForeignKeys, Rows, Search, cannot_refer, finder, said_by
-from odfchain.branches.row_history import block_named
+from odfchain.branches.foreign_keys import (
+    ChangeName,
+    ForeignKeys,
+    Rows,
+    Search,
+    cannot_refer,
+    finder,
+    said_by,
+)
 from odfchain.branches.state_cache import states_folder
 from odfchain.chain.index import ROW_BYTES
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotLine
@@ -45,10 +52,10 @@ from odfchain.transfer.store_garbage import Garbage
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.declared_constraints import ForeignKey
-from odfchain.workspace.merge_record import forget_gone, merged_names
+from odfchain.workspace.merge_record import FetchedBranches, merged_names
 from odfchain.workspace.options import GcOptions
 from odfchain.workspace.points import OVERWRITTEN, branch_names, lock_path, ref_names, refs_of
-from odfchain.workspace.read_slices import drop_footers
+from odfchain.workspace.read_slices import KeptFooters
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # Reachable objects of a dataset.
@@ -208,7 +215,9 @@ class Referrers:
         for rows, key in self._keys(dataset.id):
             if key.changes and cannot_refer(key, rows, rows) is None:
                 wanted = said_by(rows, key.columns)
-                asked.append((rows, key, wanted, [block_named(text) for text in wanted.texts]))
+                changes = map(ChangeName.parse, wanted.texts)
+                blocks = [None if change is None else change.block for change in changes]
+                asked.append((rows, key, wanted, blocks))
         known = {block for *_, blocks in asked for block in blocks if block is not None}
         lost = {block for block in known if dataset.chain.contains(block)}
         lost -= set(stays()) if lost else set()
@@ -401,7 +410,7 @@ class _Collection:
                 head = refs.get(name)
                 if head is not None:
                     refs.remove(name, head)
-            drop_footers(self.dataset, needed.of(ObjectKind.DATA).__contains__)
+            KeptFooters(self.dataset).drop(needed.of(ObjectKind.DATA).__contains__)
         removed, young_files, young_bytes = [], 0, 0
         for kind, title in _TITLES.items():
             gone, young = self._old(kind, needed.of(kind))
@@ -474,7 +483,7 @@ class _Collection:
         indexes += [self.dataset.on(name).index_path for name in names if self._has_too_many_rows(name)]
         yield _remove("chain index", indexes, dry_run=self.options.dry_run)
         if not self.options.dry_run:
-            forget_gone(self.dataset)
+            FetchedBranches(self.dataset).forget_gone()
         states = list((folder / "info" / "states").glob("*"))
         yield _remove("cached states", states, dry_run=self.options.dry_run)
 

@@ -28,7 +28,7 @@ from odfchain.progress import Progress
 from odfchain.storage.local import LocalObjectStore
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.read_slices import keep_footers
+from odfchain.workspace.read_slices import KeptFooters
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ def commit(
     if after is not None:
         after(blocks[-1].hash)
     # only a cache, so after the commit
-    keep_footers(dataset, ((staged.physical_hash, staged.footer) for staged in slices))
+    KeptFooters(dataset).keep((staged.physical_hash, staged.footer) for staged in slices)
     return [block.hash for block in blocks]
 
 

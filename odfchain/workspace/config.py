@@ -41,6 +41,14 @@ class SnapshotsConfig:
     guard: str = ""
     """A file, seen from the folder of the workspace."""
 
+    def of(self, dataset: DatasetFiles) -> SnapshotsConfig:
+        """Those in force for a dataset of the workspace; errors as `read_config`."""
+        own = read_config(dataset).snapshots or OwnSnapshots()
+        # not `or` for the guard: an empty text means that there is none
+        return SnapshotsConfig(
+            profile=own.profile or self.profile, guard=self.guard if own.guard is None else own.guard
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnSnapshots:
@@ -385,6 +393,10 @@ class DatasetConfig:
     snapshots: OwnSnapshots | None = None
     """Profile settings of this dataset; None is the workspace's setting."""
 
+    def rule_of(self, source_name: str) -> WatermarkRule:
+        """How the watermark of a source moves, as its manifest says."""
+        return self.watermarks.get(source_name, WatermarkRule())
+
 
 DATASET_CONFIG = ManifestKind("DatasetConfig", DatasetConfig, range(1, 2))
 
@@ -403,15 +415,6 @@ def read_config(dataset: DatasetFiles) -> DatasetConfig:
         return DatasetConfig()
     config: DatasetConfig = read_manifest(read_document(data, source=str(path)), DATASET_CONFIG, str(path))
     return config
-
-
-def snapshots_of(dataset: DatasetFiles, settings: SnapshotsConfig) -> SnapshotsConfig:
-    """Profile settings in force for a dataset, given its workspace's; errors as `read_config`."""
-    own = read_config(dataset).snapshots or OwnSnapshots()
-    # not `or` for the guard: an empty text means that there is none
-    return SnapshotsConfig(
-        profile=own.profile or settings.profile, guard=settings.guard if own.guard is None else own.guard
-    )
 
 
 def change_config(dataset: DatasetFiles, change: Callable[[DatasetConfig], DatasetConfig]) -> bool:
@@ -452,6 +455,11 @@ class UserConfig:
 
     safe: SafeConfig = SafeConfig()
 
+    def trusts(self, root: Path) -> bool:
+        """True if the user trusts the workspace whose `.odfchain` folder is `root`."""
+        real = root.resolve()
+        return any(_means(text, real, root.name) for text in self.safe.workspace)
+
 
 USER_CONFIG = ManifestKind("UserConfig", UserConfig, range(1, 2))
 
@@ -481,12 +489,6 @@ def absolute(text: str) -> str:
     if not text.strip():
         raise UsageError("safe.workspace: a path is empty", hint="name the folder of the workspace")
     return text if text == EVERY else str(_expanded(text).absolute())
-
-
-def is_safe(root: Path, config: UserConfig) -> bool:
-    """True if the user trusts the workspace whose `.odfchain` folder is `root`."""
-    real = root.resolve()
-    return any(_means(text, real, root.name) for text in config.safe.workspace)
 
 
 def _means(text: str, real: Path, name: str) -> bool:

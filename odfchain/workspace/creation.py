@@ -26,7 +26,7 @@ from odfchain.odf.sources import ReadStep, ReadStepParquet, SqlQueryStep, Transf
 from odfchain.odf.times import check_date_format, check_timestamp_format
 from odfchain.odf.transform_options import lateness_option, split_version, unmarked, with_own_name
 from odfchain.workspace.dataset_state import DatasetState, operations_problem
-from odfchain.workspace.declared_constraints import Resolve, referenced_names, resolved_attachments
+from odfchain.workspace.declared_constraints import ConstraintsFile, Resolve
 
 # Newer manifests in the form that events of 0.34.1 have; what that form cannot hold is refused by its path.
 #
@@ -263,7 +263,7 @@ def _normalized(event: ev.MetadataEvent, resolve: Resolve, path: str) -> ev.Meta
         case ev.SetDataSchema():
             return carried_schema(event, path)
         case ev.SetAttachments():
-            return resolved_attachments(event, resolve)
+            return ConstraintsFile(event).resolved(resolve)
         case ev.SetTransform():
             return ev.SetTransform(
                 inputs=_resolved_inputs(event.inputs, resolve, path),
@@ -369,7 +369,7 @@ def _refs(snapshot: DatasetSnapshot) -> list[DatasetRefAny]:
         if isinstance(event, ev.SetTransform):
             refs += (item.dataset_ref for item in event.inputs)
         elif isinstance(event, ev.SetAttachments):
-            refs += referenced_names(event)
+            refs += ConstraintsFile(event).referenced()
     return refs
 
 

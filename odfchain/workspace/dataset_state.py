@@ -11,7 +11,7 @@ from enum import Enum
 
 from odfchain.chain.chain import E, HashedBlock, MetadataChain
 from odfchain.chain.index import DATA_EVENTS, DataEvent, sources_in_force
-from odfchain.errors import BrokenChainError, SchemaError
+from odfchain.errors import AppendError, BrokenChainError, GuardError, SchemaError
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import schema_of_event
@@ -24,6 +24,9 @@ from odfchain.odf.transform_options import is_rebuilt
 from odfchain.text import one_line
 from odfchain.workspace.declared_constraints import Constraints, recorded_constraints
 from odfchain.workspace.merge_record import is_merge_state
+
+ALLOW_FUTURE = "--allow-future"
+"""The option that takes rows which are dated too far in the future to be believed (RFC-014)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +218,43 @@ class DatasetState:
     def slices(self) -> list[SliceRef]:
         """All data slices, oldest first."""
         return list(self.slices_newest_first())[::-1]
+
+    def check_watermark(self, alias: object, mark: Timestamp, bound: Timestamp | None) -> None:
+        """A watermark may be set by hand.
+
+        Raises:
+            AppendError: it would go back; the message says which block set the present one, and what helps.
+            GuardError: it lies further in the future than `bound`.
+        """
+        present = self.watermark
+        if present is not None and mark < present:
+            raise AppendError(
+                "WatermarkIsNotMonotonic",
+                "watermark-monotonic",
+                f"{alias}: the watermark is {present} and can only be raised, not lowered to {mark}",
+                hint=self._way_back(alias, present),
+            )
+        if bound is not None and mark > bound:
+            raise GuardError(
+                f"{alias}: the watermark {mark} would be later than {bound}, the latest that is taken "
+                "without asking; it can never be lowered again",
+                flag=ALLOW_FUTURE,
+            )
+
+    def _way_back(self, alias: object, present: Timestamp) -> str:
+        # which block made the watermark what it is, and the command that undoes it
+        first = None
+        for block in self.chain.nearest_all(*DATA_EVENTS, head=self.head):
+            event = block.block.event
+            if not isinstance(event, ev.AddData | ev.ExecuteTransform) or event.new_watermark != present:
+                break
+            first = block
+        number = first.block.sequence_number if first is not None else self.head_block.sequence_number
+        return (
+            f"block {number} set it; to come back, drop that block and what follows with `odfchain reset "
+            f"{alias} {number - 1}` and ingest again what came later (copies of the dropped blocks will "
+            "differ)"
+        )
 
 
 def key_of_sources(

@@ -84,37 +84,6 @@ def _only_ids(ref: DatasetRefAny) -> DatasetId | None:
     return ref.id if isinstance(ref, RemoteDatasetId) and ref.repo is None else None
 
 
-def resolved_attachments(event: SetAttachments, resolve: Resolve) -> SetAttachments:
-    """The attachments as a chain holds them: CONSTRAINTS.yaml has ids where people wrote names."""
-    text = attached_text(event)
-    if text is None:
-        return event
-    declared = parse_constraints(text, resolve)
-    content = _with_ids(text, lambda _, name: resolve(parse_ref_any(name)))
-    # names are replaced in the text, so what the text means now is compared
-    if parse_constraints(content, _only_ids) != declared:
-        raise fault("write the names of datasets plainly, or in quotes")
-    return _attached(event, content)
-
-
-def referenced_names(event: SetAttachments) -> list[DatasetRefAny]:
-    """The datasets that CONSTRAINTS.yaml names, as it names them; none where it is not understood."""
-    found: list[DatasetRefAny] = []
-
-    def seen(ref: DatasetRefAny) -> DatasetId:
-        found.append(ref)
-        # an id of its own for each: equal keys to one dataset are a fault
-        return DatasetId(len(found).to_bytes(32, "big"))
-
-    try:
-        text = attached_text(event)
-        if text is not None:
-            parse_constraints(text, seen)
-    except ManifestError:
-        return []
-    return found
-
-
 # --- reading ---------------------------------------------------------------------------------------
 
 
@@ -238,27 +207,60 @@ def _with_ids(text: str, id_of: Callable[[str, str], object]) -> str:
     return text
 
 
-def moved_attachments(event: SetAttachments, old: DatasetId, new: DatasetId) -> SetAttachments:
-    """The attachments of a dataset that goes on under another id: records refer to its own ones there.
+@dataclass(frozen=True, slots=True)
+class ConstraintsFile:
+    """CONSTRAINTS.yaml among the attachments that an event sets, where it is one of them."""
 
-    Changes stay those of the old one. A file that is not understood stays as it is.
-    """
-    try:
-        text = attached_text(event)
-        if text is None or recorded_constraints(event) == NONE:
-            return event
+    event: SetAttachments
+
+    def resolved(self, resolve: Resolve) -> SetAttachments:
+        """The attachments as a chain holds them: the file has ids where people wrote names."""
+        text = attached_text(self.event)
+        if text is None:
+            return self.event
+        declared = parse_constraints(text, resolve)
+        content = _with_ids(text, lambda _, name: resolve(parse_ref_any(name)))
+        # names are replaced in the text, so what the text means now is compared
+        if parse_constraints(content, _only_ids) != declared:
+            raise fault("write the names of datasets plainly, or in quotes")
+        return self._with(content)
+
+    def referenced(self) -> list[DatasetRefAny]:
+        """The datasets that the file names, as it names them; none where it is not understood."""
+        found: list[DatasetRefAny] = []
+
+        def seen(ref: DatasetRefAny) -> DatasetId:
+            found.append(ref)
+            # an id of its own for each: equal keys to one dataset are a fault
+            return DatasetId(len(found).to_bytes(32, "big"))
+
+        try:
+            text = attached_text(self.event)
+            if text is not None:
+                parse_constraints(text, seen)
+        except ManifestError:
+            return []
+        return found
+
+    def moved(self, old: DatasetId, new: DatasetId) -> SetAttachments:
+        """The attachments of a dataset that goes on under another id: records refer to its own ones there.
+
+        Changes stay those of the old one. A file that is not understood stays as it is.
+        """
         own = str(old)
-        return _attached(
-            event, _with_ids(text, lambda kind, name: new if (kind, name) == ("dataset", own) else name)
+        try:
+            text = attached_text(self.event)
+            if text is None or recorded_constraints(self.event) == NONE:
+                return self.event
+            return self._with(
+                _with_ids(text, lambda kind, name: new if (kind, name) == ("dataset", own) else name)
+            )
+        except ManifestError:
+            return self.event
+
+    def _with(self, content: str) -> SetAttachments:
+        items = tuple(
+            AttachmentEmbedded(path=FILE, content=content) if item.path == FILE else item
+            for item in self.event.attachments.items
         )
-    except ManifestError:
-        # a file that is not understood stays as it is
-        return event
-
-
-def _attached(event: SetAttachments, content: str) -> SetAttachments:
-    items = tuple(
-        AttachmentEmbedded(path=FILE, content=content) if item.path == FILE else item
-        for item in event.attachments.items
-    )
-    return SetAttachments(attachments=type(event.attachments)(items=items))
+        return SetAttachments(attachments=type(self.event.attachments)(items=items))

@@ -9,7 +9,7 @@ first appears in a chain: tools may carry a source state on. Source: RFC-036.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -243,60 +243,6 @@ class FetchedBranch:
         return self.block == self.verified
 
 
-def fetched_branches(dataset: DatasetFiles) -> tuple[FetchedBranch, ...]:
-    """Records of fetched references that are still branches, or unverified; `StoreError` if damaged."""
-    path = _path(dataset)
-    data = fsio.read_start(path, _MOST_BYTES)
-    if data is None:
-        return ()
-    try:
-        return tuple(_parse_line(item) for item in [*json.loads(data)])
-    except (ValueError, TypeError, KeyError, RecursionError, InvalidIdError):
-        raise StoreError(
-            f"{path}: what is known of fetched branches is damaged",
-            hint=f"remove {path}, and fetch the branches again: until then they are taken for your own",
-        ) from None
-
-
-def fetched_branch(dataset: DatasetFiles, name: str) -> FetchedBranch | None:
-    """The record of a fetched branch; None where it was made here. Errors as `fetched_branches`."""
-    return next((found for found in fetched_branches(dataset) if found.branch == name), None)
-
-
-def remember_fetched(dataset: DatasetFiles, fetched: FetchedBranch) -> None:
-    """Durably note that a branch came in; what is verified of it stays verified."""
-
-    def change(found: list[FetchedBranch]) -> list[FetchedBranch]:
-        kept = [replace(old, branch=None) if old.branch == fetched.branch else old for old in found]
-        return [*kept, fetched]
-
-    _change(dataset, change)
-
-
-def mark_verified(dataset: DatasetFiles, entry: FetchedBranch, block: Multihash) -> None:
-    """Durably note that the blocks of an entry up to one of them were verified."""
-
-    def change(found: list[FetchedBranch]) -> list[FetchedBranch]:
-        return [replace(old, verified=block) if old == entry else old for old in found]
-
-    _change(dataset, change)
-
-
-def rename_fetched(dataset: DatasetFiles, old: str, new: str | None) -> None:
-    """Durably note that a branch has another name, or is gone."""
-    if _path(dataset).exists():
-        _change(dataset, lambda all_: [replace(e, branch=new) if e.branch == old else e for e in all_])
-
-
-def forget_gone(dataset: DatasetFiles) -> None:
-    """Durably forget what names blocks that are not stored any more."""
-    if _path(dataset).exists():
-        _change(dataset, lambda all_: [entry for entry in all_ if dataset.chain.contains(entry.block)])
-
-
-# --- what was not verified -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Unverified:
     """Blocks that were fetched and not verified, as far as a chain has them."""
@@ -306,42 +252,103 @@ class Unverified:
     upto: Multihash
 
 
-def unverified(dataset: DatasetFiles, upto: Multihash) -> list[Unverified]:
-    """Unverified blocks of fetched branches in the chain up to a block."""
-    found = []
-    chain, top = dataset.chain, dataset.chain.get(upto).sequence_number
-    for entry in fetched_branches(dataset):
-        if entry.is_verified or not chain.contains(entry.block):
-            continue
-        for name, block in chain.walk(entry.block, tail=entry.verified):
-            if block.sequence_number <= top and chain.hash_at(block.sequence_number, upto) == name:
-                found.append(Unverified(entry, entry.verified, name))
-                break
-    return found
+@dataclass(frozen=True, slots=True)
+class FetchedBranches:
+    """What is known of a dataset's fetched branches; every change is durable, `StoreError` if damaged."""
 
+    dataset: DatasetFiles
 
-def is_known_here(dataset: DatasetFiles, after: Multihash, upto: Multihash, *, owner: bool) -> bool:
-    """True if the blocks after one, up to another, were all made or verified here."""
-    foreign = {
-        name
-        for part in unverified(dataset, upto)
-        for name, _ in dataset.chain.walk(part.upto, tail=part.after)
-    }
-    # without the owner's key no block of the head was made here: a copy's head moves by pulls alone
-    if not owner:
-        lowest, head = dataset.chain.get(after).sequence_number, dataset.chain.head(HEAD)
-        for name, block in dataset.chain.walk(head) if head is not None else ():
-            if block.sequence_number <= lowest:
-                break
-            foreign.add(name)
-    return not any(name in foreign for name, _ in dataset.chain.walk(upto, tail=after)) if foreign else True
+    def entries(self) -> tuple[FetchedBranch, ...]:
+        """Records of fetched references that are still branches, or unverified."""
+        data = fsio.read_start(self._path, _MOST_BYTES)
+        if data is None:
+            return ()
+        try:
+            return tuple(_parse_line(item) for item in [*json.loads(data)])
+        except (ValueError, TypeError, KeyError, RecursionError, InvalidIdError):
+            raise StoreError(
+                f"{self._path}: what is known of fetched branches is damaged",
+                hint=f"remove {self._path}, and fetch the branches again: until then they are taken for your "
+                "own",
+            ) from None
 
+    def find(self, name: str) -> FetchedBranch | None:
+        """The record of a fetched branch; None where it was made here."""
+        return next((found for found in self.entries() if found.branch == name), None)
 
-# --- the file --------------------------------------------------------------------------------------------
+    def remember(self, fetched: FetchedBranch) -> None:
+        """Note that a branch came in; what is verified of it stays verified."""
+        self._change(
+            lambda found: [
+                *(replace(old, branch=None) if old.branch == fetched.branch else old for old in found),
+                fetched,
+            ]
+        )
 
+    def mark_verified(self, entry: FetchedBranch, block: Multihash) -> None:
+        """Note that the blocks of an entry up to one of them were verified."""
+        self._change(lambda found: [replace(old, verified=block) if old == entry else old for old in found])
 
-def _path(dataset: DatasetFiles) -> Path:
-    return dataset.folder / "info" / "branches.json"
+    def rename(self, old: str, new: str | None) -> None:
+        """Note that a branch has another name, or is gone."""
+        if self._path.exists():
+            self._change(lambda found: [replace(e, branch=new) if e.branch == old else e for e in found])
+
+    def forget_gone(self) -> None:
+        """Forget what names blocks that are not stored any more."""
+        if self._path.exists():
+            self._change(lambda found: [e for e in found if self.dataset.chain.contains(e.block)])
+
+    # --- what was not verified ---------------------------------------------------------------------------
+
+    def unverified(self, upto: Multihash) -> list[Unverified]:
+        """Unverified blocks of fetched branches in the chain up to a block."""
+        found = []
+        chain, top = self.dataset.chain, self.dataset.chain.get(upto).sequence_number
+        for entry in self.entries():
+            if entry.is_verified or not chain.contains(entry.block):
+                continue
+            for name, block in chain.walk(entry.block, tail=entry.verified):
+                if block.sequence_number <= top and chain.hash_at(block.sequence_number, upto) == name:
+                    found.append(Unverified(entry, entry.verified, name))
+                    break
+        return found
+
+    def is_known_here(self, after: Multihash, upto: Multihash, *, owner: bool) -> bool:
+        """True if the blocks after one, up to another, were all made or verified here."""
+        chain = self.dataset.chain
+        foreign = {
+            name for part in self.unverified(upto) for name, _ in chain.walk(part.upto, tail=part.after)
+        }
+        # without the owner's key no block of the head was made here: a copy's head moves by pulls alone
+        if not owner:
+            lowest, head = chain.get(after).sequence_number, chain.head(HEAD)
+            for name, block in chain.walk(head) if head is not None else ():
+                if block.sequence_number <= lowest:
+                    break
+                foreign.add(name)
+        return not any(name in foreign for name, _ in chain.walk(upto, tail=after)) if foreign else True
+
+    # --- the file ----------------------------------------------------------------------------------------
+
+    @property
+    def _path(self) -> Path:
+        return self.dataset.folder / "info" / "branches.json"
+
+    def _change(self, change: Callable[[Sequence[FetchedBranch]], list[FetchedBranch]]) -> None:
+        with fsio.locked(self.dataset.folder / "info" / "branches.lock"):
+            before = self.entries()
+            after = [entry for entry in change(before) if entry.branch is not None or not entry.is_verified]
+            if after == [*before]:
+                return
+            if not after:
+                fsio.remove_file(self._path)
+                return
+            found = [
+                {"branch": e.branch, "from": e.where, "block": str(e.block), "verified": str(e.verified)}
+                for e in after
+            ]
+            fsio.replace_file(self._path, json.dumps(found, indent=1).encode())
 
 
 def _parse_line(item: Any) -> FetchedBranch:
@@ -349,20 +356,3 @@ def _parse_line(item: Any) -> FetchedBranch:
     if not isinstance(where, str) or not (branch is None or is_branch_name(branch)):
         raise ValueError
     return FetchedBranch(branch, where, Multihash.parse(item["block"]), Multihash.parse(item["verified"]))
-
-
-def _change(dataset: DatasetFiles, change: Callable[[list[FetchedBranch]], list[FetchedBranch]]) -> None:
-    path = _path(dataset)
-    with fsio.locked(dataset.folder / "info" / "branches.lock"):
-        before = list(fetched_branches(dataset))
-        after = [entry for entry in change(before) if entry.branch is not None or not entry.is_verified]
-        if after == before:
-            return
-        if not after:
-            fsio.remove_file(path)
-            return
-        found = [
-            {"branch": e.branch, "from": e.where, "block": str(e.block), "verified": str(e.verified)}
-            for e in after
-        ]
-        fsio.replace_file(path, json.dumps(found, indent=1).encode())

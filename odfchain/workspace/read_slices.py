@@ -203,12 +203,14 @@ class KeptFooters:
 
     def __init__(self, dataset: DatasetFiles) -> None:
         self._dataset = dataset
+        self.path = dataset.folder / "info" / "file-stats"
+        """Where they are kept; the file may be removed."""
         self._lines: _Lines | None = None
 
     def known(self, name: Multihash) -> FileStats | None:
         """The footer statistics of a slice that was verified before; the slice need not be here."""
         if self._lines is None:
-            self._lines = _lines_of(footers_path(self._dataset))
+            self._lines = _lines_of(self.path)
         return self._lines.get(name)
 
     def stats(self, ref: SliceRef, locate: Callable[[SliceRef], Path] | None = None) -> FileStats:
@@ -223,10 +225,7 @@ class KeptFooters:
         name = ref.slice.physical_hash
         found = self.known(name)
         if found is None:
-            from odfchain.slices.footers import (
-                file_stats,
-                stats_text,
-            )
+            from odfchain.slices.footers import file_stats
 
             path = locate(ref) if locate is not None else verified_slice(self._dataset, ref)
             try:
@@ -234,42 +233,50 @@ class KeptFooters:
             except errors.BadInputError as error:
                 raise unreadable(path, error.message) from None
             # a failure to write the cache costs time only
-            keep_footers(self._dataset, [(name, stats_text(found))])
+            self.keep([(name, found.to_text())])
         return found
 
+    def needed(
+        self,
+        refs: Sequence[SliceRef],
+        condition: Condition,
+        *,
+        locate: Callable[[SliceRef], Path] | None = None,
+        signed_nan: bool = False,
+    ) -> list[SliceRef]:
+        """The slices that may hold a row of which a condition is true, in their order.
 
-def keep_footers(dataset: DatasetFiles, found: Iterable[tuple[Multihash, str | None]]) -> None:
-    """Remember what footers of verified slices report; without effect where that cannot be written."""
-    data = b"".join(_line(name, text) for name, text in found if text is not None)
-    if not data:
-        return
-    path = footers_path(dataset)
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        try:
-            size = os.fstat(fd).st_size
-            if size and os.pread(fd, 1, size - 1) != b"\n":  # another writer was interrupted
-                data = b"\n" + data
-            os.write(fd, data)
-        finally:
-            os.close(fd)
+        What is known of verified bytes is believed, and such a slice need not be here; others are hashed
+        first. `locate` is as in `stats`, and `signed_nan` as in `may_match`.
+        """
+        from odfchain.slices.skipping import may_match, understood
 
+        if not understood(condition):
+            return list(refs)
+        return [ref for ref in refs if may_match(self.stats(ref, locate), condition, signed_nan=signed_nan)]
 
-def drop_footers(dataset: DatasetFiles, keep: Callable[[Multihash], bool]) -> None:
-    """Forget what is kept of slices but those that `keep` names, damaged lines, and what is there twice."""
-    path = footers_path(dataset)
-    lines = _lines_of(path)
-    names = lines.names()
-    wanted = [name for name in names if keep(name)]
-    data = b"".join(lines.raw(name) + b"\n" for name in wanted)
-    with contextlib.suppress(errors.StoreError, OSError):
-        if path.exists() and path.stat().st_size != len(data):
-            fsio.replace_file(path, data, mode=0o600)
+    def keep(self, found: Iterable[tuple[Multihash, str | None]]) -> None:
+        """Remember what footers of verified slices report; without effect where that cannot be written."""
+        data = b"".join(_line(name, text) for name, text in found if text is not None)
+        if not data:
+            return
+        with contextlib.suppress(OSError):
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            try:
+                size = os.fstat(fd).st_size
+                if size and os.pread(fd, 1, size - 1) != b"\n":  # another writer was interrupted
+                    data = b"\n" + data
+                os.write(fd, data)
+            finally:
+                os.close(fd)
 
-
-def footers_path(dataset: DatasetFiles) -> Path:
-    """Where they are kept; the file may be removed."""
-    return dataset.folder / "info" / "file-stats"
+    def drop(self, keep: Callable[[Multihash], bool]) -> None:
+        """Forget what is kept of other slices than `keep` names, damaged lines, and what is there twice."""
+        lines = _lines_of(self.path)
+        data = b"".join(lines.raw(name) + b"\n" for name in lines.names() if keep(name))
+        with contextlib.suppress(errors.StoreError, OSError):
+            if self.path.exists() and self.path.stat().st_size != len(data):
+                fsio.replace_file(self.path, data, mode=0o600)
 
 
 def _line(name: Multihash, text: str) -> bytes:
@@ -291,10 +298,10 @@ class _Lines:
         key = str(name)
         found = self._known.get(key)
         if isinstance(found, bytes):
-            from odfchain.slices.footers import stats_of_text
+            from odfchain.slices.footers import FileStats
 
             try:
-                found = self._known[key] = stats_of_text(found[_CRC + len(key) + 2 :])
+                found = self._known[key] = FileStats.of_text(found[_CRC + len(key) + 2 :])
             except ValueError:
                 del self._known[key]
                 return None
@@ -333,9 +340,7 @@ class _Lines:
         found = self._known[str(name)]
         if isinstance(found, bytes):
             return found
-        from odfchain.slices.footers import stats_text
-
-        text = stats_text(found)
+        text = found.to_text()
         assert text is not None  # noqa: S101 - it came from one
         return _line(name, text)[:-1]
 

@@ -66,9 +66,9 @@ def check_owner(root: Path) -> None:
         if (why := _why_not(path, trusted)) is None:
             continue
         # loaded here: most workspaces are the user's own, and reading manifests is slow to load
-        from odfchain.workspace.config import OF_USER, is_safe, user_folder
+        from odfchain.workspace.config import OF_USER, user_folder
 
-        if is_safe(root, OF_USER.load(user_folder())):
+        if OF_USER.load(user_folder()).trusts(root):
             return
         trust = f"if you trust it: odfchain config --global safe.workspace {shlex.quote(str(root.parent))}"
         mend = "" if why.startswith("belongs") else f"chmod go-w {shlex.quote(str(path))}, or "
@@ -292,10 +292,10 @@ class WorkspaceFiles:
 
     def matching(self, text: str) -> list[DatasetFiles]:
         """Every dataset that a reference or a `%` pattern names, at least one."""
-        ref = names.parse_ref_pattern(text)
-        if not isinstance(ref, names.DatasetPattern):
-            return [self.dataset(ref)]
-        datasets = [d for d in self.datasets() if ref.matches(d.alias)]
+        if "%" not in text:
+            return [self.dataset(text)]
+        pattern = names.DatasetPattern.parse(text)
+        datasets = [d for d in self.datasets() if pattern.matches(d.alias)]
         if not datasets:
             raise errors.DatasetNotFoundError(f"no dataset matches {text!r}")
         return datasets
@@ -465,6 +465,66 @@ class WorkspaceFiles:
         # the chain may be damaged, the folder is named by the id
         return DatasetId.from_multibase(dataset.folder.name)
 
+    # --- inputs, and everything upstream of them -----------------------------------------------------
+
+    def is_copy(self, dataset: DatasetFiles) -> bool:
+        """True if a plain pull brings the dataset from a peer, not from its source or its inputs.
+
+        It does so when the dataset was pulled from there, and was not created here or has nothing else to be
+        pulled from: extending a copy leaves the chain of its owner.
+        """
+        # Reading manifests is slow to load.
+        from odfchain.workspace.config import read_config
+
+        if not read_config(dataset).pull_aliases:
+            return False
+        if not self.has_key(dataset.id):
+            return True
+        return dataset.kind is DatasetKind.ROOT and DatasetState.read(dataset.chain).polling_source is None
+
+    def inputs_of(self, dataset: DatasetFiles) -> list[DatasetFiles]:
+        """The inputs of a derivative dataset in the order of its transform; none of a root dataset.
+
+        On a branch these are its inputs on the branch of that name, or on their head where they have none.
+        """
+        transform = DatasetState.read(dataset.chain).transform
+        inputs = []
+        for item in transform.inputs if transform is not None else ():
+            ref = item.dataset_ref
+            target = ref.id if isinstance(ref, names.RemoteDatasetId) else ref
+            try:
+                inputs.append(like(self.dataset(str(target)), dataset))
+            except errors.DatasetNotFoundError:
+                # the transform may name an input that was deleted or never pulled
+                raise errors.DatasetNotFoundError(
+                    f"{dataset.alias}: its input {item.alias or target} ({target}) is not in this workspace"
+                ) from None
+        return inputs
+
+    def with_upstream(
+        self,
+        datasets: Iterable[DatasetFiles],
+        ends: Callable[[DatasetFiles], bool] = lambda _: False,
+    ) -> list[DatasetFiles]:
+        """The datasets and all they come from, each once, inputs first; `ends` says whose do not matter."""
+        known: dict[str, DatasetFiles] = {}
+        graph: TopologicalSorter[str] = TopologicalSorter()
+        waiting = list(datasets)
+        while waiting:
+            dataset = waiting.pop()
+            name = _name_of(dataset)
+            if name in known:
+                continue
+            known[name] = dataset
+            inputs = [] if ends(dataset) else self.inputs_of(dataset)
+            graph.add(name, *map(_name_of, inputs))
+            waiting += inputs
+        try:
+            return [known[name] for name in graph.static_order()]
+        except CycleError as error:
+            cycle = " ← ".join(str(known[name].alias) for name in error.args[1])
+            raise errors.WorkspaceError(f"datasets come from each other in a circle: {cycle}") from None
+
     # --- keys --------------------------------------------------------------------------------------
 
     def _key_path(self, dataset_id: DatasetId) -> Path:
@@ -534,29 +594,6 @@ def _similar(name: str, known: list[str]) -> str:
     return "`odfchain list` shows the datasets of this workspace"
 
 
-# Inputs of derivative datasets, and everything upstream of them.
-
-
-def inputs_of(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[DatasetFiles]:
-    """The inputs of a derivative dataset in the order of its transform; none of a root dataset.
-
-    On a branch these are its inputs on the branch of that name, or on their head where they have none.
-    """
-    transform = DatasetState.read(dataset.chain).transform
-    inputs = []
-    for item in transform.inputs if transform is not None else ():
-        ref = item.dataset_ref
-        target = ref.id if isinstance(ref, names.RemoteDatasetId) else ref
-        try:
-            inputs.append(like(workspace.dataset(str(target)), dataset))
-        except errors.DatasetNotFoundError:
-            # the transform may name an input that was deleted or never pulled
-            raise errors.DatasetNotFoundError(
-                f"{dataset.alias}: its input {item.alias or target} ({target}) is not in this workspace"
-            ) from None
-    return inputs
-
-
 def like(dataset: DatasetFiles, other: DatasetFiles) -> DatasetFiles:
     """A dataset on the branch that another one is on, or on its head where it has none of that name."""
     if not names.is_branch_name(other.ref):
@@ -566,46 +603,5 @@ def like(dataset: DatasetFiles, other: DatasetFiles) -> DatasetFiles:
     return dataset if there.chain.head() is None else there
 
 
-def with_upstream(
-    workspace: WorkspaceFiles,
-    datasets: Iterable[DatasetFiles],
-    ends: Callable[[DatasetFiles], bool] = lambda _: False,
-) -> list[DatasetFiles]:
-    """The datasets and all they come from, each once, inputs first; `ends` says whose do not matter."""
-    known: dict[str, DatasetFiles] = {}
-    graph: TopologicalSorter[str] = TopologicalSorter()
-    waiting = list(datasets)
-    while waiting:
-        dataset = waiting.pop()
-        name = _name_of(dataset)
-        if name in known:
-            continue
-        known[name] = dataset
-        inputs = [] if ends(dataset) else inputs_of(workspace, dataset)
-        graph.add(name, *map(_name_of, inputs))
-        waiting += inputs
-    try:
-        return [known[name] for name in graph.static_order()]
-    except CycleError as error:
-        cycle = " ← ".join(str(known[name].alias) for name in error.args[1])
-        raise errors.WorkspaceError(f"datasets come from each other in a circle: {cycle}") from None
-
-
 def _name_of(dataset: DatasetFiles) -> str:
     return f"{dataset.folder.name}@{dataset.ref}"
-
-
-def is_copy(workspace: WorkspaceFiles, dataset: DatasetFiles) -> bool:
-    """True if a plain pull brings the dataset from a peer, not from its source or its inputs.
-
-    It does so when the dataset was pulled from there, and was not created here or has nothing else to be
-    pulled from: extending a copy leaves the chain of its owner.
-    """
-    # Reading manifests is slow to load.
-    from odfchain.workspace.config import read_config
-
-    if not read_config(dataset).pull_aliases:
-        return False
-    if not workspace.has_key(dataset.id):
-        return True
-    return dataset.kind is DatasetKind.ROOT and DatasetState.read(dataset.chain).polling_source is None

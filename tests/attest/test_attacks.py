@@ -16,8 +16,6 @@ from odfchain.chain.statements import (
     StatementType,
     check_public_key,
     read_statement,
-    sign_attestation,
-    sign_head,
 )
 from odfchain.errors import SignatureError
 from odfchain.odf.identity import DatasetId
@@ -38,7 +36,7 @@ from tests.kit.forge import (
 )
 from tests.kit.support import hash_of
 
-VALID = sign_head(OWNER, signed()).encode()
+VALID = signed().sign(OWNER).encode()
 PARTS = VALID.split(b".")
 
 
@@ -196,27 +194,27 @@ ATTACKS: dict[str, tuple[bytes, Problem]] = {
     ),
     # --- the statement ---
     "right signature of another dataset": (
-        sign_head(STRANGER, signed(dataset_id=STRANGER.dataset_id)).encode() + b"\n",
+        signed(dataset_id=STRANGER.dataset_id).sign(STRANGER).encode() + b"\n",
         Problem.OTHER_DATASET,
     ),
     "right signature of another head": (
-        sign_head(OWNER, signed(head=hash_of("fork"))).encode() + b"\n",
+        signed(head=hash_of("fork")).sign(OWNER).encode() + b"\n",
         Problem.OTHER_HEAD,
     ),
     "right signature of an older head": (
-        sign_head(OWNER, signed(head=hash_of("older"), sequence_number=4)).encode() + b"\n",
+        signed(head=hash_of("older"), sequence_number=4).sign(OWNER).encode() + b"\n",
         Problem.OLDER_HEAD,
     ),
     "right signature of a newer head": (
-        sign_head(OWNER, signed(head=hash_of("newer"), sequence_number=6)).encode() + b"\n",
+        signed(head=hash_of("newer"), sequence_number=6).sign(OWNER).encode() + b"\n",
         Problem.NEWER_HEAD,
     ),
     "right signature of this head at an older sequence": (
-        sign_head(OWNER, signed(sequence_number=4)).encode() + b"\n",
+        signed(sequence_number=4).sign(OWNER).encode() + b"\n",
         Problem.OLDER_HEAD,
     ),
     "right signature of another type": (
-        sign_attestation(OWNER, attestation(OWNER, auditor=DATASET)).encode() + b"\n",
+        attestation(OWNER, auditor=DATASET).sign(OWNER).encode() + b"\n",
         Problem.WRONG_TYPE,
     ),
     "a head under the type of another use": (
@@ -353,7 +351,7 @@ def test_every_flipped_bit_and_every_truncation_of_a_head_signature() -> None:
 
 
 def test_every_flipped_bit_and_every_truncation_of_an_attestation() -> None:
-    content = sign_attestation(AUDITORS[0], attestation()).encode() + b"\n"
+    content = attestation().sign(AUDITORS[0]).encode() + b"\n"
     (line,) = AUDITS.lines_of(content, DATASET)
     assert line.statement == attestation()
 
@@ -374,7 +372,7 @@ def test_every_flipped_bit_and_every_truncation_of_an_attestation() -> None:
 
 
 def test_damage_to_one_attestation_leaves_the_others() -> None:
-    texts = [sign_attestation(key, attestation(key)).encode() + b"\n" for key in AUDITORS[:3]]
+    texts = [attestation(key).sign(key).encode() + b"\n" for key in AUDITORS[:3]]
     damaged = bytearray(texts[1])
     damaged[100] ^= 1
     found = AUDITS.lines_of(texts[0] + bytes(damaged) + texts[2], DATASET)
@@ -435,8 +433,8 @@ def test_the_library_itself_refuses_a_signature_with_the_order_added() -> None:
 @pytest.mark.parametrize("kind", list(StatementType))
 def test_a_statement_is_read_as_its_own_kind_only(kind: StatementType) -> None:
     texts: dict[StatementType, Callable[[], str]] = {
-        StatementType.HEAD: lambda: sign_head(OWNER, signed()),
-        StatementType.ATTESTATION: lambda: sign_attestation(AUDITORS[0], attestation()),
+        StatementType.HEAD: lambda: signed().sign(OWNER),
+        StatementType.ATTESTATION: lambda: attestation().sign(AUDITORS[0]),
     }
     for other, made in texts.items():
         if other is kind:

@@ -8,7 +8,7 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.chain.signed_heads import SignatureStatus, check_branch, check_head, read_head_signature
-from odfchain.chain.statements import Problem, SignedHead, read_branch, read_head, sign_head
+from odfchain.chain.statements import Problem, SignedHead, read_branch, read_head
 from odfchain.errors import WorkspaceError
 from odfchain.odf.identity import DatasetKey
 from odfchain.transfer.signed_statements import SeenHeads
@@ -93,7 +93,7 @@ def test_others_and_damage_are_invalid(cities: DatasetFiles) -> None:
     fix, key = fork(cities, "fix"), DatasetKey.generate()
     block = write(fix, "b")
     mine = SignedHead(key.dataset_id, block, 3, forge.TIME, "fix")
-    line = sign_head(key, mine).encode() + b"\n"
+    line = mine.sign(key).encode() + b"\n"
     assert check_branch(line, cities.id, "fix", block).problem is Problem.OTHER_DATASET
     assert check_branch(content(fix)[:-1], cities.id, "fix", block).problem is Problem.DAMAGED
     assert check_branch(b"", cities.id, "fix", block).problem is Problem.DAMAGED

@@ -44,7 +44,7 @@ def line(key: DatasetKey = OWNER, **changes: Any) -> SnapshotLine:
 
 
 def text_of(key: DatasetKey = OWNER, **changes: Any) -> str:
-    return line(key, **changes).signed(key)
+    return line(key, **changes).sign(key)
 
 
 def file_of(*texts: str) -> bytes:
@@ -96,13 +96,12 @@ def test_what_nobody_could_read_is_not_signed() -> None:
     with pytest.raises(UsageError, match="unreadable line about a snapshot"):
         text_of(size=ATTEST.snapshot_bytes + 1)
     with pytest.raises(UsageError, match="the key is not that of"):
-        line().signed(STRANGER)
+        line().sign(STRANGER)
 
 
 def test_one_file_takes_no_lines_of_the_other() -> None:
-    from odfchain.chain.statements import sign_attestation
 
-    audit = sign_attestation(AUDITORS[0], attestation_of())
+    audit = attestation_of().sign(AUDITORS[0])
     (found,) = SNAPSHOTS.lines_of(file_of(audit), DATASET)
     assert found.problem == Problem.WRONG_TYPE
 
@@ -142,7 +141,7 @@ def test_a_signer_has_one_word_on_each_kind_of_a_block_and_newer_blocks_stand_fi
         line(time=later(1), object=hash_of("better")),
     ]
     for word in words:
-        SNAPSHOTS.add(folder, DATASET, word.signed(OWNER if word.by_owner else STRANGER))
+        SNAPSHOTS.add(folder, DATASET, word.sign(OWNER if word.by_owner else STRANGER))
     found = kept(folder)
     assert [word.sequence_number for word in found] == [7, 5, 5, 5]
     assert set(map(str, found)) == set(map(str, words[1:]))

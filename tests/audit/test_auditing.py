@@ -21,10 +21,9 @@ from odfchain.chain.statements import (
     Verdict,
     create_key_file,
     read_attestation,
-    sign_attestation,
 )
 from odfchain.errors import SignatureError, StoreError, UsageError
-from odfchain.odf.canonical_json import report_digest
+from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.identity import DatasetKey, DidKey
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
@@ -140,7 +139,7 @@ def test_an_outcome_is_signed_kept_and_listed(
     assert (found.verdict, set(found.checks) | set(found.not_checked)) == (Verdict.CLEAN, set(CHECKS))
     document = json.loads((tmp_path / "r").read_text())
     SCHEMA.validate(document)
-    assert report_digest(document) == found.report
+    assert hash_bytes(canonical_json(document)) == found.report
     (row,) = run("attestations", "readings", "-o", "json").rows
     assert (row["auditor"], row["verdict"], row["status"], row["trusted"]) == (
         str(did),
@@ -242,7 +241,7 @@ def test_what_trusted_auditors_have_replayed_is_not_replayed(
     did = DidKey(key.dataset_id.public_key)
     head = copied.chain.head()
     found = word(key, 4, dataset_id=copied.id, head=head)
-    workspace["copied"].add_attestation(sign_attestation(key, found))
+    workspace["copied"].add_attestation(found.sign(key))
     assert run("verify", "copied", "--replay", "--trusted-by", "1").code == 2, "nobody is trusted"
     config = workspace.path / "config.yaml"
     config.write_text(config.read_text().replace("trustedAuditors: []", f"trustedAuditors: ['{did}']"))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from odfchain.audit.input_claims import Difference, first_difference
+from odfchain.audit.replay import Difference, first_difference
 from odfchain.errors import BadInputError
 
 NAN = math.nan

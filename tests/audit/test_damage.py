@@ -15,13 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.report import Report
 from odfchain.chain.chain import link_blocks
 from odfchain.chain.index import ROW_BYTES
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, HeadSigner
 from odfchain.chain.signed_lines import AUDITS
-from odfchain.chain.statements import Attestation, Verdict, sign_attestation
+from odfchain.chain.statements import Attestation, Verdict
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DatasetKey, DidKey
@@ -31,6 +30,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.recorded_dataset import add, add_slice, schema_event
+from tests.kit.verified import verify_dataset
 
 KEY = DatasetKey.generate()
 AUDITOR = DatasetKey.generate()
@@ -91,7 +91,7 @@ def attested(dataset: DatasetFiles) -> str:
         checks=(1, 2, 3),
         tool="odfchain 0.1.0",
     )
-    return sign_attestation(AUDITOR, attestation)
+    return attestation.sign(AUDITOR)
 
 
 PARTS = {

@@ -11,11 +11,11 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.audit import merge_check
-from odfchain.audit.dataset_checks import examine, verify_dataset
-from odfchain.audit.input_claims import Difference
+from odfchain.audit.dataset_checks import examine
 from odfchain.audit.merge_check import MergeAgain
+from odfchain.audit.replay import Difference
 from odfchain.audit.report import MERGES, Report
-from odfchain.audit.verification import finder
+from odfchain.audit.verification import Auditor
 from odfchain.branches.intervals import Interval, MergedColumns, read_rows
 from odfchain.branches.recording import stage_changes
 from odfchain.odf import events as ev
@@ -30,6 +30,7 @@ from odfchain.workspace.merge_record import Granularity, MergeMode, MergeRecord,
 from tests.kit.branch_cases import OPERATIONS, Case, Scene, parse_row, run_here, steps_of
 from tests.kit.foreign_key_cases import Scene as ForeignScene
 from tests.kit.query_datasets import moment
+from tests.kit.verified import verify_dataset
 
 DISJOINT: Case = {"ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 1xy", "+C 1xz", "2ab"]}
 TORN: Case = {"ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 1xy", "+C 1pz", "2ab"]}
@@ -477,6 +478,6 @@ def test_foreign_keys_hold_against_the_blocks_that_the_record_names(
         stage_changes(dataset, before, rows, staging=staging, system_time=time, record=record).commit(
             dataset, before, time
         )
-    report = examine(dataset, find=finder(scene.workspace._files)).report
+    report = examine(dataset, find=Auditor(scene.workspace._files).find).report
     assert report.state(MERGES) == state, report.faults
     assert says in " ".join(fault.message for fault in report.faults)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.page import blocks_in_words, render_page, rows_of, size_in_words, strip_of
 from odfchain.errors import UsageError
 from odfchain.limits import PAGE
@@ -22,6 +21,7 @@ from tests.kit import recorded_dataset as recorded
 from tests.kit import report_documents as docs
 from tests.kit.browser import DARK, measure, photograph
 from tests.kit.commits import make_seeded
+from tests.kit.verified import verify_dataset
 
 HOSTILE = (
     "<script>alert(1)</script>",

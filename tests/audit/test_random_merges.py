@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.report import CORRECTIONS, MERGES, SIGNATURE
 from odfchain.branches.intervals import Interval, MergedColumns, read_rows
 from odfchain.branches.recording import stage_changes
@@ -22,6 +21,7 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, RecordedMerge, Resolution, merges
 from odfchain.workspace.points import refs_of
 from tests.kit.branch_cases import Scene, sorted_state
+from tests.kit.verified import verify_dataset
 
 Row = tuple[str, str, str, int]
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.report import Report
 from odfchain.limits import AUDIT
 from odfchain.odf import events as ev
@@ -24,6 +23,7 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import METADATA_KEY, describe
 from tests.kit.commits import make_seeded
 from tests.kit.recorded_dataset import SCHEMA, add, schema_event
+from tests.kit.verified import verify_dataset
 
 BLOCK_TIME = Timestamp.parse("2000-01-01T00:00:00Z").epoch_ms
 A, R, CF, CT = range(4)

@@ -15,7 +15,7 @@ import odfchain as odf
 from odfchain.audit.dataset_checks import examine
 from odfchain.audit.page import render_page
 from odfchain.audit.report import MANIFESTS, PROFILES, Report
-from odfchain.audit.snapshot_checks import _accept_languages, first_difference
+from odfchain.audit.signature_checks import _accept_languages, document_difference
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind
 from odfchain.cli.main import main
 from odfchain.odf.canonical_json import canonical_bytes
@@ -171,7 +171,7 @@ def test_a_line_about_another_block_is_a_note(cities: DatasetFiles) -> None:
     other = dataclasses.replace(line, block=line.object, sequence_number=3)
     key = cities.signer.load_key()
     assert key is not None
-    SNAPSHOTS.add(cities.folder, line.dataset_id, other.signed(key))
+    SNAPSHOTS.add(cities.folder, line.dataset_id, other.sign(key))
     report = verified(cities)
     assert (report.faults, report.done[MANIFESTS]) == ([], 1)
     assert any(str(line.object) in note and "not in this chain" in note for note in report.notes)
@@ -241,10 +241,10 @@ def test_shares_of_languages_may_differ_a_little() -> None:
 
 
 def test_the_first_difference_is_named() -> None:
-    assert first_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}) is None
-    assert first_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == "a[1].b says 2, it is 3"
-    assert first_difference({"a": 1}, {"a": True}) == "a says 1, it is True"
-    assert first_difference({}, {"a": True}) == "a is missing"
+    assert document_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}) is None
+    assert document_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == "a[1].b says 2, it is 3"
+    assert document_difference({"a": 1}, {"a": True}) == "a says 1, it is True"
+    assert document_difference({}, {"a": True}) == "a is missing"
 
 
 @pytest.fixture

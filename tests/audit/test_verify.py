@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.audit.chain_checks import StoredBlock
-from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.report import CHECKS, STATISTICS, Report
 from odfchain.audit.row_checks import SchemaInForce
 from odfchain.chain.chain import link_blocks
@@ -33,6 +32,7 @@ from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.commits import make_seeded
 from tests.kit.recorded_dataset import SCHEMA, add, add_slice, schema_event
 from tests.kit.support import execute, hash_of, seeded_id, set_transform
+from tests.kit.verified import verify_dataset
 
 T = Timestamp.parse("2000-01-01T00:00:00Z")
 CHECKPOINT = b"a checkpoint"
@@ -195,14 +195,14 @@ def test_a_block_file_of_any_size_is_not_read_into_memory(dataset: DatasetFiles)
 BOMB = """
 import resource, sys
 from pathlib import Path
-from odfchain.audit.dataset_checks import verify_dataset
+from odfchain.workspace.options import VerifyOptions
+from odfchain.audit.dataset_checks import examine
 from odfchain.workspace.dataset_files import DatasetFiles
 
 dataset = DatasetFiles.open(Path(sys.argv[1]))
-import odfchain.audit.slice_checks  # what is imported needs memory, too
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), used + (400 << 20)))
-report = verify_dataset(dataset, jobs=1)
+report = examine(dataset, VerifyOptions(jobs=1)).report
 print(report.verdict, [(item.check, item.blocks) for item in report.unchecked], report.faults)
 """
 

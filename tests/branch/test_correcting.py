@@ -16,8 +16,7 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.branches import corrections
-from odfchain.branches.corrections import Wanted, read_given
-from odfchain.branches.key_lookup import rows_of_keys
+from odfchain.branches.corrections import Wanted, read_given, rows_of_keys
 from odfchain.branches.recording import stage_changes
 from odfchain.errors import BadInputError, GuardError, OversizedInputError, SliceNotFoundError, UsageError
 from odfchain.workspace import read_slices

@@ -16,13 +16,7 @@ from odfchain.errors import ForeignKeyError, GuardError, ManifestError, UsageErr
 from odfchain.odf import events as ev
 from odfchain.odf.identity import DatasetId
 from odfchain.progress import SILENT
-from odfchain.workspace.declared_constraints import (
-    OnViolation,
-    moved_attachments,
-    parse_constraints,
-    referenced_names,
-    resolved_attachments,
-)
+from odfchain.workspace.declared_constraints import ConstraintsFile, OnViolation, parse_constraints
 from tests.kit.branch_cases import run_here
 from tests.kit.foreign_key_cases import Scene, manifest
 from tests.kit.support import Result
@@ -82,11 +76,11 @@ def test_names_become_ids_and_all_else_of_the_text_stays() -> None:
             )
         )
     )
-    recorded = resolved_attachments(given, lambda _: SOME)
+    recorded = ConstraintsFile(given).resolved(lambda _: SOME)
     readme, file = recorded.attachments.items
     expected = text.removeprefix("\ufeff").replace("'x'", str(SOME)).replace("      y\n", f"      {SOME}\n")
     assert (readme.content, file.content) == ("hello", expected)
-    assert resolved_attachments(recorded, lambda _: SOME) == recorded
+    assert ConstraintsFile(recorded).resolved(lambda _: SOME) == recorded
     found = parse_constraints(file.content, lambda _: SOME).foreign_keys
     assert [key.columns for key in found] == [("a",), ("b",), ("c",)]
     assert [key.changes for key in found] == [False, True, False]
@@ -126,7 +120,7 @@ def test_all_datasets_are_named_also_where_equal_columns_refer_to_two() -> None:
     )
     item = ev.AttachmentEmbedded(path="CONSTRAINTS.yaml", content=text)
     event = ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=(item,)))
-    assert [str(ref) for ref in referenced_names(event)] == ["x", "y"]
+    assert [str(ref) for ref in ConstraintsFile(event).referenced()] == ["x", "y"]
 
 
 def test_attachments_that_would_drop_the_file_need_consent(scene: Scene, tmp_path: Path) -> None:
@@ -284,7 +278,7 @@ def test_a_copy_under_another_id_refers_to_itself() -> None:
     text = f"foreignKeys:\n- {{columns: [a], references: {{dataset: {old}}}}}  # itself\n- {{columns: [b], references: {{changesOf: {old}}}}}\n"
     item = ev.AttachmentEmbedded(path="CONSTRAINTS.yaml", content=text)
     event = ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=(item,)))
-    moved = moved_attachments(event, old, new).attachments.items[0].content
+    moved = ConstraintsFile(event).moved(old, new).attachments.items[0].content
     assert moved == text.replace(f"dataset: {old}", f"dataset: {new}")
 
 

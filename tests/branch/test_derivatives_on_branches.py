@@ -15,7 +15,6 @@ from odfchain.odf.times import Timestamp
 from odfchain.transform.planner import PlannedStep, plan_next, plan_recorded
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.workspace_files import inputs_of, with_upstream
 from tests.kit.query_datasets import make
 from tests.kit.small_branches import DAYS, SPEC, add
 from tests.kit.support import derivative
@@ -36,7 +35,7 @@ def execute(ws: Workspace, made: odf.Dataset) -> Multihash | None:
     """One step, as far as blocks record it; returns the block of the input that it read up to."""
     files = made._files
     state = DatasetState.read(files.chain)
-    step = plan_next(files, state, inputs_of(ws._files, files))
+    step = plan_next(files, state, ws._files.inputs_of(files))
     assert isinstance(step, PlannedStep)
     record(made, tuple(item.event for item in step.inputs))
     return step.inputs[0].event.new_block_hash
@@ -82,7 +81,7 @@ def test_without_such_a_branch_the_head_of_an_input_is_read(ws: Workspace) -> No
     add(d, "h")
     assert execute(ws, mine) == d.head
     assert of_inputs(mine) == ([], 2)
-    found = with_upstream(ws._files, [mine._files, made._files])
+    found = ws._files.with_upstream([mine._files, made._files])
     assert [item.label for item in found] == ["d", "made", "made@mine"]
     assert [report.alias for report in ws.verify([mine], recursive=True)] == ["d", "made@mine"]
 

@@ -136,7 +136,7 @@ def test_a_record_that_was_carried_on_says_nothing_of_later_blocks(ws: Workspace
 
 
 def test_lineage_names_branches_and_merges(ws: Workspace) -> None:
-    from odfchain.audit.drawings import to_dot, to_html
+    from odfchain.audit.drawings import GraphDrawing
 
     d = ws["d"]
     fix = d.create_branch("fix")
@@ -154,10 +154,10 @@ def test_lineage_names_branches_and_merges(ws: Workspace) -> None:
     (node,) = graph.to_document()["nodes"]
     assert [branch["name"] for branch in node["branches"]] == ["better", "old"]
     assert node["merged"] == [{"branch": "fix", "blocks": [4, 5]}]
-    dot = to_dot(graph)
+    dot = GraphDrawing(graph).to_dot()
     assert 'label="d@fix\\ndeleted"' in dot
     assert 'n0b2 -> n0 [style=dotted, label="merged fix 2 times, last in block 5"]' in dot
-    assert "branch better: 2 behind" in to_html(graph)
+    assert "branch better: 2 behind" in GraphDrawing(graph).to_html()
 
 
 def test_reports_and_their_page_say_which_block_merged_what(ws: Workspace) -> None:

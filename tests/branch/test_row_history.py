@@ -15,9 +15,9 @@ import pytest
 import odfchain as odf
 from odfchain.api.queries import checked_slices
 from odfchain.branches import row_history
+from odfchain.branches.corrections import rows_of_keys
 from odfchain.branches.diff import Change
-from odfchain.branches.key_lookup import rows_of_keys
-from odfchain.branches.row_history import all_changes, history_of
+from odfchain.branches.row_history import RowHistory
 from odfchain.errors import SliceNotFoundError
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
@@ -223,17 +223,17 @@ def test_histories_are_what_a_walk_finds(ws: odf.Workspace, seed: int) -> None:
         rows += block
     state, count = DatasetState.read(dataset.chain), 0
     locate = checked_slices(ws).located(dataset)
-    whole = all_changes(dataset, state, locate=locate).to_pylist()
+    whole = RowHistory(dataset, state).changes(locate).to_pylist()
     for key in KEYS:
         expected = walked(rows, key)
-        found = history_of(dataset, state, dict(zip(("k", "s"), key, strict=True)), locate=locate)
+        found = RowHistory(dataset, state).of(dict(zip(("k", "s"), key, strict=True)), locate=locate)
         told = [
             (c.change.value, c.before and c.before["v"], c.after and c.after["v"], c.offset) for c in found
         ]
         assert told[::-1] == expected
         for limit in (0, 1, 3) if key[1] == "a" else ():
-            newest = history_of(
-                dataset, state, dict(zip(("k", "s"), key, strict=True)), limit=limit, locate=locate
+            newest = RowHistory(dataset, state).of(
+                dict(zip(("k", "s"), key, strict=True)), limit=limit, locate=locate
             )
             assert newest == found[:limit]
         count += len(found) if key[0] != 0 or str(key[0]) == "0.0" else 0

@@ -16,7 +16,7 @@ from odfchain.errors import ObjectCorruptedError, OdfchainError, StorageFullErro
 from odfchain.odf.identity import Multihash
 from odfchain.upkeep.compact import BatchLimits
 from odfchain.upkeep.garbage import collect
-from odfchain.workspace.merge_record import is_known_here, merges
+from odfchain.workspace.merge_record import FetchedBranches, merges
 from odfchain.workspace.options import GcOptions
 from tests.kit.branch_cases import Scene, run_here, steps_of
 from tests.kit.faults import faulty
@@ -109,7 +109,7 @@ def test_what_was_fetched_to_check_a_merge_is_not_believed_by_another(scene: Sce
         copy.fetch_merged(place)
         (merge,) = merges(copy._files.chain, copy.summary.head)
         base, source = merge.record.base[0], merge.record.source
-        assert not is_known_here(copy._files, base, source, owner=True)
+        assert not FetchedBranches(copy._files).is_known_here(base, source, owner=True)
 
 
 # --- what a merge believes -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from odfchain.slices.writer import SliceSpec, write_slice
 from odfchain.transfer.slice_files import Selection
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.merge_record import FetchedBranch, fetched_branches, remember_fetched
+from odfchain.workspace.merge_record import FetchedBranch, FetchedBranches
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.branched_dataset import fork, write
 from tests.kit.recorded_dataset import SCHEMA, TIME, VOCABULARY, add
@@ -60,7 +60,7 @@ def correct(dataset: DatasetFiles, old: str, new: str) -> Multihash:
 
 
 def fetched(dataset: DatasetFiles, after: Multihash) -> None:
-    remember_fetched(dataset, FetchedBranch(dataset.ref, "https://peer/x", head_of(dataset), after))
+    FetchedBranches(dataset).remember(FetchedBranch(dataset.ref, "https://peer/x", head_of(dataset), after))
 
 
 def test_a_fetched_branch_is_verified_once_and_believed_then(
@@ -74,7 +74,7 @@ def test_a_fetched_branch_is_verified_once_and_believed_then(
     assert not trusted(cities, start, block)
     ensure_verified(cities, block)
     assert trusted(cities, start, block)
-    assert fetched_branches(cities)[0].is_verified
+    assert FetchedBranches(cities).entries()[0].is_verified
     lost = cities.chain.get(block).new_data
     assert lost is not None
     (cities.folder / "data" / str(lost.physical_hash)).unlink()
@@ -89,7 +89,7 @@ def test_case_54_a_forged_old_value_in_a_fetched_branch_is_a_fault(cities: Datas
         ensure_verified(cities, block)
     assert caught.value.exit_code == 6
     assert "theirs, which came from https://peer/x" in str(caught.value)
-    assert not fetched_branches(cities)[0].is_verified
+    assert not FetchedBranches(cities).entries()[0].is_verified
     mine = fork(cities, "mine", at=block)  # under another name it is as bad
     with pytest.raises(ObjectCorruptedError):
         ensure_verified(cities, write(mine, "c"))

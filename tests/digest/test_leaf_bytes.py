@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.odf import logical_hash
-from odfchain.odf.logical_hash import LogicalDigest, hash_table
-from tests.kit.logical_hash import KINDS, oracle, tables
+from odfchain.odf.logical_hash import LogicalDigest
+from tests.kit.logical_hash import KINDS, hash_table, oracle, tables
 
 WORDS = st.sampled_from(["", "a", "ž", "word", "words", "x" * 31, "x" * 32, "y" * 33, "z" * 500]) | st.text(
     st.characters(exclude_categories=["Cs"]), max_size=20

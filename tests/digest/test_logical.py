@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError, SchemaError
 from odfchain.odf.identity import Multicodec
-from odfchain.odf.logical_hash import LogicalDigest, hash_table
+from odfchain.odf.logical_hash import LogicalDigest
 from odfchain.slices.reader import hash_parquet
-from tests.kit.logical_hash import U16, U64, oracle, tables
+from tests.kit.logical_hash import U16, U64, hash_table, oracle, tables
 
 
 @given(tables())

@@ -23,7 +23,6 @@ from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.odf.enums import TimeUnit
-from odfchain.odf.logical_hash import hash_table
 from odfchain.odf.manifests import read_snapshots
 from odfchain.odf.schema import _NAMES, _SIMPLE, _UNSIGNED, type_name
 from odfchain.odf.times import Timestamp
@@ -32,6 +31,7 @@ from odfchain.spark.session import SparkEngine
 from odfchain.transform.spark_engine import settled_schema
 from odfchain.workspace.commit import StagedFile, commit
 from odfchain.workspace.dataset_state import DatasetState
+from tests.kit.logical_hash import hash_table
 from tests.kit.root_rows import MADE, START, add_root, records, schema_with, slice_of
 from tests.kit.support import FIXTURES, Result, derivative
 

@@ -16,7 +16,6 @@ from odfchain.ingest.ingesting import PullStatus
 from odfchain.odf.events import AddData
 from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Duration, Timestamp
-from odfchain.workspace.watermark import latest_believed, of_data, of_system_time
 from tests.kit.polled_sources import file_url, polled, touch
 from tests.kit.support import Result, unchanged
 
@@ -60,8 +59,8 @@ def test_the_watermark_after_rows(
     rule: WatermarkRule, previous: str | None, latest: str | None, expected: str | None
 ) -> None:
     time = t(latest)
-    found = of_data(
-        t(previous), time.epoch_ms if time else None, rule, at(NOW), latest_believed(at(NOW), DAY)
+    found = rule.after_rows(
+        t(previous), time.epoch_ms if time else None, at(NOW), at(NOW).shifted(DAY.milliseconds)
     )
     assert found == t(expected)
 
@@ -83,11 +82,11 @@ def test_the_watermark_after_rows(
 def test_the_watermark_that_follows_the_system_time(
     rule: WatermarkRule, previous: str | None, idle: bool, expected: str | None
 ) -> None:
-    assert of_system_time(t(previous), rule, at(NOW), idle=idle) == t(expected)
+    assert rule.at_system_time(t(previous), at(NOW), idle=idle) == t(expected)
 
 
 def test_the_bound_ends_where_time_does() -> None:
-    assert str(latest_believed(at("9999-12-31"), Duration(10**12))) == "9999-12-31T23:59:59.999Z"
+    assert str(at("9999-12-31").shifted(10**12)) == "9999-12-31T23:59:59.999Z"
 
 
 # --- with data -------------------------------------------------------------------------------------------

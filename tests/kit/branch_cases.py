@@ -42,7 +42,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odfchain.api.workspace import Workspace
-from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.audit.report import SIGNATURE
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
@@ -56,6 +55,7 @@ from odfchain.workspace.merge_record import merges
 from tests.kit import query_datasets
 from tests.kit.root_rows import schema_event, schema_with, staged_slice
 from tests.kit.support import FIXTURES, Result
+from tests.kit.verified import verify_dataset
 
 Case = dict[str, Any]
 RunCommand = Callable[..., Result]

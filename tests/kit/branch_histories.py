@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import odfchain as odf
 from odfchain.branches.branches import BlockGraph
-from odfchain.branches.diff import Diff, diff
+from odfchain.branches.diff import Comparison, Diff
 from odfchain.branches.intervals import Engine
 from odfchain.odf.identity import Multihash
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -32,7 +32,8 @@ def between(
     dataset: DatasetFiles, a: Multihash, b: Multihash, *, trusted: bool = True, engine: Engine = HERE
 ) -> Diff:
     one, other = (opened_at(dataset, block) for block in (a, b))
-    return diff(one, other, graph=BlockGraph(dataset), trusted=lambda *_: trusted, engine=engine)
+    ends = Comparison.of(*((each, DatasetState.read(each.chain)) for each in (one, other)))
+    return ends.diff(BlockGraph(dataset), lambda *_: trusted, engine)
 
 
 def head_of(dataset: DatasetFiles) -> Multihash:

@@ -11,6 +11,9 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from odfchain.odf.identity import Multihash
+from odfchain.odf.logical_hash import LogicalDigest, NullRule
+
 U16, U64 = struct.Struct("<H").pack, struct.Struct("<Q").pack
 EXACT = Context(prec=80)
 UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
@@ -158,3 +161,11 @@ def tables(draw: st.DrawFn) -> pa.Table:
         columns.append(array)
         fields.append(f"c{index}")
     return pa.table(columns, names=fields)
+
+
+def hash_table(table: pa.Table, *, null_rule: NullRule = "correct") -> Multihash:
+    """The logical hash of a table in memory."""
+    digest = LogicalDigest(table.schema, null_rule=null_rule)
+    for batch in table.to_batches():
+        digest.update(batch)
+    return digest.finish()

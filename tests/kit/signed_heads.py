@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from odfchain.chain.statements import SignedHead, sign_head
+from odfchain.chain.statements import SignedHead
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DatasetKey
@@ -52,7 +52,7 @@ def head_of(chain: Chain, number: int = -1, time: Timestamp = forge.TIME) -> Sig
 
 def line(statement: SignedHead, key: DatasetKey = forge.OWNER) -> bytes:
     """The file of a signed head."""
-    return sign_head(key, statement).encode() + b"\n"
+    return statement.sign(key).encode() + b"\n"
 
 
 def publish(folder: Path, chain: Chain, *signature: bytes | None) -> None:

@@ -144,5 +144,5 @@ def _literal(chance: random.Random, name: str) -> str:
 def without_skipping() -> Iterator[None]:
     """Everything is read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("odfchain.workspace.slice_lookup.may_match", lambda *_, **__: True)
+        patch.setattr("odfchain.slices.skipping.may_match", lambda *_, **__: True)
         yield

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.audit.blame import Blame, blame_records
+from odfchain.audit.blame import Blame
 from odfchain.audit.origins import Locator
 from odfchain.errors import BrokenChainError, ObjectCorruptedError, SchemaError, UsageError
 from odfchain.limits import LineageLimits
@@ -211,7 +211,7 @@ def test_the_search_ends_where_a_slice_is_missing_or_the_limit_is_reached(
     files = snapshots.files
 
     def problem(limits: LineageLimits) -> str | None:
-        ((row,),) = [blame_records(home._files, files, 9, limits=limits).transactions[0].rows]
+        ((row,),) = [Blame.of(home._files, files, 9, limits=limits).transactions[0].rows]
         return row.corrects.problem
 
     assert problem(LineageLimits()) is None
@@ -457,12 +457,12 @@ def test_long_lists_end_and_say_so(
     made = Derived(m, files=place("late"))
     made.run()
     limits = LineageLimits(transactions=2)
-    found = blame_records(home._files, made.files, 0, 7, recursive=True, limits=limits)
+    found = Blame.of(home._files, made.files, 0, 7, recursive=True, limits=limits)
     (of_m,) = found.origins or ()
     assert [c.ref.slice.offset_interval.start for c in of_m.contributions] == [4, 6]
     assert of_m.left_out is not None
     assert of_m.left_out[0] == 3
-    few = blame_records(home._files, made.files, 0, 7, recursive=True, limits=LineageLimits(spans=1))
+    few = Blame.of(home._files, made.files, 0, 7, recursive=True, limits=LineageLimits(spans=1))
     (of_m,) = few.origins or ()
     (of_r,) = of_m.origins
     assert of_r.problem == "not followed: the answer is too long; ask for this dataset"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.audit.drawings import layout_of, quoted, to_dot, to_html
+from odfchain.audit.drawings import GraphDrawing, layout_of, quoted
 from odfchain.audit.lineage import Edge, Graph, InputUse, Node, NodeState
 from odfchain.cli.describe import print_trees
 from odfchain.limits import LINEAGE
@@ -127,8 +127,8 @@ def test_a_dataset_that_cannot_be_read_is_a_node_that_says_so(
         b.problem == "the dataset has no head"
     )
     assert len(found.nodes) == 4, "its neighbours are there"
-    assert to_dot(found)
-    assert to_html(found)
+    assert GraphDrawing(found).to_dot()
+    assert GraphDrawing(found).to_html()
 
 
 def test_an_input_that_was_used_once_says_until_which_block(home: Workspace, place: Place) -> None:
@@ -202,8 +202,8 @@ def test_a_long_line_of_derivations_is_cut_in_trees_and_complete_in_lists(
     assert len(text) == LINEAGE.depth + 1
     print_trees(found.to_trees())
     assert capsys.readouterr().out.count("\n") == LINEAGE.depth + 1
-    assert parse_dot(to_dot(found))[1]
-    Page(to_html(found))
+    assert parse_dot(GraphDrawing(found).to_dot())[1]
+    Page(GraphDrawing(found).to_html())
 
 
 def nested_inputs(home: Workspace, name: str) -> Any:
@@ -261,7 +261,7 @@ def test_dot_can_be_read_whatever_names_say() -> None:
         "k": Node(id="k", alias=HOSTILE, state=NodeState.PRESENT, blocks=1, records=1),
         "m": Node(id="m", alias="trailing\\", state=NodeState.MISSING),
     }
-    nodes, edges = parse_dot(to_dot(found))
+    nodes, edges = parse_dot(GraphDrawing(found).to_dot())
     assert set(nodes) == {"n0", "n1"}
     assert edges == []
     shown = nodes["n0"]["label"]
@@ -273,7 +273,7 @@ def test_dot_can_be_read_whatever_names_say() -> None:
 
 def test_dot_has_the_edges_and_dashes_what_is_used_no_more(home: Workspace, diamond: dict[str, Any]) -> None:
     diamond["d"].append(transform_of(diamond["b"]))
-    nodes, edges = parse_dot(to_dot(graph(home, "d")))
+    nodes, edges = parse_dot(GraphDrawing(graph(home, "d")).to_dot())
     names = {key: item["label"].split("\\n")[0] for key, item in nodes.items()}
     assert {(names[a], names[b]) for a, b, _ in edges} == {("b", "d"), ("c", "d"), ("a", "b"), ("a", "c")}
     past = [(names[a], names[b], item) for a, b, item in edges if item]
@@ -313,7 +313,7 @@ def test_the_page_escapes_what_names_say_and_needs_nothing_else() -> None:
     hostile = "<script>alert(1)</script>\"' &amp;"
     found = Graph(roots=["k"])
     found.nodes = {"k": Node(id="k", alias=hostile, state=NodeState.MISSING)}
-    page = Page(to_html(found))
+    page = Page(GraphDrawing(found).to_html())
     assert hostile in page.text
     assert {tag for tag, _ in page.elements}.isdisjoint({"script", "link", "img", "iframe", "object"})
     assert not any(name.startswith("on") or name in ("src", "href") for _, a in page.elements for name in a)
@@ -325,7 +325,7 @@ def test_the_page_draws_every_dataset_and_edges_from_left_to_right(
     found = graph(home, "d")
     names = [[found.nodes[key].name for key in row] for row in layers(found)]
     assert names == [["a"], ["b", "c"], ["d"]]
-    page = Page(to_html(found))
+    page = Page(GraphDrawing(found).to_html())
     boxes = [a for tag, a in page.elements if tag == "rect"]
     assert len({(a["x"], a["y"]) for a in boxes}) == 4
     paths = [str(a["d"]) for tag, a in page.elements if tag == "path" and "marker-end" in a]
@@ -342,7 +342,7 @@ def test_an_edge_that_passes_a_layer_is_drawn_beside_the_boxes_there() -> None:
     (long,) = [route for edge, route in layout.routes if (edge.upstream, edge.downstream) == ("a", "c")]
     assert long[1] in layout.layers[1]
     assert long[1] not in found.nodes
-    page = Page(to_html(found))
+    page = Page(GraphDrawing(found).to_html())
     assert len([tag for tag, _ in page.elements if tag == "rect"]) == 3
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.audit.drawings import to_dot, to_html
+from odfchain.audit.drawings import GraphDrawing
 from tests.kit.hostile_dataset import make_workspace
 
 _LINE = re.compile(
@@ -40,7 +40,7 @@ class Tags(HTMLParser):
 @pytest.mark.parametrize("downstream", [False, True])
 def test_names_cannot_leave_their_labels(tmp_path: Path, downstream: bool) -> None:
     graph = make_workspace(tmp_path).lineage((), downstream=downstream)
-    dot, page = to_dot(graph), to_html(graph)
+    dot, page = GraphDrawing(graph).to_dot(), GraphDrawing(graph).to_html()
     assert acting(dot) == set() == acting(page)
     if not downstream:  # what is not here is not looked for in what is made of the others
         assert "gone a\\\\x1b]0;owned" in dot

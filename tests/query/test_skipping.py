@@ -14,7 +14,7 @@ import pytest
 import odfchain as odf
 from odfchain.errors import QueryError
 from odfchain.spark.session import SparkEngine
-from odfchain.workspace.read_slices import footers_path
+from odfchain.workspace.read_slices import KeptFooters
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 from tests.kit.skipped_slices import POOLS, add_mixed, conditions, without_skipping
 
@@ -233,7 +233,7 @@ def test_slices_of_another_file_are_not_believed_for_it(workspace: odf.Workspace
             workspace.sql("select * from five where i = 0").to_arrow()
     finally:
         path.write_bytes(good)
-    assert footers_path(dataset._files).exists()
+    assert KeptFooters(dataset._files).path.exists()
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from odfchain.cli.main import main
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.server_app import Branches
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.merge_record import fetched_branch
+from odfchain.workspace.merge_record import FetchedBranches
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.branched_dataset import delete_branch, fork, merge, write
 from tests.kit.support import Result
@@ -120,7 +120,7 @@ def test_a_branch_comes_from_a_server_too(
         assert refused.code == 4
         assert "its branches: fix" in refused.err
     copy = WorkspaceFiles.find(tmp_path / "other").dataset("cities")
-    entry = fetched_branch(copy, "fix")
+    entry = FetchedBranches(copy).find("fix")
     assert entry is not None
     assert entry.where == f"{url}/"
 

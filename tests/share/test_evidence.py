@@ -18,11 +18,10 @@ from odfchain.chain.equivocation import (
     EvidenceStore,
     SignedBranch,
     evidence_of,
-    prove,
     read_evidence,
     read_evidence_file,
 )
-from odfchain.chain.statements import SignedHead, sign_head
+from odfchain.chain.statements import SignedHead
 from odfchain.cli.main import main
 from odfchain.errors import (
     DatasetsDivergedError,
@@ -72,11 +71,11 @@ Run = Callable[..., Result]
 def claim(chain: Chain, number: int = -1) -> Claim:
     said = head_of(chain, number)
     blocks = dict(zip(chain.hashes, chain.blocks, strict=True))
-    return Claim(sign_head(OWNER, said), said, lambda n: chain.hashes[n], blocks.__getitem__)
+    return Claim(said.sign(OWNER), said, lambda n: chain.hashes[n], blocks.__getitem__)
 
 
 def proof(one: Chain = ONE, other: Chain = FORK) -> Evidence:
-    found = prove(claim(one), claim(other))
+    found = claim(one).prove(claim(other))
     assert found is not None
     return found
 
@@ -109,7 +108,7 @@ def test_two_histories_are_proved_and_read_back(other: Chain) -> None:
     assert found.sequence_number == number
     assert set(found.hashes) == {ONE.hashes[number], other.hashes[number]}
     assert read_evidence(found.to_bytes(), "file") == found
-    assert prove(claim(other), claim(ONE)) == found
+    assert claim(other).prove(claim(ONE)) == found
     # down to where they part
     parted = sum(a == b for a, b in zip(ONE.hashes, other.hashes, strict=False))
     assert sorted(len(branch.blocks) for branch in found.branches) == sorted(
@@ -127,19 +126,19 @@ def test_a_proof_is_as_its_schema_says() -> None:
 
 
 def test_one_history_is_no_proof() -> None:
-    assert prove(claim(ONE, 3), claim(ONE)) is None
-    assert prove(claim(ONE), claim(ONE)) is None
+    assert claim(ONE, 3).prove(claim(ONE)) is None
+    assert claim(ONE).prove(claim(ONE)) is None
     with pytest.raises(SignatureError, match="both heads are of one history: its block 6"):
         evidence_of(*(SignedBranch(claim(ONE).statement),) * 2)
 
 
 def test_what_is_not_at_hand_proves_nothing() -> None:
     blind = Claim(claim(FORK).statement, claim(FORK).signed, lambda _: None, lambda _: b"")
-    assert prove(claim(ONE), blind) is None
+    assert claim(ONE).prove(blind) is None
 
 
 def test_two_heads_with_one_number_need_no_blocks() -> None:
-    statements = [sign_head(OWNER, signed(head=hash_of(text))) for text in ("a", "b")]
+    statements = [signed(head=hash_of(text)).sign(OWNER) for text in ("a", "b")]
     found = evidence_of(*map(SignedBranch, statements))
     assert (found.sequence_number, set(found.hashes)) == (5, {hash_of("a"), hash_of("b")})
     assert read_evidence(found.to_bytes(), "file") == found
@@ -150,18 +149,18 @@ def test_two_heads_with_one_number_need_no_blocks() -> None:
     [
         (strangers(signed(head=hash_of("b"))), "not signed by the dataset's key but by"),
         (
-            sign_head(STRANGER, signed(head=hash_of("b"), dataset_id=STRANGER.dataset_id)),
+            signed(head=hash_of("b"), dataset_id=STRANGER.dataset_id).sign(STRANGER),
             "the heads are of two datasets",
         ),
         (
-            sign_head(OWNER, signed(head=hash_of("b"), sequence_number=6)),
+            signed(head=hash_of("b"), sequence_number=6).sign(OWNER),
             "do not lead from block 6 to block 5",
         ),
     ],
 )
 def test_what_proves_nothing_is_refused(statement: str, words: str) -> None:
     with pytest.raises(SignatureError, match=words):
-        evidence_of(SignedBranch(sign_head(OWNER, signed())), SignedBranch(statement))
+        evidence_of(SignedBranch(signed().sign(OWNER)), SignedBranch(statement))
 
 
 @pytest.mark.parametrize(

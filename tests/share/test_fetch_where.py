@@ -17,7 +17,7 @@ from odfchain.profiles.manifests import manifest_of
 from odfchain.profiles.published import publish
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.read_slices import footers_path
+from odfchain.workspace.read_slices import KeptFooters
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 
 SCHEMA = schema_with(pa.field("i", pa.int64()), pa.field("s", pa.string()))
@@ -58,7 +58,7 @@ def test_what_the_owner_signed_decides_which_slices_come(original: DatasetFiles,
     assert (ways.present, ways.total) == (1, 5)
     assert copy.fetch(where="i = 5").objects == 0
     # nothing that the owner says is kept as what was found in verified bytes
-    assert not footers_path(copy._files).exists()
+    assert not KeptFooters(copy._files).path.exists()
     assert copy.fetch(where="i > 100").skipped == 4
     whole = copy.fetch()
     assert (whole.objects, whole.missing_slices, copy.local_slices()) == (4, 0, None)

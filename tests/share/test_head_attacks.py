@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.statements import Problem, sign_attestation
+from odfchain.chain.statements import Problem
 from odfchain.errors import (
     CorruptedPeerError,
     DatasetsDivergedError,
@@ -290,10 +290,9 @@ ATTACKS: dict[str, tuple[Callable[[], bytes | None], str]] = {
     ),
     "right signature of another type": (
         lambda: (
-            sign_attestation(
-                OWNER,
-                forge.attestation(OWNER, auditor=forge.DATASET, head=NEW.head, sequence_number=6),
-            ).encode()
+            forge.attestation(OWNER, auditor=forge.DATASET, head=NEW.head, sequence_number=6)
+            .sign(OWNER)
+            .encode()
             + b"\n"
         ),
         "'odf-attestation.jws', not odf-head",

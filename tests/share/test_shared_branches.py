@@ -26,7 +26,7 @@ from odfchain.transfer.pulling import SyncOptions
 from odfchain.transfer.signed_statements import SeenHeads, SignaturePolicy
 from odfchain.transfer.slice_files import is_partial
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.merge_record import fetched_branch, is_known_here
+from odfchain.workspace.merge_record import FetchedBranches
 from odfchain.workspace.options import PushOptions
 from odfchain.workspace.points import branch_names
 from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
@@ -266,10 +266,10 @@ def test_a_branch_comes_in_beside_the_head_and_is_known_to_come_from_elsewhere(p
     assert pull(pushed) == "created"
     there = pushed.copy.on("fix")
     assert (head_of(there), head_of(pushed.copy)) == (head_of(fix), start)
-    entry = fetched_branch(pushed.copy, "fix")
+    entry = FetchedBranches(pushed.copy).find("fix")
     assert entry is not None
     assert (entry.where, entry.block, entry.verified) == (f"{pushed.url}/", head_of(fix), start)
-    assert not is_known_here(pushed.copy, start, head_of(there), owner=True)
+    assert not FetchedBranches(pushed.copy).is_known_here(start, head_of(there), owner=True)
     assert there.head_signature().status is SignatureStatus.SIGNED
     assert SeenHeads(pushed.other.workspace.root / "seen").get(pushed.copy.id) == memory
     assert pull(pushed) == "up-to-date"
@@ -277,7 +277,7 @@ def test_a_branch_comes_in_beside_the_head_and_is_known_to_come_from_elsewhere(p
     pushed.owner.push(fix, pushed.url)
     ensure_verified(pushed.copy, head_of(there))
     assert pushed.other.pull_branch(there).outcome.status.value == "updated", "from where it came"
-    entry = fetched_branch(pushed.copy, "fix")
+    entry = FetchedBranches(pushed.copy).find("fix")
     assert entry is not None
     assert fix.chain.get(entry.block).prev_block_hash == entry.verified
     assert not (pushed.copy.folder / "info/incoming/beside-fix").exists()
@@ -317,7 +317,7 @@ def test_a_branch_of_ones_own_of_the_same_name_is_not_touched(pushed: Scene) -> 
     with pytest.raises(DatasetsDivergedError):
         pull(pushed)
     assert head_of(mine) == block
-    assert fetched_branch(pushed.copy, "fix") is None
+    assert FetchedBranches(pushed.copy).find("fix") is None
     assert not pushed.copy.chain.contains(head_of(pushed.cities.on("fix")))
 
 

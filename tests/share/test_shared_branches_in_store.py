@@ -20,7 +20,7 @@ from odfchain.storage.public_layout import PeerUrl
 from odfchain.storage.store import Store
 from odfchain.transfer import server_app
 from odfchain.transfer.server import RepositoryServer
-from odfchain.workspace.merge_record import fetched_branches
+from odfchain.workspace.merge_record import FetchedBranches
 from tests.kit.branch_cases import Scene, run_here
 from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
 from tests.kit.small_s3 import START, SmallS3
@@ -164,7 +164,7 @@ def test_what_was_merged_can_be_merged_again_and_stays(store: SmallS3, tmp_path:
     outcome = other["d"].merge("theirs")
     assert outcome.status.value == "merged"
     assert rows_of(one) == rows_of(other) == ["1qy", "2uw"]
-    (fetched,) = fetched_branches(other["d"]._files)
+    (fetched,) = FetchedBranches(other["d"]._files).entries()
     assert (fetched.block, fetched.is_verified) == (plan.source, True), "as of anybody else"
     assert one["d"].delete_branch("theirs") is None
     assert third["d"].branch_names == []

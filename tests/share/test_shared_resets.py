@@ -22,7 +22,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.storage.local import LocalRefStore
 from odfchain.transform.catch_up import reset_to_metadata
 from odfchain.upkeep.garbage import collect
-from odfchain.workspace.merge_record import fetched_branches
+from odfchain.workspace.merge_record import FetchedBranches
 from odfchain.workspace.options import GcOptions
 from odfchain.workspace.points import overwritten_name
 from tests.kit.branch_cases import run_here
@@ -502,7 +502,7 @@ def test_a_branch_comes_from_another_place(
         one["cities"].pull_branch("none", url)
     one["cities"].pull_branch("fix", url)
     assert other["cities"].at("fix").scan().to_arrow()["text"].to_pylist() == ["a", "b", "c", "x"]
-    (fetched,) = fetched_branches(other["cities"]._files)
+    (fetched,) = FetchedBranches(other["cities"]._files).entries()
     assert not fetched.is_verified, "it is verified before it is merged"
     with pytest.raises(UsageError, match="not known where cities@fix comes from"):
         other["cities"].pull_branch("fix")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ from odfchain.transfer.repositories import RepositoryEntry
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.slice_files import LocalSlices
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.workspace_files import WorkspaceFiles, is_copy, with_upstream
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.sharing import Sharing
 from tests.kit.support import derivative, manifest, unchanged
@@ -119,7 +118,7 @@ def test_a_peer_that_went_back_is_refused_until_force(
 
 
 def test_only_what_was_not_made_here_is_a_copy(mine: Workspace, theirs: Workspace, shelf: str) -> None:
-    copied_here = functools.partial(is_copy, theirs._files)
+    copied_here = theirs._files.is_copy
     theirs.add(
         POLLED.replace("name: cities", "name: polled") + "---\n" + derivative(name="made"), check=False
     )
@@ -127,13 +126,13 @@ def test_only_what_was_not_made_here_is_a_copy(mine: Workspace, theirs: Workspac
         Sharing(theirs._files).push(name, "shelf")
         theirs[name].add_alias("pull", f"shelf/{name}")
         Sharing(mine._files).pull(f"shelf/{name}")
-        assert is_copy(mine._files, mine[name]._files), "its source and its query are its owner's business"
+        assert mine._files.is_copy(mine[name]._files), "its source and its query are its owner's business"
         assert not copied_here(theirs[name]._files), "it is continued here; the peer only has a backup"
     assert not copied_here(theirs["cities"]._files)
     theirs["cities"].add_alias("pull", shelf)
     assert copied_here(theirs["cities"]._files), "there is nothing else to pull it from"
     assert [str(t) for t in mine.pull_targets(["made"], recursive=True)] == ["made"]
-    upstream = with_upstream(theirs._files, [theirs["made"]._files], copied_here)
+    upstream = theirs._files.with_upstream([theirs["made"]._files], copied_here)
     assert {str(d.alias) for d in upstream} == {"made", "cities"}
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.statements import sign_attestation
 from odfchain.cli.main import main
 from odfchain.errors import (
     ManifestError,
@@ -70,7 +69,7 @@ def said(chain: Chain, auditor: int = 0, number: int = -1) -> bytes:
     """A line of an attestations file."""
     head = head_of(chain, number)
     made = attestation(AUDITORS[auditor], head=head.head, sequence_number=head.sequence_number)
-    return sign_attestation(AUDITORS[auditor], made).encode() + b"\n"
+    return made.sign(AUDITORS[auditor]).encode() + b"\n"
 
 
 def attested(folder: Path) -> list[bytes]:
@@ -532,7 +531,7 @@ def test_attestations_of_both_sides_are_joined_by_a_push(owner: Reader, peer: Pa
     def said_of(auditor: int, name: Multihash, number: int) -> bytes:
         key = AUDITORS[auditor]
         made = attestation(key, dataset_id=dataset.id, head=name, sequence_number=number)
-        return sign_attestation(key, made).encode() + b"\n"
+        return made.sign(key).encode() + b"\n"
 
     for folder, auditor in ((dataset.folder, 0), (peer, 1)):
         (folder / "attestations").mkdir(exist_ok=True)

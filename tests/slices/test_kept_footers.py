@@ -14,12 +14,12 @@ from odfchain.api.workspace import Workspace
 from odfchain.branches.recording import stage_changes
 from odfchain.errors import ObjectCorruptedError, SliceNotFoundError
 from odfchain.profiles.manifests import manifest_of
-from odfchain.slices.footers import FileStats, file_stats, stats_of_text, stats_text
+from odfchain.slices.footers import FileStats, file_stats
 from odfchain.upkeep.garbage import collect
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import GcOptions
-from odfchain.workspace.read_slices import KeptFooters, drop_footers, footers_path
+from odfchain.workspace.read_slices import KeptFooters
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 
 SCHEMA = schema_with(pa.field("i", pa.int64()), pa.field("s", pa.string()))
@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> DatasetFiles:
 
 
 def lines(root: DatasetFiles) -> list[bytes]:
-    return footers_path(root).read_bytes().splitlines()
+    return KeptFooters(root).path.read_bytes().splitlines()
 
 
 def path_of(root: DatasetFiles, number: int) -> Path:
@@ -61,15 +61,15 @@ def test_every_type_is_read_back_as_it_was(tmp_path: Path) -> None:
     }  # fmt: skip
     pq.write_table(pa.table(columns), tmp_path / "file")
     found = file_stats(tmp_path / "file")
-    text = stats_text(found)
+    text = found.to_text()
     assert text is not None
-    assert stats_of_text(text) == found
+    assert FileStats.of_text(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "[]", "[1, 2, 3]", '[1, "[[], []]", [1]]', "{}", '[1, "x", []]', "[1"])
 def test_what_is_no_line_is_none(text: str) -> None:
     with pytest.raises(ValueError):
-        stats_of_text(text)
+        FileStats.of_text(text)
 
 
 def test_a_commit_keeps_what_the_writer_says_and_reads_nothing(
@@ -102,7 +102,7 @@ def test_bytes_that_were_not_verified_are_never_kept(root: DatasetFiles) -> None
     pq.write_table(other, path)
     with pytest.raises(ObjectCorruptedError):
         all_of(root)
-    assert not footers_path(root).exists()
+    assert not KeptFooters(root).path.exists()
     path.unlink()
     with pytest.raises(SliceNotFoundError):
         all_of(root)
@@ -121,7 +121,7 @@ def test_bytes_that_were_not_verified_are_never_kept(root: DatasetFiles) -> None
 )
 def test_lines_that_are_damaged_are_made_anew(root: DatasetFiles, damage: object) -> None:
     first = all_of(root)
-    path = footers_path(root)
+    path = KeptFooters(root).path
     good = path.read_bytes()
     assert callable(damage)
     path.unlink()
@@ -129,7 +129,7 @@ def test_lines_that_are_damaged_are_made_anew(root: DatasetFiles, damage: object
     assert all_of(root) == first
     good_lines = set(good.splitlines())
     assert good_lines <= set(lines(root))
-    drop_footers(root, lambda name: True)
+    KeptFooters(root).drop(lambda name: True)
     assert set(lines(root)) == good_lines
     assert all_of(root) == first
 
@@ -137,7 +137,7 @@ def test_lines_that_are_damaged_are_made_anew(root: DatasetFiles, damage: object
 def test_lines_of_slices_that_are_not_needed_go(root: DatasetFiles) -> None:
     all_of(root)
     refs = DatasetState.read(root.chain).slices()
-    drop_footers(root, lambda name: name == refs[1].slice.physical_hash)
+    KeptFooters(root).drop(lambda name: name == refs[1].slice.physical_hash)
     assert len(lines(root)) == 1
     assert KeptFooters(root).known(refs[0].slice.physical_hash) is None
     assert KeptFooters(root).known(refs[1].slice.physical_hash) is not None
@@ -154,5 +154,5 @@ def test_garbage_collection_drops_them(root: DatasetFiles, tmp_path: Path) -> No
 
 
 def test_a_place_that_takes_nothing_costs_time_only(root: DatasetFiles) -> None:
-    footers_path(root).mkdir()
+    KeptFooters(root).path.mkdir()
     assert len(all_of(root)) == 2

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from odfchain.audit.state_checks import _difference
 from odfchain.branches.intervals import _ranges
-from odfchain.branches.key_lookup import WantedKeys, key_schema, newest_of
+from odfchain.branches.key_lookup import WantedKeys, key_schema
 from odfchain.branches.row_diff import net_of
 from odfchain.odf.enums import TAKES_BACK
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
@@ -26,9 +26,8 @@ from odfchain.odf.row_hash import hash_rows
 from odfchain.odf.times import Timestamp
 from odfchain.profiles import state_totals
 from odfchain.progress import SILENT
-from odfchain.slices.state import SliceFile, in_force, newest_rows, state, state_at
+from odfchain.slices.state import SliceFile, in_force, newest_rows, state, state_at, taken_back_in_vain
 from odfchain.workspace.read_slices import StateCheckpoint
-from odfchain.workspace.slice_lookup import taken_back_in_vain
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -184,7 +183,7 @@ def test_by_a_key(
     wanted = WantedKeys.of(schema, [batch])
     numbers = wanted.numbers(batch)
     last = {int(number): offset for offset, number in enumerate(numbers) if number >= 0}
-    force = newest_of(wanted, slices, key) == 1
+    force = wanted.newest(slices, key) == 1
     whole_keys = [offset for offset in expected if numbers[offset] >= 0]
     assert sorted(offset for number, offset in last.items() if force[number]) == whole_keys
     if "m" not in key:  # equal keys are sent to one task, whatever it makes of them; maps have no order

@@ -198,7 +198,7 @@ def forget_first_slice(cities: DatasetFiles) -> None:
     """As in a copy that never had it."""
     (first, _) = DatasetState.read(cities.chain).slices()
     Path(cities.data.locate(first.slice.physical_hash)).unlink()
-    read_slices.footers_path(cities).unlink(missing_ok=True)
+    read_slices.KeptFooters(cities).path.unlink(missing_ok=True)
     read_slices._READ.clear()
 
 

@@ -82,7 +82,7 @@ def said_by(key: DatasetKey, dataset: odf.Dataset, **changes: Any) -> odf.result
         "size": 10, "time": Timestamp.now(), "tool": "test",
     }  # fmt: skip
     line = odf.results.SnapshotLine(**(members | changes))
-    SNAPSHOTS.add(dataset.path, line.dataset_id, line.signed(key))
+    SNAPSHOTS.add(dataset.path, line.dataset_id, line.sign(key))
     return line
 
 

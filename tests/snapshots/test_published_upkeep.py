@@ -153,7 +153,7 @@ def test_a_lying_size_is_no_damage(cities: odf.Dataset) -> None:
         sequence_number=line.sequence_number, kind=line.kind, object=line.object, size=line.size + 7,
         time=Timestamp.now(), tool="x",
     )  # fmt: skip
-    SNAPSHOTS.add(cities.path, cities.id, lie.signed(key))
+    SNAPSHOTS.add(cities.path, cities.id, lie.sign(key))
     assert cities.fsck().findings == []
 
 

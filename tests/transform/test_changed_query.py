@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odfchain.audit.blame import blame_records
+from odfchain.audit.blame import Blame
 from odfchain.errors import EngineError, TransformError
 from odfchain.odf.events import ExecuteTransform, SetTransform
 from odfchain.transform.validate import StateChange
@@ -273,7 +273,7 @@ def test_the_mark_is_in_the_chain_and_in_no_manifest(
     ]
     assert str(marked.transform.version).endswith("+rebuild")
     assert change(workspace, COUNT, None) == ([], [])
-    last = blame_records(workspace._files, dataset._files, dataset.summary.record_count - 1)
+    last = Blame.of(workspace._files, dataset._files, dataset.summary.record_count - 1)
     assert last.transactions[0].reads[0].offsets == (0, 2), "its lineage is everything"
     add(rows, tmp_path, [(30, "a", 1)])
     dataset.pull()

@@ -18,10 +18,9 @@ from odfchain.odf.arrow_schema import from_arrow
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.sources import SqlQueryStep, TransformSql
 from odfchain.odf.transform_options import is_rebuilt, rebuilt, unmarked
-from odfchain.slices.state import SliceFile
+from odfchain.slices.state import SliceFile, taken_back_in_vain
 from odfchain.slices.writer import SliceSpec
 from odfchain.transform.execute import write_difference
-from odfchain.workspace.slice_lookup import taken_back_in_vain
 
 NAMES = DatasetVocabulary()
 MS = pa.timestamp("ms", "UTC")

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.api.workspace import Workspace
-from odfchain.audit.dataset_checks import verify_dataset
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import (
     NameCollisionError,
@@ -59,6 +58,7 @@ from tests.kit.upkeep_scenes import (
     records,
     root,
 )
+from tests.kit.verified import verify_dataset
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.branches.row_history import are_changes
+from odfchain.branches.foreign_keys import are_changes
 from odfchain.errors import GuardError, SliceNotFoundError
 from odfchain.upkeep.compact import Compaction
 from odfchain.upkeep.garbage import collect

@@ -12,7 +12,6 @@ from odfchain.odf import events as ev
 from odfchain.odf.names import RemoteDatasetId
 from odfchain.odf.times import Timestamp
 from odfchain.workspace.commit import commit
-from odfchain.workspace.workspace_files import with_upstream
 from tests.kit.support import derivative, manifest
 
 
@@ -37,7 +36,7 @@ def home(tmp_path: Path) -> Workspace:
 
 
 def names(home: Workspace, *asked: str) -> list[str]:
-    return [str(d.alias) for d in with_upstream(home._files, [home[n]._files for n in asked])]
+    return [str(d.alias) for d in home._files.with_upstream([home[n]._files for n in asked])]
 
 
 def test_inputs_come_first_and_each_once(home: Workspace) -> None:

@@ -9,7 +9,7 @@ import pytest
 from odfchain.api.settings import Configuration, DatasetConfiguration
 from odfchain.api.workspace import Workspace
 from odfchain.errors import ManifestError, OdfchainError, UsageError
-from odfchain.workspace.config import ProfileWhen, snapshots_of
+from odfchain.workspace.config import ProfileWhen
 from tests.kit.branch_rows import keyed
 
 POLICY = "kind: DriftPolicy\nversion: 1\n"
@@ -28,15 +28,15 @@ def test_a_dataset_has_its_own_until_they_are_unset(tmp_path: Path) -> None:
     assert list(own.all()) == [
         ("snapshots.profile", "commit", False), ("snapshots.guard", "own.yaml", False),
     ]  # fmt: skip
-    found = snapshots_of(files, workspace._files.config.snapshots)
+    found = workspace._files.config.snapshots.of(files)
     assert (found.guard, found.profile) == ("own.yaml", ProfileWhen.COMMIT)
     workspace.rename("d", "e")
     assert DatasetConfiguration.of(workspace["e"]).get("snapshots.guard") == "own.yaml"
     own.set("snapshots.guard", [""])
-    assert snapshots_of(files, workspace._files.config.snapshots).guard == ""
+    assert workspace._files.config.snapshots.of(files).guard == ""
     for name in ("snapshots.guard", "snapshots.profile"):
         own.unset(name)
-    found = snapshots_of(files, workspace._files.config.snapshots)
+    found = workspace._files.config.snapshots.of(files)
     assert (found.guard, found.profile) == ("all.yaml", ProfileWhen.DEMAND)
     assert "snapshots" not in own.file.read_text()
 

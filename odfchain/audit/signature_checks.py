@@ -1,0 +1,438 @@
+"""Checks 16, 20 and 21: what is signed about a dataset.
+
+The owner's word on a snapshot is held against him: what the dataset does not give is a fault. Anybody may add
+a line, so another signer's wrong word is noted, and his name with it. An invalid signature of the head is a
+fault; an unsigned head is a note, unless one is required. Source: RFC-043.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from odfchain.audit.chain_checks import Run, StoredChain, hash_at
+from odfchain.audit.report import INVALID, MANIFESTS, PROFILES, SIGNATURE, AttestationLine, SignatureLine
+from odfchain.chain import signed_heads
+from odfchain.chain.chain import MetadataChain
+from odfchain.chain.signed_heads import SignatureStatus
+from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, SnapshotKind, SnapshotLine, read_attestations
+from odfchain.errors import (
+    CodecError,
+    ObjectNotFoundError,
+    OdfchainError,
+    StoreError,
+    UnsupportedVersionError,
+)
+from odfchain.odf.canonical_json import canonical_bytes
+from odfchain.odf.events import AddData, DatasetVocabulary, ExecuteTransform, SetVocab
+from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.names import is_branch_name
+from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
+from odfchain.profiles.document import facts_of, library, profile_document
+from odfchain.profiles.manifests import SnapshotFacts, file_document, snapshot_document
+from odfchain.profiles.published import object_of, store_of_kind
+from odfchain.profiles.reader import DESCRIPTIVE, read_profile
+from odfchain.profiles.state_totals import state_totals
+from odfchain.profiles.totals import Totals
+from odfchain.progress import Progress
+from odfchain.slices.footers import FileStats, file_stats
+from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore
+from odfchain.storage.public_layout import signature_key
+from odfchain.text import one_line
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.dataset_state import DatasetState, SliceRef
+from odfchain.workspace.options import ProfileOptions
+
+UNBELIEVED = "not all that the chain says can be believed"
+"""The reason for making nothing again from a faulty chain."""
+_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class SignedStatements:
+    """The statements about the dataset of a verification; what they say wrongly is in its report."""
+
+    run: Run
+
+    # --- 16: the signature of the head, and what auditors attested ---------------------------------------
+
+    def check_head(self, *, required: bool) -> None:
+        """The owner's signature of the head; an unsigned one is a fault only where it is `required`."""
+        path, dataset_id = (
+            self.run.dataset.folder / signature_key(self.run.dataset.ref),
+            self.run.dataset_id,
+        )
+        if dataset_id is None or not self.run.chain.blocks:
+            self.run.report.skip(
+                [SIGNATURE], "the dataset's id is not known: its chain cannot be followed to its Seed"
+            )
+            return
+        if self.run.dataset.ref != HEAD and not is_branch_name(self.run.dataset.ref):
+            reason = "it was verified as of an earlier block: the newest one is what is signed"
+            self.leave_out_head(reason, required=required)
+            return
+        head = self.run.chain.blocks.newest
+        try:
+            content = signed_heads.read_head_signature(self.run.dataset.folder, self.run.dataset.ref)
+        except StoreError as error:
+            self.run.report.fault(SIGNATURE, path, error.message)
+            self.run.report.signature = SignatureLine(INVALID, message=error.message)
+            return
+        if self.run.dataset.ref == HEAD:
+            found = signed_heads.check_head(
+                content,
+                dataset_id,
+                head.name,
+                head.number,
+                block_at=lambda number: (
+                    hash_at(self.run.chain, number)
+                    if self.run.chain.newest is None or number >= self.run.chain.newest
+                    else self.run.dataset.chain.hash_at(number, head.name)
+                ),
+            )
+        else:
+            found = signed_heads.check_branch(content, dataset_id, self.run.dataset.ref, head.name)
+        self.run.report.signature = SignatureLine(
+            str(found.status),
+            str(found.signer) if found.signer is not None else None,
+            str(found.signed.time) if found.signed is not None else None,
+            found.message,
+        )
+        if found.status is not SignatureStatus.UNSIGNED:
+            self.run.report.count(SIGNATURE)
+        if found.status is SignatureStatus.INVALID or (required and found.status is SignatureStatus.UNSIGNED):
+            self.run.report.fault(SIGNATURE, path, found.message or "the head is not signed")
+        elif found.status is SignatureStatus.UNSIGNED:
+            self.run.report.skip([SIGNATURE], found.message or "the head is not signed")
+            self.run.report.notes.append(found.message or "the head is not signed")
+
+    def leave_out_head(self, reason: str, *, required: bool) -> None:
+        """Say why the signature of the head is not known; where it is `required`, that is not clean."""
+        self.run.report.signature = SignatureLine(message=reason)
+        if required:
+            self.run.report.leave_out(reason, check=SIGNATURE)
+        else:
+            self.run.report.skip([SIGNATURE], reason)
+
+    def check_attestations(self, trusted: Collection[str]) -> None:
+        """What auditors attested of the dataset: damaged lines are faults, those of other chains notes."""
+        dataset_id = self.run.dataset_id
+        if dataset_id is None:
+            return
+        path = self.run.dataset.folder / AUDITS.key
+        try:
+            lines = read_attestations(self.run.dataset.folder, dataset_id)
+        except OdfchainError as error:
+            self.run.report.fault(SIGNATURE, path, error.message)
+            return
+        for line in lines:
+            # third parties' words: those of other chains are notes, an altered line is a fault
+            if line.statement is None:
+                self.run.report.fault(SIGNATURE, path, f"line {line.number}: {line.message}")
+                continue
+            item = line.statement
+            self.run.report.attestations.append(
+                AttestationLine(
+                    str(item.auditor),
+                    str(item.head),
+                    item.sequence_number,
+                    str(item.time),
+                    str(item.verdict),
+                    item.is_by(trusted),
+                )
+            )
+            if self.run.chain.newest is not None and item.sequence_number < self.run.chain.newest:
+                continue
+            if hash_at(self.run.chain, item.sequence_number) == item.head:
+                self.run.attestations.append(item)
+            else:
+                self.run.report.notes.append(
+                    f"{item.auditor} attested block {item.sequence_number} with the hash {item.head}, "
+                    "which is not in this chain"
+                )
+
+    # --- lines about snapshots ---------------------------------------------------------------------------
+
+    def check_snapshots(self, hashed: Collection[int], *, profiles: bool) -> None:
+        """Every line about a snapshot; `hashed` are the blocks whose slices have the recorded bytes."""
+        lines = self._signed_lines()
+        self._check_manifests([line for line in lines if line.kind is SnapshotKind.MANIFEST], hashed)
+        signed = [line for line in lines if line.kind is SnapshotKind.PROFILE]
+        if signed and profiles:
+            self._check_profiles(signed)
+        elif signed:
+            self.run.report.skip([PROFILES], "it was not asked for (--profiles)")
+
+    def _signed_lines(self) -> list[SnapshotLine]:
+        """The valid lines about blocks `(after, upto]` of this chain, oldest first.
+
+        What is no line is a fault of the file; one about a block that is not in the chain is a note.
+        """
+        path = self.run.dataset.folder / SNAPSHOTS.key
+        try:
+            content = SNAPSHOTS.content(self.run.dataset.folder)
+        except OdfchainError as error:
+            self.run.report.fault(MANIFESTS, path, error.message)
+            return []
+        if content is None or (dataset_id := self.run.dataset_id) is None:
+            return []
+        found: list[SnapshotLine] = []
+        for line in SNAPSHOTS.lines_of(content, dataset_id):
+            item = line.statement
+            if item is None:
+                self.run.report.fault(MANIFESTS, path, f"line {line.number}: {line.message}")
+            elif self.run.chain.newest is not None and item.sequence_number < self.run.chain.newest:
+                continue
+            elif hash_at(self.run.chain, item.sequence_number) != item.block:
+                self.run.report.notes.append(
+                    f"{item.signer} signed a {item.kind} of block {item.sequence_number} with the hash "
+                    f"{item.block}, which is not in this chain"
+                )
+            elif self.run.after < item.sequence_number <= self.run.upto:
+                found.append(item)
+        return sorted(found, key=lambda item: item.sequence_number)
+
+    def _stored_document(self, line: SnapshotLine, check: int) -> tuple[bytes | None, bool]:
+        """(the document that a line names, whether there is a file of it); damage is a fault of the copy."""
+        try:
+            return object_of(self.run.dataset, line), True
+        except ObjectNotFoundError:
+            return None, False
+        except OdfchainError as error:
+            place = store_of_kind(self.run.dataset, line.kind).locate(line.object)
+            self.run.report.fault(check, place, error.message, line.sequence_number)
+            return None, True
+
+    def _disagree(self, line: SnapshotLine, check: int, what: str) -> None:
+        """Say that a line names something else than the dataset gives."""
+        if line.by_owner:
+            message = f"the {line.kind} {line.object} that the owner signed: {what}"
+            self.run.report.fault(
+                check, self.run.dataset.folder / SNAPSHOTS.key, message, line.sequence_number
+            )
+        else:
+            block = line.sequence_number
+            self.run.report.notes.append(
+                one_line(
+                    f"the {line.kind} of block {block} that {line.signer} signed ({line.object}): {what}", 800
+                )
+            )
+
+    # Check 20: signed manifests, byte for byte.
+    # A manifest is made again from the blocks and from the footers of hashed slices; the document itself need
+    # not be here, since its hash is in the line. Source: RFC-043.
+
+    def _check_manifests(self, lines: Sequence[SnapshotLine], hashed: Collection[int]) -> None:
+        if not lines:
+            return
+        if self.run.chain.newest is not None:
+            self.run.report.skip([MANIFESTS], "the newest blocks alone were read")
+            return
+        if not self.run.chain.follows:
+            self.run.report.skip([MANIFESTS], UNBELIEVED)
+            return
+        wanted: dict[int, list[SnapshotLine]] = {}
+        for line in lines:
+            wanted.setdefault(line.sequence_number, []).append(line)
+        files: list[tuple[FileStats, bytes]] = []
+        for facts, ref in _snapshots(self.run.chain, lines[0].dataset_id, max(wanted)):
+            if ref is not None:
+                made = self._file(ref, hashed)
+                if made is None:
+                    return
+                files.append(made)
+            for line in wanted.get(facts.block.sequence_number, ()):
+                self.run.report.count(MANIFESTS)
+                self._check(line, _text(facts, files))
+
+    def _file(self, ref: SliceRef, hashed: Collection[int]) -> tuple[FileStats, bytes] | None:
+        # a footer of unverified bytes proves nothing
+        if ref.sequence_number not in hashed:
+            self.run.report.skip(
+                [MANIFESTS], "not all slices were found as they are recorded, so footers are missing"
+            )
+            return None
+        try:
+            stats = file_stats(self.run.dataset.data.path(ref.slice.physical_hash))
+            return stats, canonical_bytes(file_document(ref, stats))
+        except OdfchainError as error:  # the slice has a fault of its own
+            self.run.report.skip([MANIFESTS], error.message)
+            return None
+
+    def _check(self, line: SnapshotLine, made: bytes) -> None:
+        signed, _ = self._stored_document(line, MANIFESTS)
+        name = hash_bytes(made)
+        if (name, len(made)) == (line.object, line.size):
+            return
+        where = None
+        if signed is not None:
+            try:
+                where = document_difference(json.loads(signed), json.loads(made))
+            except (ValueError, RecursionError):
+                where = "it is no manifest"
+        what = where or f"chain and footers give {name} ({len(made):,} bytes)"
+        self._disagree(line, MANIFESTS, what)
+
+    # Check 21: signed profiles, byte for byte, by profiling the rows again.
+    # The publisher's words and hidden columns come from the document. Languages rest on a library's floats:
+    # with the same version of it, 0.005 more or less are accepted. Source: RFC-043.
+
+    def _check_profiles(self, lines: Sequence[SnapshotLine]) -> None:
+        if not self.run.chain.follows:
+            self.run.report.leave_out(UNBELIEVED, check=PROFILES)
+            return
+        rows = _Rows(self.run.dataset, self.run.progress)
+        for line in lines:
+            data, here = self._stored_document(line, PROFILES)
+            if data is None:
+                if not here:
+                    self.run.report.leave_out(
+                        f"the profile {line.object} is not here", line.sequence_number, check=PROFILES
+                    )
+                continue
+            try:
+                document = _document(data, line)
+                difference = document if isinstance(document, str) else rows.difference(document, data, line)
+            except (OdfchainError, MemoryError) as error:
+                said = error.message if isinstance(error, OdfchainError) else "there is not enough memory"
+                reason = f"the profile {line.object} was not computed again: {said}"
+                self.run.report.leave_out(reason, line.sequence_number, check=PROFILES)
+                continue
+            self.run.report.count(PROFILES)
+            if difference is not None:
+                self._disagree(line, PROFILES, difference)
+
+
+def document_difference(signed: Any, made: Any, path: str = "") -> str | None:
+    """The first difference of two documents with its path; None where they are equal."""
+    if isinstance(signed, Mapping) and isinstance(made, Mapping):
+        for name in sorted({*signed, *made}):
+            inner = f"{path}.{name}" if path else str(name)
+            if name not in signed or name not in made:
+                return f"{one_line(inner, 200)} is {'missing' if name in made else 'too much'}"
+            if (found := document_difference(signed[name], made[name], inner)) is not None:
+                return found
+        return None
+    if isinstance(signed, Sequence) and isinstance(made, Sequence) and not isinstance(signed, str):
+        for index, (one, other) in enumerate(zip(signed, made, strict=False)):
+            if (found := document_difference(one, other, f"{path}[{index}]")) is not None:
+                return found
+        if len(signed) != len(made):
+            return f"{one_line(path, 200)} has {len(signed):,} items, there are {len(made):,}"
+        return None
+    if type(signed) is type(made) and signed == made:
+        return None
+    one, other = (one_line(str(value), _SHOWN) for value in (signed, made))
+    return f"{one_line(path, 200)} says {one}, it is {other}"
+
+
+def _text(facts: SnapshotFacts, files: Sequence[tuple[FileStats, bytes]]) -> bytes:
+    # the texts of files are made once for all manifests that repeat them
+    whole = canonical_bytes(snapshot_document(facts, [stats for stats, _ in files]) | {"files": []})
+    # names are sorted: before this one there are no texts of others
+    return whole.replace(b'"files":[]', b'"files":[' + b",".join(text for _, text in files) + b"]", 1)
+
+
+def _snapshots(
+    chain: StoredChain, dataset_id: DatasetId, last: int
+) -> Iterator[tuple[SnapshotFacts, SliceRef | None]]:
+    vocabulary, records = DatasetVocabulary(), 0
+    watermark: Timestamp | None = None
+    for stored in chain.blocks:
+        if stored.number > last:
+            return
+        event, ref = stored.block.event, None
+        if isinstance(event, SetVocab):
+            vocabulary = DatasetVocabulary.from_event(event)
+        elif isinstance(event, AddData | ExecuteTransform):
+            # offsets begin at 0, so the last one counts the records
+            records = 0 if event.last_offset is None else event.last_offset + 1
+            watermark = event.new_watermark
+            if event.new_data is not None:
+                ref = SliceRef(stored.name, stored.number, event.new_data)
+        facts = SnapshotFacts(
+            dataset_id=dataset_id,
+            head=stored.name,
+            block=stored.block,
+            record_count=records,
+            watermark=watermark,
+            vocabulary=vocabulary,
+        )
+        yield facts, ref
+
+
+LANGUAGES_WITHIN = 0.005 + 1e-9
+"""The second part is for the rounding of the difference."""
+_LANGUAGES = "detected_languages"
+
+
+def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
+    try:
+        document = read_profile(data)
+    except UnsupportedVersionError:
+        raise
+    except CodecError as error:
+        return error.message
+    own = document["odf"]
+    for found, wanted in ((document["snapshot_id"], line.block), (own["dataset_id"], line.dataset_id)):
+        if found != str(wanted):
+            return f"it is of {found}, not of {wanted}"
+    # another version of the library may detect other languages
+    if (used := own["languages"]) not in (None, library()):
+        raise UnsupportedVersionError(
+            f"languages detected by {used}, here is {library() or 'no such library'}"
+        )
+    return document
+
+
+class _Rows:
+    """The rows of a dataset, profiled anew: no index and nothing that is kept of slices is used."""
+
+    def __init__(self, dataset: DatasetFiles, progress: Progress) -> None:
+        folder = dataset.folder
+        refs = LocalRefStore(folder / "refs", folder / "info" / "lock")
+        chain = MetadataChain(LocalObjectStore(folder / "blocks"), refs, ref=dataset.ref)
+        self._dataset = dataclasses.replace(dataset, chain=chain)
+        self._progress = progress
+        self._known: tuple[Multihash, bool, Totals] | None = None
+
+    def difference(self, document: Mapping[str, Any], data: bytes, line: SnapshotLine) -> str | None:
+        state = DatasetState.read(self._dataset.chain, line.block)
+        own = document["odf"]
+        options = ProfileOptions(hide=own["hidden"], languages=own["languages"] is not None)
+        facts = facts_of(self._dataset, state, options)
+        words = {name: document[name] for name in DESCRIPTIVE}
+        totals = self._totals(state, near_duplicates=document["near_duplicate_estimate"] is not None)
+        made = profile_document(totals, dataclasses.replace(facts, descriptive=words))
+        _accept_languages(document, made["column_stats"])
+        try:
+            text = canonical_bytes(made)
+        except CodecError as error:  # the publisher's words are no JSON
+            return error.message
+        if text == data:
+            return None
+        where = document_difference(document, json.loads(text))
+        return where or "it is not in the one text that profiles have"
+
+    def _totals(self, state: DatasetState, *, near_duplicates: bool) -> Totals:
+        if self._known is None or self._known[:2] != (state.head, near_duplicates):
+            found = state_totals(
+                self._dataset, state, self._progress, keep=False, near_duplicates=near_duplicates
+            )
+            self._known = (state.head, near_duplicates, found)
+        return self._known[2]
+
+
+def _accept_languages(document: Mapping[str, Any], made: Mapping[str, dict[str, Any]]) -> None:
+    for name, stats in made.items():
+        signed = document["column_stats"].get(name, {}).get(_LANGUAGES)
+        found = stats.get(_LANGUAGES)
+        if signed is None or found is None:
+            continue
+        # the detection library computes with floats: small differences are no fault
+        if all(abs(signed.get(n, 0) - found.get(n, 0)) <= LANGUAGES_WITHIN for n in {*signed, *found}):
+            stats[_LANGUAGES] = dict(signed)
