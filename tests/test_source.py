@@ -260,6 +260,11 @@ def test_spark_is_imported_lazily_and_in_its_layers_only() -> None:
     assert faults == []
 
 
+def test_urls_are_taken_apart_in_one_module() -> None:
+    found = {name_of(path) for path in MODULES for each in imports_of(path) if each.module == "urllib.parse"}
+    assert found == {"odfchain/storage/locations.py"}
+
+
 def test_modules_hold_one_idea() -> None:
     lines = {name_of(path): len(text_of(path).splitlines()) for path in MODULES + DATA_SOURCE}
     assert {name: count for name, count in lines.items() if count > 900} == {}
