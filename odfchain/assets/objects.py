@@ -195,7 +195,7 @@ class Stores:
         if location.endpoint is not None and self.is_signed(location):
             return False
         target = parse_target(named, name=named)
-        if proxy_for(target.scheme, target.host, target.port) is not None:
+        if proxy_for(target) is not None:
             return False
         try:
             addresses = resolve(target.host, target.port, name=named)

@@ -32,10 +32,9 @@ from odfchain.storage.http_rules import (
     ProxyDeniedError,
     StaleError,
     TransientError,
-    retry_after,
 )
 from odfchain.storage.locations import Target
-from odfchain.storage.urls import Route, admitted, connect, proxy_for, resolve
+from odfchain.storage.urls import Route, connect, proxy_for, resolve
 from odfchain.text import one_line
 
 _HEAD_BYTES = SHARING.answer_head_bytes
@@ -89,7 +88,7 @@ class Response(Body):
     def passing(self) -> TransientError | None:
         """The error to raise if the status says that another attempt may succeed."""
         if self.status in _PASSING or 500 <= self.status <= 599:
-            return TransientError(self.what, wait=retry_after(self.headers))
+            return TransientError(self.what, wait=self.headers.retry_after())
         return None
 
     def read_into(self, view: memoryview) -> int:
@@ -306,7 +305,7 @@ class Connection(library.HTTPConnection):
         if to is self._proxy:
             self.address = _judge_by_name(route, self.name)
             return connect(addresses, to.port, self.limits, self.deadline)[0]
-        addresses = admitted(route, addresses, name=self.name)
+        addresses = route.admitted(addresses, name=self.name)
         sock, self.address = connect(addresses, to.port, self.limits, self.deadline)
         return sock
 
@@ -449,7 +448,7 @@ def dial(route: Route, tls: TlsContext, *, limits: FetchLimits, deadline: Deadli
 
 
 def _proxy_of(target: Target, name: str) -> Target | None:
-    found = proxy_for(target.scheme, target.host, target.port)
+    found = proxy_for(target)
     if found is None:
         return None
     with contextlib.suppress(InvalidIdError):
@@ -467,7 +466,7 @@ def _judge_by_name(route: Route, name: str) -> str | None:
     except (FetchError, TransientError):
         return None
     for address in addresses:
-        admitted(route, [address], name=name)
+        route.admitted([address], name=name)
     return addresses[0]
 
 

@@ -54,6 +54,19 @@ class Headers:
             return None
         return int(value)
 
+    def retry_after(self) -> float | None:
+        """Seconds the server wants to be left alone, or None if it does not say (RFC 9110, 10.2.3)."""
+        value = self.get("retry-after")
+        if value is None:
+            return None
+        if re.fullmatch(r"[0-9]{1,9}", value):
+            return float(value)
+        time = parse_http_date(value)
+        if time is None:
+            return None
+        now = self.date("date") or Timestamp.now()  # the server's own clock, so that ours may be wrong
+        return max(0.0, (time.epoch_ns - now.epoch_ns) / _SECOND_NS)
+
     def range_validator(self) -> str | None:
         """The `If-Range` validator to continue this answer, or None if it must not be continued."""
         if (self.get("accept-ranges") or "").lower() == "none":
@@ -100,20 +113,6 @@ class ContentRange:
         total = None if match[3] == "*" else int(match[3])
         found = cls(int(match[1]), int(match[2]), total)
         return found if found.first <= found.last and (total is None or found.last < total) else None
-
-
-def retry_after(headers: Headers) -> float | None:
-    """Seconds the server wants to be left alone, or None if it does not say (RFC 9110, 10.2.3)."""
-    value = headers.get("retry-after")
-    if value is None:
-        return None
-    if re.fullmatch(r"[0-9]{1,9}", value):
-        return float(value)
-    time = parse_http_date(value)
-    if time is None:
-        return None
-    now = headers.date("date") or Timestamp.now()  # the server's own clock, so that ours may be wrong
-    return max(0.0, (time.epoch_ns - now.epoch_ns) / _SECOND_NS)
 
 
 # When a request is made again, and when time is up. Clock and waiting are given from outside.

@@ -11,7 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 from odfchain.errors import FetchError, InvalidIdError
 from odfchain.limits import FetchLimits
 from odfchain.storage.http_rules import Deadline, TransientError
-from odfchain.storage.locations import Target, redact
+from odfchain.storage.locations import Target, is_this_machine, redact
 from odfchain.storage.template import public_name
 from odfchain.text import one_line
 
@@ -80,6 +80,13 @@ class Route:
             return True
         return self._first_is_private and _same_origin(self.first, self.current)
 
+    def admitted(self, addresses: list[str], *, name: str) -> list[str]:
+        """Those of the addresses that the route's present target may be at; at least one."""
+        found = [address for address in addresses if self.admits(address)]
+        if not found:
+            raise FetchError(f"{name}: a redirect to a private network address is refused", hint=PRIVATE_HINT)
+        return found
+
     def connected(self, address: str) -> None:
         """Take note of the IP address that the present target is at."""
         if not self.redirected:
@@ -128,14 +135,6 @@ def resolve(host: str, port: int, *, name: str) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def admitted(route: Route, addresses: list[str], *, name: str) -> list[str]:
-    """Those of the addresses that the route's present target may be at; at least one."""
-    found = [address for address in addresses if route.admits(address)]
-    if not found:
-        raise FetchError(f"{name}: a redirect to a private network address is refused", hint=PRIVATE_HINT)
-    return found
-
-
 def connect(
     addresses: list[str], port: int, limits: FetchLimits, deadline: Deadline
 ) -> tuple[socket.socket, str]:
@@ -159,17 +158,10 @@ def connect(
     raise TransientError(failure)
 
 
-def proxy_for(scheme: str, host: str, port: int) -> str | None:
+def proxy_for(target: Target) -> str | None:
     """The proxy that the environment names (`http_proxy`, `no_proxy` and so on); this machine needs none."""
-    if host == "localhost" or _is_loopback(host):
+    if is_this_machine(target.host):
         return None
     proxies = getproxies()
-    found = proxies.get(scheme) or proxies.get("all")
-    return found if found and not proxy_bypass(f"{host}:{port}") else None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    found = proxies.get(target.scheme) or proxies.get("all")
+    return found if found and not proxy_bypass(f"{target.host}:{target.port}") else None

@@ -170,7 +170,7 @@ class NodeTransport(HttpTransport):
 
     def batch(self, after: Multihash | None, count: int) -> Iterator[RawBlock]:
         """As `Transport`; a chain that the node cannot send in one piece is walked instead."""
-        behind_proxy = proxy_for(self._base.scheme, self._base.host, self._base.port) is not None
+        behind_proxy = proxy_for(self._base) is not None
         if count > SMART.blocks or behind_proxy:
             return
         with self._lock:

@@ -19,7 +19,7 @@ from odfchain.ingest.fetch_url import fetch_http
 from odfchain.ingest.fetching import Fetched, etag_state, last_modified_state
 from odfchain.odf.events import SourceState
 from odfchain.odf.times import Timestamp
-from odfchain.storage.http_rules import ContentRange, Headers, parse_http_date, retry_after
+from odfchain.storage.http_rules import ContentRange, Headers, parse_http_date
 from odfchain.storage.locations import parse_target
 from odfchain.storage.urls import is_public
 from tests.kit.servers import (
@@ -863,10 +863,10 @@ def test_content_ranges(text: str | None, found: ContentRange | None) -> None:
 
 
 def test_waits() -> None:
-    assert retry_after(Headers([("Retry-After", "5")])) == 5.0
-    assert retry_after(Headers([("retry-after", "-5")])) is None
-    assert retry_after(Headers([("Retry-After", MODIFIED)])) == 0.0, "long past"
-    assert retry_after(Headers([])) is None
+    assert Headers([("Retry-After", "5")]).retry_after() == 5.0
+    assert Headers([("retry-after", "-5")]).retry_after() is None
+    assert Headers([("Retry-After", MODIFIED)]).retry_after() == 0.0, "long past"
+    assert Headers([]).retry_after() is None
 
 
 def test_of_two_headers_with_one_name_the_first_counts() -> None:
