@@ -42,6 +42,7 @@ from odfchain.workspace.options import (
     Block,
     CheckOptions,
     GcOptions,
+    MirrorOptions,
     PushOptions,
     Time,
     VerifyOptions,
@@ -505,17 +506,8 @@ class Dataset(Branching, Readable, Upkeep):
         sharing = self._workspace._sharing
         return planned_push(sharing, self._files, options.target, options, token=options.token)
 
-    def fetch(
-        self,
-        source: str | None = None,
-        *,
-        since: Time | None = None,
-        last: int | None = None,
-        where: str | None = None,
-        parallel: int | None = None,
-        token: str | None = None,
-        progress: Progress = SILENT,
-    ) -> FetchOutcome:
+    @takes(MirrorOptions)
+    def fetch(self, options: MirrorOptions) -> FetchOutcome:
         """Slices that are missing here are brought from any mirror, trusted by hash alone.
 
         `source` is a URL or `repo/name`; None is where the dataset was pulled from. `since` and `last` (the
@@ -530,17 +522,19 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.transfer.slice_files import Selection, fetch_missing
 
         sharing = self._workspace._sharing
-        files, parallel = sharing.dataset(self._files), parallel or sharing.config.parallel
+        files, parallel = sharing.dataset(self._files), options.parallel or sharing.config.parallel
         asked = None
-        if where is not None:
+        if options.where is not None:
             from odfchain.slices.conditions import parse_where
             from odfchain.workspace.dataset_state import DatasetState
             from odfchain.workspace.read_slices import columns_of
 
-            asked = parse_where(where, columns_of(DatasetState.read(files.chain), None))
-        selection = Selection(since=maybe_time(since), last=last)
-        with closing(sharing.mirror(files, source, parallel, token)) as peer:
-            return fetch_missing(files, peer, selection, where=asked, parallel=parallel, progress=progress)
+            asked = parse_where(options.where, columns_of(DatasetState.read(files.chain), None))
+        selection = Selection(since=maybe_time(options.since), last=options.last)
+        with closing(sharing.mirror(files, options.source, parallel, options.token)) as peer:
+            return fetch_missing(
+                files, peer, selection, where=asked, parallel=parallel, progress=options.progress
+            )
 
     def fetch_from_locks(
         self,

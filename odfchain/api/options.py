@@ -15,6 +15,9 @@ from odfchain.text import one_line
 from odfchain.workspace.options import (
     AllowDrift,
     CommitOptions,
+    Last,
+    Parallel,
+    Since,
     SystemTime,
     Time,
     Violations,
@@ -101,9 +104,9 @@ class PeerKeywords(TypedDict, total=False):
 
     force: Annotated[bool, "Replace a copy that has other blocks than its peer."]
     metadata_only: Annotated[bool, "Bring the chain of a dataset, and none of its data."]
-    since: Annotated[Time, "Of the data, bring only what was recorded at this time or later."]
-    last: Annotated[int, "Of the data, bring only the newest N slices.", "N", {"least": 1}]
-    parallel: Annotated[int, "Objects transferred at the same time.", "N", {"least": 1, "most": 100}]
+    since: Since
+    last: Last
+    parallel: Parallel
     require_signature: Annotated[
         bool,
         "Refuse a head that its owner has not signed, now and from now on.",

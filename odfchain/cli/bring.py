@@ -31,7 +31,6 @@ from odfchain.cli.parameters import (
     argument,
     command,
     formats,
-    keyword,
     keywords,
     option,
     token_for,
@@ -40,6 +39,7 @@ from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by
 from odfchain.cli.screen import echo, human_size, print_records, standard_input
 from odfchain.errors import UsageError
 from odfchain.text import counted
+from odfchain.workspace.options import MirrorOptions
 
 if TYPE_CHECKING:
     from odfchain import Timestamp, Workspace
@@ -238,16 +238,12 @@ def ingest_command(
 @command("fetch")
 def fetch_command(
     dataset: str = argument(DATASET_AT),
-    source: str | None = option("Any copy of the dataset; it need not be trusted.", "--from", "URL"),
     merged: bool = option("Bring what was merged into it, so that its merges can be checked."),
-    since: Timestamp | None = keyword(PeerKeywords, "since"),
-    last: int | None = keyword(PeerKeywords, "last"),
-    where: str | None = option("Leave out slices that hold no record of which this is true.", "SQL"),
+    chosen: dict[str, Any] = keywords(MirrorOptions),
     locks: tuple[Path, ...] = option(
         "From wherever this lock of slices says that they are; can be repeated.", "--lock", "FILE"
     ),
     trust_files: bool = option("With --lock: read absolute paths that it names."),
-    parallel: int | None = keyword(PeerKeywords, "parallel"),
     output: str = formats(),
 ) -> None:
     """Bring the slices that a partial copy lacks, from where it was pulled or from any other copy.
@@ -262,20 +258,18 @@ def fetch_command(
 
     --lock takes a lock that `odfchain assets derive --slices` made: the places that it names need no trust.
     """
-    if locks and not (source is None and since is None and last is None and where is None and not merged):
+    if locks and (merged or chosen.keys() - {"parallel"}):
         raise UsageError(
             "--lock brings all that is missing from the places of locks, and has no other options"
         )
-    if merged and not (since is None and last is None and where is None):
+    if merged and chosen.keys() - {"source", "parallel"}:
         raise UsageError("--merged brings all that was merged: --since, --last and --where do not apply")
     with open_workspace() as workspace:
         found = on_branch(workspace, dataset)
-        token = token_for([workspace.url_of(source)] if source else [])
+        chosen["token"] = token_for([workspace.url_of(chosen["source"])] if chosen.get("source") else [])
         if merged:
             with TerminalProgress() as progress:
-                brought = found.fetch_merged(
-                    source, parallel=parallel, token=token, progress=TransferProgress(progress)
-                )
+                brought = found.fetch_merged(progress=TransferProgress(progress), **chosen)
             row = {"dataset": found.label, "blocks": brought.blocks, "objects": brought.objects}
             _print_fetched(row | {"bytes": brought.bytes}, output)
             return
@@ -288,19 +282,17 @@ def fetch_command(
                 named = Configuration(workspace.path).get("assets.trustedEndpoints")
                 stores = StoreOptions(trust_files=trust_files, endpoints=named)
                 read = [AssetLock.read(lock) for lock in locks]
+                parallel = chosen.get("parallel")
                 outcome = found.fetch_from_locks(read, stores=stores, parallel=parallel, progress=shown)
             else:
-                outcome = found.fetch(
-                    source, since=since, last=last, where=where, parallel=parallel, token=token,
-                    progress=shown,
-                )  # fmt: skip
+                outcome = found.fetch(progress=shown, **chosen)
     row = {
         "dataset": found.label,
         "objects": outcome.objects,
         "bytes": outcome.bytes,
         "missing": outcome.missing_slices,
     }
-    if where is not None:
+    if "where" in chosen:
         row |= {"skipped": outcome.skipped, "unknown": outcome.unknown}
         if not outcome.understood:
             say("note: nothing is skipped: no part of the condition compares a column with a literal")
@@ -326,12 +318,12 @@ def source_command() -> None:
 def disable_command(
     dataset: str = argument(DATASET),
     name: str | None = option("Which source, when there are several.", "--source", "NAME"),
-    system_time: Timestamp | None = keyword(MergeKeywords, "system_time"),
+    chosen: dict[str, Any] = keywords(MergeKeywords, "system_time"),
 ) -> None:
     """Record that the polling source, or a push source, is no longer used.
 
     What is recorded stays. The source can be defined again with `odfchain add --update`.
     """
     found = open_workspace()[dataset]
-    event, head = found.disable_source(name, system_time=system_time)
+    event, head = found.disable_source(name, **chosen)
     say(f"{found.alias}: recorded {event.KIND}, head is {head}")

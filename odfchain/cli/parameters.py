@@ -222,11 +222,6 @@ def keywords(verb: type, *names: str) -> Any:
     return _Declared(made, is_group=True)
 
 
-def keyword(verb: type, name: str) -> Any:
-    """One option that is a keyword of a method, too, as a parameter of its own."""
-    return _Declared(lambda *_: [_keyword(name, get_type_hints(verb, include_extras=True)[name])])
-
-
 def _keyword(name: str, declared: Any, default: object = None) -> click.Option:
     kind, *said = get_args(declared)
     text, *shape = [each for each in said if isinstance(each, str)]

@@ -176,16 +176,11 @@ def ask(question: str) -> bool:
     return click.confirm(printable(question), err=True)
 
 
-def ask_text(question: str) -> str:
-    """The answer to a question, which may be empty."""
-    found: str = click.prompt(printable(question), default="", show_default=False, err=True)
-    return found.strip()
-
-
-def ask_secret(question: str) -> str:
-    """The answer to a question, which is not shown."""
-    found: str = click.prompt(printable(question), hide_input=True, err=True)
-    return found
+def ask_text(question: str, *, hidden: bool = False) -> str:
+    """The answer to a question, which may be empty, or one that is not shown."""
+    how: dict[str, Any] = {} if hidden else {"default": "", "show_default": False}
+    found: str = click.prompt(printable(question), hide_input=hidden, err=True, **how)
+    return found if hidden else found.strip()
 
 
 def _cell(content: str | Sequence[str]) -> str:

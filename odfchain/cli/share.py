@@ -523,8 +523,8 @@ def _typed_token(url: PeerUrl, *, from_stdin: bool, user: str | None, password_s
     if url.is_smart and user is None:
         user = screen.ask_text(f"User at {url} (empty, if you have a token)") or None
     if user is not None:
-        return NodeAccounts(url).log_in(user, screen.ask_secret(f"Password of {user}"))
-    return _known(url, screen.ask_secret(f"Token for {url}").strip())
+        return NodeAccounts(url).log_in(user, screen.ask_text(f"Password of {user}", hidden=True))
+    return _known(url, screen.ask_text(f"Token for {url}", hidden=True).strip())
 
 
 def _read_line(most: int) -> str:

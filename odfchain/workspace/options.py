@@ -44,6 +44,8 @@ Violations = Annotated[
 ]
 ForceOnCopy = Annotated[bool, "Write to the head also where the dataset is a copy."]
 SystemTime = Annotated[Time | None, "System time of the run, for reproducible chains.", {"hidden": True}]
+Since = Annotated[Time | None, "Of the data, bring only what was recorded at this time or later."]
+Last = Annotated[int | None, "Of the data, bring only the newest N slices.", "N", {"least": 1}]
 Parallel = Annotated[int | None, "Objects transferred at the same time.", "N", {"least": 1, "most": 100}]
 BREAK_REFERENCES = "Go on also if rows refer to what is lost by it."
 DRY_RUN = "Say what would be done; nothing is changed."
@@ -195,6 +197,20 @@ class PushOptions(Watched):
     def at_once(self) -> int:
         """Objects that are sent at the same time [count]."""
         return self.parallel or SHARING.parallel
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorOptions(Watched):
+    """A copy of a dataset that slices are brought from, for which the token is, and which slices."""
+
+    source: Annotated[str | None, "Any copy of the dataset; it need not be trusted.", "--from", "URL"] = (
+        field(default=None, kw_only=False)
+    )
+    since: Since = None
+    last: Last = None
+    where: Annotated[str | None, "Leave out slices that hold no record of which this is true.", "SQL"] = None
+    parallel: Parallel = None
+    token: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
