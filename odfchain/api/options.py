@@ -172,37 +172,6 @@ class ServeKeywords(TypedDict, total=False):
     ]
 
 
-class QueryKeywords(TypedDict, total=False):
-    """How a query is answered."""
-
-    engine: Annotated[str, "Spark is for what is large.", {"choices": ["datafusion", "spark"]}]
-    """`datafusion` (the default) needs no Java."""
-    as_at: Annotated[Time | None, "The system time of every name without a point.", "TIME", {"type": str}]
-    params: Annotated[
-        Mapping[str, Any] | None,
-        "The value of $NAME; a text if no type is given.",
-        "--param",
-        "NAME[:TYPE]=VALUE",
-        {"multiple": True},
-    ]
-    limit: Annotated[int | None, "The most rows that are given.", "N", {"least": 0}]
-    seconds: Annotated[float | None, "Longest time for the query, like 30s.", "--timeout"]
-    """None is as long as it needs."""
-    memory: Annotated[int | None, "What the rows of the query may take, like 2g.", {"type": "size"}]
-    """[bytes]"""
-
-
-class ProofKeywords(QueryKeywords, total=False):
-    """How a query is answered with a signature; its limit is 100 rows unless another is given."""
-
-    skip: int
-    """Rows that are left out before."""
-    data_format: str
-    """`JsonAoS` (rows as objects), `JsonSoA` (columns as lists) or `JsonAoA` (rows as lists)."""
-    schema_format: str | None
-    """`ArrowJson`: the answer says the types of its columns."""
-
-
 def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
     """Refuse keywords that a method does not have, as Python does where it can see them.
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from odfchain.api.options import ProofKeywords, QueryKeywords, refuse_unknown
 from odfchain.errors import UsageError
 from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Local
 from odfchain.query.resolved_tables import CheckedSlices, Pins
 from odfchain.spark.known_errors import with_own_errors
-from odfchain.workspace.options import maybe_time
+from odfchain.workspace.options import ProofOptions, QueryOptions, maybe_time
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 ENGINES = ("datafusion", "spark")
 
 
-def explained(workspace: Workspace, query: str, options: QueryKeywords) -> str:
+def explained(workspace: Workspace, query: str, options: Mapping[str, Any]) -> str:
     """How the engine would answer, as text; nothing is computed. Errors as `Workspace.sql`."""
-    asked = pins(workspace, options)
-    return engine(workspace, options).explain(query, asked, params=options.get("params"))
+    asked = QueryOptions(query, **options)
+    return engine(workspace, asked).explain(query, pins(workspace, asked), params=asked.params)
 
 
-def engine(workspace: Workspace, options: QueryKeywords) -> Local | OnSpark:
+def engine(workspace: Workspace, options: QueryOptions) -> Local | OnSpark:
     """The engine that the options name."""
-    refuse_unknown(options, QueryKeywords.__annotations__)
-    name, memory = options.get("engine", ENGINES[0]), options.get("memory")
+    name, memory = options.engine, options.memory
     if name not in ENGINES:
         raise UsageError(f"unknown engine {name!r}", hint=f"engines are {' and '.join(ENGINES)}")
     if name == ENGINES[0]:
@@ -44,10 +43,9 @@ def engine(workspace: Workspace, options: QueryKeywords) -> Local | OnSpark:
     return OnSpark(workspace.session(), checked_slices(workspace))
 
 
-def pins(workspace: Workspace, options: QueryKeywords) -> Pins:
+def pins(workspace: Workspace, options: QueryOptions) -> Pins:
     """What names without a point mean."""
-    at = options.get("as_at")
-    return Pins(workspace._files, as_at=maybe_time(at))
+    return Pins(workspace._files, as_at=maybe_time(options.as_at))
 
 
 def embedded(workspace: Workspace, memory: int | None = None, **options: Any) -> Local:
@@ -70,24 +68,23 @@ def checked_slices(workspace: Workspace) -> CheckedSlices:
 # Signed answers to queries, and whether they are true.
 
 
-def prove(workspace: Workspace, query: str, options: ProofKeywords) -> Answer:
+def prove(workspace: Workspace, options: ProofOptions) -> Answer:
     """The answer to `Workspace.prove`.
 
     Raises:
-        UsageError: there is no such option, engine or format.
+        UsageError: there is no such engine or format.
     """
     from odfchain.query.proofs import ProofRequest
 
-    refuse_unknown(options, ProofKeywords.__annotations__)
-    if options.get("engine", "datafusion") != "datafusion":
+    if options.engine != ENGINES[0]:
         raise UsageError("signed answers are computed by datafusion", hint="leave the engine out")
-    if options.get("params"):
+    if options.params:
         raise UsageError("a signed answer has no parameters", hint="write the values into the query")
     elsewhere = ("engine", "params", "as_at")
     given: Any = {
-        name: value for name, value in options.items() if name not in elsewhere and value is not None
+        name: value for name, value in vars(options).items() if name not in elsewhere and value is not None
     }
-    return ProofRequest(query=query, **given).answer(pins(workspace, options))
+    return ProofRequest(**given).answer(pins(workspace, options))
 
 
 @with_own_errors

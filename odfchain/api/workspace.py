@@ -12,9 +12,7 @@ from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
 from odfchain.api.options import (
     MergeKeywords,
-    ProofKeywords,
     PullKeywords,
-    QueryKeywords,
     ServeKeywords,
     refuse_unknown,
     takes,
@@ -25,7 +23,7 @@ from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
-from odfchain.workspace.options import GcOptions, Time, VerifyOptions, maybe_time
+from odfchain.workspace.options import GcOptions, ProofOptions, QueryOptions, Time, VerifyOptions, maybe_time
 from odfchain.workspace.workspace_files import FOLDER, WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -620,7 +618,8 @@ class Workspace(OwnErrors):
         for dataset in doomed if not dry_run else ():
             files.delete(dataset)
 
-    def sql(self, query: str, **options: Unpack[QueryKeywords]) -> QueryResult:
+    @takes(QueryOptions)
+    def sql(self, asked: QueryOptions) -> QueryResult:
         """The rows of one SQL query over datasets, as of the blocks that are heads now. Records nothing.
 
         A table is a dataset's name, quoted where it has dots, with `@POINT` for an earlier moment;
@@ -633,16 +632,16 @@ class Workspace(OwnErrors):
         from odfchain.api.queries import engine, pins
 
         self._current()
-        return engine(self, options).run(
-            query, pins(self, options), params=options.get("params"), limit=options.get("limit"),
-            seconds=options.get("seconds"),
-        )  # fmt: skip
+        return engine(self, asked).run(
+            asked.query, pins(self, asked), params=asked.params, limit=asked.limit, seconds=asked.seconds
+        )
 
-    def prove(self, query: str, **options: Unpack[ProofKeywords]) -> Answer:
+    @takes(ProofOptions)
+    def prove(self, asked: ProofOptions) -> Answer:
         """The answer to a query with a signature, for anybody to check; errors as `sql`, and the key's."""
         from odfchain.api.queries import prove
 
-        return prove(self, query, options)
+        return prove(self, asked)
 
     # --- other places, and who may read or write here ---------------------------------------------
 

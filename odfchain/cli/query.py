@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain import errors
-from odfchain.api.options import QueryKeywords
 from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET_AT, argument, command, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
@@ -27,7 +26,7 @@ from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.odf.schema import parse_ddl
 from odfchain.spark.known_errors import known_error
 from odfchain.text import counted, first_line, one_line, printable
-from odfchain.workspace.options import ExportOptions, maybe_time
+from odfchain.workspace.options import ExportOptions, QueryOptions, maybe_time
 from odfchain.workspace.points import parse_time
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def sql_command(
         choices=RESULT_FORMATS,
     ),
     file: Path | None = option("Write the result to a file.", "--output", "FILE"),
-    chosen: QueryKeywords = keywords(QueryKeywords),
+    chosen: dict[str, Any] = keywords(QueryOptions),
     explain: bool = option("Show how the query would be answered."),
     proof: Path | None = option(
         "Sign the answer, of 100 rows unless --limit says another number, and keep it in a file.", "FILE"
@@ -507,7 +506,7 @@ A query ends with a semicolon; a table is a dataset's name, "with.dots@POINT" in
 class Shell:
     """One conversation; `options` are those of `Workspace.sql`."""
 
-    def __init__(self, workspace: Workspace, options: QueryKeywords, output: str) -> None:
+    def __init__(self, workspace: Workspace, options: dict[str, Any], output: str) -> None:
         self._workspace = workspace
         self._options = options
         self._output = output

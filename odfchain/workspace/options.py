@@ -13,7 +13,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from odfchain.errors import InvalidIdError, UsageError
 from odfchain.limits import SHARING
@@ -303,3 +303,38 @@ class RevertOptions(CommitOptions):
     message: Annotated[str, "Why; recorded with the block.", "TEXT"] = ""
     force: ForceOnCopy = False
     system_time: SystemTime = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryOptions:
+    """A query, and how it is answered."""
+
+    query: str = field(kw_only=False)
+    engine: Annotated[str, "Spark is for what is large.", {"choices": ["datafusion", "spark"]}] = "datafusion"
+    """`datafusion` needs no Java."""
+    as_at: Annotated[Time | None, "The system time of every name without a point.", "TIME", {"type": str}] = (
+        None
+    )
+    params: Annotated[
+        Mapping[str, Any] | None,
+        "The value of $NAME; a text if no type is given.",
+        "--param",
+        "NAME[:TYPE]=VALUE",
+    ] = None
+    limit: Annotated[int | None, "The most rows that are given.", "N", {"least": 0}] = None
+    seconds: Annotated[float | None, "Longest time for the query, like 30s.", "--timeout"] = None
+    """None is as long as it needs."""
+    memory: Annotated[int | None, "What the rows of the query may take, like 2g.", {"type": "size"}] = None
+    """[bytes]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofOptions(QueryOptions):
+    """A query that is answered with a signature; its limit is 100 rows unless another is given."""
+
+    skip: int | None = None
+    """Rows that are left out before."""
+    data_format: str | None = None
+    """`JsonAoS` (rows as objects), `JsonSoA` (columns as lists) or `JsonAoA` (rows as lists)."""
+    schema_format: str | None = None
+    """`ArrowJson`: the answer says the types of its columns."""
