@@ -31,7 +31,7 @@ from odfchain.storage.store import AbsentError, Opened, Store, Transport
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, GetResult, PutMode
+    from obstore import GetOptions, GetResult, ObjectMeta, PutMode
     from obstore.store import ObjectStore
 
 
@@ -205,19 +205,20 @@ class BucketTransport(Transport):
         size = (_LARGEST if end is None else end) - start
         return self._get(key, size, start, end).pieces
 
-    def size(self, key: str) -> int | None:
+    def _meta(self, key: str) -> ObjectMeta:
         import obstore  # noqa: PLC0415 - a heavy library
 
-        with contextlib.suppress(errors.ObjectNotFoundError), self.translate_errors(key):
-            return obstore.head(self._small, self._path(key))["size"]
+        with self.translate_errors(key):
+            return obstore.head(self._small, self._path(key))
+
+    def size(self, key: str) -> int | None:
+        with contextlib.suppress(errors.ObjectNotFoundError):
+            return self._meta(key)["size"]
         return None
 
     def modified(self, key: str) -> float:
         """When an object was written, by the store's clock [s since the epoch]."""
-        import obstore  # noqa: PLC0415 - a heavy library
-
-        with self.translate_errors(key):
-            return obstore.head(self._small, self._path(key))["last_modified"].timestamp()
+        return self._meta(key)["last_modified"].timestamp()
 
     def write(self, key: str, data: bytes) -> None:
         self._write(key, data, "overwrite")  # the library repeats it

@@ -93,14 +93,6 @@ class Kind:
     listing: Listing | None = None
 
 
-def _folder(url: PeerUrl, _options: PeerOptions) -> Transport:
-    return FolderTransport(url)
-
-
-def _bucket(url: PeerUrl, _options: PeerOptions) -> Transport:
-    return BucketTransport(url)
-
-
 def _web(url: PeerUrl, options: PeerOptions) -> Transport:
     return HttpTransport(url, _limits(options), token=options.token_for(url), parallel=options.parallel)
 
@@ -132,8 +124,11 @@ def _ipfs_is_read(url: PeerUrl) -> OdfchainError:
 
 
 KINDS = {
-    "file": Kind(_folder, listing=Listing.FOLDERS),
-    **dict.fromkeys(("s3", "gs", "az", "s3+http", "s3+https"), Kind(_bucket, listing=Listing.FOLDERS)),
+    "file": Kind(lambda url, _: FolderTransport(url), listing=Listing.FOLDERS),
+    **dict.fromkeys(
+        ("s3", "gs", "az", "s3+http", "s3+https"),
+        Kind(lambda url, _: BucketTransport(url), listing=Listing.FOLDERS),
+    ),
     **dict.fromkeys(_WEB, Kind(_web, _web_is_read, Listing.INDEX)),
     **dict.fromkeys(("odf+http", "odf+https"), Kind(_node, listing=Listing.ACCOUNTS)),
     **dict.fromkeys(("ipfs", "ipns"), Kind(_ipfs, _ipfs_is_read)),
