@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,6 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
-from odfchain.storage.http_store import Prefetch
 from odfchain.storage.local import LocalObjectStore, check_object_name
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import Store
@@ -343,3 +343,79 @@ class Download:
             dataset, self.peer, lacking, folder, parallel=self.parallel, progress=self.progress
         )
         self.objects += len(lacking)
+
+
+# Prefetching blocks that a hint names, up to a fixed number ahead of the walk.
+# A hint is never trusted: the walk follows the links and requests missing blocks itself. Errors here are
+# ignored, since the walk meets them again. Source: RFC-021.
+
+AHEAD = 128
+"""How many blocks are asked for before the walk needs them."""
+
+# More of them only wait for each other in one process.
+_THREADS = 8
+# How many blocks one thread asks for in one go.
+_AT_ONCE = 16
+# How many lines of a hint one step may pass over: the same one may be there a million times.
+_LOOKED_AT = 2 * AHEAD
+
+
+class Prefetch:
+    """Asks for hinted blocks on threads, newest first, while the walk goes on."""
+
+    def __init__(
+        self,
+        hinted: Iterator[Multihash],
+        *,
+        here: Callable[[Multihash], bool],
+        local: Callable[[Multihash], bool],
+        fetch: Callable[[Multihash], bytes],
+    ) -> None:
+        """Prepare to ask.
+
+        `here` are blocks that were received before; below a `local` one all others are local, too. `fetch`
+        asks for a block and keeps it, from any thread.
+        """
+        self._hinted = hinted
+        self._here = here
+        self._local = local
+        self._fetch = fetch
+        self._asked: dict[Multihash, Future[Mapping[Multihash, bytes]]] = {}
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="prefetch")
+
+    def take(self, name: Multihash) -> bytes | None:
+        """The block if it was asked for and has come; asks for more."""
+        if len(self._asked) <= AHEAD - _AT_ONCE:
+            self._ask(name)
+        asked = self._asked.pop(name, None)
+        return None if asked is None else asked.result().get(name)
+
+    def _ask(self, name: Multihash) -> None:
+        wanted: dict[Multihash, None] = {}
+        for _ in range(_LOOKED_AT):
+            if len(self._asked) + len(wanted) >= AHEAD:
+                break
+            following = next(self._hinted, None)
+            # below a local block all others are local
+            if following is None or self._local(following):
+                self._hinted = iter(())
+                break
+            if following != name and following not in self._asked and not self._here(following):
+                wanted[following] = None
+        names = list(wanted)
+        # several for each thread: handing over each one costs too much
+        for start in range(0, len(names), _AT_ONCE):
+            part = names[start : start + _AT_ONCE]
+            self._asked |= dict.fromkeys(part, self._pool.submit(self._fetch_all, part))
+
+    def _fetch_all(self, names: Sequence[Multihash]) -> Mapping[Multihash, bytes]:
+        found = {}
+        for name in names:
+            # a block that failed is requested again by the walk, which reports the error
+            with contextlib.suppress(errors.OdfchainError):
+                found[name] = self._fetch(name)
+        return found
+
+    def close(self) -> None:
+        """Drop what was not needed."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -29,11 +29,11 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.sources import MergeStrategyAppend, ReadStepCsv
 from odfchain.progress import Silent
-from odfchain.storage.http_store import AHEAD
 from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.transfer.receive import AHEAD
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.memory_peer import MemoryPeer
