@@ -40,7 +40,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 DECODED_BLOCKS = 50_000
 """Chains of up to so many blocks stay decoded, where their bytes are not many."""
 _DECODED_BYTES = 64 << 20
-# Bytes of blocks that are in memory at once, before they are written and when they are read.
+# Bytes of blocks that are in memory at once, before they are written to a file and when they are read.
 _IN_MEMORY = 8 << 20
 _KINDS = (*EVENT_KINDS, MERGE)
 _ROW = struct.Struct("<32sBBBxIQQ")
@@ -81,9 +81,7 @@ class StoredBlocks:
     def __init__(self, decoded: int | None = None) -> None:
         self._limit = DECODED_BLOCKS if decoded is None else decoded
         self._decoded: list[StoredBlock] | None = []
-        self._rows, self._data = bytearray(), bytearray()
-        self._row_file: IO[bytes] | None = None
-        self._data_file: IO[bytes] | None = None
+        self._rows, self._data = self._spool(), self._spool()
         self._count = self._start = 0
         # True if all blocks hash to their names.
         self.sound = True
@@ -97,10 +95,16 @@ class StoredBlocks:
         """The block before those that were added, and its bytes."""
         kind = _KINDS.index(link_kind(stored.block.event))
         has_data = stored.block.new_data is not None
-        self._rows += _ROW.pack(
+        row = _ROW.pack(
             stored.name.digest, kind, stored.sound, has_data, len(data), stored.number, self._start
         )
-        self._data += data
+        for stream, end, written in (
+            (self._rows, self._count * _ROW.size, row),
+            (self._data, self._start, data),
+        ):
+            with fsio.storage_errors(tempfile.gettempdir()):
+                stream.seek(end)
+                stream.write(written)
         self._start += len(data)
         self._count += 1
         self.sound = self.sound and stored.sound
@@ -111,21 +115,9 @@ class StoredBlocks:
             self._decoded.append(stored)
             if self._count > self._limit or self._start > _DECODED_BYTES:
                 self._decoded = None
-        if len(self._data) >= _IN_MEMORY:
-            self._spill()
 
-    def _spill(self) -> None:
-        folder = tempfile.gettempdir()
-        with fsio.storage_errors(folder):
-            if self._row_file is None or self._data_file is None:
-                self._row_file, self._data_file = self._temporary(), self._temporary()
-            _write(self._row_file, self._rows)
-            _write(self._data_file, self._data)
-        self._rows.clear()
-        self._data.clear()
-
-    def _temporary(self) -> IO[bytes]:
-        stream = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as this object
+    def _spool(self) -> IO[bytes]:
+        stream = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - it lives as long as this object
         weakref.finalize(self, stream.close)
         return stream
 
@@ -213,12 +205,12 @@ class StoredBlocks:
         return [
             StoredRow(Multihash.sha3_256(digest), _KINDS[kind], bool(sound), bool(data), number, start, size)
             for digest, kind, sound, data, size, number, start in _ROW.iter_unpack(
-                _piece(self._row_file, self._rows, begin, end)
+                _piece(self._rows, begin, end)
             )
         ]
 
     def _bytes(self, begin: int, end: int) -> bytes:
-        return _piece(self._data_file, self._data, begin, end)
+        return _piece(self._data, begin, end)
 
 
 def _is_of(kind: str, kinds: tuple[str, ...]) -> bool:
@@ -229,25 +221,10 @@ def _decoded(row: StoredRow, data: bytes) -> StoredBlock:
     return StoredBlock(row.name, decode_block(data), row.sound, row.number)
 
 
-def _write(stream: IO[bytes], data: bytearray) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[stream.write(rest) :]
-    rest.release()
-
-
-def _piece(stream: IO[bytes] | None, rest: bytearray, begin: int, end: int) -> bytes:
-    if stream is None:
-        return bytes(rest[begin:end])
-    # what is not yet written is in `rest`
-    size = stream.tell()
-    found = b""
+def _piece(stream: IO[bytes], begin: int, end: int) -> bytes:
     with fsio.storage_errors(tempfile.gettempdir()):
-        while begin < min(end, size):
-            read = os.pread(stream.fileno(), min(end, size) - begin, begin)
-            found += read
-            begin += len(read)
-    return found + bytes(rest[max(0, begin - size) : max(0, end - size)])
+        stream.seek(begin)
+        return stream.read(end - begin)
 
 
 # Verifying only the newest blocks of a chain.
@@ -316,6 +293,14 @@ class StoredChain:
     def follows(self) -> bool:
         """True if all blocks are sound and linked."""
         return self.complete and self.blocks.sound
+
+    def hash_at(self, number: int) -> Multihash | None:
+        """The hash of the block with this number, None where there is none."""
+        return self.blocks.name_of(number)
+
+    def count_slices(self, upto: int) -> int:
+        """How many slices the chain names up to a block."""
+        return sum(row.has_data for row in self.blocks.rows() if row.number <= upto)
 
     def within(self, after: int, upto: int, *kinds: str) -> Iterator[StoredBlock]:
         """The sound blocks `(after, upto]` with these events, oldest first."""
@@ -468,16 +453,6 @@ def _describe(chain: StoredChain, report: Report) -> None:
     if first.sound and isinstance(first.block.event, Seed):
         report.dataset_id = str(first.block.event.dataset_id)
         report.kind = first.block.event.dataset_kind
-
-
-def hash_at(chain: StoredChain, number: int) -> Multihash | None:
-    """The hash of the block with this number, None where there is none."""
-    return chain.blocks.name_of(number)
-
-
-def count_slices(chain: StoredChain, upto: int) -> int:
-    """How many slices the chain names up to a block."""
-    return sum(row.has_data for row in chain.blocks.rows() if row.number <= upto)
 
 
 # --- 4: append rules -------------------------------------------------------------------------------

@@ -42,7 +42,6 @@ from odfchain.audit.chain_checks import (
     StoredBlocks,
     StoredChain,
     check_rules,
-    hash_at,
     read_chain,
 )
 from odfchain.audit.input_claims import Find, InputChains
@@ -97,8 +96,8 @@ def examine(
         report.sort()
         return Run(dataset, chain, -1, -1, report, progress)
     after, upto = _resolve_range(dataset, chain, options)
-    report.after = hash_at(chain, after) if options.after is not None or chain.newest is not None else None
-    report.upto = hash_at(chain, upto) if options.upto is not None else None
+    report.after = chain.hash_at(after) if options.after is not None or chain.newest is not None else None
+    report.upto = chain.hash_at(upto) if options.upto is not None else None
     run = Run(dataset, chain, after, upto, report, progress)
     statements = SignedStatements(run)
     _describe_blocks(run)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from odfchain import errors
-from odfchain.audit.chain_checks import Run, hash_at
+from odfchain.audit.chain_checks import Run
 from odfchain.audit.input_claims import Find, missing_input
 from odfchain.audit.lineage import input_aliases
 from odfchain.audit.report import BLOCKS, CHECKPOINTS, HEAD, INPUTS, LINKS, OF_ENGINES, REPLAY, Replay
@@ -98,7 +98,7 @@ class Replaying:
             HashedBlock(stored.name, stored.block)
             for stored in chain.within(after, run.upto, ExecuteTransform.KIND)
         ]
-        tail, head = hash_at(chain, after), hash_at(chain, run.upto)
+        tail, head = chain.hash_at(after), chain.hash_at(run.upto)
         step = f"Replaying {run.dataset.alias}"
         progress.phase(step, len(wanted))
         together = SideBySide(progress, step)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from odfchain.audit.chain_checks import Run, StoredChain, hash_at
+from odfchain.audit.chain_checks import Run, StoredChain
 from odfchain.audit.report import INVALID, MANIFESTS, PROFILES, SIGNATURE, AttestationLine, SignatureLine
 from odfchain.chain import signed_heads
 from odfchain.chain.chain import MetadataChain
@@ -89,7 +89,7 @@ class SignedStatements:
                 head.name,
                 head.number,
                 block_at=lambda number: (
-                    hash_at(self.run.chain, number)
+                    self.run.chain.hash_at(number)
                     if self.run.chain.newest is None or number >= self.run.chain.newest
                     else self.run.dataset.chain.hash_at(number, head.name)
                 ),
@@ -147,7 +147,7 @@ class SignedStatements:
             )
             if self.run.chain.newest is not None and item.sequence_number < self.run.chain.newest:
                 continue
-            if hash_at(self.run.chain, item.sequence_number) == item.head:
+            if self.run.chain.hash_at(item.sequence_number) == item.head:
                 self.run.attestations.append(item)
             else:
                 self.run.report.notes.append(
@@ -187,7 +187,7 @@ class SignedStatements:
                 self.run.report.fault(MANIFESTS, path, f"line {line.number}: {line.message}")
             elif self.run.chain.newest is not None and item.sequence_number < self.run.chain.newest:
                 continue
-            elif hash_at(self.run.chain, item.sequence_number) != item.block:
+            elif self.run.chain.hash_at(item.sequence_number) != item.block:
                 self.run.report.notes.append(
                     f"{item.signer} signed a {item.kind} of block {item.sequence_number} with the hash "
                     f"{item.block}, which is not in this chain"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from odfchain.audit.chain_checks import Run, StoredChain, count_slices
+from odfchain.audit.chain_checks import Run, StoredChain
 from odfchain.audit.input_claims import Find
 from odfchain.audit.report import CHECKPOINTS, CORRECTIONS, FOREIGN_KEYS, OF_ENGINES, Report
 from odfchain.audit.row_checks import ExpectedSchema
@@ -85,7 +85,7 @@ class CheckedRows:
     def of(cls, run: Run, slices: Sequence[ReadableSlice]) -> CheckedRows:
         """These slices, of those that the chain names up to the end of the range."""
         all_read = run.chain.follows and run.chain.newest is None
-        return cls(run, slices, all_read and len(slices) == count_slices(run.chain, run.upto))
+        return cls(run, slices, all_read and len(slices) == run.chain.count_slices(run.upto))
 
     def check_corrections(self) -> None:
         """Every row that takes another back finds it."""

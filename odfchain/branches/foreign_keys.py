@@ -327,7 +327,7 @@ class ForeignKeys:
         merging: bool = False,
     ) -> ForeignKeys:
         """The check against the datasets of a workspace."""
-        return cls(finder(workspace), workspace.datasets, note, references or {}, merging)
+        return cls(workspace.present, workspace.datasets, note, references or {}, merging)
 
     def __call__(
         self,
@@ -516,18 +516,6 @@ def _readable(rows: Rows) -> Iterator[None]:
         raise errors.ObjectCorruptedError(
             f"{rows.name}: keys cannot be compared: {first_line(error)}"
         ) from None
-
-
-def finder(workspace: WorkspaceFiles) -> Find:
-    """Finds the datasets of a workspace."""
-
-    def find(name: DatasetId) -> DatasetFiles | None:
-        try:
-            return workspace.dataset(name)
-        except errors.DatasetNotFoundError:
-            return None
-
-    return find
 
 
 def same_version(dataset: DatasetFiles, ref: str) -> DatasetFiles:

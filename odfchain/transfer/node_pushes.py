@@ -61,7 +61,7 @@ from odfchain.transfer.node_pulls import (
     fields_of,
     refuse_upgrade,
 )
-from odfchain.transfer.pulling import SyncOptions, arrival_folder, begin_pull, present, pull_dataset
+from odfchain.transfer.pulling import SyncOptions, arrival_folder, begin_pull, pull_dataset
 from odfchain.transfer.signed_statements import NO_POLICY, read_offer
 from odfchain.transfer.slice_files import DataObject, arriving
 from odfchain.transfer.store_commit import UnknownOutcomeError
@@ -165,7 +165,7 @@ class DatasetTarget:
         if not 0 < request.transfer_plan.num_blocks <= SMART.blocks:
             raise _refused(msg.Phase.INITIAL_REQUEST, f"A push has 1 to {SMART.blocks} blocks.")
         with self._asking(msg.Phase.INITIAL_REQUEST):
-            here = present(self.workspace, self.session.alias)
+            here = self.workspace.present(self.session.alias)
         head = here.chain.head() if here is not None else None
         if head != request.current_head:
             # the names are the reference node's: its own head is the expected one
@@ -213,7 +213,7 @@ class DatasetTarget:
         assert self._request is not None  # noqa: S101 - it began
         # the answer names the head that the other writer has set
         self.workspace.shared.renew()
-        here = present(self.workspace, self.session.alias)
+        here = self.workspace.present(self.session.alias)
         head = here.chain.head() if here is not None else None
         return msg.Refusal(msg.InvalidHead(actual_head=self._request.current_head, expected_head=head))
 
@@ -228,7 +228,7 @@ class DatasetTarget:
         if not isinstance(event, Seed):
             return None
         self._new_id = event.dataset_id
-        here = present(self.workspace, self.session.alias)
+        here = self.workspace.present(self.session.alias)
         if here is not None:
             seed = here.seed
             if (seed.dataset_id, seed.dataset_kind) == (event.dataset_id, event.dataset_kind):
@@ -259,7 +259,7 @@ class DatasetTarget:
         return msg.PushStrategies(object_transfer_strategies=tuple(self._strategy(file) for file in files))
 
     def _refuse_collision(self) -> None:
-        here = present(self.workspace, self.session.alias)
+        here = self.workspace.present(self.session.alias)
         # checked at every step: another dataset may take the name during the push
         if self._is_new and here is not None and here.id != self._new_id:
             self._collision = self._name_taken
@@ -291,7 +291,7 @@ class DatasetTarget:
         assert self.session.folder is not None  # noqa: S101 - objects are named
         if self._is_at(arriving(self.session.folder, item.key), item):
             return True
-        here = present(self.workspace, self.session.alias)
+        here = self.workspace.present(self.session.alias)
         # only the folder is looked at: a store would be asked for each object, and what it has is sent here
         return here is not None and self._is_at(here.folder / str(item.key), item)
 

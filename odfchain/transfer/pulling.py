@@ -175,7 +175,7 @@ def pull_dataset(
 
 def arrival_folder(workspace: WorkspaceFiles, alias: DatasetAlias) -> Path:
     """The incoming folder of the dataset called `alias`: hidden, until it is complete."""
-    here = present(workspace, alias)
+    here = workspace.present(alias)
     return incoming_folder(here) if here else workspace.root / "incoming" / _file_key(alias)
 
 
@@ -204,7 +204,7 @@ def begin_pull(
     # a pull from elsewhere may find on the way that the store has moved on
     key = _file_key(alias) + ("=" if options.on_demand else "")
     with fsio.locked(incoming / f".lock-{key}"):
-        here = present(workspace, alias)
+        here = workspace.present(alias)
         if here is None:
             area = incoming / key
             spool = BlockSpool(area / "dataset" / "blocks")
@@ -220,14 +220,6 @@ def begin_pull(
             area = incoming_folder(here)
             spool = BlockSpool(area / "blocks")
             yield _Copy(workspace, peer, offer, options, progress, area, spool, here)
-
-
-def present(workspace: WorkspaceFiles, ref: DatasetAlias | DatasetId) -> DatasetFiles | None:
-    """The dataset of a workspace that a reference names, if it is there."""
-    try:
-        return workspace.dataset(ref)
-    except errors.DatasetNotFoundError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +347,7 @@ class _NewCopy(_HeadPull):
                     f"{self.peer.where}: the dataset there is {dataset_id}, and {wanted} was asked for"
                 )
             with self.statements.proving():
-                here = present(self.workspace, dataset_id)  # under another name
+                here = self.workspace.present(dataset_id)  # under another name
                 seen = self.statements.examine(
                     dataset_id, here, self.number, _by_number(blocks), links.bytes_of, str(self.alias)
                 )
@@ -669,7 +661,7 @@ def pull(
     url, wanted = sharing.place_of(ref, token), id_in(ref)
     options = replace(options, dataset_id=wanted or options.dataset_id)
     if target is None:
-        remembered = present(sharing.workspace, wanted) if wanted else None
+        remembered = sharing.workspace.present(wanted) if wanted else None
         remembered = remembered or sharing.copy_of(url)
         target = remembered.alias if remembered else DatasetAlias(None, url.name())
     try:
@@ -696,7 +688,7 @@ def _pull(
     workspace, given = sharing.workspace, options.signature
     policy = given or NO_POLICY
     if given is None or given.required:
-        here = present(workspace, alias)
+        here = workspace.present(alias)
         own = policy_of(here) if here is not None else NO_POLICY
         policy = policy.and_also(own).and_also(sharing.repositories.policy(url))
     with closing(open_peer(url, sharing.peer_options(token, options.parallel))) as peer:

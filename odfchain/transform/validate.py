@@ -104,9 +104,8 @@ class _Inputs:
         for form in self.pending.values():
             if form.id == dataset_id:
                 return form
-        try:
-            files = self.workspace.dataset(dataset_id)
-        except errors.DatasetNotFoundError:
+        files = self.workspace.present(dataset_id)
+        if files is None:
             return None
         state = DatasetState.read(files.chain)
         return _Input(id=files.id, name=files.alias, schema=state.schema, vocabulary=state.vocabulary)

@@ -30,7 +30,6 @@ from odfchain.branches.foreign_keys import (
     Rows,
     Search,
     cannot_refer,
-    finder,
     said_by,
 )
 from odfchain.branches.state_cache import states_folder
@@ -240,7 +239,7 @@ class Referrers:
         for rows, key in self._keys(branch.id, branch.ref):
             if not key.changes:
                 now, later = (
-                    ForeignKeys(finder(self.workspace), pending=pending).holds(key, rows)
+                    ForeignKeys(self.workspace.present, pending=pending).holds(key, rows)
                     for pending in ({}, instead)
                 )
                 count = (later.count if later else 0) - (now.count if now else 0)

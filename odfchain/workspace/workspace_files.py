@@ -282,6 +282,13 @@ class WorkspaceFiles:
             f"no dataset is called {str(parsed)!r}", hint=_similar(str(parsed), aliases)
         )
 
+    def present(self, ref: names.DatasetRef) -> DatasetFiles | None:
+        """The dataset that a reference names; None where it is not here."""
+        try:
+            return self.dataset(ref)
+        except errors.DatasetNotFoundError:
+            return None
+
     def damaged_or_not(self, ref: str | names.DatasetRef) -> DatasetFiles:
         """Open a dataset, also where the store has something else that cannot be taken over."""
         try:
