@@ -28,7 +28,7 @@ from odfchain.limits import FetchLimits
 from odfchain.storage import fsio
 from odfchain.storage.http_rules import TransientError
 from odfchain.storage.locations import Location, open_store, parse_target, store_message
-from odfchain.storage.urls import is_public, proxy_for, resolve
+from odfchain.storage.routes import is_public, proxy_for, resolve
 from odfchain.text import one_line
 
 if TYPE_CHECKING:

@@ -41,8 +41,8 @@ from odfchain.storage.locations import (
     unescape,
     unreadable_name,
 )
+from odfchain.storage.routes import connect, resolve
 from odfchain.storage.template import expand, names_in, public_name
-from odfchain.storage.urls import connect, resolve
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _file_path(url: str, name: str) -> Path:
 
 # A file at an http or https URL: requested if it changed, and resumed after a broken connection. The state is
 # the entity tag, else the time of the last modification. Transient failures are retried; redirects are in
-# `odfchain.storage.urls`, permitted addresses in `odfchain.storage.http_connection` (RFC 9110 of the IETF).
+# `odfchain.storage.routes`, permitted addresses in `odfchain.storage.http_connection` (RFC 9110 of the IETF).
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")

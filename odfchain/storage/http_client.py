@@ -1,6 +1,6 @@
 """Requests over connections that are kept for the next one: the one way in which odfchain speaks HTTP.
 
-What is asked for is followed over its redirects, each of which is judged (`odfchain.storage.urls`). Cookies,
+What is asked for is followed over its redirects, each of which is judged (`storage/routes.py`). Cookies,
 password files and decoding there are none, and no URL is logged. Source: RFC-056.
 """
 
@@ -18,7 +18,7 @@ from odfchain.errors import FetchError
 from odfchain.limits import FetchLimits
 from odfchain.storage.http_rules import Deadline, StaleError
 from odfchain.storage.locations import Target
-from odfchain.storage.urls import Route
+from odfchain.storage.routes import Route
 from odfchain.versions import __version__
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from odfchain.storage.http_rules import (
     TransientError,
 )
 from odfchain.storage.locations import Target
-from odfchain.storage.urls import Route, connect, proxy_for, resolve
+from odfchain.storage.routes import Route, connect, proxy_for, resolve
 from odfchain.text import one_line
 
 _HEAD_BYTES = SHARING.answer_head_bytes

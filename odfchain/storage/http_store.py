@@ -1,7 +1,7 @@
 """A dataset behind an http or https URL: any web server that hands out files, or an IPFS gateway.
 
 Every request is bounded: in time to connect, between bytes and in all, in headers, and in what the body may
-be. Redirects follow the rules of `odfchain.storage.urls`.
+be. Redirects follow the rules of `odfchain.storage.routes`.
 Source: RFC-007 of Open Data Fabric; RFC 9110 of the IETF; RFC-021.
 """
 
@@ -19,8 +19,8 @@ from odfchain.storage.http_client import HeaderPairs, HttpPool, request_headers
 from odfchain.storage.http_rules import ContentRange, Deadline, Timing
 from odfchain.storage.locations import Target, parse_target
 from odfchain.storage.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.routes import Route
 from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Transport, as_transfer_errors
-from odfchain.storage.urls import Route
 from odfchain.text import one_line
 
 if TYPE_CHECKING:

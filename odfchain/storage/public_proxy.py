@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from odfchain.errors import InvalidIdError
 from odfchain.storage.locations import Target
-from odfchain.storage.urls import is_public
+from odfchain.storage.routes import is_public
 
 _T = TypeVar("_T")
 # Bytes of a head at most.

@@ -62,7 +62,7 @@ from odfchain.storage.public_layout import (
     parse_hint,
     ref_key,
 )
-from odfchain.storage.urls import PRIVATE_HINT
+from odfchain.storage.routes import PRIVATE_HINT
 from odfchain.text import one_line
 
 _T = TypeVar("_T")

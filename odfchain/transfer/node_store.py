@@ -29,8 +29,8 @@ from odfchain.storage.http_rules import Deadline, Timing, TransientError, with_r
 from odfchain.storage.http_store import HttpTransport, Request
 from odfchain.storage.local import HEAD, conflict
 from odfchain.storage.public_layout import ObjectKey, PeerUrl, SignedFile
+from odfchain.storage.routes import Route, proxy_for
 from odfchain.storage.store import PEER_LIMITS, Opened, RawBlock, Store, as_transfer_errors
-from odfchain.storage.urls import Route, proxy_for
 from odfchain.text import one_line
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.block_batch import packed, readable

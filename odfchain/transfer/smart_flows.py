@@ -21,7 +21,7 @@ from odfchain.errors import AccessError, CorruptedPeerError, TransferError, Unsu
 from odfchain.limits import SHARING
 from odfchain.storage.http_client import HttpPool
 from odfchain.storage.http_rules import Deadline, Timing, TransientError, parse_http_date
-from odfchain.storage.urls import Route
+from odfchain.storage.routes import Route
 from odfchain.text import json_object, one_line
 from odfchain.transfer import smart_messages as msg
 from odfchain.versions import __version__

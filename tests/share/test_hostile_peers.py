@@ -26,7 +26,7 @@ from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage import http_connection as http_dial
-from odfchain.storage import urls as fetch_address
+from odfchain.storage import routes as fetch_address
 from odfchain.storage.http_store import HttpTransport
 from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind, PeerUrl, SignedFile
 from odfchain.storage.store import PEER_LIMITS, Store

@@ -18,8 +18,8 @@ from odfchain.limits import SHARING, FetchLimits
 from odfchain.storage.http_connection import Connection, dial
 from odfchain.storage.http_rules import Deadline, Timing, TransientError
 from odfchain.storage.locations import parse_target
+from odfchain.storage.routes import Route
 from odfchain.storage.store import PEER_LIMITS
-from odfchain.storage.urls import Route
 from odfchain.transfer import server
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles

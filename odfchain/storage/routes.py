@@ -24,15 +24,13 @@ PRIVATE_HINT = "if this is intended, set fetch.allowPrivateRedirects in the work
 #
 # - a redirect leads to http or https, and never from https to http;
 # - it leads to a private address (one that is not globally reachable: loopback, link-local, RFC 1918 and so
-# on)
-#   only if its origin is the first URL's and the first URL itself led to a private address, or if private
+#   on) only if its origin is the first URL's and the first URL itself led to a private address, or if private
 #   addresses are allowed;
 # - what the user gave for the first URL (password, headers) is dropped for good once a redirect leaves its
 #   origin.
 #
 # An upgrade of the same host from http on port 80 to https on port 443 counts as the same origin. Addresses
-# are
-# judged when they are connected to, not when a name is looked up.
+# are judged when they are connected to, not when a name is looked up.
 
 # All that IPv6 has given out for the world; a form that is invented elsewhere is private.
 _UNICAST = ipaddress.IPv6Network("2000::/3")
