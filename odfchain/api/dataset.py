@@ -22,7 +22,6 @@ from odfchain.api.options import (
     MergeKeywords,
     PullKeywords,
     commit_options,
-    ingest_options,
     refuse_unknown,
     takes,
 )
@@ -202,6 +201,15 @@ class Upkeep(OwnErrors):
         return Dataset(self._workspace, self._compaction.run_soft(plan, progress))
 
 
+def _member(kind: Any, name: str, value: object) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise UsageError(
+            f"{name}: {one_line(str(value))!r} is not one of {', '.join(m.value for m in kind)}"
+        ) from None
+
+
 Files = str | Path | Iterable[str | Path] | BinaryIO
 """Paths, one or several, or a binary stream."""
 
@@ -293,9 +301,28 @@ class Dataset(Branching, Readable, Upkeep):
                 shutil.copyfileobj(given, out, 4 << 20)
             return run([path.resolve()])
 
-    def _ingest_options(self, options: MergeKeywords) -> IngestOptions:
+    def _ingest_options(self, given: Mapping[str, Any]) -> IngestOptions:
+        from odfchain.ingest.ingesting import IngestOptions
+        from odfchain.workspace.config import DuplicateKeys, LateEdits
+
         config = self._workspace._files.config
-        return ingest_options(options, config, self._system_columns(config))
+        kinds = {"late_edits": LateEdits, "duplicate_keys": DuplicateKeys}
+        times = ("event_time", "system_time")
+        settings = ("max_retract_ratio", "late_edits", "duplicate_keys", "retries", "max_future")
+        values: dict[str, Any] = {name: getattr(config.ingest, name) for name in settings}
+        for name, value in given.items():
+            if name in times and value is not None:
+                values[name] = as_time(value)
+            elif name in kinds and value is not None:
+                values[name] = _member(kinds[name], name, value)
+            elif value is not None and name not in ("allow_drift", "violations", "allow_retract"):
+                values[name] = value
+        if given.get("allow_retract"):
+            values["max_retract_ratio"] = 1.0
+        values["allow_future"] = given.get("allow_future") or config.ingest.allow_future
+        return IngestOptions(
+            **values, system_columns=self._system_columns(config), slice_bytes=config.slice.max_bytes
+        )
 
     def _ingest_files(
         self,

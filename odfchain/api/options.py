@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypedDict, TypeVar
 
 from odfchain.errors import UsageError
-from odfchain.text import one_line
 from odfchain.workspace.options import (
     AllowDrift,
     CommitOptions,
@@ -21,14 +20,10 @@ from odfchain.workspace.options import (
     SystemTime,
     Time,
     Violations,
-    as_time,
 )
 
 if TYPE_CHECKING:
-    from odfchain.ingest.ingesting import IngestOptions
     from odfchain.transfer.signed_statements import SignaturePolicy
-    from odfchain.workspace.config import WorkspaceConfig
-    from odfchain.workspace.dataset_state import SystemColumns
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -213,39 +208,6 @@ def takes(cls: Callable[P, T]) -> Callable[[Callable[[S, T], R]], Callable[Conca
 def commit_options(given: Mapping[str, Any]) -> CommitOptions:
     """Commit options: those of the given ones that are."""
     return CommitOptions(**{name: given[name] for name in ("allow_drift", "violations") if name in given})
-
-
-def ingest_options(
-    given: Mapping[str, Any], config: WorkspaceConfig, columns: SystemColumns
-) -> IngestOptions:
-    """Ingest options: the given ones, and the workspace's settings for the rest."""
-    from odfchain.ingest.ingesting import IngestOptions
-    from odfchain.workspace.config import DuplicateKeys, LateEdits
-
-    kinds = {"late_edits": LateEdits, "duplicate_keys": DuplicateKeys}
-    times = ("event_time", "system_time")
-    settings = ("max_retract_ratio", "late_edits", "duplicate_keys", "retries", "max_future")
-    values: dict[str, Any] = {name: getattr(config.ingest, name) for name in settings}
-    for name, value in given.items():
-        if name in times and value is not None:
-            values[name] = as_time(value)
-        elif name in kinds and value is not None:
-            values[name] = _member(kinds[name], name, value)
-        elif value is not None and name not in ("allow_drift", "violations", "allow_retract"):
-            values[name] = value
-    if given.get("allow_retract"):
-        values["max_retract_ratio"] = 1.0
-    values["allow_future"] = given.get("allow_future") or config.ingest.allow_future
-    return IngestOptions(**values, system_columns=columns, slice_bytes=config.slice.max_bytes)
-
-
-def _member(kind: Any, name: str, value: object) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        raise UsageError(
-            f"{name}: {one_line(str(value))!r} is not one of {', '.join(m.value for m in kind)}"
-        ) from None
 
 
 def signature_policy(*, require: bool | None, max_age: float | None) -> SignaturePolicy | None:

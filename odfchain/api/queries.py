@@ -11,7 +11,7 @@ from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Local
 from odfchain.query.resolved_tables import CheckedSlices, Pins
 from odfchain.spark.known_errors import with_own_errors
-from odfchain.workspace.options import ProofOptions, QueryOptions, maybe_time
+from odfchain.workspace.options import QueryOptions, maybe_time
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
@@ -65,26 +65,7 @@ def checked_slices(workspace: Workspace) -> CheckedSlices:
     return workspace._checked
 
 
-# Signed answers to queries, and whether they are true.
-
-
-def prove(workspace: Workspace, options: ProofOptions) -> Answer:
-    """The answer to `Workspace.prove`.
-
-    Raises:
-        UsageError: there is no such engine or format.
-    """
-    from odfchain.query.proofs import ProofRequest
-
-    if options.engine != ENGINES[0]:
-        raise UsageError("signed answers are computed by datafusion", hint="leave the engine out")
-    if options.params:
-        raise UsageError("a signed answer has no parameters", hint="write the values into the query")
-    elsewhere = ("engine", "params", "as_at")
-    given: Any = {
-        name: value for name, value in vars(options).items() if name not in elsewhere and value is not None
-    }
-    return ProofRequest(**given).answer(pins(workspace, options))
+# Whether signed answers to queries are true.
 
 
 @with_own_errors
