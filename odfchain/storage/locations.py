@@ -26,7 +26,6 @@ import datetime as dt
 import ipaddress
 import os
 import re
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -231,6 +230,8 @@ def host_of(name: str) -> str:
     try:
         address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(name)
     except ValueError:
+        import socket  # noqa: PLC0415 - few names are written so, and every command would load it
+
         try:
             address = ipaddress.IPv4Address(socket.inet_aton(name))  # 127.1, 0x7f000001
         except (OSError, ValueError):
