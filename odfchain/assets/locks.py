@@ -46,9 +46,8 @@ from odfchain.assets.objects import (
     Stores,
     algorithm_of,
 )
-from odfchain.assets.projecting import Projected, Projection
 from odfchain.assets.relocating import Arrivals, Layout, Relocation
-from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
+from odfchain.assets.stac import AssetFault, NamedAsset, Projected, Projection, Selection, StacReader
 from odfchain.limits import ASSETS
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors

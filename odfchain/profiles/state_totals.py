@@ -30,9 +30,8 @@ from odfchain.odf import row_hash
 from odfchain.odf.events import DatasetVocabulary, DataSlice
 from odfchain.odf.row_hash import PAIR, Numbers
 from odfchain.profiles.published import KeptParts
-from odfchain.profiles.sketches import BANDS, MOST_ROWS, Kmv
+from odfchain.profiles.sketches import BANDS, MOST_ROWS, Hashes, Kmv
 from odfchain.profiles.totals import ColumnTotals, ExactSums, Lengths, Totals
-from odfchain.profiles.value_counts import Hashes
 from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.slices.state import (

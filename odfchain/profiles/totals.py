@@ -25,10 +25,12 @@ from pyarrow import types as t
 
 from odfchain.odf.row_hash import Numbers
 from odfchain.profiles.reader import BINS
-from odfchain.profiles.sketches import BandKeys, Hll, Kmv
-from odfchain.profiles.value_counts import (
+from odfchain.profiles.sketches import (
+    BandKeys,
     EncodedColumn,
     Hashes,
+    Hll,
+    Kmv,
     ValueCounts,
     distinct_hashes,
     hashes_of_words,
@@ -267,7 +269,7 @@ class ColumnKind(Enum):
 
 
 def key_type(kind: pa.DataType) -> pa.DataType:
-    """The type as which values are counted (`odfchain.profiles.value_counts`)."""
+    """The type as which values are counted (`odfchain.profiles.sketches`)."""
     match ColumnKind.of(kind):
         case ColumnKind.STRING:
             return pa.string()

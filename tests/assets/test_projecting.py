@@ -23,8 +23,7 @@ from odfchain.assets.hrefs import checked_location, parse_href, placed
 from odfchain.assets.lock_table import AssetRow
 from odfchain.assets.locks import AssetLock, table_of
 from odfchain.assets.objects import Facts, Stores
-from odfchain.assets.projecting import Projection
-from odfchain.assets.stac import Selection, StacReader
+from odfchain.assets.stac import Projection, Selection, StacReader
 from odfchain.cli.main import main
 from odfchain.errors import AssetError, EngineError, NameCollisionError, UsageError
 from odfchain.storage.locations import Location

@@ -18,7 +18,7 @@ import xxhash
 from pyarrow import types as t
 
 from odfchain.odf.times import Timestamp
-from odfchain.profiles.value_counts import EncodedColumn
+from odfchain.profiles.sketches import EncodedColumn
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308
 WORDS = (

@@ -25,10 +25,9 @@ from odfchain.odf.times import Timestamp
 from odfchain.profiles import state_totals
 from odfchain.profiles.document import ProfileFacts, profile_document
 from odfchain.profiles.reader import DESCRIPTIVE
-from odfchain.profiles.sketches import BANDS
+from odfchain.profiles.sketches import BANDS, splitmix64
 from odfchain.profiles.state_totals import ProfiledSlice, from_bytes, to_bytes, totals_of_slices
 from odfchain.profiles.totals import Totals, column_seed
-from odfchain.profiles.value_counts import splitmix64
 from odfchain.spark.executor_files import give_files
 from odfchain.spark.session import SparkEngine
 from odfchain.workspace.dataset_files import DatasetFiles

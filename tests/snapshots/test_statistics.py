@@ -21,10 +21,17 @@ from odfchain.profiles import drift, sketches
 from odfchain.profiles.document import column_statistics, merkle_root, schema_hash
 from odfchain.profiles.drift import jaccard
 from odfchain.profiles.reader import published_hashes
-from odfchain.profiles.sketches import BandKeys, Hll, Kmv, band_keys
+from odfchain.profiles.sketches import (
+    BandKeys,
+    EncodedColumn,
+    Hll,
+    Kmv,
+    band_keys,
+    distinct_hashes,
+    splitmix64,
+)
 from odfchain.profiles.state_totals import from_bytes, to_bytes
 from odfchain.profiles.totals import Totals, column_seed, sampled
-from odfchain.profiles.value_counts import EncodedColumn, distinct_hashes, splitmix64
 from tests.kit.snapshot_columns import column, fixture, type_of
 
 PROFILES, DRIFT = fixture("profiles"), fixture("drift")
