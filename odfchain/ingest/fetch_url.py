@@ -242,7 +242,7 @@ class _HttpFetch:
         with (
             contextlib.closing(HttpPool(self._context.limits)) as pool,
             pool.get(
-                self._target,
+                pool.route(self._target, self._context.name),
                 headers=lambda route: request_headers(route, self._given, self._own(asked)),
                 deadline=self._download.deadline,
                 name=self._context.name,

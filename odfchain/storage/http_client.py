@@ -91,21 +91,19 @@ class HttpPool:
     @contextlib.contextmanager
     def get(
         self,
-        first: Target,
+        route: Route,
         *,
         headers: Callable[[Route], HeaderPairs],
         deadline: Deadline,
         name: str,
         secrets: Iterable[str],
         redirected: Callable[[Target], None] = lambda _: None,
-        by: Route | None = None,
     ) -> Iterator[tuple[Response, str]]:
         """The response at the end of all redirects, and what messages call it; read within the block.
 
-        `redirected` may refuse a target by an error of its own. `by`: the way so far, where the first target
-        was named by a server.
+        `redirected` may refuse a target by an error of its own.
         """
-        route, where = by or self.route(first, name), name
+        where = name
         while True:
             with self.exchange(route, headers(route), deadline=deadline, name=where) as response:
                 location = response.headers.location() if response.status in _REDIRECTS else None

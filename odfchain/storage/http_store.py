@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from odfchain.errors import AccessError, TransferError
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.storage.http_client import HeaderPairs, HttpPool, request_headers
 from odfchain.storage.http_rules import ContentRange, Deadline, Timing
-from odfchain.storage.locations import Target, parse_target
+from odfchain.storage.locations import parse_target
 from odfchain.storage.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, PeerUrl, SignedFile
 from odfchain.storage.routes import Route
 from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Transport, as_transfer_errors
@@ -31,17 +30,6 @@ _SIGNED = tuple(file.value for file in SignedFile)
 # Where datasets may lack files that are asked for.
 _OPTIONAL = ("refs/", *(f"{kind.value}/" for kind in ObjectKind if kind.describes))
 _FORBIDDEN = "many static hosts answer 403 for what is absent"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request for a file: its target, headers, and the route to it."""
-
-    first: Target
-    headers: Callable[[Route, Sequence[tuple[str, str]]], HeaderPairs]
-    """Those of a request to the present target of a route, with some more of its own."""
-    by: Route | None = None
-    """The way to it, where a server has named it."""
 
 
 class HttpTransport(Transport):
@@ -84,16 +72,12 @@ class HttpTransport(Transport):
 
     @contextlib.contextmanager
     def open(self, key: str, start: int, _cap: int, deadline: Deadline, /) -> Iterator[Opened]:
-        asked = self.request(key)
-        own = [("Range", f"bytes={start}-")] if start else []
-        with self._pool.get(
-            asked.first,
-            headers=lambda route: asked.headers(route, own),
-            deadline=deadline,
-            name=f"{self.where}{key}",
-            secrets=self._secrets,
-            by=asked.by,
-        ) as (response, where):
+        name = f"{self.where}{key}"
+        route, headers = self.request(key, name, [("Range", f"bytes={start}-")] if start else [])
+        with self._pool.get(route, headers=headers, deadline=deadline, name=name, secrets=self._secrets) as (
+            response,
+            where,
+        ):
             problem, start_here, total = self._problem(response, key, where), 0, response.length
             if start and response.status == 416:
                 problem, start_here = None, -1
@@ -107,9 +91,10 @@ class HttpTransport(Transport):
         if problem is not None:  # raised here, so that the connection is kept
             raise problem
 
-    def request(self, key: str) -> Request:
-        """URL and headers of a request for a file."""
-        return Request(self._base.below(key), lambda route, own: request_headers(route, self._given, own))
+    def request(self, key: str, name: str, own: HeaderPairs) -> tuple[Route, Callable[[Route], HeaderPairs]]:
+        """The way to a file, and the headers of a request at each place on it, with more of its `own`."""
+        route = self._pool.route(self._base.below(key), name)
+        return route, lambda route: request_headers(route, self._given, own)
 
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:
         status = response.status

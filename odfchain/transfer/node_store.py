@@ -26,7 +26,7 @@ from odfchain.storage.fsio import storage_errors
 from odfchain.storage.http_client import HeaderPairs, request_headers
 from odfchain.storage.http_connection import Response as HttpResponse
 from odfchain.storage.http_rules import Deadline, Timing, TransientError, with_retries
-from odfchain.storage.http_store import HttpTransport, Request
+from odfchain.storage.http_store import HttpTransport
 from odfchain.storage.local import HEAD, conflict
 from odfchain.storage.public_layout import ObjectKey, PeerUrl, SignedFile
 from odfchain.storage.routes import Route, proxy_for
@@ -282,19 +282,18 @@ class NodeTransport(HttpTransport):
                 # without an answer the node itself serves the object
                 self._ask([self._sizes[key]])
 
-    def request(self, key: str) -> Request:
+    def request(self, key: str, name: str, own: HeaderPairs) -> tuple[Route, Callable[[Route], HeaderPairs]]:
         """As `HttpTransport`, but at the address that the node has given, with its headers alone."""
         given = self._addresses.get(key)
         if given is None:
-            return super().request(key)
-        by = self.way_to(given.url, f"{self.where}{key}", self._node_address)
-        target = by.current
+            return super().request(key, name, own)
+        way = self.way_to(given.url, name, self._node_address)
+        target = way.current
 
-        def headers(route: Route, own: Sequence[tuple[str, str]]) -> HeaderPairs:
-            sent = given.headers if route.current == target else ()
-            return request_headers(route, (), [*sent, *own])
+        def headers(route: Route) -> HeaderPairs:
+            return request_headers(route, (), [*(given.headers if route.current == target else ()), *own])
 
-        return Request(target, headers, by)
+        return way, headers
 
     def close(self) -> None:
         """As `HttpTransport`; says first that all has come."""
