@@ -100,7 +100,9 @@ def examine(
     report.upto = chain.hash_at(upto) if options.upto is not None else None
     run = Run(dataset, chain, after, upto, report, progress)
     statements = SignedStatements(run)
-    _describe_blocks(run)
+    carrying = (HashedBlock(stored.name, stored.block) for stored in chain.blocks.newest_first(MERGE))
+    merged = {item.block.hash: item.record for item in first_records(carrying)}
+    report.lines = _BlockLines(chain.blocks, after, upto, merged)
     check_rules(run)
     hashed = _check_data(run, options, find)
     statements.check_snapshots(hashed, profiles=options.profiles)
@@ -152,13 +154,6 @@ def _number(dataset: DatasetFiles, chain: StoredChain, name: BlockName) -> int:
         if name in (row.name, row.number):
             return row.number
     raise UsageError(f"{dataset.alias}: block {name} is not in its chain")
-
-
-def _describe_blocks(run: Run) -> None:
-    """One line of the report for each block of the range."""
-    carrying = (HashedBlock(stored.name, stored.block) for stored in run.chain.blocks.newest_first(MERGE))
-    merged = {item.block.hash: item.record for item in first_records(carrying)}
-    run.report.lines = _BlockLines(run.chain.blocks, run.after, run.upto, merged)
 
 
 class _BlockLines:

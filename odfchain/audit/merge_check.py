@@ -29,7 +29,7 @@ from odfchain.branches.branches import BlockGraph
 from odfchain.branches.conflict_file import Resolution, resolve
 from odfchain.branches.foreign_keys import ForeignKeys, Rows
 from odfchain.branches.intervals import Interval, MergedColumns, parquet_bytes, read_rows
-from odfchain.branches.merging import Sides, appended_rows
+from odfchain.branches.merging import Sides
 from odfchain.branches.three_way import Conflicts, MergedTables, MergeInput, ThreeWay
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE, DataEvent
@@ -89,7 +89,7 @@ class MergeAgain:
         """Compare the slice of the block with its computed rows."""
         found = MergedRows()
         if not self.sides.key:
-            self._compare_with(appended_rows(self.sides.asked, self.intervals, self.sides.columns), found)
+            self._compare_with(self.sides.appended_rows(self.intervals), found)
             return found
         tables = [read_rows(interval, self.sides.columns, self.sides.key) for interval in self.intervals]
         record, event_time = self.merge.record, self.sides.columns.names.event_time_column

@@ -319,112 +319,101 @@ class Report:
 
     def to_document(self) -> dict[str, Any]:
         """The report as JSON can hold it (`schemas/Report.json`)."""
-        return _document(self)
-
-
-# --- the document ----------------------------------------------------------------------------------
-
-
-def _document(report: Report) -> dict[str, Any]:
-    # only faulty blocks get their hash
-    faulty = {fault.sequence_number for fault in report.faults}
-    hashes = {line.sequence_number: str(line.hash) for line in report.lines if line.sequence_number in faulty}
-    return {
-        "format": FORMAT,
-        "tool": f"odfchain {__version__}",
-        "time": str(report.time),
-        "dataset": {
-            "id": report.dataset_id,
-            "alias": report.alias,
-            "kind": report.kind.value.lower() if report.kind is not None else None,
-        },
-        "head": report.head,
-        "sequenceNumber": report.sequence_number,
-        "range": {"from": _text(report.after), "to": _text(report.upto)},
-        "verdict": report.verdict,
-        "counts": {
-            "blocks": report.blocks,
-            "slices": report.slices,
-            "records": report.records,
-            "bytes": report.data_bytes,
-            "replayed": report.replay.transactions if report.replay is not None else 0,
-        },
-        "checks": [_check(report, number) for number in CHECKS],
-        "faults": [
-            {
-                "check": fault.check,
-                "file": fault.file,
-                "message": fault.message,
-                "sequenceNumber": fault.sequence_number,
-                "block": hashes.get(fault.sequence_number) if fault.sequence_number is not None else None,
-            }
-            for fault in report.faults
-        ],
-        "unchecked": [
-            {"check": item.check, "message": item.message, "blocks": list(item.blocks)}
-            for item in report.unchecked
-        ],
-        "notes": list(report.notes),
-        "blocks": _blocks(report),
-        "signature": asdict(report.signature),
-        "attestations": [
-            {
-                "auditor": item.auditor,
-                "head": item.head,
-                "sequenceNumber": item.sequence_number,
-                "time": item.time,
-                "verdict": item.verdict,
-                "trusted": item.trusted,
-            }
-            for item in report.attestations
-        ],
-        "engines": [_engine(text) for text in (report.replay.engines if report.replay else ())],
-        "inputs": report.inputs,
-    }
-
-
-def _text(name: Multihash | None) -> str | None:
-    return None if name is None else str(name)
-
-
-def _check(report: Report, number: int) -> dict[str, Any]:
-    state = report.state(number)
-    return {
-        "number": number,
-        "name": CHECKS[number].name,
-        "section": CHECKS[number].section,
-        "state": state,
-        "checked": report.done.get(number, 0),
-        "faults": sum(fault.check == number for fault in report.faults),
-        "reason": report.reasons.get(number),
-    }
-
-
-def _blocks(report: Report) -> list[dict[str, Any]]:
-    faults: dict[int | None, list[int]] = {}
-    for index, fault in enumerate(report.faults):
-        faults.setdefault(fault.sequence_number, []).append(index)
-    unchecked = {block for item in report.unchecked for block in item.blocks}
-    return [
-        {
-            "sequenceNumber": line.sequence_number,
-            "hash": str(line.hash),
-            "systemTime": str(line.system_time),
-            "event": line.event,
-            "records": line.records,
-            "watermark": None if line.watermark is None else str(line.watermark),
-            **({} if line.merged is None else {"merged": line.merged}),
-            "faults": faults.get(line.sequence_number, []),
-            "state": (
-                "faulty"
-                if line.sequence_number in faults
-                else "unchecked"
-                if line.sequence_number in unchecked
-                else "ok"
-            ),
+        # only faulty blocks get their hash
+        faulty = {fault.sequence_number for fault in self.faults}
+        hashes = {
+            line.sequence_number: str(line.hash) for line in self.lines if line.sequence_number in faulty
         }
-        for line in report.lines
-    ]
+        return {
+            "format": FORMAT,
+            "tool": f"odfchain {__version__}",
+            "time": str(self.time),
+            "dataset": {
+                "id": self.dataset_id,
+                "alias": self.alias,
+                "kind": self.kind.value.lower() if self.kind is not None else None,
+            },
+            "head": self.head,
+            "sequenceNumber": self.sequence_number,
+            "range": {"from": self.after and str(self.after), "to": self.upto and str(self.upto)},
+            "verdict": self.verdict,
+            "counts": {
+                "blocks": self.blocks,
+                "slices": self.slices,
+                "records": self.records,
+                "bytes": self.data_bytes,
+                "replayed": self.replay.transactions if self.replay is not None else 0,
+            },
+            "checks": [self._check_document(number) for number in CHECKS],
+            "faults": [
+                {
+                    "check": fault.check,
+                    "file": fault.file,
+                    "message": fault.message,
+                    "sequenceNumber": fault.sequence_number,
+                    "block": hashes.get(fault.sequence_number) if fault.sequence_number is not None else None,
+                }
+                for fault in self.faults
+            ],
+            "unchecked": [
+                {"check": item.check, "message": item.message, "blocks": list(item.blocks)}
+                for item in self.unchecked
+            ],
+            "notes": list(self.notes),
+            "blocks": self._block_documents(),
+            "signature": asdict(self.signature),
+            "attestations": [
+                {
+                    "auditor": item.auditor,
+                    "head": item.head,
+                    "sequenceNumber": item.sequence_number,
+                    "time": item.time,
+                    "verdict": item.verdict,
+                    "trusted": item.trusted,
+                }
+                for item in self.attestations
+            ],
+            "engines": [_engine(text) for text in (self.replay.engines if self.replay else ())],
+            "inputs": self.inputs,
+        }
+
+    def _check_document(self, number: int) -> dict[str, Any]:
+        state = self.state(number)
+        return {
+            "number": number,
+            "name": CHECKS[number].name,
+            "section": CHECKS[number].section,
+            "state": state,
+            "checked": self.done.get(number, 0),
+            "faults": sum(fault.check == number for fault in self.faults),
+            "reason": self.reasons.get(number),
+        }
+
+    def _block_documents(self) -> list[dict[str, Any]]:
+        faults: dict[int | None, list[int]] = {}
+        for index, fault in enumerate(self.faults):
+            faults.setdefault(fault.sequence_number, []).append(index)
+        unchecked = {block for item in self.unchecked for block in item.blocks}
+        return [
+            {
+                "sequenceNumber": line.sequence_number,
+                "hash": str(line.hash),
+                "systemTime": str(line.system_time),
+                "event": line.event,
+                "records": line.records,
+                "watermark": None if line.watermark is None else str(line.watermark),
+                **({} if line.merged is None else {"merged": line.merged}),
+                "faults": faults.get(line.sequence_number, []),
+                "state": (
+                    "faulty"
+                    if line.sequence_number in faults
+                    else "unchecked"
+                    if line.sequence_number in unchecked
+                    else "ok"
+                ),
+            }
+            for line in self.lines
+        ]
 
 
 def _engine(text: str) -> dict[str, str]:

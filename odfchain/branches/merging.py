@@ -257,6 +257,46 @@ class Sides:
         """The intervals to be read."""
         return intervals_of(self.graph, self.asked.intervals, trusted)
 
+    # Without a primary key the source's new rows are appended in order; there are no conflicts. Of equal rows
+    # only so many are appended as the source has more than the base (RFC-036).
+
+    def appended_batches(self, intervals: Sequence[Interval]) -> Iterator[pa.RecordBatch]:
+        """The rows that a merge appends: operation and data columns, a bounded number at a time.
+
+        Raises:
+            IngestError: the source takes rows back, or both sides took in the same source.
+        """
+        asked, columns = self.asked, self.columns
+        _, place = asked.ways[asked.base.block, asked.source]
+        if place is None:
+            return
+        _refuse_doubling(asked, intervals)
+        taken = None
+        # where the source's chain goes on from the base, all it added since is new
+        if asked.base.more or asked.ways[asked.base.block, asked.source][0] is not None:
+            taken = taken_rows(asked, [_hashed(interval, columns) for interval in intervals])
+        start = 0
+        for batch in interval_batches(intervals[place], columns):
+            if takes_back(batch.column(1).to_numpy()).any():
+                raise IngestError(
+                    "the source takes rows back, and without a primary key nothing says which of ours they "
+                    "are",
+                    hint="declare a primary key, or record on the target what is to be taken back",
+                )
+            rows = batch if taken is None else batch.filter(pa.array(taken[start : start + batch.num_rows]))
+            start += batch.num_rows
+            added = pa.array(np.full(rows.num_rows, OperationType.APPEND.code, dtype=np.int32))
+            yield pa.RecordBatch.from_arrays(
+                [added, *rows.columns[2:]], [columns.names.operation_type_column, *rows.schema.names[2:]]
+            )
+
+    def appended_rows(self, intervals: Sequence[Interval]) -> pa.Table:
+        """The same as a table."""
+        operation = pa.field(self.columns.names.operation_type_column, pa.int32())
+        return pa.Table.from_batches(
+            self.appended_batches(intervals), pa.schema([operation, *self.columns.data])
+        )
+
 
 def _state_at(graph: BlockGraph, block: Multihash) -> DatasetState:
     return DatasetState.read(graph.files_of(block).chain, block)
@@ -428,53 +468,6 @@ def _in_force(state: DatasetState, subject: _Subject) -> ev.MetadataEvent | None
     return latest.block.event if latest is not None else None
 
 
-# Without a primary key the source's new rows are appended in order; there are no conflicts. Of equal rows
-# only so many are appended as the source has more than the base (RFC-036).
-
-
-def appended_batches(
-    asked: MergeInput, intervals: Sequence[Interval], columns: MergedColumns
-) -> Iterator[pa.RecordBatch]:
-    """The rows that a merge appends: operation and data columns, a bounded number at a time.
-
-    Raises:
-        IngestError: the source takes rows back, or both sides took in the same source.
-    """
-    _, place = asked.ways[asked.base.block, asked.source]
-    if place is None:
-        return
-    _refuse_doubling(asked, intervals)
-    taken = None
-    if not _follows_base(asked):
-        taken = taken_rows(asked, [_hashed(interval, columns) for interval in intervals])
-    start = 0
-    for batch in interval_batches(intervals[place], columns):
-        if takes_back(batch.column(1).to_numpy()).any():
-            raise IngestError(
-                "the source takes rows back, and without a primary key nothing says which of ours they are",
-                hint="declare a primary key, or record on the target what is to be taken back",
-            )
-        rows = batch if taken is None else batch.filter(pa.array(taken[start : start + batch.num_rows]))
-        start += batch.num_rows
-        added = pa.array(np.full(rows.num_rows, OperationType.APPEND.code, dtype=np.int32))
-        yield pa.RecordBatch.from_arrays(
-            [added, *rows.columns[2:]], [columns.names.operation_type_column, *rows.schema.names[2:]]
-        )
-
-
-def appended_rows(asked: MergeInput, intervals: Sequence[Interval], columns: MergedColumns) -> pa.Table:
-    """The same as a table."""
-    operation = pa.field(columns.names.operation_type_column, pa.int32())
-    return pa.Table.from_batches(
-        appended_batches(asked, intervals, columns), pa.schema([operation, *columns.data])
-    )
-
-
-def _follows_base(asked: MergeInput) -> bool:
-    # the source's chain goes on from the base, so all it added since is new
-    return not asked.base.more and asked.ways[asked.base.block, asked.source][0] is None
-
-
 def _refuse_doubling(asked: MergeInput, intervals: Sequence[Interval]) -> None:
     sides = [asked.ways[asked.base.block, block][1] for block in (asked.target, asked.source)]
     taken_in = [_sources(intervals[place]) if place is not None else set() for place in sides]
@@ -643,7 +636,7 @@ class _Merge:
     def _changes(self, means: MergeMeans, folder: Path) -> tuple[pa.Table, pa.Table]:
         sides = self._sides
         if not sides.key:
-            rows = appended_rows(sides.asked, sides.intervals(means.trusted), sides.columns)
+            rows = sides.appended_rows(sides.intervals(means.trusted))
             gained = np.ones(rows.num_rows, dtype=bool)
             changes = rows_changed(rows.select(range(1, rows.num_columns)), gained)
             return changes, lines_schema(()).empty_table()
@@ -693,7 +686,7 @@ class _Merge:
             computed, lines = compute_merge(sides, resolution, means, folder, by_row=request.options.by_row)
             batches = computed.batches()
         else:
-            batches = appended_batches(sides.asked, sides.intervals(means.trusted), sides.columns)
+            batches = sides.appended_batches(sides.intervals(means.trusted))
         decided = check_decided(lines, resolution, sides.key)
         self._facts = write_batches(self._target, batches, sides.columns.declared, time, folder)
         return decided
