@@ -36,20 +36,9 @@ from odfchain.query.sql_text import (
     usage,
     wrong_count,
 )
+from odfchain.slices import skipping
 from odfchain.slices.footers import Value, quoted
-from odfchain.slices.skipping import (
-    NULL,
-    UNKNOWN,
-    AnyOf,
-    Condition,
-    ConditionVisitor,
-    Every,
-    Group,
-    Parts,
-    Test,
-    group_of,
-    value_for,
-)
+from odfchain.slices.skipping import UNKNOWN, ConditionVisitor, Parts, Test
 from odfchain.storage import fsio
 from odfchain.text import excerpt, located, one_line
 
@@ -612,9 +601,9 @@ _TESTS = {"=": Test.EQ, "!=": Test.NE, "<": Test.LT, "<=": Test.LE, ">": Test.GT
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[str, Condition]:
+def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[str, skipping.Condition]:
     """The pushed-down condition of each of these tables in an optimized plan, if it is read."""
-    found: dict[str, list[Condition]] = defaultdict(list)
+    found: dict[str, list[skipping.Condition]] = defaultdict(list)
     scans = 0
     waiting: list[tuple[Any, list[Any]]] = [(plan, [])]
     while waiting:
@@ -624,13 +613,13 @@ def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[st
         scans += kind == "TableScan"
         if kind == "TableScan" and (name := variant.table_name()) in schemas:
             asked = [*above, *variant.filters()]
-            found[name].append(Every(tuple(map(_Pushed(schemas[name]).condition, asked))))
+            found[name].append(skipping.Every(tuple(map(_Pushed(schemas[name]).condition, asked))))
         filters = [variant.predicate()] if kind == "Filter" else []
         waiting += [(child, [*above, *filters] if kind == "Filter" else []) for child in node.inputs()]
     # a scan is missing where a subquery is a value, which is no part of the plan's tree
     if plan.display_indent().count("TableScan: ") != scans:
         return {}
-    return {name: AnyOf(tuple(conditions)) for name, conditions in found.items()}
+    return {name: skipping.AnyOf(tuple(conditions)) for name, conditions in found.items()}
 
 
 def variant_of(node: Any) -> Any:
@@ -674,18 +663,18 @@ class _Pushed(ConditionVisitor):
         except (ValueError, NotImplementedError, TypeError, OverflowError):
             return None
         value = value.as_py() if hasattr(value, "as_py") else value
-        return NULL if value is None else _bound(value, kind)
+        return skipping.NULL if value is None else _bound(value, kind)
 
 
 def _bound(value: Any, kind: pa.DataType) -> Value | None:
-    group = group_of(kind)
-    if group is Group.DATE and pa.types.is_date32(kind):
+    group = skipping.group_of(kind)
+    if group is skipping.Group.DATE and pa.types.is_date32(kind):
         is_day = isinstance(value, dt.date) and not isinstance(value, dt.datetime)
         return (value - _EPOCH.date()).days if is_day else None
-    if group is Group.MOMENT:
+    if group is skipping.Group.MOMENT:
         # Python has no nanoseconds
         if not isinstance(value, dt.datetime) or kind.unit == "ns":
             return None
         moment = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
         return (moment - _EPOCH) // dt.timedelta(microseconds=1) * 1_000
-    return value_for(value, kind)
+    return skipping.value_for(value, kind)
