@@ -639,18 +639,10 @@ class Workspace(OwnErrors):
     @takes(ProofOptions)
     def prove(self, asked: ProofOptions) -> Answer:
         """The answer to a query with a signature, for anybody to check; errors as `sql`, and the key's."""
-        from odfchain.api.queries import ENGINES, pins
-        from odfchain.query.proofs import ProofRequest
+        from odfchain.api.queries import pins
+        from odfchain.query.proofs import prove
 
-        if asked.engine != ENGINES[0]:
-            raise errors.UsageError("signed answers are computed by datafusion", hint="leave the engine out")
-        if asked.params:
-            raise errors.UsageError(
-                "a signed answer has no parameters", hint="write the values into the query"
-            )
-        elsewhere = ("engine", "params", "as_at")
-        given = {n: v for n, v in vars(asked).items() if n not in elsewhere and v is not None}
-        return ProofRequest(**given).answer(pins(self, asked))
+        return prove(asked, pins(self, asked))
 
     # --- other places, and who may read or write here ---------------------------------------------
 

@@ -37,6 +37,7 @@ from odfchain.storage.http_rules import Deadline, Timing, with_retries
 from odfchain.storage.locations import parse_target
 from odfchain.text import counted, one_line
 from odfchain.workspace.config import QueryConfig
+from odfchain.workspace.options import ProofOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -65,55 +66,49 @@ def repeatable(memory: int | None = None) -> Embedded:
     return engine if memory is None else replace(engine, memory=memory)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProofRequest:
-    """A query that is to be answered with a signature."""
+PROVED_ROWS = 100
+"""Rows of an answer unless more are asked for [count]; what nodes answer with."""
 
-    query: str
-    skip: int = 0
-    limit: int = 100
-    """The most rows of the answer [count]; what nodes answer with."""
-    data_format: str = FORMATS[0]
-    schema_format: str | None = None
-    seconds: float | None = None
-    memory: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.data_format not in FORMATS:
-            raise errors.UsageError(
-                f"unknown format {self.data_format!r}", hint=f"formats are {', '.join(FORMATS)}"
-            )
-        if self.schema_format not in (None, SCHEMA_FORMAT):
-            raise errors.UsageError(
-                f"unknown schema format {self.schema_format!r}", hint=f"the schema format is {SCHEMA_FORMAT}"
-            )
-        # lone surrogates have no UTF-8, and must not raise here
-        if (size := len(self.query.encode("utf-8", "surrogatepass"))) > QUERY_BYTES:
-            raise errors.QueryError(f"the query has {size:,} bytes; at most {QUERY_BYTES:,} are signed")
-        if self.skip < 0 or self.limit < 0 or max(self.skip, self.limit) >= 10**18:
-            raise errors.UsageError("`skip` and `limit` are numbers of rows")
+def prove(options: ProofOptions, pins: Pins) -> Answer:
+    """The answer to a query, signed with the workspace's key.
 
-    def answer(self, pins: Pins) -> Answer:
-        """The answer, signed with the key of the workspace.
-
-        Raises:
-            QueryError: the query is wrong, or its rows have no form in JSON.
-        """
-        query, limit = self.query, self.limit
-        with volatile_refused():
-            engine = Local(repeatable(self.memory))
-            result = engine.run(query, pins, skip=self.skip, limit=limit, seconds=self.seconds)
-            table = result.to_arrow()
-        schema = {} if self.schema_format is None else {"schemaFormat": self.schema_format}
-        asked: dict[str, Any] = {"query": query, "queryDialect": DIALECT, "dataFormat": self.data_format}
-        asked["include"] = ["Input", "Proof", *(["Schema"] if schema else [])]
-        asked |= schema
-        asked["datasets"] = [
-            {"id": str(pin.id), "alias": pin.name, "blockHash": str(pin.block_hash)} for pin in pins.named
-        ]
-        asked |= {"skip": self.skip, "limit": limit}
-        notes, key = tuple(_notes(query, table, limit)), node_key(pins.workspace)
-        return Answer.of_rows(asked, table, key, engine=engine_version(), notes=notes, result=result)
+    Raises:
+        UsageError: there is no such engine or format.
+        QueryError: the query is wrong, or its rows have no form in JSON.
+    """
+    if options.engine != "datafusion":
+        raise errors.UsageError("signed answers are computed by datafusion", hint="leave the engine out")
+    if options.params:
+        raise errors.UsageError("a signed answer has no parameters", hint="write the values into the query")
+    data_format, schema_format = options.data_format or FORMATS[0], options.schema_format
+    if data_format not in FORMATS:
+        raise errors.UsageError(f"unknown format {data_format!r}", hint=f"formats are {', '.join(FORMATS)}")
+    if schema_format not in (None, SCHEMA_FORMAT):
+        raise errors.UsageError(
+            f"unknown schema format {schema_format!r}", hint=f"the schema format is {SCHEMA_FORMAT}"
+        )
+    query, skip = options.query, options.skip or 0
+    limit = PROVED_ROWS if options.limit is None else options.limit
+    # lone surrogates have no UTF-8, and must not raise here
+    if (size := len(query.encode("utf-8", "surrogatepass"))) > QUERY_BYTES:
+        raise errors.QueryError(f"the query has {size:,} bytes; at most {QUERY_BYTES:,} are signed")
+    if skip < 0 or limit < 0 or max(skip, limit) >= 10**18:
+        raise errors.UsageError("`skip` and `limit` are numbers of rows")
+    with volatile_refused():
+        engine = Local(repeatable(options.memory))
+        result = engine.run(query, pins, skip=skip, limit=limit, seconds=options.seconds)
+        table = result.to_arrow()
+    schema = {} if schema_format is None else {"schemaFormat": schema_format}
+    asked: dict[str, Any] = {"query": query, "queryDialect": DIALECT, "dataFormat": data_format}
+    asked["include"] = ["Input", "Proof", *(["Schema"] if schema else [])]
+    asked |= schema
+    asked["datasets"] = [
+        {"id": str(pin.id), "alias": pin.name, "blockHash": str(pin.block_hash)} for pin in pins.named
+    ]
+    asked |= {"skip": skip, "limit": limit}
+    notes, key = tuple(_notes(query, table, limit)), node_key(pins.workspace)
+    return Answer.of_rows(asked, table, key, engine=engine_version(), notes=notes, result=result)
 
 
 @contextlib.contextmanager
