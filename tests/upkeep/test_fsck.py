@@ -228,7 +228,7 @@ def test_a_peer_that_lies_changes_nothing(workspace: WorkspaceFiles, dataset: Da
     with unchanged(dataset.folder):
         report = Fsck(workspace, dataset, Store(MemoryPeer(chain))).run()
     assert told(report) == [("slice", path.name, State.BROKEN)]
-    assert "does not hash" in report.notes[0]
+    assert "not to its name" in report.notes[0]
 
 
 NO_RETRIES = "kind: WorkspaceConfig\nversion: 1\ncontent: {share: {retries: 0}}\n"
