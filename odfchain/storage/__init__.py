@@ -1,1 +1,1 @@
-"""Bytes in places: durable files, objects in folders, locations and URLs, the one HTTP client."""
+"""Bytes in places: durable files, objects in folders, stores of every kind, URLs, the one HTTP client."""

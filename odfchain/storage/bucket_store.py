@@ -13,7 +13,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -27,7 +27,7 @@ from odfchain.storage.http_rules import Deadline, Pieces
 from odfchain.storage.local import HEAD, conflict, parse_ref
 from odfchain.storage.locations import ENVIRONMENT_HINT, Location, open_store, store_message
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, ref_key
-from odfchain.storage.store import AbsentError, Opened, Store, Transport
+from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Store, Transport
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
@@ -41,13 +41,7 @@ if TYPE_CHECKING:
 #     s3+http://host:9000/bucket/prefix/        S3-compatible servers, buckets in the path
 #     gs://bucket/prefix/   az://container/prefix/
 
-STORE_LIMITS = FetchLimits(
-    deadline=SHARING.request_seconds,
-    connect_timeout=SHARING.connect_seconds,
-    idle_timeout=SHARING.store_idle_seconds,
-    retries=SHARING.retries,
-    first_wait=SHARING.retry_seconds,
-)
+STORE_LIMITS = replace(PEER_LIMITS, idle_timeout=SHARING.store_idle_seconds)
 """Bounds on a request; the deadline grows with the size of what is carried."""
 
 T = TypeVar("T")

@@ -22,9 +22,9 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
 from odfchain.storage.folder_store import FolderTransport
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.public_layout import _SCHEMES, ObjectKey, ObjectKind, PeerUrl, SignedFile
 from odfchain.storage.store import Store
-from odfchain.transfer.open_peer import PeerOptions, gateway_url, open_peer, open_writable
+from odfchain.transfer.open_peer import KINDS, PeerOptions, gateway_url, open_peer, open_writable
 from tests.kit.servers import Meter
 from tests.kit.shared_store import environment
 from tests.kit.support import hash_of
@@ -459,7 +459,11 @@ def test_a_url_that_names_no_folder(text: str) -> None:
         FolderTransport(PeerUrl.parse(text))
 
 
-# --- the factory -------------------------------------------------------------------------------------
+# --- the table --------------------------------------------------------------------------------------
+
+
+def test_every_scheme_that_a_url_may_have_has_a_kind() -> None:
+    assert KINDS.keys() == {*_SCHEMES}
 
 
 @pytest.mark.parametrize("text", ["http://h/x", "https://h/x"])
