@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import re
 import socket
 import ssl
@@ -382,6 +383,7 @@ def test_a_block_that_is_announced_as_too_large_is_not_read(length: int) -> None
         ([b"HTTP/1.1 200 OK\r\nA: " + b"b" * 40_000 + b"\r\n\r\n"], "headers are larger than 32,768 bytes"),
         ([b"HTTP/1.1 200 OK\r\nA: ", *[b"b" * 1_000] * 1_000], "headers are larger than 32,768 bytes"),
         (itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n"), "headers are larger than 32,768 bytes"),
+        ([b"HTTP/1.1 200 OK\r\n", *[b"A: b\r\n"] * 101, b"\r\n"], "headers are larger than 32,768 bytes or 100"),
     ],
 )  # fmt: skip
 def test_answers_that_break_the_protocol_are_refused_at_once(raw: Any, expected: str) -> None:
@@ -390,6 +392,22 @@ def test_answers_that_break_the_protocol_are_refused_at_once(raw: Any, expected:
             peer.block(NAME)
         assert expected in said(caught, peer, f"blocks/{NAME}")
         assert len(server.requests) == 1
+
+
+def test_no_url_is_logged(tls: ssl.SSLContext, certificate: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The library would warn of a response that it does not understand, and say of which URL."""
+    caplog.set_level(logging.DEBUG)
+    for reply in (HEAD, Reply(raw=[b"HTTP/1.1 200 OK\r\nA b\r\n\r\n"]), Reply(302, {"Location": "/x"})):
+        for context in (None, tls):
+            with (
+                Server(lambda _, reply=reply: reply, tls=context) as server,
+                opened(server.url("/s3cret")) as peer,
+            ):
+                with contextlib.suppress(TransferError), pytest.MonkeyPatch.context() as patched:
+                    patched.setenv("SSL_CERT_FILE", str(certificate))
+                    peer.head()
+                assert len(server.requests) >= 1
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(
