@@ -352,7 +352,7 @@ class Download:
 AHEAD = 128
 """How many blocks are asked for before the walk needs them."""
 
-# More of them only wait for each other in one process.
+# More of them only wait for each other in one process; fewer wait for round trips.
 _THREADS = 8
 # How many blocks one thread asks for in one go.
 _AT_ONCE = 16
@@ -381,6 +381,7 @@ class Prefetch:
         self._local = local
         self._fetch = fetch
         self._asked: dict[Multihash, Future[Mapping[Multihash, bytes]]] = {}
+        self._ended = False
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="prefetch")
 
     def take(self, name: Multihash) -> bytes | None:
@@ -411,11 +412,14 @@ class Prefetch:
     def _fetch_all(self, names: Sequence[Multihash]) -> Mapping[Multihash, bytes]:
         found = {}
         for name in names:
+            if self._ended:
+                break
             # a block that failed is requested again by the walk, which reports the error
             with contextlib.suppress(errors.OdfchainError):
                 found[name] = self._fetch(name)
         return found
 
     def close(self) -> None:
-        """Drop what was not needed."""
+        """Drop what was not needed; waits for the requests that were begun."""
+        self._ended = True
         self._pool.shutdown(wait=True, cancel_futures=True)
