@@ -138,8 +138,7 @@ class HttpPool:
             kept = self._take(origin, route)
             connection = kept or self._new(route, deadline, name)
             try:
-                if connection.address is not None:
-                    route.connected(connection.address)
+                route.connected(connection.address)
                 if file is not None:
                     # a second attempt sends the file from its start
                     file[0].seek(0)
@@ -167,8 +166,7 @@ class HttpPool:
     def dialled(self, route: Route, *, deadline: Deadline, name: str) -> socket.socket:
         """A connected socket of the caller's own to the route's present target, TLS included."""
         connection = self._dial(route, deadline, name)
-        if connection.address is not None:
-            route.connected(connection.address)
+        route.connected(connection.address)
         return connection.sock
 
     def _take(self, origin: _Origin, route: Route) -> Connection | None:

@@ -43,7 +43,6 @@ _SENT_BYTES = 1 << 20
 # Most bytes that are read of an unwanted body so that the connection can be used again.
 _SETTLE_BYTES = 16 << 10
 
-_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\x00]*")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r?\n")
 _LENGTH = re.compile(r"[0-9]{1,18}")
@@ -127,14 +126,13 @@ class _Arriving(io.RawIOBase):
         """True if no more is to be read."""
         self.more = False
         """True if bytes came beyond the response, which were not asked for."""
-        self.ends = False
-        """True if the end of the connection ends the body."""
         self._is_empty = True
         self.expect("headers")
 
-    def expect(self, part: str) -> None:
-        """What comes now: a body of any size, or lines, which messages call `part`, of limited size."""
-        self._part, self._allowed = part, sys.maxsize if part == "body" else _HEAD_BYTES
+    def expect(self, part: str, *, ends: bool = False) -> None:
+        """What comes now: a body, which may end with the connection, or lines that messages call `part`."""
+        self._part, self._ends = part, ends
+        self._allowed = sys.maxsize if part == "body" else _HEAD_BYTES
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """As of a socket: all that the library asks of one for a response."""
@@ -150,8 +148,8 @@ class _Arriving(io.RawIOBase):
         if not self._allowed:
             raise self.broken(f"the {self._part} are larger than {_HEAD_BYTES:,} bytes")
         # many simple servers send the body only once the head is acknowledged
-        if self._part == "headers" and _QUICKACK is not None:
-            _below(self._sock).setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+        if self._part == "headers" and hasattr(socket, "TCP_QUICKACK"):
+            _below(self._sock).setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         began = time.monotonic()
         try:
             connection.set_timeout(self._sock)
@@ -160,7 +158,7 @@ class _Arriving(io.RawIOBase):
             raise connection.late() from error
         except OSError as error:
             raise (StaleError if self._is_empty else TransientError)(_lost(error)) from error
-        if not count and not self.ends:
+        if not count and not self._ends:
             if self._is_empty:
                 raise StaleError("the connection was closed without a response")
             raise TransientError(f"the {'response' if self._part == 'headers' else 'body'} was cut short")
@@ -224,8 +222,7 @@ class _Answer(HTTPResponse):
             raise self.arriving.broken(
                 f"the headers are larger than {_HEAD_BYTES:,} bytes or 100 lines"
             ) from None
-        self.arriving.expect("body")
-        self.arriving.ends = self.length is None and not self.chunked
+        self.arriving.expect("body", ends=self.length is None and not self.chunked)
 
     def parsed(self) -> Headers:
         """The headers, if they say in one way only how long the body is."""

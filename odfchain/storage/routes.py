@@ -85,9 +85,9 @@ class Route:
             raise FetchError(f"{name}: a redirect to a private network address is refused", hint=PRIVATE_HINT)
         return found
 
-    def connected(self, address: str) -> None:
-        """Take note of the IP address that the present target is at."""
-        if not self.redirected:
+    def connected(self, address: str | None) -> None:
+        """Take note of the IP address that the present target is at, if it is known."""
+        if address is not None and not self.redirected:
             self._first_is_private = not is_public(address)
 
     def follow(self, location: str, secrets: Iterable[str]) -> None:

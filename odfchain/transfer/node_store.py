@@ -242,8 +242,7 @@ class NodeTransport(HttpTransport):
     def way_to(self, url: str, name: str, node_address: str | None) -> Route:
         """The way to an address that the node, at this IP address, has named, as after a redirect."""
         route = self._pool.route(self._base, name)
-        if node_address is not None:
-            route.connected(node_address)
+        route.connected(node_address)
         with as_transfer_errors():
             route.follow(url, self._secrets)
         return route
