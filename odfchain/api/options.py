@@ -79,9 +79,7 @@ class SourceKeywords(MergeKeywords, total=False):
 
     fetch_uncacheable: Annotated[bool, "Pull even where rows that are recorded might come again."]
     allow_commands: Annotated[bool, "Run the commands that prepare steps name."]
-    variables: Annotated[
-        Mapping[str, str], "Value for ${{ env.NAME }}.", "-e", "--env", "NAME=VALUE", {"multiple": True}
-    ]
+    variables: Annotated[Mapping[str, str], "Value for ${{ env.NAME }}.", "-e", "--env", "NAME=VALUE"]
 
 
 class TransformKeywords(TypedDict, total=False):
@@ -163,7 +161,6 @@ class ServeKeywords(TypedDict, total=False):
         "Answer those who ask for this host, too (share.hosts); else the address and localhost.",
         "--allow-host",
         "NAME",
-        {"multiple": True},
     ]
 
 

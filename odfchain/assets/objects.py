@@ -84,7 +84,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Access options for the stores that rows name; `Annotated` as in `odfchain.api.options`."""
+    """Access options for the stores that rows name; `Annotated` as in `odfchain.workspace.options`."""
 
     jobs: Annotated[int, "Requests at a time.", {"least": 1, "most": 256, "default": 16}] = 16
     trust_files: Annotated[bool, "Read absolute paths of a lock from a file."] = False
@@ -94,7 +94,6 @@ class StoreOptions:
         "An endpoint you trust: requests there are signed; can be repeated (also: assets.trustedEndpoints).",
         "--endpoint",
         "URL",
-        {"multiple": True},
     ] = ()
 
     def stores(self, folder: Path, *, ours: bool, also: Iterable[str | None] = ()) -> Stores:
