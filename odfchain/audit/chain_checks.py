@@ -275,10 +275,6 @@ def _in_force(dataset: DatasetFiles, before: Multihash) -> list[HashedBlock]:
     return sorted(found.values(), key=lambda item: -item.block.sequence_number)
 
 
-BlockName = Multihash | int
-"""A block by its hash or by its sequence number."""
-
-
 @dataclass(frozen=True, slots=True)
 class StoredChain:
     """The readable blocks; `complete` if they begin with the first block of the chain."""

@@ -36,7 +36,6 @@ from itertools import zip_longest
 from pathlib import Path
 
 from odfchain.audit.chain_checks import (
-    BlockName,
     Run,
     StoredBlock,
     StoredBlocks,
@@ -68,7 +67,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_records
-from odfchain.workspace.options import VerifyOptions
+from odfchain.workspace.options import BlockName, VerifyOptions
 
 _UNFOLLOWED = "the chain cannot be followed: what is below was not reached"
 

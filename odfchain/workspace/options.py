@@ -2,6 +2,7 @@
 
 Of `Annotated` the first text is the line of help, the next ones how it is written where the name does not say
 that, and a dictionary has more for `odfchain.cli.parameters`. Without it only methods have the option.
+What is true by default has a flag that says no, numbers show their default, and collections can be repeated.
 
 A time is a `Timestamp`, a `datetime` (UTC where it says no zone) or a text such as `2025-07-06T00:00:00Z`; of
 a `date`, or a text that says less, such as `2025-07`, the first moment is meant, in UTC.
