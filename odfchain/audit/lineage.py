@@ -410,6 +410,28 @@ class Node:
         """The display name."""
         return self.alias or self.id
 
+    def summary(self) -> dict[str, Any]:
+        """The dataset as it is nested in others."""
+        return {
+            "id": self.id,
+            "alias": self.alias,
+            "kind": self.kind.value.lower() if self.kind else None,
+            "missing": self.state is NodeState.MISSING,
+        }
+
+    def to_document(self) -> dict[str, Any]:
+        """The dataset for programs."""
+        return self.summary() | {
+            "state": self.state.value,
+            "problem": self.problem,
+            "blocks": self.blocks,
+            "records": self.records,
+            "watermark": self.watermark and str(self.watermark),
+            "lastBlockTime": self.last_block_time and str(self.last_block_time),
+            "pulledFrom": list(self.pulled_from),
+            **self.branching.to_document(),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class InputUse:
@@ -477,22 +499,57 @@ class Graph:
         opened: set[str] = set()
         asked = []
         for key in self.roots:
-            item = _summary(self.nodes[key])
+            item = self.nodes[key].summary()
             if not self.downstream:
                 opened.add(key)
-                item["inputs"] = _nested(self, key, opened, 1)
+                item["inputs"] = self._nested(key, opened, 1)
             asked.append(item)
         return {
             "direction": "downstream" if self.downstream else "upstream",
             "datasets": asked,
-            "nodes": [_node_document(node) for node in self.nodes.values()],
+            "nodes": [node.to_document() for node in self.nodes.values()],
             "edges": [edge.to_document() for edge in self.edges],
         }
 
     def to_trees(self) -> list[TextTree]:
         """The graph for people: a tree for each dataset that was asked about."""
         opened: set[str] = set()
-        return [_tree(self, self.nodes[key], None, opened, (key,)) for key in self.roots]
+        return [self._tree(self.nodes[key], None, opened, (key,)) for key in self.roots]
+
+    def _nested(self, key: str, opened: set[str], depth: int) -> list[dict[str, Any]]:
+        inputs = []
+        for edge in self.after.get(key, ()):
+            node = self.end_of(edge)
+            item = node.summary()
+            item["inputs"] = []
+            if node.id not in opened and depth < LINEAGE.depth:
+                opened.add(node.id)
+                item["inputs"] = self._nested(node.id, opened, depth + 1)
+            inputs.append(item)
+        return inputs
+
+    def _tree(self, node: Node, edge: Edge | None, opened: set[str], path: tuple[str, ...]) -> TextTree:
+        words = facts_of(node, branching=False)
+        if edge is not None and not edge.in_force:
+            words.insert(0, was_used(edge))
+        tree = TextTree(f"{node.name}: {', '.join(words)}", style=_STYLES[node.state])
+        following = self.after.get(node.id, ())
+        if node.id not in opened:
+            tree.below += (TextTree(line, style="cyan") for line in node.branching.lines())
+        if node.id in path[:-1]:
+            tree.text += " (comes from itself: a circle)"
+        elif not following:
+            opened.add(node.id)
+        elif node.id in opened:
+            tree.text += " (opened up above)"
+        elif len(path) > LINEAGE.depth:
+            tree.text += f" (more than {LINEAGE.depth} levels: ask for this dataset)"
+        else:
+            opened.add(node.id)
+            for item in following:
+                other = self.end_of(item)
+                tree.below.append(self._tree(other, item, opened, (*path, other.id)))
+        return tree
 
 
 def key_of(dataset: DatasetFiles) -> str:
@@ -661,41 +718,6 @@ class TextTree:
     style: str = ""
 
 
-def _nested(graph: Graph, key: str, opened: set[str], depth: int) -> list[dict[str, Any]]:
-    inputs = []
-    for edge in graph.after.get(key, ()):
-        node = graph.end_of(edge)
-        item = _summary(node)
-        item["inputs"] = []
-        if node.id not in opened and depth < LINEAGE.depth:
-            opened.add(node.id)
-            item["inputs"] = _nested(graph, node.id, opened, depth + 1)
-        inputs.append(item)
-    return inputs
-
-
-def _summary(node: Node) -> dict[str, Any]:
-    return {
-        "id": node.id,
-        "alias": node.alias,
-        "kind": node.kind.value.lower() if node.kind else None,
-        "missing": node.state is NodeState.MISSING,
-    }
-
-
-def _node_document(node: Node) -> dict[str, Any]:
-    return _summary(node) | {
-        "state": node.state.value,
-        "problem": node.problem,
-        "blocks": node.blocks,
-        "records": node.records,
-        "watermark": node.watermark and str(node.watermark),
-        "lastBlockTime": node.last_block_time and str(node.last_block_time),
-        "pulledFrom": list(node.pulled_from),
-        **node.branching.to_document(),
-    }
-
-
 # --- for people ----------------------------------------------------------------------------------------
 
 
@@ -723,27 +745,3 @@ def was_used(edge: Edge) -> str:
 
 
 _STYLES = {NodeState.PRESENT: "", NodeState.MISSING: "yellow", NodeState.DAMAGED: "red"}
-
-
-def _tree(graph: Graph, node: Node, edge: Edge | None, opened: set[str], path: tuple[str, ...]) -> TextTree:
-    words = facts_of(node, branching=False)
-    if edge is not None and not edge.in_force:
-        words.insert(0, was_used(edge))
-    tree = TextTree(f"{node.name}: {', '.join(words)}", style=_STYLES[node.state])
-    following = graph.after.get(node.id, ())
-    if node.id not in opened:
-        tree.below += (TextTree(line, style="cyan") for line in node.branching.lines())
-    if node.id in path[:-1]:
-        tree.text += " (comes from itself: a circle)"
-    elif not following:
-        opened.add(node.id)
-    elif node.id in opened:
-        tree.text += " (opened up above)"
-    elif len(path) > LINEAGE.depth:
-        tree.text += f" (more than {LINEAGE.depth} levels: ask for this dataset)"
-    else:
-        opened.add(node.id)
-        for item in following:
-            other = graph.end_of(item)
-            tree.below.append(_tree(graph, other, item, opened, (*path, other.id)))
-    return tree

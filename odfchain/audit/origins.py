@@ -376,11 +376,8 @@ def _joined(earlier: InputReads, later: InputReads) -> InputReads:
         offsets = (earlier.offsets[0], later.offsets[1])
     if earlier.blocks and later.blocks:
         blocks = (earlier.blocks[0], later.blocks[1])
-    return InputReads(
-        id=later.id,
-        alias=later.alias,
-        name=later.name,
-        missing=later.missing,
+    return dataclasses.replace(
+        later,
         prev_block=earlier.prev_block,
         new_block=later.new_block or earlier.new_block,
         blocks=blocks,
