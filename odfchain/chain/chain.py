@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, overload
 
 from odfchain.chain.index import (
     MERGE,
     ChainIndex,
+    E,
     History,
     Link,
     ReplayHistory,
@@ -34,9 +35,6 @@ from odfchain.odf.tree import to_tree
 from odfchain.storage.local import HEAD, LocalObjectStore, RefStore
 
 _CACHE_BLOCKS = 256
-
-
-E = TypeVar("E", bound=MetadataEvent)
 
 Published = Callable[[Multihash, int], None]
 """Called with a block (its hash and sequence number) made here, once the reference points at it."""
@@ -243,8 +241,7 @@ class MetadataChain:
 
     def _indexed(self, start: Multihash, kinds: tuple[str, ...]) -> HashedBlock | None:
         assert self._index is not None  # noqa: S101 - checked by the caller
-        block = self.get(start)
-        link = Link.of(start, block)
+        link = Link.of(start, self.get(start))
         for attempt in (1, 2):
             # a second attempt after a rebuild: the scratch file may be damaged or of another chain
             self._index.sync(link)

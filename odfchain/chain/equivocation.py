@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -272,7 +272,7 @@ class EvidenceStore:
         fsio.make_folder(folder)
         with fsio.locked(self.folder / ".lock"):
             # the name is of the two heads alone: what is kept may have other blocks, and is as good
-            if not fsio.create_file(path, evidence.to_bytes()) and not _is_sound(path):
+            if not fsio.create_file(path, evidence.to_bytes()) and _load(path).evidence is None:
                 fsio.replace_file(path, evidence.to_bytes())
             known = _sightings(path)
             if where not in {s.where for s in known} and len(known) < ATTEST.evidence_sightings:
@@ -282,12 +282,9 @@ class EvidenceStore:
 
     def list(self, dataset_id: DatasetId | None = None) -> list[KeptEvidence]:
         """Every proof, or those of one dataset, ordered by file; damaged ones are among them."""
-        return [_load(path) for path in self._paths(dataset_id)]
-
-    def _paths(self, dataset_id: DatasetId | None) -> Iterator[Path]:
         wanted = "*" if dataset_id is None else encode_base16(dataset_id.to_bytes())
         with fsio.storage_errors(self.folder):
-            yield from sorted(self.folder.glob(f"{wanted}/[0-9]*.json"))
+            return [_load(path) for path in sorted(self.folder.glob(f"{wanted}/[0-9]*.json"))]
 
 
 def _load(path: Path) -> KeptEvidence:
@@ -296,10 +293,6 @@ def _load(path: Path) -> KeptEvidence:
     except OdfchainError as error:
         return KeptEvidence(path, None, _sightings(path), error.message)
     return KeptEvidence(path, evidence, _sightings(path))
-
-
-def _is_sound(path: Path) -> bool:
-    return _load(path).evidence is not None
 
 
 def _sightings(path: Path) -> tuple[Sighting, ...]:

@@ -15,7 +15,7 @@ import contextlib
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol, TypeAlias, get_args
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, get_args
 
 from odfchain.errors import StoreError
 from odfchain.odf import events as ev
@@ -192,6 +192,7 @@ class ChainIndex:
 # Three answers exist: by walking (always right, slow on long chains), from the derived index (one look-up),
 # and from blocks that are not in the store yet because their transaction is still open.
 
+E = TypeVar("E", bound=MetadataEvent)
 DataEvent: TypeAlias = ev.AddData | ev.ExecuteTransform
 DATA_EVENTS = ("AddData", "ExecuteTransform")
 
@@ -210,6 +211,12 @@ class History:
     def nearest(self, *kinds: str) -> MetadataBlock | None:
         """The nearest earlier block whose event is of one of these kinds."""
         return next(self.blocks(*kinds), None)
+
+    def nearest_event(self, *kinds: type[E]) -> E | None:
+        """The nearest earlier event of one of these classes."""
+        block = self.nearest(*(kind.KIND for kind in kinds))
+        event = block.event if block is not None else None
+        return event if isinstance(event, kinds) else None
 
     def push_sources(self) -> Mapping[str, ev.AddPushSource]:
         """The push sources in force by name."""

@@ -23,14 +23,13 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from odfchain.chain.index import DATA_EVENTS, DataEvent, History, is_odf_schema
+from odfchain.chain.index import DataEvent, History, is_odf_schema
 from odfchain.errors import AppendError, CodecError
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import DATE_UNIT, schema_of_event
 from odfchain.odf.enums import DatasetKind, TimeUnit
 from odfchain.odf.events import MetadataBlock
-from odfchain.odf.identity import Multihash
 from odfchain.odf.names import RemoteDatasetId
 from odfchain.odf.schema import type_name
 from odfchain.odf.sources import FetchStepEthereumLogs, Transform
@@ -67,12 +66,12 @@ def check_kind(event: ev.MetadataEvent, history: History) -> None:
     wanted = belongs_in(event)
     if wanted is None:
         return
-    seed = history.nearest("Seed")
-    if seed is None or not isinstance(seed.event, ev.Seed) or seed.event.dataset_kind is wanted:
+    seed = history.nearest_event(ev.Seed)
+    if seed is None or seed.dataset_kind is wanted:
         return
     raise _invalid(
         "event-of-dataset-kind",
-        f"{event.KIND} is no event of a {seed.event.dataset_kind.value.lower()} dataset: "
+        f"{event.KIND} is no event of a {seed.dataset_kind.value.lower()} dataset: "
         f"it belongs in {wanted.value.lower()} datasets only",
     )
 
@@ -118,43 +117,40 @@ def check_set_transform(event: ev.SetTransform) -> None:
 
 def check_execute_transform(event: ev.ExecuteTransform, history: History) -> None:
     """An execution has a transform before it and continues the previous execution."""
-    transform = history.nearest("SetTransform")
-    last = history.nearest("ExecuteTransform")
-    earlier = last.event if last is not None else None
-    assert earlier is None or isinstance(earlier, ev.ExecuteTransform)  # noqa: S101 - asked for this kind
-    _check_input_order(event, transform.event if transform else None, earlier)
+    earlier = history.nearest_event(ev.ExecuteTransform)
+    _check_input_order(event, history.nearest_event(ev.SetTransform), earlier)
     if earlier is not None:
         for new, old in zip(event.query_inputs, earlier.query_inputs, strict=False):
             _check_input(new, old)
-    last_checkpoint = earlier.new_checkpoint.physical_hash if earlier and earlier.new_checkpoint else None
-    if event.prev_checkpoint != last_checkpoint:
-        raise _invalid(
-            "execute-transform-checkpoint-continues",
-            f"prevCheckpoint is {event.prev_checkpoint}, the chain's last checkpoint {last_checkpoint}",
-        )
-    if event.new_data is None and not _advances(event, earlier):
+    _checkpoint_continues(event, earlier, "execute-transform-checkpoint-continues")
+    if not _advances(event, earlier) and all(i.new_block_hash is None for i in event.query_inputs):
         raise _no_change(
             "execute-transform-advances",
             "ExecuteTransform changes neither data, checkpoint nor watermark, and takes in no new input",
         )
 
 
-def _advances(event: ev.ExecuteTransform, earlier: ev.ExecuteTransform | None) -> bool:
-    new_checkpoint: Multihash | None = event.new_checkpoint.physical_hash if event.new_checkpoint else None
+def _checkpoint_continues(event: DataEvent, earlier: DataEvent | None, rule: str) -> None:
+    last = earlier.new_checkpoint.physical_hash if earlier and earlier.new_checkpoint else None
+    if event.prev_checkpoint != last:
+        raise _invalid(rule, f"prevCheckpoint is {event.prev_checkpoint}, the chain's last checkpoint {last}")
+
+
+def _advances(event: DataEvent, earlier: DataEvent | None) -> bool:
+    """True if an event changes data, checkpoint or watermark."""
+    new_checkpoint = event.new_checkpoint.physical_hash if event.new_checkpoint else None
     return (
-        new_checkpoint != event.prev_checkpoint
+        event.new_data is not None
+        or new_checkpoint != event.prev_checkpoint
         or event.new_watermark != (earlier.new_watermark if earlier else None)
-        or any(i.new_block_hash is not None for i in event.query_inputs)
     )
 
 
 def _check_input_order(
-    event: ev.ExecuteTransform,
-    transform: ev.MetadataEvent | None,
-    earlier: ev.ExecuteTransform | None,
+    event: ev.ExecuteTransform, transform: ev.SetTransform | None, earlier: ev.ExecuteTransform | None
 ) -> None:
     actual = [i.dataset_id for i in event.query_inputs]
-    if isinstance(transform, ev.SetTransform):
+    if transform is not None:
         expected = [r.id for i in transform.inputs if isinstance(r := i.dataset_ref, RemoteDatasetId)]
     elif earlier is not None:
         expected = [i.dataset_id for i in earlier.query_inputs]
@@ -200,22 +196,22 @@ _HINT = (
 
 def check_set_data_schema(event: ev.SetDataSchema, history: History) -> None:
     """A schema that replaces another names no column twice, is new and is compatible with it."""
-    block = history.nearest("SetDataSchema")
+    replaced = history.nearest_event(ev.SetDataSchema)
     try:
         new = schema_of_event(event.raw_arrow_schema, event.schema)
     except CodecError as error:
         # 0.34.1 takes any Arrow type, so the first schema need not be readable here; it can never be replaced
-        if block is None:
+        if replaced is None:
             return
         raise _invalid("schema-readable", f"the schema cannot be read: {error}") from None
     old = _schema_in_force(history)
-    if block is None or old is None:
+    if replaced is None or old is None:
         return
     twice = _named_twice(new.fields)
     if twice is not None:
         raise _invalid("schema-names-unique", f"column {twice!r} is declared twice")
     # a raw schema again is accepted: it changes nothing, and old chains have it
-    if is_odf_schema(event) and is_odf_schema(block.event) and old == new:
+    if is_odf_schema(event) and is_odf_schema(replaced) and old == new:
         raise _no_change("schema-not-identical", "the schema is already like this")
     first_odf = event.schema is not None and not history.has_odf_schema()
     problem = incompatibility(old, new, ignore_optionality=first_odf)
@@ -236,10 +232,10 @@ def check_set_vocab(event: ev.SetVocab, history: History) -> None:
     if len(set(vocabulary.columns)) < len(vocabulary.columns):
         twice = next(name for name in vocabulary.columns if vocabulary.columns.count(name) > 1)
         raise _invalid("vocab-names-unique", f"two system columns would be called {twice!r}")
-    if vocabulary == _vocabulary(history):
+    if vocabulary == ev.DatasetVocabulary.from_event(history.nearest_event(ev.SetVocab)):
         return
-    data = history.nearest(*DATA_EVENTS)
-    if data is not None and isinstance(data.event, DataEvent) and data.event.last_offset is not None:
+    data = _nearest_data(history)
+    if data is not None and data.last_offset is not None:
         raise _invalid(
             "vocab-before-data",
             "the system columns cannot get other names: records have those in force",
@@ -255,19 +251,12 @@ def check_set_vocab(event: ev.SetVocab, history: History) -> None:
         )
 
 
-def _vocabulary(history: History) -> ev.DatasetVocabulary:
-    block = history.nearest("SetVocab")
-    event = block.event if block is not None else None
-    return ev.DatasetVocabulary.from_event(event if isinstance(event, ev.SetVocab) else None)
-
-
 def _schema_in_force(history: History) -> ds.DataSchema | None:
-    block = history.nearest("SetDataSchema")
-    if block is None:
+    event = history.nearest_event(ev.SetDataSchema)
+    if event is None:
         return None
-    assert isinstance(block.event, ev.SetDataSchema)  # noqa: S101 - asked for this kind
     try:
-        return schema_of_event(block.event.raw_arrow_schema, block.event.schema)
+        return schema_of_event(event.raw_arrow_schema, event.schema)
     except CodecError as error:
         raise _invalid("schema-compatible", f"the schema in force cannot be read: {error}") from None
 
@@ -514,11 +503,8 @@ def _system_time(block: MetadataBlock, previous: MetadataBlock) -> None:
 
 
 def _nearest_data(history: History) -> DataEvent | None:
-    block = history.nearest(*DATA_EVENTS)
-    if block is None:
-        return None
-    assert isinstance(block.event, ev.AddData | ev.ExecuteTransform)  # noqa: S101 - asked for these kinds
-    return block.event
+    event = history.nearest_event(ev.AddData, ev.ExecuteTransform)
+    return event if isinstance(event, DataEvent) else None
 
 
 def _watermark(event: DataEvent, history: History) -> None:
@@ -555,25 +541,13 @@ def _schema_first(event: DataEvent, history: History) -> None:
 
 
 def _add_data(event: ev.AddData, history: History) -> None:
-    block = history.nearest("AddData")
-    earlier = block.event if block is not None else None
-    assert earlier is None or isinstance(earlier, ev.AddData)  # noqa: S101 - asked for this kind
-    last_checkpoint = earlier.new_checkpoint.physical_hash if earlier and earlier.new_checkpoint else None
-    if event.prev_checkpoint != last_checkpoint:
-        raise _invalid(
-            "add-data-checkpoint-continues",
-            f"prevCheckpoint is {event.prev_checkpoint}, the chain's last checkpoint {last_checkpoint}",
+    earlier = history.nearest_event(ev.AddData)
+    _checkpoint_continues(event, earlier, "add-data-checkpoint-continues")
+    source_state = earlier.new_source_state if earlier else None
+    if not _advances(event, earlier) and event.new_source_state == source_state:
+        raise _no_change(
+            "add-data-advances", "AddData changes neither data, checkpoint, watermark nor source state"
         )
-    if event.new_data is None:
-        new_checkpoint = event.new_checkpoint.physical_hash if event.new_checkpoint else None
-        if (
-            new_checkpoint == event.prev_checkpoint
-            and event.new_watermark == (earlier.new_watermark if earlier else None)
-            and event.new_source_state == (earlier.new_source_state if earlier else None)
-        ):
-            raise _no_change(
-                "add-data-advances", "AddData changes neither data, checkpoint, watermark nor source state"
-            )
 
 
 def _polling_source(history: History) -> None:
@@ -582,8 +556,8 @@ def _polling_source(history: History) -> None:
 
 
 def _polls(history: History) -> bool:
-    latest = history.nearest("SetPollingSource", "DisablePollingSource")
-    return latest is not None and isinstance(latest.event, ev.SetPollingSource)
+    latest = history.nearest_event(ev.SetPollingSource, ev.DisablePollingSource)
+    return isinstance(latest, ev.SetPollingSource)
 
 
 def _push_source(event: ev.AddPushSource, history: History) -> None:

@@ -39,7 +39,7 @@ from odfchain.slices.writer import ObservedParquet, PhysicalHash, SliceFacts, ca
 from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, files_of
 from odfchain.spark.input_frames import parquet_frame, spark_path
 from odfchain.spark.jobs import task_results
-from odfchain.spark.stage import WrittenFile, into_store, write_ordered
+from odfchain.spark.stage import WrittenFile, write_into_store, write_ordered
 from odfchain.spark.types import col, latest_rows, physical_struct, physical_type
 from odfchain.storage import fsio
 from odfchain.workspace.commit import StagedFile, slice_path
@@ -310,7 +310,9 @@ def _write_in_order(
     is given.
     """
     names = pa.ipc.read_schema(pa.py_buffer(spec.schema)).names
-    write = into_store(_write_state, spec, place) if place else functools.partial(_write_state, spec=spec)
+    write = functools.partial(_write_state, spec=spec)
+    if place is not None:
+        write = functools.partial(write_into_store, write=_write_state, spec=spec, place=place)
     facts = write_ordered(frame, order, names, write)
     assert facts is not None  # noqa: S101 - `_write` always says something
     return WrittenFile(**facts)

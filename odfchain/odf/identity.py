@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import eq
@@ -354,16 +354,6 @@ class HashList(Sequence[Multihash]):
 
     def __len__(self) -> int:
         return len(self._digests) // _DIGEST_BYTES
-
-    def __iter__(self) -> Iterator[Multihash]:
-        return map(Multihash.sha3_256, self._pieces(range(0, len(self._digests), _DIGEST_BYTES)))
-
-    def __reversed__(self) -> Iterator[Multihash]:
-        last = len(self._digests) - _DIGEST_BYTES
-        return map(Multihash.sha3_256, self._pieces(range(last, -1, -_DIGEST_BYTES)))
-
-    def _pieces(self, starts: range) -> Iterator[bytes]:
-        return (bytes(self._digests[start : start + _DIGEST_BYTES]) for start in starts)
 
     @overload
     def __getitem__(self, index: int) -> Multihash: ...

@@ -170,19 +170,13 @@ def _read_enum(cls: type[Enum], value: Any, path: str) -> Enum:
     return found
 
 
+@lru_cache
 def union_variants(hint: Any) -> dict[str, type[Any]] | None:
     """Spellings of `kind` and their dataclasses, when the hint is a union of tagged dataclasses."""
-    return _variants(hint) if _is_tagged(hint) else None
-
-
-def _is_tagged(hint: Any) -> bool:
     members = typing.get_args(hint) or (hint,)
-    return all(isinstance(m, type) and hasattr(m, "KIND") for m in members)
-
-
-@lru_cache
-def _variants(hint: Any) -> dict[str, type[Any]]:
-    return {text: cls for cls in typing.get_args(hint) or (hint,) for text in spellings(cls.KIND)}
+    if not all(isinstance(m, type) and hasattr(m, "KIND") for m in members):
+        return None
+    return {text: cls for cls in members for text in spellings(cls.KIND)}
 
 
 def _read_union(hint: Any, variants: dict[str, type[Any]], value: Any, path: str) -> Any:
@@ -200,31 +194,26 @@ def _read_union(hint: Any, variants: dict[str, type[Any]], value: Any, path: str
     return _read_object(cls, {k: v for k, v in tree.items() if k != "kind"}, path)
 
 
+_PROPERTIES: dict[type[Any], dict[str, tuple[str, Any, bool]]] = {}
+
+
 def properties_of(cls: type[Any]) -> dict[str, tuple[str, Any, bool]]:
     """Property name to (field name, type, whether None is allowed), in schema order.
 
     The type of an integer is the range that its FlatBuffers field can hold (uint64 where there is none).
     """
-    found = _PROPERTIES.get(cls)
-    if found is None:
-        found = _PROPERTIES[cls] = _find_properties(cls)
-    return found
-
-
-_PROPERTIES: dict[type[Any], dict[str, tuple[str, Any, bool]]] = {}
-
-
-def _find_properties(cls: type[Any]) -> dict[str, tuple[str, Any, bool]]:
-    table = load_fbs("odf.fbs").tables.get(cls.__name__)
-    scalars = {f.name: f.type_name for f in table.fields} if table else {}
-    return {
-        camel_case(name): (
-            name,
-            _integer_range(scalars.get(name, "uint64")) if hint is int else hint,
-            optional,
-        )
-        for name, (hint, optional) in field_types(cls).items()
-    }
+    if cls not in _PROPERTIES:
+        table = load_fbs("odf.fbs").tables.get(cls.__name__)
+        scalars = {f.name: f.type_name for f in table.fields} if table else {}
+        _PROPERTIES[cls] = {
+            camel_case(name): (
+                name,
+                _integer_range(scalars.get(name, "uint64")) if hint is int else hint,
+                optional,
+            )
+            for name, (hint, optional) in field_types(cls).items()
+        }
+    return _PROPERTIES[cls]
 
 
 def _integer_range(scalar: str) -> range:

@@ -18,22 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from odfchain.errors import BadInputError, OdfchainError
-from odfchain.lazy import F, pa, t
+from odfchain.lazy import F, pa
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.spark import json_values
 from odfchain.spark.executor_files import (
     InputFile,
-    numbers_in,
-    range_numbers,
+    numbered_frame,
     text_batches,
     text_ranges,
-    translate_errors,
 )
-from odfchain.spark.input_frames import ROW_ID, InputFrame, TextRules, parsed, spark_path, text_struct
+from odfchain.spark.input_frames import ROW_ID, InputFrame, TextRules, parsed, spark_path
 from odfchain.spark.jobs import explain, run_job
 from odfchain.spark.json_pieces import Piece, SplitDocument, TypedColumn, TypedReader, UnsureError
-from odfchain.spark.types import RESERVED, check_columns, from_spark_type, physical_type
+from odfchain.spark.types import RESERVED, check_columns, from_spark_type
 from odfchain.text import find_marker, marker
 
 if TYPE_CHECKING:
@@ -65,10 +63,11 @@ class DocumentInputError(Exception):
     """A file is not of the declared form; the message is a marker."""
 
 
-def _batch_schema(fields: Fields) -> pa.Schema:
+def _batch_schema(fields: Fields, typed: tuple[TypedColumn, ...] | None = None) -> pa.Schema:
     types = [pa.string()] if fields is None else [json_values.text_type(f.type) for f in fields]
-    names = [f"c{index}" for index in range(len(types))]
-    return pa.schema([("row_id", pa.int64()), *zip(names, types, strict=True)])
+    texts = [(f"c{i}", kind) for i, kind in enumerate(types)]
+    values = [(f"v{i}", kind) for i, kind in _typed_places(typed).items()]
+    return pa.schema([("row_id", pa.int64()), *texts, *values])
 
 
 class _Batches:
@@ -176,9 +175,8 @@ def piece_batches(
     """
     import numpy as np
 
-    texts, marked = _batch_schema(fields), document.needs_marks(fields)
+    schema, marked = _batch_schema(fields, typed), document.needs_marks(fields)
     places = _typed_places(typed)
-    schema = pa.schema([*texts, *[(f"v{i}", kind) for i, kind in places.items()]])
     reader = TypedReader(typed) if typed else None
 
     def batch(piece: Piece, columns: list[pa.Array | None], values: list[pa.Array | None]) -> pa.RecordBatch:
@@ -400,44 +398,35 @@ class RecordsInput:
         Only pieces have typed ones (`piece_batches`). Lines are split by Spark and parsed by all workers, as
         pieces are; another document is read by one.
         """
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         # workers get these, and no session
         session, source, file = self.session, self.source, self.stored
-        texts = [t.StringType()] if fields is None else [f.dataType for f in text_struct(fields).fields]
-        columns = [t.StructField(f"c{index}", kind) for index, kind in enumerate(texts)]
-        schema = t.StructType([t.StructField("row_id", t.LongType()), *columns])
+        schema = from_arrow_schema(_batch_schema(fields, typed))
         if isinstance(source, SplitDocument):
             document = source
-            if fields is not None:
-                for i in _typed_places(typed):
-                    schema = schema.add(f"v{i}", physical_type(fields[i].type))
 
-            def read_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                with translate_errors():
-                    yield from piece_batches(document, list(numbers_in(batches)), fields, typed, file)
+            def read_pieces(numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
+                return piece_batches(document, numbers, fields, typed, file)
 
-            return range_numbers(session, len(document.pieces), PIECES_OF_A_TASK).mapInArrow(
-                read_pieces, schema
-            )
+            return numbered_frame(session, len(document.pieces), read_pieces, schema, most=PIECES_OF_A_TASK)
         if isinstance(source, LineFile):
             form = source.form
             if file.files is not None:
                 ranges = text_ranges(file)
 
-                def read_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                    with translate_errors():
-                        yield from line_batches(text_batches(ranges, numbers_in(batches)), form, fields)
+                def read_lines(numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
+                    return line_batches(text_batches(ranges, numbers), form, fields)
 
-                return range_numbers(session, len(ranges.cuts) - 1).mapInArrow(read_lines, schema)
+                return numbered_frame(session, len(ranges.cuts) - 1, read_lines, schema)
             lines = session.read.text(spark_path(file.path))
             numbered = lines.select(F.monotonically_increasing_id().alias("row_id"), "value")
             return numbered.mapInArrow(lambda batches: line_batches(batches, form, fields), schema)
 
-        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for _ in batches:
-                pass
-            with translate_errors():
+        def read(numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
+            for _ in numbers:
                 here = source if file.files is None else source.moved(str(file.here()))
                 yield from record_batches(here.records(), fields)
 
-        # one row in one partition: the document is read once, by one worker
-        return session.range(0, 1, 1, 1).mapInArrow(read, schema)
+        # one number: the document is read once, by one worker
+        return numbered_frame(session, 1, read, schema)

@@ -39,6 +39,7 @@ from odfchain.text import marker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 CREDENTIALS_HINT = (
@@ -401,15 +402,25 @@ def text_batches(ranges: TextRanges, numbers: Iterator[int]) -> Iterator[pa.Reco
             yield pa.RecordBatch.from_arrays([pa.array(ids), values], names=["row_id", "value"])
 
 
-def numbers_in(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
-    """The numbers that a task is given."""
-    for batch in batches:
-        yield from batch.column(0).to_pylist()
+def numbered_frame(
+    session: SparkSession,
+    count: int,
+    make: Callable[[Iterator[int]], Iterator[pa.RecordBatch]],
+    schema: StructType | str,
+    *,
+    most: int = RANGES_OF_A_TASK,
+) -> DataFrame:
+    """The rows that workers make of the numbers from 0, in order.
 
+    Each core has a task, and a task at most so many numbers.
+    """
 
-def range_numbers(session: SparkSession, count: int, most: int = RANGES_OF_A_TASK) -> DataFrame:
-    """The numbers from 0, in order, so that each core has a task, and a task at most so many of them."""
-    return session.range(0, count, 1, max(-(-count // most), min(count, _cores(session)), 1))
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with translate_errors():
+            yield from make(number for batch in batches for number in batch.column(0).to_pylist())
+
+    tasks = max(-(-count // most), min(count, _cores(session)), 1)
+    return session.range(0, count, 1, tasks).mapInArrow(read, schema)
 
 
 def _cores(session: SparkSession) -> int:

@@ -27,12 +27,9 @@ from odfchain.odf.times import RFC3339
 from odfchain.spark.executor_files import (
     InputFile,
     ReadableFiles,
-    TextRanges,
-    numbers_in,
-    range_numbers,
+    numbered_frame,
     text_batches,
     text_ranges,
-    translate_errors,
 )
 from odfchain.spark.types import (
     RESERVED,
@@ -47,7 +44,6 @@ from odfchain.text import first_line, marker
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader, Observation, SparkSession
-    from pyspark.sql.types import DataType as SparkType
     from pyspark.sql.types import StructType
 
 
@@ -335,9 +331,8 @@ def parquet_frame(
         [t.StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(nullable.fields)]
     )
     schema = to_arrow_schema(numbered, timezone="UTC").serialize().to_pybytes()
-    read = functools.partial(_read, files=files, keys=tuple(keys), names=tuple(struct.names), schema=schema)
-    numbers = session.range(0, len(keys), 1, len(keys))
-    return numbers.mapInArrow(read, numbered).toDF(*struct.names)
+    read = functools.partial(_rows, files=files, keys=tuple(keys), names=tuple(struct.names), schema=schema)
+    return numbered_frame(session, len(keys), read, numbered, most=1).toDF(*struct.names)
 
 
 def _nullable(kind: Any) -> Any:
@@ -351,21 +346,15 @@ def _nullable(kind: Any) -> Any:
     return kind
 
 
-def _read(
-    batches: Iterator[pa.RecordBatch],
-    files: ReadableFiles,
-    keys: tuple[str, ...],
-    names: tuple[str, ...],
-    schema: bytes,
+def _rows(
+    numbers: Iterator[int], files: ReadableFiles, keys: tuple[str, ...], names: tuple[str, ...], schema: bytes
 ) -> Iterator[pa.RecordBatch]:
     target = pa.ipc.read_schema(pa.py_buffer(schema))
-    with translate_errors():
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from _rows(files, keys[number], names, target)
+    for number in numbers:
+        yield from _rows_of_file(files, keys[number], names, target)
 
 
-def _rows(
+def _rows_of_file(
     files: ReadableFiles, key: str, names: tuple[str, ...], target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     from odfchain.slices.reader import open_parquet
@@ -513,41 +502,15 @@ class CsvInput:
         if self.source.files is None:
             return reader.csv(spark_path(self.source.path))
         quote = self.quote if self.multiline else ""
-        records = _text_frame(self.session, text_ranges(self.source, quote=quote, header=self.header))
+        ranges = text_ranges(self.source, quote=quote, header=self.header)
+
+        def read(numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
+            return (made.select(["value"]) for made in text_batches(ranges, numbers))
+
+        # in partitions that follow each other as in the file
+        records = numbered_frame(self.session, len(ranges.cuts) - 1, read, "value string")
         # of records, Spark would leave out all that are as the header
         return reader.option("header", False).csv(records)  # since Spark 4.2
-
-
-def _text_frame(session: SparkSession, ranges: TextRanges) -> DataFrame:
-    """`value`: the records that hold anything, in partitions that follow each other as in the file."""
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with translate_errors():
-            for made in text_batches(ranges, numbers_in(batches)):
-                yield made.select(["value"])
-
-    return range_numbers(session, len(ranges.cuts) - 1).mapInArrow(read, "value string")
-
-
-# --- JSON ------------------------------------------------------------------------------------------
-
-
-def text_struct(fields: tuple[ds.DataField, ...]) -> StructType:
-    """The Spark struct of columns before parsing: texts, and lists, maps and structs of texts."""
-    return t.StructType([t.StructField(f.name, _text_type(f.type)) for f in fields])
-
-
-def _text_type(data_type: ds.DataType) -> SparkType:
-    match data_type:
-        case ds.DataTypeOption(inner=inner):
-            return _text_type(inner)
-        case ds.DataTypeList(item_type=item):
-            return t.ArrayType(_text_type(item))
-        case ds.DataTypeMap(value_type=value):
-            return t.MapType(t.StringType(), _text_type(value))
-        case ds.DataTypeStruct(fields=fields):
-            return text_struct(fields)
-    return t.StringType()
 
 
 # --- Parquet ---------------------------------------------------------------------------------------

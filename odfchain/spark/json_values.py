@@ -508,9 +508,14 @@ class JsonArray:
         source = _Source(stream, self.encoding)
         with _faults_of(source):
             events = _events_of(source)
-            _enter(events, source, self.keys)
-            yield from _objects_of(events, source)
-            _leave(events, source, self.keys)
+            yield from self._found(events, source)
+            for _ in events:
+                raise RecordError("more than one JSON value")
+
+    def _found(self, events: Events, source: _Source) -> Iterator[Record]:
+        _enter(events, source, self.keys)
+        yield from _objects_of(events, source)
+        _leave(events, source, self.keys)
 
     def record(self, members: Record) -> Record:
         """The record of an object of the array."""
@@ -553,8 +558,6 @@ def _leave(events: Events, source: _Source, keys: tuple[str, ...]) -> None:
                 # the path occurs a second time: either list could be meant
                 raise RecordError(f"Sub-path occurs twice: {'.'.join(keys[:depth])}")
             _skip(next(events)[0], events, source)
-    for _ in events:
-        raise RecordError("more than one JSON value")
 
 
 # GeoJSON features to records: their properties, and the geometry as JSON text. Runs on a worker.
@@ -572,17 +575,11 @@ class FeatureCollection(JsonArray):
 
     sub_path: str = "features"
 
-    def records_of(self, stream: BinaryIO) -> Iterator[Record]:
-        """The features in order."""
-        source = _Source(stream)
-        with _faults_of(source):
-            events = _events_of(source)
-            event, _ = next(events)
-            if event != "start_map":
-                _check_type("FeatureCollection", None)
-            yield from _collection(events, source)
-            for _ in events:
-                raise RecordError("more than one JSON value")
+    def _found(self, events: Events, source: _Source) -> Iterator[Record]:
+        event, _ = next(events)
+        if event != "start_map":
+            _check_type("FeatureCollection", None)
+        yield from _collection(events, source)
 
     def record(self, members: Record) -> Record:
         """The record of a feature."""

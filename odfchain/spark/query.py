@@ -114,8 +114,7 @@ class Queries:
             seen = {}
             for name, struct in inputs.items():
                 schema = jvm_of(session).org.apache.spark.sql.types.DataType.fromJson(struct.json())
-                empty = private.createDataFrame(jvm_of(session).java.util.ArrayList(), schema)
-                empty.createOrReplaceTempView(quoted(name))
+                declare_empty(session, private, name, schema)
                 if name in views:
                     made = private.sql(views[name])
                     # a view of the same name would be read as its own source

@@ -13,6 +13,7 @@ Nothing here depends on the order in which rules are checked: what is on no list
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -254,7 +255,7 @@ _IMPLEMENTATIONS: dict[str, frozenset[str]] = {}
 
 
 def _subqueries(found: PlanNodes) -> list[Any]:
-    return [found[i].plan() for i, name in enumerate(found.classes) if name in functions.SUBQUERIES]
+    return [found[i].plan() for i, name in enumerate(found.classes) if name in SUBQUERIES]
 
 
 # A guard in the plan itself: a text that is cast to a timestamp has a date, in every row.
@@ -316,9 +317,7 @@ class DateGuard:
             region = plans.pop()
             expressions = self._walker.expressions(region)
             yield expressions
-            plans += [
-                expressions[i].plan() for i, name in enumerate(expressions.classes) if name in SUBQUERIES
-            ]
+            plans += _subqueries(expressions)
             if inside:
                 nodes = self._walker.plans(region)
                 for i in nodes.of("UnresolvedWith"):
@@ -701,33 +700,27 @@ def _called(node: Any, kind: str, children: Sequence[_ExpressionSize]) -> int:
 
 
 def _of_columns(plain: TableSize, first: TableSize, values: Sequence[_ExpressionSize]) -> TableSize:
-    columns: dict[str, int] = {}
+    columns: Counter[str] = Counter()
     unnamed, heaviest = 0, 1
     for value in values:
-        if value.kind in _STARS:
-            heaviest = max(heaviest, first.heaviest)
-            if value.fields == first.width:
-                for name, fields in first.columns.items():
-                    columns[name] = columns.get(name, 0) + fields
-                unnamed += first.unnamed
-            else:
-                unnamed += value.fields
-        elif value.name is not None:
-            columns[value.name] = columns.get(value.name, 0) + value.fields
-            heaviest = max(heaviest, value.fields)
+        star = value.kind in _STARS
+        heaviest = max(heaviest, first.heaviest if star else value.fields)
+        if star and value.fields == first.width:
+            columns.update(first.columns)
+            unnamed += first.unnamed
+        elif not star and value.name is not None:
+            columns[value.name] += value.fields
         else:
             unnamed += value.fields
-            heaviest = max(heaviest, value.fields)
     return replace(plain, columns=columns, unnamed=unnamed, heaviest=heaviest, aliases={})
 
 
 def _joined(plain: TableSize, tables: Sequence[TableSize]) -> TableSize:
-    columns: dict[str, int] = {}
+    columns: Counter[str] = Counter()
     aliases: dict[str, int] = {}
     for size in tables:
         aliases |= size.aliases
-        for name, fields in size.columns.items():
-            columns[name] = columns.get(name, 0) + fields
+        columns.update(size.columns)
     unnamed, heaviest = sum(s.unnamed for s in tables), max(s.heaviest for s in tables)
     return replace(plain, columns=columns, unnamed=unnamed, heaviest=heaviest, aliases=aliases)
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from odfchain.errors import EngineError, StoreError, UsageError
 from odfchain.spark import session_client
-from odfchain.spark.executor_files import ExecutorFiles, give_files
+from odfchain.spark.executor_files import ExecutorFiles, give_files, session_like
 from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.java import find_java
 from odfchain.spark.jobs import on_a_thread
@@ -500,10 +500,7 @@ def _end_java(started: _Java) -> None:
 
 def recording_session(session: SparkSession, files: ExecutorFiles | None = None) -> SparkSession:
     """A session for what is recorded, in the same Spark as a user's, whose settings stay as they are."""
-    made = give_files(session.newSession(), files)
-    for key, value in SQL_SETTINGS.items():
-        made.conf.set(key, value)
-    return made
+    return give_files(session_like(session, SQL_SETTINGS), files)
 
 
 def _note(text: str) -> None:

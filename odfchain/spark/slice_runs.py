@@ -476,7 +476,7 @@ def write_slices(
             ends = cuts([_opened(run, place) for run in runs], max_bytes)
             # what lookups need is not needed by who reads all
             lean = tuple(replace(run, index=b"") for run in runs)
-            task = _WriteSlice(lean, tuple(names), (0,) * len(runs), tuple(ends), spec, place)
+            task = _WriteSlice(lean, tuple(names), tuple(ends), spec, place)
             return tuple(task_results(frame.sparkSession, task, len(ends), file=file))
         finally:
             for run in runs if place is None else ():
@@ -535,13 +535,12 @@ class _WriteSlice:
 
     runs: tuple[RunFacts, ...]
     names: tuple[str, ...]
-    start: Rows
     ends: tuple[Rows, ...]
     spec: SliceSpec
     place: StoreFolder | None
 
     def __call__(self, number: int) -> SliceFacts:
-        start, end = self.ends[number - 1] if number else self.start, self.ends[number]
+        start, end = self.ends[number - 1] if number else (0,) * len(self.runs), self.ends[number]
         spec = replace(self.spec, start_offset=self.spec.start_offset + sum(start))
         if self.place is None:
             return self._write([Run.of_file(run) for run in self.runs], start, end, spec)

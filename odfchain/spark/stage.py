@@ -123,19 +123,13 @@ def given_columns(spec: SliceSpec) -> list[str]:
     return [name for name in pa.ipc.read_schema(pa.py_buffer(spec.schema)).names if name not in made]
 
 
-def into_store(
-    write: Callable[[Iterator[pa.RecordBatch], Any], Any], spec: Any, place: StoreFolder
-) -> Callable[[Iterator[pa.RecordBatch]], Any]:
-    """`write` for `spec` as `write_ordered` takes it; the file is put into the store, and has no path."""
-    return functools.partial(_put, write=write, spec=spec, place=place)
-
-
-def _put(
+def write_into_store(
     batches: Iterator[pa.RecordBatch],
     write: Callable[[Iterator[pa.RecordBatch], Any], Any],
     spec: Any,
     place: StoreFolder,
 ) -> Any:
+    """What `write` gives for `spec`; the file is put into the store, and has no path."""
     # the worker's own folder is removed in any case
     with translate_errors(), worker_folder() as folder:
         facts = write(batches, replace(spec, folder=str(folder)))
@@ -165,7 +159,8 @@ def write_frame(
     """
     names = given_columns(spec)
     write = functools.partial(write_slice, spec=spec)
-    there = None if place is None else lambda: into_store(write_slice, spec, place())
+    put = functools.partial(write_into_store, write=write_slice, spec=spec)
+    there = None if place is None else lambda: functools.partial(put, place=place())
     with batches_by_rows(frame.sparkSession) if short else contextlib.nullcontext():
         facts = write_ordered(
             frame, order, names, write, on_workers=there, file=file, few=few, one_task=one_task

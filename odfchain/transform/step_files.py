@@ -39,7 +39,7 @@ from odfchain.spark.executor_files import (
     worker_folder,
 )
 from odfchain.spark.input_frames import parquet_rows
-from odfchain.spark.stage import WrittenFile, into_store, write_ordered
+from odfchain.spark.stage import WrittenFile, write_into_store, write_ordered
 from odfchain.spark.types import col, physical_struct, physical_type
 from odfchain.storage import fsio
 from odfchain.text import find_marker, first_line
@@ -160,7 +160,8 @@ class StepFiles:
         described = schema.with_metadata({_SCHEMA_KEY: frame.schema.json().encode()})
         spec = _RowsSpec(described.serialize().to_pybytes(), str(self.folder))
         write, place = functools.partial(_write, spec=spec), self.place()
-        there = None if place is None else lambda: into_store(_write_hashed, spec, place())
+        put = functools.partial(write_into_store, write=_write_hashed, spec=spec)
+        there = None if place is None else lambda: functools.partial(put, place=place())
         facts = write_ordered(frame, None, frame.columns, write, on_workers=there, few=few)
         # Spark starts no task for rows of which it knows beforehand that there are none
         written = WrittenFile(**facts) if facts is not None else write(iter(()))

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from odfchain.chain.chain import E, HashedBlock, MetadataChain
-from odfchain.chain.index import DATA_EVENTS, DataEvent, sources_in_force
+from odfchain.chain.chain import HashedBlock, MetadataChain
+from odfchain.chain.index import DATA_EVENTS, DataEvent, E, sources_in_force
 from odfchain.errors import AppendError, BrokenChainError, GuardError, SchemaError
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
