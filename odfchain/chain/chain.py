@@ -32,7 +32,7 @@ from odfchain.odf.events import BlockHeader, MetadataBlock, MetadataEvent
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import to_tree
-from odfchain.storage.local import HEAD, LocalObjectStore, RefStore
+from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore
 
 _CACHE_BLOCKS = 256
 
@@ -112,7 +112,7 @@ class MetadataChain:
     def __init__(
         self,
         blocks: LocalObjectStore,
-        refs: RefStore,
+        refs: LocalRefStore,
         scratch: Scratch | None = None,
         published: Published | None = None,
         *,

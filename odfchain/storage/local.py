@@ -8,7 +8,6 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from odfchain import errors
 from odfchain.limits import LIMITS
@@ -18,35 +17,6 @@ from odfchain.storage import fsio
 
 HEAD = "head"
 """The reference that every dataset has."""
-
-
-class RefStore(Protocol):
-    """Named pointers to blocks, moved only by compare-and-swap."""
-
-    def get(self, name: str) -> Multihash | None:
-        """The target of a reference, None when it does not exist.
-
-        Raises:
-            StoreError: what is stored is not a hash.
-        """
-
-    def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
-        """Durably point the reference at `new` if it points at `expected` now (None: does not exist).
-
-        Raises:
-            RefConflictError: it points elsewhere; nothing is changed.
-            StoreError: it cannot be written; the old value stays.
-        """
-
-    def remove(self, name: str, expected: Multihash) -> None:
-        """Durably remove a reference that points at `expected` now.
-
-        Raises:
-            RefConflictError, StoreError: as `compare_and_swap`.
-        """
-
-    def names(self) -> Iterator[str]:
-        """Every reference's name."""
 
 
 def check_object_name(name: Multihash) -> None:
@@ -276,7 +246,10 @@ class LocalObjectStore:
 
 
 class LocalRefStore:
-    """One folder, one file for each reference with the base16 text of a multihash; fulfils `RefStore`."""
+    """Named pointers to blocks, moved only by compare-and-swap.
+
+    One folder, one file for each reference with the base16 text of a multihash.
+    """
 
     def __init__(self, folder: Path, lock: Path) -> None:
         self._folder = folder
@@ -288,11 +261,22 @@ class LocalRefStore:
         return self._folder / name
 
     def get(self, name: str) -> Multihash | None:
+        """The target of a reference, None when it does not exist.
+
+        Raises:
+            StoreError: what is stored is not a hash.
+        """
         path = self._path(name)
         data = fsio.read_start(path, 4096)
         return None if data is None else parse_ref(data, str(path))
 
     def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
+        """Durably point the reference at `new` if it points at `expected` now (None: does not exist).
+
+        Raises:
+            RefConflictError: it points elsewhere; nothing is changed.
+            StoreError: it cannot be written; the old value stays.
+        """
         check_object_name(new)
         path = self._path(name)
         with fsio.locked(self._lock):
@@ -302,6 +286,7 @@ class LocalRefStore:
             fsio.replace_file(path, str(new).encode())
 
     def remove(self, name: str, expected: Multihash) -> None:
+        """Durably remove a reference that points at `expected` now; otherwise as `compare_and_swap`."""
         path = self._path(name)
         with fsio.locked(self._lock):
             actual = self.get(name)
@@ -310,6 +295,7 @@ class LocalRefStore:
             fsio.remove_file(path)
 
     def names(self) -> Iterator[str]:
+        """Every reference's name."""
         if self._folder.is_dir():
             yield from sorted(p.name for p in self._folder.iterdir() if _REF_NAME.fullmatch(p.name))
 

@@ -37,7 +37,7 @@ from odfchain.storage.bucket_store import (
     Version,
     WriteRefusedError,
 )
-from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, LocalRefStore, RefStore
+from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
 from odfchain.text import json_object
 from odfchain.transfer.open_peer import NamedStores
@@ -377,8 +377,8 @@ class SharedWorkspace(SharedStore):
 
     # --- one dataset -------------------------------------------------------------------------------
 
-    def refs(self, folder: Path, local: LocalRefStore) -> RefStore:
-        return SharedRefStore(local, self.stored(folder))
+    def refs(self, folder: Path) -> SharedRefStore:
+        return SharedRefStore(folder, self.stored(folder))
 
     def branch(self, folder: Path, name: str) -> None:
         stored = self.stored(folder)

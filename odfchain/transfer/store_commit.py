@@ -442,12 +442,12 @@ class UnknownOutcomeError(errors.TransferError):
 class _Commit(StoreSync):
     """A head or a branch moves in the store, then here."""
 
-    local: LocalRefStore
+    refs: SharedRefStore
     expected: Multihash | None
 
     def plan(self) -> CommitPlan:
         stored, ref, expected = self.stored, self.ref, self.expected
-        actual = self.local.get(ref)
+        actual = self.refs.get(ref)
         if actual != expected:
             raise conflict(ref, expected, actual)
         if expected is None and ref != HEAD:
@@ -461,7 +461,7 @@ class _Commit(StoreSync):
 
     def _check_head(self) -> None:
         """The head in the store has all blocks of the head here, from which a branch is to begin."""
-        here, there = self.local.get(HEAD), self.stored.peer().head()
+        here, there = self.refs.get(HEAD), self.stored.peer().head()
         # if another machine has rewound the head, the branch's blocks may be garbage in the store
         known = there is not None and here is not None and self.stored.is_committed(HEAD, None, here, there)
         if here is not None and not known:
@@ -475,7 +475,7 @@ class _Commit(StoreSync):
                 self._swap(plan.version)
             # an opening of the dataset may have moved it at least as far
             with contextlib.suppress(errors.RefConflictError):
-                self.local.compare_and_swap(self.ref, self.expected, self.new)
+                self.refs.move_here(self.ref, self.expected, self.new)
 
     def _named_before(self, plan: CommitPlan) -> set[ObjectKey]:
         if plan.common is None:
@@ -523,28 +523,27 @@ class _Commit(StoreSync):
             ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class SharedRefStore:
-    """The references of a dataset; fulfils `RefStore`. Reading them makes no request (opening does)."""
+class SharedRefStore(LocalRefStore):
+    """The references of a dataset in a store. Reading them makes no request (opening does)."""
 
-    local: LocalRefStore
-    stored: StoredDataset
+    def __init__(self, folder: Path, stored: StoredDataset) -> None:
+        """Those whose copies are in the folder of a dataset."""
+        super().__init__(folder / "refs", folder / "info" / "lock")
+        self.stored = stored
 
-    def get(self, name: str) -> Multihash | None:
-        return self.local.get(name)
-
-    def names(self) -> Iterator[str]:
-        return self.local.names()
+    def move_here(self, name: str, expected: Multihash | None, new: Multihash) -> None:
+        """Move a reference in the folder only."""
+        super().compare_and_swap(name, expected, new)
 
     def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
         """Move the head or a branch in the store, then here; other references stay in the folder."""
         check_object_name(new)
         if name != HEAD and not is_branch_name(name):
-            self.local.compare_and_swap(name, expected, new)
+            self.move_here(name, expected, new)
             return
         # a branch begins with the blocks that the head does not have
         dataset = self.stored.on(HEAD if expected is None else name)
-        _Commit(self.stored, dataset, name, new, self.local, expected).run()
+        _Commit(self.stored, dataset, name, new, self, expected).run()
 
     def remove(self, name: str, expected: Multihash) -> None:
         """A branch that points at `expected` now is none any more, in the store and then here."""
@@ -561,4 +560,4 @@ class SharedRefStore:
                     self.stored.refuse_conflict(name, expected, head)
             with contextlib.suppress(errors.TransferError):
                 self.stored.peer(name).put_signed(SignedFile.HEAD, None)
-        self.local.remove(name, expected)
+        super().remove(name, expected)

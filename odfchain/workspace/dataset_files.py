@@ -31,7 +31,7 @@ from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage import fsio
 from odfchain.storage.fsio import LocalScratch
-from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore
+from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.workspace.shared_store import ONLY_HERE, SharedStore
 
 # How often a head and its signature are read while the head moves [count].
@@ -78,7 +78,7 @@ class DatasetFiles:
             raise StoreError(f"{folder}: not a dataset folder ({error.strerror})") from None
         chain = MetadataChain(
             LocalObjectStore(folder / "blocks"),
-            shared.refs(folder, LocalRefStore(folder / "refs", folder / "info" / "lock")),
+            shared.refs(folder),
             # the index of a new branch begins as the head's: what they share is not read again
             LocalScratch(_index_path(folder, ref), None if ref == HEAD else _index_path(folder, HEAD)),
             published=_signing(folder, signer, shared, ref) if signer is not None else None,

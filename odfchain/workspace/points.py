@@ -12,7 +12,6 @@ import bisect
 import dataclasses
 import datetime as dt
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from odfchain.odf.names import is_branch_name
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.storage.fsio import LocalScratch, MemoryScratch
-from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore, RefStore
+from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore
 from odfchain.storage.public_layout import signature_key
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -249,22 +248,22 @@ def opened_at(dataset: DatasetFiles, point: Point) -> DatasetFiles:
         ref = reference_of(dataset, block) if isinstance(point, Multihash) else dataset.ref
     chain = MetadataChain(
         LocalObjectStore(dataset.folder / "blocks"),
-        _PinnedRefs(refs_of(dataset), block),
+        _PinnedRefs(dataset.folder, block),
         MemoryScratch() if ref is None else LocalScratch(dataset.on(ref).index_path),
         ref=str(block),
     )
     return dataclasses.replace(dataset, chain=chain, signer=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _PinnedRefs:
+class _PinnedRefs(LocalRefStore):
     """The references of a dataset, and one more, named by the block that it always points at."""
 
-    refs: RefStore
-    block: Multihash
+    def __init__(self, folder: Path, block: Multihash) -> None:
+        super().__init__(folder / "refs", folder / "info" / "lock")
+        self._block = block
 
     def get(self, name: str) -> Multihash | None:
-        return self.block if name == str(self.block) else self.refs.get(name)
+        return self._block if name == str(self._block) else super().get(name)
 
     def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
         del expected, new
@@ -274,7 +273,4 @@ class _PinnedRefs:
         )
 
     def remove(self, name: str, expected: Multihash) -> None:
-        self.compare_and_swap(name, expected, self.block)
-
-    def names(self) -> Iterator[str]:
-        return self.refs.names()
+        self.compare_and_swap(name, expected, self._block)

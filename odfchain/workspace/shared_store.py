@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias
-from odfchain.storage.local import LocalObjectStore, LocalRefStore, RefStore
+from odfchain.storage.local import LocalObjectStore, LocalRefStore
 
 if TYPE_CHECKING:
     from odfchain.spark.executor_files import ExecutorFiles
@@ -51,9 +51,9 @@ class SharedStore:
         The caller holds no lock of the workspace or the dataset.
         """
 
-    def refs(self, folder: Path, local: LocalRefStore) -> RefStore:  # noqa: ARG002 - for stores
+    def refs(self, folder: Path) -> LocalRefStore:
         """The references of a dataset; its head and its branches move in the store first."""
-        return local
+        return LocalRefStore(folder / "refs", folder / "info" / "lock")
 
     def branch(self, folder: Path, name: str) -> None:
         """A branch, or the head, is here as it is in the store, or is not, with what was merged into it.

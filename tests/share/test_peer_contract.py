@@ -366,6 +366,24 @@ def test_a_source_that_is_not_what_it_is_called_is_not_stored(
     assert not peer.contains(ObjectKey(ObjectKind.DATA, NAME))
 
 
+def test_what_a_kind_does_not_do_is_refused(peer: Open, place: Place, tmp_path: Path) -> None:
+    opened = peer()
+    if KINDS[place.publish(tmp_path / "root" / "my dataset").scheme].read_only is None:
+        pytest.skip("it is written to")
+    key = ObjectKey(ObjectKind.DATA, NAME)
+    for write in (
+        lambda: opened.put(key, tmp_path, SILENT),
+        lambda: opened.swap_head(None, NAME),
+        lambda: opened.put_hint(HASHES),
+        lambda: opened.put_signed(SignedFile.HEAD, None),
+    ):
+        with pytest.raises(TransferError, match="cannot be written here"):
+            write()
+    assert not opened.contains(key)
+    with pytest.raises(UnsupportedPeerError):
+        opened.transport.folders("")
+
+
 # --- only in folders ---------------------------------------------------------------------------------
 
 

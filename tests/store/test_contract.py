@@ -48,9 +48,9 @@ def refs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     environment(monkeypatch, tmp_path)
     with SmallS3() as server:
         url = PeerUrl.parse(server.url("bucket/x"))
-        yield SharedRefStore(
-            local, WithoutBlocks(BucketTransport(url, STORE_LIMITS), url.text, STORE_LIMITS, tmp_path)
-        )
+        (tmp_path / "info").mkdir()
+        space = BucketTransport(url, STORE_LIMITS)
+        yield SharedRefStore(tmp_path, WithoutBlocks(space, url.text, STORE_LIMITS, tmp_path))
 
 
 class WithoutBlocks(StoredDataset):
