@@ -366,10 +366,9 @@ def test_a_source_that_is_not_what_it_is_called_is_not_stored(
     assert not peer.contains(ObjectKey(ObjectKind.DATA, NAME))
 
 
-def test_what_a_kind_does_not_do_is_refused(peer: Open, place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["http.server in threads"], indirect=True)
+def test_what_a_kind_does_not_do_is_refused(peer: Open, tmp_path: Path) -> None:
     opened = peer()
-    if KINDS[place.publish(tmp_path / "root" / "my dataset").scheme].read_only is None:
-        pytest.skip("it is written to")
     key = ObjectKey(ObjectKind.DATA, NAME)
     for write in (
         lambda: opened.put(key, tmp_path, SILENT),
