@@ -167,6 +167,13 @@ class BucketTransport(Transport):
             raise errors.TransferError(f"{self.where}{key}: larger than the allowed {limit:,} bytes")
         return data, found.version
 
+    def find(self, key: str, limit: int) -> tuple[bytes, Version | None]:
+        """As `read`, but nothing, in no version, where there is no such object."""
+        try:
+            return self.read(key, limit)
+        except errors.ObjectNotFoundError:
+            return b"", None
+
     @contextlib.contextmanager
     def open(self, key: str, start: int, cap: int, _deadline: Deadline, /) -> Iterator[Opened]:
         """As `Transport`; `cap` says how much time it may take."""
@@ -230,6 +237,15 @@ class BucketTransport(Transport):
         if not mode:
             raise ConditionsUnknownError(key)
         return retry(lambda: self._write(key, data, mode))
+
+    def settle(self, key: str, data: bytes, version: Version | None, limit: int) -> bytes:
+        """What a small object holds after `write_if`: the `data`, or what another writer was faster with."""
+        try:
+            self.write_if(key, data, version)
+        except WriteRefusedError:
+            # perhaps by our own request, which was repeated: what is there now decides
+            return self.find(key, limit)[0]
+        return data
 
     def _write(self, key: str, data: bytes, mode: PutMode) -> Version:
         import obstore  # noqa: PLC0415 - a heavy library
@@ -371,11 +387,8 @@ class BucketTransport(Transport):
 
         That of a deleted branch is None, with a version: its object is empty.
         """
-        try:
-            data, version = self.read(ref_key(ref), LIMITS.ref_bytes)
-        except errors.ObjectNotFoundError:
-            return None, None
-        if not data and ref != HEAD:
+        data, version = self.find(ref_key(ref), LIMITS.ref_bytes)
+        if version is None or (not data and ref != HEAD):
             return None, version
         try:
             return parse_ref(data, f"{self.where}{ref_key(ref)}"), version
@@ -417,14 +430,11 @@ class BucketTransport(Transport):
     def _swap_locked(self, ref: str, expected: Multihash | None, new: Multihash) -> None:
         key = _lock_key(ref)
         owner = f"{secrets.token_hex(8)} {Timestamp.now()}".encode()
-        try:
-            self.write_if(key, owner, None)
-        except WriteRefusedError as error:
-            if self.read(key, LIMITS.ref_bytes)[0] != owner:
-                raise errors.TransferError(
-                    f"{self.where}{key}: another writer is replacing the head",
-                    hint="run the command again; if no other is running, remove this object from the store",
-                ) from error
+        if self.settle(key, owner, None, LIMITS.ref_bytes) != owner:
+            raise errors.TransferError(
+                f"{self.where}{key}: another writer is replacing the head",
+                hint="run the command again; if no other is running, remove this object from the store",
+            )
         try:
             actual = Store(self, ref).head()
             if actual != expected:

@@ -109,18 +109,13 @@ class SharedNames:
 
     def claim(self, name: Name) -> None:
         """The name means this dataset from now on."""
-        data, version = self._read(name.alias.key)
-        held = Name.parse(name.alias.key, data)
-        if data == name.to_bytes():
+        key, wanted = name.alias.key, name.to_bytes()
+        data, version = self._read(key)
+        held = Name.parse(key, data)
+        if data != wanted and (held is None or held.dataset_id == name.dataset_id):
+            data = self._write(key, wanted, version)
+        if data == wanted:
             return
-        if held is None or held.dataset_id == name.dataset_id:
-            try:
-                self._write(name.alias.key, name.to_bytes(), version)
-            except WriteRefusedError:  # by another writer, or by our own request that was repeated
-                if self._read(name.alias.key)[0] == name.to_bytes():
-                    return
-            else:
-                return
         raise errors.NameCollisionError(
             f"a dataset called {str(name.alias)!r} already exists in {self.space.where}",
             hint="choose another name, or delete or rename the existing dataset",
@@ -136,24 +131,18 @@ class SharedNames:
         held = Name.parse(name.alias.key, data)
         if held is None or held.dataset_id != name.dataset_id:
             return
-        try:
-            self._write(name.alias.key, b"", version)
-        except WriteRefusedError:
-            held = self.get(name.alias)
-            if held is not None and held.dataset_id == name.dataset_id:
-                raise errors.TransferError(
-                    f"{self.space.where}{_FOLDER}/{name.alias.key}: another writer changes it",
-                    hint="run the command again",
-                ) from None
+        held = Name.parse(name.alias.key, self._write(name.alias.key, b"", version))
+        if held is not None and held.dataset_id == name.dataset_id:
+            raise errors.TransferError(
+                f"{self.space.where}{_FOLDER}/{name.alias.key}: another writer changes it",
+                hint="run the command again",
+            )
 
     def _read(self, key: str) -> tuple[bytes, Version | None]:
-        try:
-            return self.space.read(f"{_FOLDER}/{key}", _BYTES)
-        except errors.ObjectNotFoundError:
-            return b"", None
+        return self.space.find(f"{_FOLDER}/{key}", _BYTES)
 
-    def _write(self, key: str, data: bytes, version: Version | None) -> None:
-        self.space.write_if(f"{_FOLDER}/{key}", data, version)
+    def _write(self, key: str, data: bytes, version: Version | None) -> bytes:
+        return self.space.settle(f"{_FOLDER}/{key}", data, version, _BYTES)
 
     def _cached(self) -> dict[str, str]:
         found: dict[str, str] = {}
