@@ -7,11 +7,12 @@ again. A branch is sent in the same way as the head. Source: specification "Data
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from odfchain import errors
@@ -39,7 +40,7 @@ from odfchain.transfer.receive import PeerLinks
 from odfchain.transfer.sharing import AliasKind, Ref, Sharing, add_alias
 from odfchain.transfer.signed_statements import Seen, SeenHeads, push_statements, push_to_node
 from odfchain.transfer.slice_files import DataObject, absent, objects_of, store_of
-from odfchain.transfer.snapshot_objects import send_objects
+from odfchain.transfer.snapshot_objects import CopiedSnapshots, send_objects
 from odfchain.transfer.sync import Sync, not_ahead, refuse_another
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import PushOptions
@@ -133,13 +134,14 @@ def push_dataset(
     return kind(dataset, peer, options, progress, trusted).run()
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Push(Sync[PushPlan, PushOutcome]):
     dataset: DatasetFiles
     peer: Store
     options: PushOptions
     progress: Progress
     trusted: Sequence[Did] = ()
+    described: CopiedSnapshots | None = field(default=None, init=False)
 
     def plan(self) -> PushPlan:
         dataset, peer, options = self.dataset, self.peer, self.options
@@ -250,6 +252,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
         self.peer.put(key, store_of(self.dataset, key.kind).verified_path(key.name), progress)
 
     def carry_objects(self, plan: PushPlan) -> None:
+        self.described = send_objects(self.dataset, self.peer, parallel=self.options.at_once)
         if plan.objects:
             self.progress.phase(f"Sending {self.dataset.alias}", plan.bytes)
             _in_parallel(lambda item: self._put(item.key, self.progress), plan.objects, self.options.at_once)
@@ -284,7 +287,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
             self.progress.note(f"the {what} was not written: {error}")
 
     def finish(self, plan: PushPlan) -> PushOutcome:
-        sent = send_objects(self.dataset, self.peer, parallel=self.options.at_once)
+        sent = self.described or send_objects(self.dataset, self.peer, parallel=self.options.at_once)
         signed = push_statements(self.dataset, self.peer, plan.new_head, self.trusted)
         return PushOutcome(
             plan=plan,
@@ -390,10 +393,7 @@ def planned_push(
 ) -> PushPlan:
     """Plan `push`; nothing is written or remembered."""
     dataset = sharing.dataset(ref)
-
-    def run(peer: Store, options: PushOptions) -> PushPlan:
-        return plan_push(dataset, peer, options)
-
+    run = functools.partial(plan_push, dataset)
     return _at_destination(sharing, dataset, target, options, token, run)[0]
 
 

@@ -1,10 +1,10 @@
 """One sync for everybody: a reference and all that it leads to go from a source to a target, in one order.
 
     1. plan         heads are compared, blocks that the target lacks are read, rules and signatures asked
-    2. objects      slices and checkpoints, side by side
+    2. objects      slices and checkpoints, side by side; of a push also manifests and profiles
     3. blocks       those of merges first, each chain oldest first
     4. reference    by one compare-and-swap
-    5. statements   what is signed, and the manifests and profiles that signed lines name
+    5. statements   what is signed; of a pull also the manifests and profiles that signed lines name
 
 Readers of the target see what it had until 4, and all of the new chain from then on. What arrived before an
 interruption is used by the next sync. A pull (`odfchain.transfer.pulling`) has a store as its source and a
