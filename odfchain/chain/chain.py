@@ -94,6 +94,15 @@ def check_following(
         prev = name
 
 
+def link_fault(number: int, expected: int | None, prev: Multihash | None) -> str | None:
+    """What is wrong with the number of a block in a walk to the seed; None when nothing is."""
+    if expected is not None and number != expected:
+        return f"has sequence number {number}, expected {expected}"
+    if (prev is None) != (number == 0):
+        return f"has sequence number {number} and {'no' if prev is None else 'a'} predecessor"
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class _Unset:
     pass
@@ -170,7 +179,12 @@ class MetadataChain:
         while current is not None:
             if current == tail:
                 return
-            block = self._get_linked(current, expected)
+            try:
+                block = self.get(current)
+            except ObjectNotFoundError as error:
+                if expected is None:
+                    raise
+                raise BrokenChainError(f"block {expected} of the chain is missing: {error}") from error
             yield HashedBlock(current, block)
             self._check_link(current, block.sequence_number, expected, block.prev_block_hash)
             # numbers count down to 0, so the walk ends even over hostile blocks
@@ -178,27 +192,11 @@ class MetadataChain:
         if tail is not None and not ignore_missing_tail:
             raise ChainError(f"InvalidInterval: block {tail} is not an ancestor of {head or self.head()}")
 
-    def _get_linked(self, name: Multihash, expected: int | None) -> MetadataBlock:
-        try:
-            return self.get(name)
-        except ObjectNotFoundError as error:
-            if expected is None:
-                raise
-            raise BrokenChainError(f"block {expected} of the chain is missing: {error}") from error
-
     def _check_link(
         self, name: Multihash, sequence_number: int, expected: int | None, prev: Multihash | None
     ) -> None:
-        if expected is not None and sequence_number != expected:
-            raise BrokenChainError(
-                f"block {self._blocks.locate(name)} has sequence number {sequence_number}, "
-                f"expected {expected}"
-            )
-        if (prev is None) != (sequence_number == 0):
-            raise BrokenChainError(
-                f"block {self._blocks.locate(name)} has sequence number {sequence_number} and "
-                f"{'no' if prev is None else 'a'} predecessor"
-            )
+        if (fault := link_fault(sequence_number, expected, prev)) is not None:
+            raise BrokenChainError(f"block {self._blocks.locate(name)} {fault}")
         # sequence numbers come from peers: a bound for all that loops or allocates by them
         if sequence_number >= LIMITS.chain_blocks:
             raise BrokenChainError(f"a chain of more than {LIMITS.chain_blocks:,} blocks")

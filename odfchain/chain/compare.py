@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from odfchain.chain.chain import MetadataChain
+from odfchain.chain.chain import MetadataChain, link_fault
 from odfchain.errors import BrokenChainError, OdfchainError
 from odfchain.limits import LIMITS
 from odfchain.odf.block_codec import decode_header
@@ -101,15 +101,8 @@ class Descent:
         assert self.at is not None  # noqa: S101 - `at` is checked before each step
         link = self._link or self._links.link(self.at)
         self._link = None
-        if link.sequence_number != self.number:
-            raise self._links.broken(
-                f"block {self.at} has sequence number {link.sequence_number}, expected {self.number}"
-            )
-        if (link.prev_block_hash is None) != (self.number == 0):
-            raise self._links.broken(
-                f"block {self.at} has sequence number {self.number} "
-                f"and {'no' if link.prev_block_hash is None else 'a'} predecessor"
-            )
+        if (fault := link_fault(link.sequence_number, self.number, link.prev_block_hash)) is not None:
+            raise self._links.broken(f"block {self.at} {fault}")
         self.passed.append(self.at)
         self.at = link.prev_block_hash
         self.number -= 1

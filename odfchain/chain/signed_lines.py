@@ -162,7 +162,7 @@ class LineFile(Generic[T]):
         dataset_id: DatasetId,
         received: bytes,
         *,
-        accept: Callable[[T], bool] | None = None,
+        accept: Callable[[T], bool] = lambda _: True,
         trusted: Collection[statements.Did] = (),
     ) -> Merged:
         """Durably add the valid statements of `received` to those that are here."""
@@ -171,9 +171,7 @@ class LineFile(Generic[T]):
             return Merged(0)
         lines = self.lines_of(received, dataset_id)
         damaged = tuple(f"line {line.number}: {line.message}" for line in lines if line.statement is None)
-        wanted = [line for line in lines if line.statement is not None]
-        if accept is not None:
-            wanted = [line for line in wanted if line.statement is not None and accept(line.statement)]
+        wanted = [line for line in lines if line.statement is not None and accept(line.statement)]
         if not wanted:
             return Merged(0, damaged)
         path = folder / self.key

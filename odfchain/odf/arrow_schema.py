@@ -295,11 +295,6 @@ def _read_float(p: _TypeTable) -> ds.DataType:
     return _FLOATS[p["precision"]]
 
 
-def _read_timestamp(p: _TypeTable) -> ds.DataType:
-    zone = p.text("timezone")
-    return ds.DataTypeTimestamp(unit=_unit(p["unit"]), timezone=zone)
-
-
 def _read_map(p: _TypeTable, children: list[ds.DataField]) -> ds.DataType:
     entries = _only(children, "Map").value_type
     if not isinstance(entries, ds.DataTypeStruct) or len(entries.fields) != 2:
@@ -333,7 +328,7 @@ _READERS: dict[str, Callable[[_TypeTable, list[ds.DataField]], ds.DataType]] = {
     ),
     "Date": lambda _p, _c: ds.DataTypeDate(),
     "Time": lambda p, _c: ds.DataTypeTime(unit=_unit(p["unit"])),
-    "Timestamp": lambda p, _c: _read_timestamp(p),
+    "Timestamp": lambda p, _c: ds.DataTypeTimestamp(unit=_unit(p["unit"]), timezone=p.text("timezone")),
     "Duration": lambda p, _c: ds.DataTypeDuration(unit=_unit(p["unit"])),
     "List": lambda _p, c: ds.DataTypeList(item_type=_only(c, "List").type),
     "LargeList": lambda _p, c: ds.DataTypeList(item_type=_only(c, "LargeList").type),
@@ -390,11 +385,7 @@ def is_uuid(f: Any) -> bool:
 
 def with_extensions(schema: Any) -> Any:
     """The `pyarrow.Schema` with Arrow's extension type for UUIDs, which is what Parquet annotates."""
-    return mapped(schema, _with_extension)
-
-
-def _with_extension(f: Any) -> Any:
-    return f.with_type(pa.uuid()) if is_uuid(f) else f
+    return mapped(schema, lambda f: f.with_type(pa.uuid()) if is_uuid(f) else f)
 
 
 def castable(kind: Any) -> Any:
@@ -540,7 +531,7 @@ def _from_field(f: Any) -> ds.DataField:
     data_type = from_arrow_type(f.type, f.name)
     extra = None
     if pa.types.is_date64(f.type):
-        extra = ds.ExtraAttributes({DATE_UNIT: "Millisecond"})
+        extra = _MILLISECONDS
     elif is_uuid(f):
         extra = ds.UUID
     return ds.DataField(name=f.name, type=ds.optional(data_type) if f.nullable else data_type, extra=extra)

@@ -14,17 +14,16 @@ import math
 import struct
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
 from importlib import import_module
 from operator import attrgetter
-from types import ModuleType
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 from odfchain.errors import CodecError, InvalidIdError, OdfchainError, UnsupportedVersionError
 from odfchain.limits import LIMITS
-from odfchain.odf import enums, events, schema, sources
+from odfchain.odf import enums
 from odfchain.odf.events import BlockHeader, MetadataBlock
 from odfchain.odf.flatbuffers import (
     SCALARS,
@@ -47,19 +46,13 @@ from odfchain.odf.times import Timestamp
 # A table and its dataclass have the same name, the same fields in the same order. Tables that exist only
 # because a vector or a root cannot be a union (`PrepStepWrapper`, `…ResponseRoot`) have no dataclass.
 
-_MODULES = (events, sources, schema, events)
-
 
 @lru_cache
 def dataclass_of(table: str) -> type[Any] | None:
     """The dataclass with this name, if there is one."""
-    return _find(_MODULES, table) or _find((import_module("odfchain.odf.engine_messages"),), table)
-
-
-def _find(modules: Iterable[ModuleType], name: str) -> type[Any] | None:
-    # The messages to engines come last and are loaded when asked for: few commands need them.
-    for module in modules:
-        found = getattr(module, name, None)
+    # the messages to engines come last and are loaded when asked for: few commands need them
+    for module in ("events", "sources", "schema", "engine_messages"):
+        found = getattr(import_module(f"odfchain.odf.{module}"), table, None)
         if isinstance(found, type) and dataclasses.is_dataclass(found):
             return found
     return None
@@ -561,10 +554,15 @@ MANIFEST_VERSION = 3
 TIMESTAMP_ALIGNMENT = {2: 1, 3: 4}
 """Manifest versions that are read, and the alignment of `Timestamp` in each."""
 
-_KIND = struct.pack("<q", Multicodec.ODF_METADATA_BLOCK)
 _i64 = struct.Struct("<q").unpack_from
 _i32 = struct.Struct("<i").unpack_from
 _u64 = struct.Struct("<Q").unpack_from
+
+
+class _Manifest(NamedTuple):
+    kind: int
+    version: int
+    content: bytes
 
 
 @lru_cache
@@ -586,18 +584,9 @@ def encode_block(block: MetadataBlock, version: int = MANIFEST_VERSION) -> bytes
     """The bytes of a block file in the given manifest version; the same block always gives the same bytes."""
     if version not in TIMESTAMP_ALIGNMENT:
         raise UnsupportedVersionError(f"manifest version {version} cannot be written (2 and 3 can)")
-    content = _encoder(version).encode("MetadataBlock", block)
-    builder = FlatBufferBuilder()
-    vector = builder.byte_vector(content)
-    start = builder.size
-    slots = []
-    builder.push(_KIND, 8)
-    slots.append(builder.size)
-    builder.push(struct.pack("<i", version), 4)
-    slots.append(builder.size)
-    builder.push_offset(vector)
-    slots.append(builder.size)
-    return builder.finish(builder.end_table(start, slots))
+    encoder = _encoder(version)
+    content = encoder.encode("MetadataBlock", block)
+    return encoder.encode("Manifest", _Manifest(Multicodec.ODF_METADATA_BLOCK, version, content))
 
 
 def block_hash(data: bytes) -> Multihash:

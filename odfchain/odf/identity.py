@@ -330,9 +330,6 @@ class Multihash:
         return str(self)[-8:]
 
 
-_DIGEST_BYTES = 32
-
-
 class HashList(Sequence[Multihash]):
     """Hashes of blocks, 32 bytes each: a list of a million of them takes 32 MB."""
 
@@ -353,7 +350,7 @@ class HashList(Sequence[Multihash]):
     __hash__ = None  # type: ignore[assignment] # it grows
 
     def __len__(self) -> int:
-        return len(self._digests) // _DIGEST_BYTES
+        return len(self._digests) // MAX_DIGEST_BYTES
 
     @overload
     def __getitem__(self, index: int) -> Multihash: ...
@@ -364,5 +361,5 @@ class HashList(Sequence[Multihash]):
     def __getitem__(self, index: int | slice) -> Multihash | Sequence[Multihash]:
         if isinstance(index, slice):
             return HashList(self[i] for i in range(*index.indices(len(self))))
-        start = range(len(self))[index] * _DIGEST_BYTES
-        return Multihash.sha3_256(bytes(self._digests[start : start + _DIGEST_BYTES]))
+        start = range(len(self))[index] * MAX_DIGEST_BYTES
+        return Multihash.sha3_256(bytes(self._digests[start : start + MAX_DIGEST_BYTES]))

@@ -411,7 +411,6 @@ def _copy_rest(
 # Bytes of a batch that is hashed sooner than threads could be started for it.
 _SMALL = 1 << 16
 
-_u64_bytes = struct.Struct("<Q").pack
 Result = TypeVar("Result")
 
 
@@ -436,7 +435,7 @@ class LogicalDigest:
         self._leaves: list[Hasher] = []
         for name, level, data_type in _walk_fields(list(schema), 0):
             encoded = name.encode()
-            self._hasher.update(_u64_bytes(len(encoded)) + encoded + _u64_bytes(level))
+            self._hasher.update(_u64(len(encoded)) + encoded + _u64(level))
             if not t.is_struct(data_type):
                 self._leaves.append(sha3_256(type_header(data_type, name)))
 

@@ -332,10 +332,6 @@ def read_manifest(document: Document, kind: ManifestKind, source: str | None) ->
 
 
 def _content_of(tree: Any, kind: ManifestKind) -> Any:
-    return from_tree(kind.content, _content(tree, kind))
-
-
-def _content(tree: Any, kind: ManifestKind) -> Any:
     if not isinstance(tree, dict):
         raise ManifestError(f"a manifest is an object with kind, version and content, not {describe(tree)}")
     for key in ("kind", "version", "content"):
@@ -350,7 +346,7 @@ def _content(tree: Any, kind: ManifestKind) -> Any:
     if isinstance(version, bool) or not isinstance(version, int) or version not in kind.versions:
         supported = " and ".join(str(v) for v in kind.versions)
         raise ManifestError(f"{kind.name} version {version} is not supported ({supported} can be read)")
-    return tree["content"]
+    return from_tree(kind.content, tree["content"])
 
 
 def _example(kind: ManifestKind) -> str:

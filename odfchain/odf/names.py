@@ -199,18 +199,11 @@ def parse_ref(text: str) -> DatasetRef:
     return DatasetAlias.parse(text)
 
 
-def _remote_id(text: str) -> RemoteDatasetId | None:
-    match = _REMOTE_ID.fullmatch(text)
-    if match is None:
-        return None
-    repo, did = match.groups()
-    return RemoteDatasetId(RepoName(repo) if repo else None, DatasetId.parse(did))
-
-
 def parse_ref_remote(text: str) -> DatasetRefRemote:
     """Grammar rule `DatasetRefRemote`: an id, a remote alias or a URL; a bare name is none of them."""
-    if remote_id := _remote_id(text):
-        return remote_id
+    if match := _REMOTE_ID.fullmatch(text):
+        repo, did = match.groups()
+        return RemoteDatasetId(RepoName(repo) if repo else None, DatasetId.parse(did))
     if _URL.fullmatch(text):
         return DatasetUrl(text)
     return DatasetAliasRemote.parse(text)
@@ -218,16 +211,12 @@ def parse_ref_remote(text: str) -> DatasetRefRemote:
 
 def parse_ref_any(text: str) -> DatasetRefAny:
     """Grammar rule `DatasetRefAny`: everything that may name a dataset."""
-    if remote_id := _remote_id(text):
-        return remote_id
-    if _URL.fullmatch(text):
-        return DatasetUrl(text)
-    if "/" not in text:
+    if "/" not in text and not _REMOTE_ID.fullmatch(text):
         return DatasetAlias(None, DatasetName(text))
-    alias = DatasetAliasRemote.parse(text)
-    if alias.account is None:
-        return AmbiguousAlias(str(alias.repo), alias.name)
-    return alias
+    found = parse_ref_remote(text)
+    if isinstance(found, DatasetAliasRemote) and found.account is None:
+        return AmbiguousAlias(str(found.repo), found.name)
+    return found
 
 
 def local_alias(ref: DatasetRefAny) -> DatasetAlias | None:

@@ -45,6 +45,8 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     Duration: Duration.parse,
     DatasetRefAny: parse_ref_any,
 }
+# Values whose text is what a document has.
+_PRINTED = (Multihash, DatasetId, Timestamp, Duration, *typing.get_args(DatasetRefAny))
 
 
 def camel_case(name: str) -> str:
@@ -285,9 +287,7 @@ def to_tree(value: Any, *, spelling: str = "0.34.1") -> Any:
             return {key: to_tree(item, spelling=spelling) for key, item in value.items()}
         case ExtraAttributes():
             return _sorted(value.entries)
-        case _ if type(value) in _PARSERS or not dataclasses.is_dataclass(value):
-            return str(value)
-        case _ if _is_reference(value):
+        case _ if isinstance(value, _PRINTED) or not dataclasses.is_dataclass(value):
             return str(value)
     tree: dict[str, Any] = {"kind": value.KIND} if hasattr(value, "KIND") else {}
     for key, (name, _, _) in properties_of(type(value)).items():
@@ -298,10 +298,6 @@ def to_tree(value: Any, *, spelling: str = "0.34.1") -> Any:
     if list(tree) == [short]:
         return tree[short]
     return _older_spelling(tree) if spelling == "0.34.1" else tree
-
-
-def _is_reference(value: Any) -> bool:
-    return isinstance(value, typing.get_args(DatasetRefAny))
 
 
 def _older_spelling(tree: dict[str, Any]) -> dict[str, Any]:

@@ -165,8 +165,7 @@ class _Reading(ConditionVisitor):
         )
 
     def parts(self, node: exp.Expr) -> Parts:
-        while isinstance(node, exp.Paren):
-            node = node.this
+        node = node.unnest()
         if any(part for name, part in node.args.items() if name not in _ARGUMENTS):
             return UNKNOWN  # such as the NOT of NOT LIKE, or SYMMETRIC
         match node:
@@ -193,8 +192,7 @@ class _Reading(ConditionVisitor):
         return (_TESTS[type(node)], node.this, node.expression) if type(node) in _TESTS else UNKNOWN
 
     def path(self, node: exp.Expr) -> str | None:
-        while isinstance(node, exp.Paren):
-            node = node.this
+        node = node.unnest()
         path = None
         if isinstance(node, exp.Column):
             path = ".".join(quoted(part.name) for part in node.parts)
@@ -203,12 +201,9 @@ class _Reading(ConditionVisitor):
         return path if path in self.types else None
 
     def value(self, node: exp.Expr, kind: pa.DataType) -> Value | object | None:
-        while isinstance(node, exp.Paren):
-            node = node.this
-        return NULL if isinstance(node, exp.Null) else self._value(node, kind)
-
-    def _value(self, node: exp.Expr, kind: pa.DataType) -> Value | None:
-        """A literal as a bound of a column; None for what only the engine knows how to compare."""
+        node = node.unnest()
+        if isinstance(node, exp.Null):
+            return NULL
         if isinstance(node, exp.Boolean):
             return value_for(bool(node.this), kind)
         if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal):

@@ -50,7 +50,7 @@ def check_values(column: pa.Array, name: str) -> None:
     except pa.ArrowInvalid as error:
         wrong = "a text is not UTF-8" if "UTF8" in str(error) else one_line(str(error))
         raise ValueError(f"column `{one_line(name)}`: {wrong}") from None
-    for leaf in _leaves(column):
+    for leaf in leaves_of(column):
         bounds = _bounds(leaf.type)
         if bounds is None or leaf.null_count == len(leaf):
             continue
@@ -62,16 +62,16 @@ def check_values(column: pa.Array, name: str) -> None:
                 )
 
 
-def _leaves(column: pa.Array) -> Iterator[pa.Array]:
+def leaves_of(column: pa.Array) -> Iterator[pa.Array]:
     """The arrays without members that a column consists of, without the values below a null."""
     if t.is_struct(column.type):
         for member in column.flatten():
-            yield from _leaves(member)
+            yield from leaves_of(member)
     elif t.is_map(column.type):
-        yield from _leaves(column.keys)
-        yield from _leaves(column.items)
+        yield from leaves_of(column.keys)
+        yield from leaves_of(column.items)
     elif t.is_list(column.type) or t.is_large_list(column.type) or t.is_fixed_size_list(column.type):
-        yield from _leaves(column.flatten())
+        yield from leaves_of(column.flatten())
     else:
         yield column
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from odfchain.lazy import pa, pc
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.times import RFC3339
 from odfchain.spark import json_values
@@ -373,24 +374,12 @@ def _exact_type(data_type: ds.DataType) -> pa.DataType | None:
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return _exact_type(inner)
-        case ds.DataTypeString():
-            return pa.string()
-        case ds.DataTypeBool():
-            return pa.bool_()
-        case ds.DataTypeInt8():
-            return pa.int8()
-        case ds.DataTypeInt16():
-            return pa.int16()
-        case ds.DataTypeInt32():
-            return pa.int32()
-        case ds.DataTypeInt64():
-            return pa.int64()
-        case ds.DataTypeFloat32():
-            return pa.float32()
-        case ds.DataTypeFloat64():
-            return pa.float64()
+        case ds.DataTypeString() | ds.DataTypeBool() | ds.DataTypeFloat32() | ds.DataTypeFloat64():
+            return to_arrow_type(data_type)
+        case ds.DataTypeInt8() | ds.DataTypeInt16() | ds.DataTypeInt32() | ds.DataTypeInt64():
+            return to_arrow_type(data_type)
         case ds.DataTypeDecimal(precision=precision, scale=scale) if 0 <= scale <= precision <= 38:
-            return pa.decimal128(precision, scale)
+            return to_arrow_type(data_type)
         case ds.DataTypeList(item_type=item):
             inside = _exact_type(item)
             return None if inside is None else pa.list_(pa.field("element", inside))
@@ -540,8 +529,10 @@ class TypedReader:
         return element
 
     def _check_numbers(self, records: pa.Array, members: bytes) -> None:
+        from odfchain.slices.reader import leaves_of
+
         tiny: dict[int, bool] = {}
-        for leaf in _leaves(records):
+        for leaf in leaves_of(records):
             if pa.types.is_decimal(leaf.type):
                 if _EXPONENT.search(members) or not _fits(leaf):
                     raise UnsureError
@@ -595,16 +586,6 @@ def _leaf_count(data_type: pa.DataType) -> int:
     if pa.types.is_struct(data_type):
         return sum(_leaf_count(f.type) for f in data_type)
     return _leaf_count(data_type.value_type) if pa.types.is_list(data_type) else 1
-
-
-def _leaves(array: pa.Array) -> Iterator[pa.Array]:
-    if pa.types.is_struct(array.type):
-        for index in range(array.type.num_fields):
-            yield from _leaves(array.field(index))
-    elif pa.types.is_list(array.type):
-        yield from _leaves(array.values)
-    else:
-        yield array
 
 
 def _read_column(array: pa.Array, column: TypedColumn) -> tuple[pa.Array | None, pa.Array | None]:

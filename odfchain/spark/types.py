@@ -121,7 +121,8 @@ def result_schema(struct: StructType, given: ds.DataSchema) -> ds.DataSchema:
     the finest unit of those in `given`.
     """
     fields = []
-    unit = finest_unit(given)
+    fine = any(_has_microseconds(f.type) for f in given.fields)
+    unit = TimeUnit.MICROSECOND if fine else TimeUnit.MILLISECOND
     for f in struct.fields:
         # an unchanged column keeps its logical type: unsigned integers, times and identifiers survive a query
         known = given.field(f.name)
@@ -131,15 +132,6 @@ def result_schema(struct: StructType, given: ds.DataSchema) -> ds.DataSchema:
             logical = _exact(f.dataType, unit)
         fields.append(ds.DataField(name=f.name, type=ds.optional(logical)))
     return ds.DataSchema(fields=tuple(fields))
-
-
-def finest_unit(schema: ds.DataSchema) -> TimeUnit:
-    """Microseconds if any timestamp of the schema has them, else milliseconds."""
-    return (
-        TimeUnit.MICROSECOND
-        if any(_has_microseconds(f.type) for f in schema.fields)
-        else TimeUnit.MILLISECOND
-    )
 
 
 def _has_microseconds(data_type: ds.DataType) -> bool:
