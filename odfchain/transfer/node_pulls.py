@@ -124,8 +124,9 @@ _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*", re.ASCII)
 # The blocks of one batch, which lies in memory several times [bytes]; longer chains are walked.
 _BLOCK_BYTES = 64 << 20
 # Idle timeout [s]; clients that download answer pings meanwhile.
-_SILENT_SECONDS = 60.0
+SILENT_SECONDS = 60.0
 REVOKED = Closing(msg.FAILED, "The token was revoked.")
+TOO_SILENT = Closing(msg.FAILED, "Nothing was said for too long.")
 
 EXPECT = "odfchain.expect"
 """The extension of a WebSocket that says how large the next message may be [bytes]."""
@@ -294,32 +295,37 @@ async def answer_pull(
 
 
 async def _converse(serving: PullServing, reader: Reader, receive: Receive, send: Send) -> None:
-    while True:
-        try:
-            async with asyncio.timeout(_SILENT_SECONDS):
-                message = await receive()
-        except TimeoutError:
-            await send(
-                {"type": "websocket.close", "code": msg.FAILED, "reason": "Nothing was said for too long."}
-            )
-            return
-        if message["type"] == "websocket.disconnect":
-            return
-        if message["type"] != "websocket.receive":
-            continue
-        text = message.get("text")
-        if text is None:
-            closing: Closing | None = Closing(msg.FAILED, "Messages are text.")
-        elif not reader.is_current():
+    while isinstance(closing := await heard(receive, SILENT_SECONDS), str):
+        if not reader.is_current():
             closing = REVOKED
-        else:
-            turn = await asyncio.to_thread(serving.answer, text)
+            break
+        turn = await asyncio.to_thread(serving.answer, closing)
+        if (said := await asyncio.to_thread(attrgetter("text"), turn)) is not None:
+            await send({"type": "websocket.send", "text": said})
+        if turn.closing is not None:
             closing = turn.closing
-            if (said := await asyncio.to_thread(attrgetter("text"), turn)) is not None:
-                await send({"type": "websocket.send", "text": said})
-        if closing is not None:
-            await send({"type": "websocket.close", "code": closing.code, "reason": closing.reason})
-            return
+            break
+    await end(send, closing)
+
+
+async def heard(receive: Receive, seconds: float) -> str | Closing | None:
+    """The client's next message; why the connection ends instead; None if the client has ended it."""
+    try:
+        async with asyncio.timeout(seconds):
+            while (message := await receive())["type"] != "websocket.disconnect":
+                if message["type"] == "websocket.receive":
+                    text: str | None = message.get("text")
+                    # the smart protocol has no binary messages
+                    return Closing(msg.FAILED, "Messages are text.") if text is None else text
+    except TimeoutError:
+        return TOO_SILENT
+    return None
+
+
+async def end(send: Send, closing: Closing | None) -> None:
+    """End the connection, unless the client has done so."""
+    if closing is not None:
+        await send({"type": "websocket.close", "code": closing.code, "reason": closing.reason})
 
 
 async def refuse_upgrade(send: Send, status: int, message: str) -> None:

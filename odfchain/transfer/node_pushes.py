@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from operator import attrgetter
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -49,6 +48,8 @@ from odfchain.transfer.block_batch import unpacked
 from odfchain.transfer.node_pulls import (
     EXPECT,
     REVOKED,
+    SILENT_SECONDS,
+    TOO_SILENT,
     Closing,
     FlowError,
     Message,
@@ -57,8 +58,10 @@ from odfchain.transfer.node_pulls import (
     Serving,
     Turn,
     base_of,
+    end,
     failed,
     fields_of,
+    heard,
     refuse_upgrade,
 )
 from odfchain.transfer.pulling import SyncOptions, arrival_folder, begin_pull, pull_dataset
@@ -339,15 +342,6 @@ class DatasetTarget:
             raise _refused(phase, said) from None
 
 
-class _Push(Enum):
-    BEGIN = msg.Phase.INITIAL_REQUEST
-    BLOCKS = msg.Phase.METADATA_REQUEST
-    OBJECTS = msg.Phase.OBJECTS_REQUEST
-    UPLOADS = msg.Phase.OBJECTS_UPLOAD_PROGRESS
-    COMMIT = msg.Phase.COMPLETE_REQUEST
-    END = None
-
-
 class PushServing(Serving):
     """The node's side of a push."""
 
@@ -355,55 +349,49 @@ class PushServing(Serving):
 
     def __init__(self, target: DatasetTarget) -> None:
         self._target = target
-        self._waits_for = _Push.BEGIN
+        self.phase = msg.Phase.INITIAL_REQUEST
         self._truncated = False
+        # True if all is committed: only the end of the connection follows.
+        self.is_done = False
 
     @property
     def asks_for_progress(self) -> bool:
         """True while the client uploads: it gets an `Empty` now and then to report its progress."""
-        return self._waits_for is _Push.UPLOADS
-
-    @property
-    def is_done(self) -> bool:
-        """True if all is committed: only the end of the connection follows."""
-        return self._waits_for is _Push.END
-
-    @property
-    def phase(self) -> msg.Phase:  # type: ignore[override] # it follows from another attribute
-        """The awaited message."""
-        return self._waits_for.value or msg.Phase.COMPLETE_REQUEST
+        return self.phase is msg.Phase.OBJECTS_UPLOAD_PROGRESS
 
     def _answer(self, text: str) -> Turn:
-        match self._waits_for:
-            case _Push.BEGIN:
-                return self._accepted(self._target.begin(msg.message_of(msg.PushRequest, text)), _Push.BLOCKS)
-            case _Push.BLOCKS:
+        if self.is_done:
+            return Turn(closing=Closing(msg.NORMAL))
+        match self.phase:
+            case msg.Phase.INITIAL_REQUEST:
+                refusal = self._target.begin(msg.message_of(msg.PushRequest, text))
+                return self._accepted(refusal, msg.Phase.METADATA_REQUEST)
+            case msg.Phase.METADATA_REQUEST:
                 pushed: msg.PushedBlocks = msg.message_of(msg.PushedBlocks, text)
-                return self._accepted(self._target.take_blocks(pushed.new_blocks), _Push.OBJECTS)
-            case _Push.OBJECTS:
+                return self._accepted(self._target.take_blocks(pushed.new_blocks), msg.Phase.OBJECTS_REQUEST)
+            case msg.Phase.OBJECTS_REQUEST:
                 named: msg.PushObjects = msg.message_of(msg.PushObjects, text)
                 if named.is_truncated and not named.object_files:
                     raise errors.CorruptedPeerError("no object is named, and more are to come")
                 strategies = self._target.take_objects(named.object_files)
-                self._truncated, self._waits_for = named.is_truncated, _Push.UPLOADS
+                self._truncated, self.phase = named.is_truncated, msg.Phase.OBJECTS_UPLOAD_PROGRESS
                 return Turn(strategies)
-            case _Push.UPLOADS:
+            case msg.Phase.OBJECTS_UPLOAD_PROGRESS:
                 progress: msg.UploadProgress = msg.message_of(msg.UploadProgress, text)
                 if progress.uploaded_objects_count is None:
-                    self._waits_for = _Push.OBJECTS if self._truncated else _Push.COMMIT
+                    more = self._truncated
+                    self.phase = msg.Phase.OBJECTS_REQUEST if more else msg.Phase.COMPLETE_REQUEST
                 return Turn()
-            case _Push.COMMIT:
+            case _:
                 msg.message_of(msg.Empty, text)
                 self._target.commit()
-                self._waits_for = _Push.END
+                self.is_done = True
                 return Turn(msg.Empty())
-            case _Push.END:
-                return Turn(closing=Closing(msg.NORMAL))
 
-    def _accepted(self, refusal: msg.Refusal | None, then: _Push) -> Turn:
+    def _accepted(self, refusal: msg.Refusal | None, then: msg.Phase) -> Turn:
         if refusal is not None:
             return Turn(refusal)
-        self._waits_for = then
+        self.phase = then
         return Turn(msg.Accepted())
 
 
@@ -436,8 +424,6 @@ def _refused(phase: msg.Phase, message: str) -> FlowError:
     return FlowError(msg.Refusal(msg.Internal(side="Push", phase=phase, error_message=message)))
 
 
-# Idle timeout: no message and no byte for so long [s].
-_SILENT_SECONDS = 60.0
 # How often a client that uploads is asked how far it is [s].
 _PING_SECONDS = 10.0
 # How long a client that was refused has to close [s].
@@ -458,7 +444,6 @@ _FORBIDDEN: Status = (403, "this token is not for that")
 _UNNAMED: Status = (404, "no push here wants this file")
 _FULL: Status = (507, "insufficient storage")
 _BUSY = Closing(msg.FAILED, "Busy.")
-_SILENT = Closing(msg.FAILED, "Nothing was said for too long.")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -533,7 +518,7 @@ class Writing:
         if self.sessions.attend(token):
             try:
                 # a full server refuses at once
-                first = await _first(receive) if self.sessions.has_room(alias, token) else ""
+                first = await heard(receive, SILENT_SECONDS) if self.sessions.has_room(alias, token) else ""
                 if not isinstance(first, str):
                     closing = first
                 elif (session := self.sessions.begin(alias, token)) is not None:
@@ -553,8 +538,7 @@ class Writing:
                 self.sessions.leave(token)
                 if session is not None:
                     self.sessions.end(session)
-        if closing is not None:
-            await send({"type": "websocket.close", "code": closing.code, "reason": closing.reason})
+        await end(send, closing)
 
     async def take_file(self, alias: DatasetAlias, key: str, scope: Message, receive: Receive) -> Status:
         """Handle an upload (PUT): it is taken if an open or recent push names the file."""
@@ -587,26 +571,6 @@ class Writing:
             if status[0] != 201:
                 self.sessions.release(session, name)
         return status
-
-
-async def _first(receive: Receive) -> str | Closing | None:
-    try:
-        # a silent connection must not block a slot
-        async with asyncio.timeout(_SILENT_SECONDS):
-            return await _said(receive)
-    except TimeoutError:
-        return _SILENT
-
-
-async def _said(receive: Receive) -> str | Closing | None:
-    while True:
-        message = await receive()
-        if message["type"] == "websocket.disconnect":
-            return None
-        if message["type"] == "websocket.receive":
-            text: str | None = message.get("text")
-            # the smart protocol has no binary messages
-            return Closing(msg.FAILED, "Messages are text.") if text is None else text
 
 
 async def _converse(
@@ -657,15 +621,13 @@ async def _next(
 ) -> str | Closing | None:
     uploads = serving.asks_for_progress
     while (left := session.until - sessions.now()) > 0:
-        seconds = _REFUSED_SECONDS if refused else _PING_SECONDS if uploads else _SILENT_SECONDS
-        try:
-            async with asyncio.timeout(min(seconds, left)):
-                return await _said(receive)
-        except TimeoutError:
-            if not uploads or sessions.now() - session.touched >= _SILENT_SECONDS:
-                return _SILENT
-            # a client that uploads is pinged; session.until bounds the push as a whole
-            await send({"type": "websocket.send", "text": msg.text_of(msg.Empty())})
+        seconds = _REFUSED_SECONDS if refused else _PING_SECONDS if uploads else SILENT_SECONDS
+        found = await heard(receive, min(seconds, left))
+        is_over = not uploads or sessions.now() - session.touched >= SILENT_SECONDS
+        if found is not TOO_SILENT or is_over:
+            return found
+        # a client that uploads is pinged; session.until bounds the push as a whole
+        await send({"type": "websocket.send", "text": msg.text_of(msg.Empty())})
     return Closing(msg.FAILED, "This push took too long.")
 
 
@@ -746,7 +708,7 @@ async def _pieces(receive: Receive, refusal: Callable[[], Status | None]) -> Asy
     size, more = 0, True
     # the body ends early when the client disconnects or its push is refused
     while more and refusal() is None:
-        async with asyncio.timeout(_SILENT_SECONDS):
+        async with asyncio.timeout(SILENT_SECONDS):
             message = await receive()
         more = message["type"] == "http.request" and message.get("more_body", False)
         held.append(message.get("body", b""))

@@ -467,7 +467,7 @@ class SharedWorkspace(SharedStore):
         assert head is not None  # noqa: S101 - something was said of it
         problems = list(send_objects(dataset, peer, parallel=SHARING.parallel).problems)
         try:
-            problems.append(push_statements(dataset, peer, head).problem or "")
+            problems.append(push_statements(dataset, peer, head)[1] or "")
         except errors.OdfchainError as error:
             problems.append(error.message)
         for problem in filter(None, problems):

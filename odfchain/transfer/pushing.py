@@ -288,12 +288,12 @@ class _Push(Sync[PushPlan, PushOutcome]):
 
     def finish(self, plan: PushPlan) -> PushOutcome:
         sent = self.described or send_objects(self.dataset, self.peer, parallel=self.options.at_once)
-        signed = push_statements(self.dataset, self.peer, plan.new_head, self.trusted)
+        signature, problem = push_statements(self.dataset, self.peer, plan.new_head, self.trusted)
         return PushOutcome(
             plan=plan,
             caveat=None if plan.up_to_date else self.peer.transport.caveat,
-            signature=signed.signature,
-            problem="; ".join(filter(None, (signed.problem, *sent.problems))) or None,
+            signature=signature,
+            problem="; ".join(filter(None, (problem, *sent.problems))) or None,
             snapshots=sent.objects,
         )
 
@@ -334,7 +334,7 @@ class _PushToNode(_Push):
     def finish(self, plan: PushPlan) -> PushOutcome:
         if plan.up_to_date:
             return PushOutcome(plan=plan, caveat=None)
-        status = push_to_node(self.dataset, self.dataset.id, self.peer, plan.new_head)
+        status = push_to_node(self.dataset, self.peer, plan.new_head)
         return PushOutcome(plan=plan, caveat=None, signature=status)
 
 

@@ -361,7 +361,30 @@ class _Output:
         return self.below.is_closing()
 
 
-class _Connection(HttpToolsProtocol):
+class _Stalling(asyncio.Protocol):
+    """A connection that is cut when its client takes less than it asks for, for so long [s]."""
+
+    transport: Any
+    _patience: float
+    _stall_timer: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._not_stalled()
+        loop = asyncio.get_running_loop()
+        self._stall_timer = loop.call_later(self._patience, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._not_stalled()
+
+    def _not_stalled(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+
+class _Connection(_Stalling, HttpToolsProtocol):
     """A connection that offers `http.response.zerocopysend`, and waits for no client for ever."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -381,7 +404,7 @@ class _Connection(HttpToolsProtocol):
         self._body_left = 0
         # True if the client keeps the connection open after the present request.
         self._may_persist = False
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self._patience = SHARING.stall_seconds
 
     # --- headers -----------------------------------------------------------------------------------
 
@@ -392,7 +415,7 @@ class _Connection(HttpToolsProtocol):
             # would wait for the client to acknowledge the first
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._output = _Output(transport)
-        self.transport = self._output  # type: ignore[assignment] # all that uvicorn uses of one
+        self.transport = self._output  # all that uvicorn uses of one
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
@@ -425,7 +448,7 @@ class _Connection(HttpToolsProtocol):
         if self._upgraded or self.transport.is_closing():
             return  # a WebSocket awaits no request: its owner has timeouts of its own
         if self._in_headers and self._raw_bytes > SHARING.request_head_bytes + _FED_BYTES:
-            self._refuse_headers()
+            self._refuse(_TOO_LARGE)
         elif self._header_timer is None and self._awaits_request:  # most come whole and need none
             self._expect_headers()
 
@@ -452,7 +475,7 @@ class _Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._header_bytes > SHARING.request_head_bytes:
-            self._refuse_headers()
+            self._refuse(_TOO_LARGE)
             return
         # WebSockets have a number of their own; the handles of both fit into the usual 1,024
         self.limit_concurrency = SHARING.connections + self._conversations() * 3 // 4
@@ -483,18 +506,15 @@ class _Connection(HttpToolsProtocol):
         self._may_persist = False
         super().shutdown()
 
-    def _refuse_headers(self) -> None:
+    def _refuse(self, answer: bytes) -> None:
         self._headers_done()
         self._unread.clear()
-        self.transport.write(_TOO_LARGE)
+        self.transport.write(answer)
         self.transport.close()
 
     def handle_websocket_upgrade(self) -> None:
         if self._conversations() >= SHARING.connections:
-            self._headers_done()
-            self._unread.clear()
-            self.transport.write(_FULL)
-            self.transport.close()
+            self._refuse(_FULL)
             return
         self._upgraded = True
         self._headers_done()
@@ -515,23 +535,6 @@ class _Connection(HttpToolsProtocol):
         self._unread.clear()
         self._not_stalled()
         super().connection_lost(exc)
-
-    # --- clients that do not read ------------------------------------------------------------------
-
-    def pause_writing(self) -> None:
-        # the client takes less than it asks for; it has some time
-        super().pause_writing()
-        self._not_stalled()
-        self._stall_timer = self.loop.call_later(SHARING.stall_seconds, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._not_stalled()
-
-    def _not_stalled(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
 
     def _expect_headers(self) -> None:
         self._header_timer = self.loop.call_later(SHARING.request_head_seconds, self.transport.abort)
@@ -667,7 +670,7 @@ class Memory:
                 following.transport.resume_reading()
 
 
-class _Conversation(WebSocketsSansIOProtocol):
+class _Conversation(_Stalling, WebSocketsSansIOProtocol):
     """A WebSocket that takes small messages, unless the application expects a large one."""
 
     def __init__(self, *args: Any, memory: Memory, **kwargs: Any) -> None:
@@ -677,7 +680,7 @@ class _Conversation(WebSocketsSansIOProtocol):
         self._running = False
         # Bytes noted in `Memory`.
         self.came = self.counted = 0
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self._patience = SHARING.piece_seconds
         # Of messages that the application has not asked for [bytes].
         self.queued = 0
         # Of the one that it deals with.
@@ -754,20 +757,6 @@ class _Conversation(WebSocketsSansIOProtocol):
         await super().send(message)  # type: ignore[arg-type]
 
     # --- ends ----------------------------------------------------------------------------------------
-
-    def pause_writing(self) -> None:
-        # the client takes less than it asks for; it has some time
-        super().pause_writing()
-        self._stall_timer = self.loop.call_later(SHARING.piece_seconds, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._not_stalled()
-
-    def _not_stalled(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

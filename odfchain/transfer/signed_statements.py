@@ -597,67 +597,56 @@ class Examination:
 # Two pushes at the same moment may each write what they know; the next one joins them.
 
 
-@dataclass(frozen=True, slots=True)
-class Statements:
-    """The destination's signed statements now; `problem` says which could not be written."""
-
-    signature: SignatureStatus
-    problem: str | None = None
-
-
 def push_statements(
     dataset: DatasetFiles, peer: Store, head: Multihash, trusted: Sequence[Did] = ()
-) -> Statements:
+) -> tuple[SignatureStatus, str | None]:
     """The destination, whose head is `head`, has its signature and the attestations of this chain.
 
-    Of a branch it has the signature; attestations go with the head. A failure there is no failure of the
-    push, which is done by then; nor are local statements that cannot be read.
+    Returns the signature there, and which statements could not be written. Of a branch it has the signature;
+    attestations go with the head. A failure there is no failure of the push, which is done by then; nor are
+    local statements that cannot be read.
     """
     status = SignatureStatus.UNSIGNED
-    dataset_id, block_at = dataset.id, dataset.chain.by_number(head)
+    block_at = dataset.chain.by_number(head)
     try:
         if dataset.chain.ref != HEAD:
-            return Statements(_push_branch_signature(dataset, dataset_id, peer, head))
-        status = _push_signature(dataset, dataset_id, peer, head, block_at)
-        _push_lines(AUDITS, dataset, dataset_id, peer, block_at, trusted)
+            return _push_branch_signature(dataset, peer, head), None
+        status = _push_signature(dataset, peer, head, block_at)
+        _push_lines(AUDITS, dataset, peer, block_at, trusted)
         # the owner is the first to be believed about his own dataset
-        _push_lines(SNAPSHOTS, dataset, dataset_id, peer, block_at, (dataset_id, *trusted))
+        _push_lines(SNAPSHOTS, dataset, peer, block_at, (dataset.id, *trusted))
     except (errors.TransferError, errors.StoreError) as error:
         # the push itself is done by now: what fails here must not fail it
-        return Statements(status, f"not all signed statements were written: {one_line(error.message, 800)}")
-    return Statements(status)
+        return status, f"not all signed statements were written: {one_line(error.message, 800)}"
+    return status, None
 
 
 def _push_signature(
-    dataset: DatasetFiles, dataset_id: DatasetId, peer: Store, head: Multihash, block_at: BlockAt
+    dataset: DatasetFiles, peer: Store, head: Multihash, block_at: BlockAt
 ) -> SignatureStatus:
     number = dataset.chain.get(head).sequence_number
     here, there = read_head_signature(dataset.folder), _there(peer, SignedFile.HEAD)
-    ours, theirs = (check_head(c, dataset_id, head, number, block_at=block_at) for c in (here, there))
+    ours, theirs = (check_head(c, dataset.id, head, number, block_at=block_at) for c in (here, there))
     best = better(theirs, ours, Timestamp.now())
     if best != there and peer.head() == head:
         peer.put_signed(SignedFile.HEAD, best)
-    return check_head(best, dataset_id, head, number, block_at=block_at).status
+    return check_head(best, dataset.id, head, number, block_at=block_at).status
 
 
-def push_to_node(
-    dataset: DatasetFiles, dataset_id: DatasetId, peer: Store, head: Multihash
-) -> SignatureStatus:
+def push_to_node(dataset: DatasetFiles, peer: Store, head: Multihash) -> SignatureStatus:
     """A node's signed statements, after it was offered the owner's signature of its head, if that is here."""
     number = dataset.chain.get(head).sequence_number
     here = read_head_signature(dataset.folder)
-    if check_head(here, dataset_id, head, number).status is not SignatureStatus.SIGNED:
+    if check_head(here, dataset.id, head, number).status is not SignatureStatus.SIGNED:
         return SignatureStatus.UNSIGNED
     peer.put_signed(SignedFile.HEAD, here)
     return SignatureStatus.SIGNED if _there(peer, SignedFile.HEAD) == here else SignatureStatus.UNSIGNED
 
 
-def _push_branch_signature(
-    dataset: DatasetFiles, dataset_id: DatasetId, peer: Store, head: Multihash
-) -> SignatureStatus:
+def _push_branch_signature(dataset: DatasetFiles, peer: Store, head: Multihash) -> SignatureStatus:
     ref = dataset.chain.ref
     here, there = read_head_signature(dataset.folder, ref), _there(peer, SignedFile.HEAD)
-    found = [check_branch(content, dataset_id, ref, head) for content in (here, there)]
+    found = [check_branch(content, dataset.id, ref, head) for content in (here, there)]
     signed = [each.text for each in found if each.status is SignatureStatus.SIGNED]
     best = f"{signed[0]}\n".encode() if signed else None
     if best != there and peer.head() == head:
@@ -666,20 +655,15 @@ def _push_branch_signature(
 
 
 def _push_lines(
-    file: LineFile[T],
-    dataset: DatasetFiles,
-    dataset_id: DatasetId,
-    peer: Store,
-    block_at: BlockAt,
-    trusted: Sequence[Did],
+    file: LineFile[T], dataset: DatasetFiles, peer: Store, block_at: BlockAt, trusted: Sequence[Did]
 ) -> None:
     wanted = file.of_chain(block_at)
-    ours = file.valid(file.content(dataset.folder), dataset_id, wanted)
+    ours = file.valid(file.content(dataset.folder), dataset.id, wanted)
     if not ours:
         return
     place = SignedFile(file.key)
     there = _there(peer, place)
-    kept, _ = file.joined(file.valid(there, dataset_id, wanted), ours, trusted)
+    kept, _ = file.joined(file.valid(there, dataset.id, wanted), ours, trusted)
     content = content_of(kept)
     if content != there:
         peer.put_signed(place, content)

@@ -536,7 +536,7 @@ def test_silence_ends_a_push_and_uploads_are_asked_after(site: Site, monkeypatch
         assert socket.recv(20) == "{}"
         socket.send(json.dumps({"details": {"Running": {"uploaded_objects_count": 0}}}))
         assert socket.recv(20) == "{}"
-        monkeypatch.setattr(node_pushes, "_SILENT_SECONDS", 0.01)
+        monkeypatch.setattr(node_pushes, "SILENT_SECONDS", 0.01)
         with contextlib.suppress(ConnectionClosed):
             while True:
                 assert socket.recv(20) == "{}"
