@@ -11,14 +11,15 @@ import io
 import re
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from odfchain.errors import CorruptedPeerError
 from odfchain.limits import LIMITS, SMART
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage.store import RawBlock
 from odfchain.text import one_line
-from odfchain.transfer.smart_messages import BlocksBatch
+from odfchain.transfer.slice_files import DataObject
+from odfchain.transfer.smart_messages import BlocksBatch, TransferPlan
 
 _END = b"\0" * 1024
 _HEAD = tarfile.BLOCKSIZE
@@ -42,6 +43,18 @@ def packed(blocks: Iterable[RawBlock]) -> BlocksBatch:
         count += 1
     tar.write(_END)
     return BlocksBatch(num_blocks=count, payload=gzip.compress(tar.getvalue(), 6, mtime=0))
+
+
+def plan_of(blocks: int, block_bytes: int, objects: Sequence[DataObject]) -> TransferPlan:
+    """The plan of a transfer of so many blocks, and of the objects that they name."""
+    offsets = [item.offsets for item in objects if item.offsets is not None]
+    return TransferPlan(
+        num_blocks=blocks,
+        num_objects=len(objects),
+        num_records=sum(each.end - each.start + 1 for each in offsets),
+        bytes_in_raw_blocks=block_bytes,
+        bytes_in_raw_objects=sum(item.size for item in objects),
+    )
 
 
 def _head(name: str, size: int) -> bytes:

@@ -13,7 +13,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias
 
 from odfchain.chain.chain import MetadataChain
@@ -26,8 +25,8 @@ from odfchain.storage.store import RawBlock
 from odfchain.text import cut, one_line
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.access_tokens import Reader
-from odfchain.transfer.block_batch import packed
-from odfchain.transfer.slice_files import BRING_OBJECTS, objects_of
+from odfchain.transfer.block_batch import packed, plan_of
+from odfchain.transfer.slice_files import BRING_OBJECTS, DataObject, objects_of
 from odfchain.workspace.dataset_files import DatasetFiles
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -59,11 +58,6 @@ class Turn:
     message: msg.Message | None = None
     closing: Closing | None = None
 
-    @property
-    def text(self) -> str | None:
-        """The frame of the message."""
-        return None if self.message is None else msg.text_of(self.message)
-
 
 class FlowError(OdfchainError):
     """A flow that cannot go on, with the reason that the other side is given; never leaves the server."""
@@ -87,7 +81,8 @@ class Serving(ABC):
         except FlowError as error:
             return failed(error.refusal)
         except OdfchainError as error:
-            return failed(_internal(self.side, self.phase, error))
+            said = one_line(error.message, SMART.text_characters)
+            return failed(internal(self.side, self.phase, said))
 
     @abstractmethod
     def _answer(self, text: str) -> Turn: ...
@@ -114,10 +109,9 @@ def _shortened(refusal: msg.Refusal, most: int) -> msg.Refusal:
     return refusal
 
 
-def _internal(side: str, phase: msg.Phase, error: OdfchainError) -> msg.Refusal:
-    return msg.Refusal(
-        msg.Internal(side=side, phase=phase, error_message=one_line(error.message, SMART.text_characters))
-    )
+def internal(side: str, phase: msg.Phase, message: str) -> msg.Refusal:
+    """A refusal that has no name of its own."""
+    return msg.Refusal(msg.Internal(side=side, phase=phase, error_message=message))
 
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*", re.ASCII)
@@ -151,7 +145,7 @@ class DatasetSource:
             chain = self.dataset.chain
             head = request.stop_at or chain.head()
             if head is None:
-                return _too_much("The dataset is empty.")
+                return internal("Pull", msg.Phase.INITIAL_REQUEST, "The dataset is empty.")
             try:
                 return self._plan(chain, head, request)
             except (ChainError, ObjectNotFoundError):
@@ -163,7 +157,8 @@ class DatasetSource:
     def _plan(
         self, chain: MetadataChain, head: Multihash, request: msg.PullRequest
     ) -> msg.PullPlan | msg.Refusal:
-        blocks = objects = records = block_bytes = object_bytes = 0
+        blocks = block_bytes = 0
+        objects = list[DataObject]()
         tail = request.begin_after
         if tail is not None and request.force_update_if_diverged and not chain.contains(tail):
             tail = None
@@ -171,21 +166,11 @@ class DatasetSource:
             blocks += 1
             block_bytes += len(data)
             if blocks > SMART.blocks or block_bytes > _BLOCK_BYTES:
-                return _too_much(msg.TOO_MANY_BLOCKS)
-            for item in objects_of(decode_block(data)) if header.event_kind in BRING_OBJECTS else ():
-                objects += 1
-                object_bytes += item.size
-                if item.offsets is not None:
-                    records += item.offsets.end - item.offsets.start + 1
+                return internal("Pull", msg.Phase.INITIAL_REQUEST, msg.TOO_MANY_BLOCKS)
+            if header.event_kind in BRING_OBJECTS:
+                objects += objects_of(decode_block(data))
         self._planned = head, tail
-        plan = msg.TransferPlan(
-            num_blocks=blocks,
-            num_objects=objects,
-            num_records=records,
-            bytes_in_raw_blocks=block_bytes,
-            bytes_in_raw_objects=object_bytes,
-        )
-        return msg.PullPlan(transfer_plan=plan)
+        return msg.PullPlan(transfer_plan=plan_of(blocks, block_bytes, objects))
 
     def blocks(self) -> msg.BlocksBatch:
         """The blocks of that plan."""
@@ -195,7 +180,7 @@ class DatasetSource:
             files = [RawBlock(name, data) for name, _, data in self.dataset.chain.walk_files(head, tail=tail)]
             batch = packed(files.pop() for _ in range(len(files)))  # oldest first, and let go
         if not msg.fits_message(batch, SMART.message_bytes):
-            raise FlowError(_too_much(msg.TOO_MANY_BLOCKS, msg.Phase.METADATA_REQUEST))
+            raise FlowError(internal("Pull", msg.Phase.METADATA_REQUEST, msg.TOO_MANY_BLOCKS))
         return batch
 
     def strategies(self, files: tuple[msg.ObjectFile, ...]) -> msg.PullStrategies:
@@ -236,10 +221,6 @@ class PullServing(Serving):
             case _:
                 asked: msg.PullObjects = msg.message_of(msg.PullObjects, text)
                 return Turn(self._source.strategies(asked.object_files))
-
-
-def _too_much(message: str, phase: msg.Phase = msg.Phase.INITIAL_REQUEST) -> msg.Refusal:
-    return msg.Refusal(msg.Internal(side="Pull", phase=phase, error_message=message))
 
 
 def fields_of(scope: Message) -> dict[str, str]:
@@ -300,8 +281,7 @@ async def _converse(serving: PullServing, reader: Reader, receive: Receive, send
             closing = REVOKED
             break
         turn = await asyncio.to_thread(serving.answer, closing)
-        if (said := await asyncio.to_thread(attrgetter("text"), turn)) is not None:
-            await send({"type": "websocket.send", "text": said})
+        await say(send, turn.message)
         if turn.closing is not None:
             closing = turn.closing
             break
@@ -320,6 +300,13 @@ async def heard(receive: Receive, seconds: float) -> str | Closing | None:
     except TimeoutError:
         return TOO_SILENT
     return None
+
+
+async def say(send: Send, message: msg.Message | None) -> None:
+    """Send a message, if there is one; its text, which may be large, is made in a thread."""
+    if message is not None:
+        text = await asyncio.to_thread(msg.text_of, message)
+        await send({"type": "websocket.send", "text": text})
 
 
 async def end(send: Send, closing: Closing | None) -> None:

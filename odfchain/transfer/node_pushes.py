@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -62,7 +61,9 @@ from odfchain.transfer.node_pulls import (
     failed,
     fields_of,
     heard,
+    internal,
     refuse_upgrade,
+    say,
 )
 from odfchain.transfer.pulling import SyncOptions, arrival_folder, begin_pull, pull_dataset
 from odfchain.transfer.signed_statements import NO_POLICY, read_offer
@@ -421,7 +422,7 @@ def remove_left(workspace: WorkspaceFiles, before_ns: int) -> None:
 
 
 def _refused(phase: msg.Phase, message: str) -> FlowError:
-    return FlowError(msg.Refusal(msg.Internal(side="Push", phase=phase, error_message=message)))
+    return FlowError(internal("Push", phase, message))
 
 
 # How often a client that uploads is asked how far it is [s].
@@ -596,8 +597,7 @@ async def _converse(
             writing.refused()
         if refused or serving.is_done:
             sessions.end(session)  # the client may push again at once
-        if (said := await asyncio.to_thread(attrgetter("text"), turn)) is not None:
-            await send({"type": "websocket.send", "text": said})
+        await say(send, turn.message)
         if turn.closing is not None:
             return turn.closing
         blocks = serving.phase is msg.Phase.METADATA_REQUEST and not refused
@@ -627,7 +627,7 @@ async def _next(
         if found is not TOO_SILENT or is_over:
             return found
         # a client that uploads is pinged; session.until bounds the push as a whole
-        await send({"type": "websocket.send", "text": msg.text_of(msg.Empty())})
+        await say(send, msg.Empty())
     return Closing(msg.FAILED, "This push took too long.")
 
 
@@ -640,9 +640,7 @@ async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:
         return await asyncio.wait_for(asyncio.shield(answer), seconds)
     except TimeoutError:
         said = "The store of this node does not answer."
-        return failed(
-            msg.Refusal(msg.Internal(side="Push", phase=msg.Phase.INITIAL_REQUEST, error_message=said))
-        )
+        return failed(internal("Push", msg.Phase.INITIAL_REQUEST, said))
 
 
 # --- files -------------------------------------------------------------------------------------------

@@ -33,21 +33,9 @@ from odfchain.storage.routes import Route, proxy_for
 from odfchain.storage.store import PEER_LIMITS, Opened, RawBlock, Store, as_transfer_errors
 from odfchain.text import one_line
 from odfchain.transfer import smart_messages as msg
-from odfchain.transfer.block_batch import packed, readable
+from odfchain.transfer.block_batch import packed, plan_of, readable
 from odfchain.transfer.slice_files import DataObject
 from odfchain.transfer.smart_flows import PULLED, PUSHED, PullFlow, PushFlow, RefusedError, WebSocketChannel
-
-
-def _transfer_plan(blocks: int, block_bytes: int, objects: Sequence[DataObject]) -> msg.TransferPlan:
-    offsets = [item.offsets for item in objects if item.offsets is not None]
-    return msg.TransferPlan(
-        num_blocks=blocks,
-        num_objects=len(objects),
-        num_records=sum(each.end - each.start + 1 for each in offsets),
-        bytes_in_raw_blocks=block_bytes,
-        bytes_in_raw_objects=sum(item.size for item in objects),
-    )
-
 
 _HEADERS = 16
 _OWN_HEADERS = re.compile(
@@ -56,13 +44,6 @@ _OWN_HEADERS = re.compile(
 )
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}", re.ASCII)
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]{0,8192}", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class _Address:
-    url: str
-    headers: tuple[tuple[str, str], ...]
-    expires_at: Timestamp | None
 
 
 # The clock of a node: URLs that it signs expire by that clock, not by ours.
@@ -161,7 +142,7 @@ class NodeTransport(HttpTransport):
         self._flow: PullFlow | None = None
         self._node_address: str | None = None
         self._sizes: dict[str, tuple[ObjectKey, int]] = {}
-        self._addresses: dict[str, _Address] = {}
+        self._addresses: dict[str, msg.TransferUrl] = {}
         self._refused: set[str] = set()
         # The node's, since a connection was made.
         self.clock = NodeClock()
@@ -231,13 +212,11 @@ class NodeTransport(HttpTransport):
         for strategy in self._flow.strategies(tuple(asked)):
             key = asked.get(strategy.object_file)
             if key is not None:
-                self._addresses[key] = self._judged(strategy.download_from, key)
-
-    def _judged(self, given: msg.TransferUrl, key: str) -> _Address:
-        name = f"{self.where}{key}"
-        # the node names this URL, so it is checked like the target of a redirect
-        self.way_to(given.url, name, self._node_address)
-        return _Address(given.url, given_headers(given, name), given.expires_at)
+                given, name = strategy.download_from, f"{self.where}{key}"
+                # the node names this URL, so it is checked like the target of a redirect
+                self.way_to(given.url, name, self._node_address)
+                given_headers(given, name)
+                self._addresses[key] = given
 
     def way_to(self, url: str, name: str, node_address: str | None) -> Route:
         """The way to an address that the node, at this IP address, has named, as after a redirect."""
@@ -272,7 +251,7 @@ class NodeTransport(HttpTransport):
         hint = self.clock.refusal_hint(response.headers.date("date"), self.timing.clock())
         return errors.AccessError(problem.message, hint=hint or problem.hint)
 
-    def _renew(self, key: str, old: _Address) -> None:
+    def _renew(self, key: str, old: msg.TransferUrl) -> None:
         with self._lock:
             if self._addresses.get(key) is not old:
                 return
@@ -287,10 +266,10 @@ class NodeTransport(HttpTransport):
         if given is None:
             return super().request(key, name, own)
         way = self.way_to(given.url, name, self._node_address)
-        target = way.current
+        target, wanted = way.current, given_headers(given, name)
 
         def headers(route: Route) -> HeaderPairs:
-            return request_headers(route, (), [*(given.headers if route.current == target else ()), *own])
+            return request_headers(route, (), [*(wanted if route.current == target else ()), *own])
 
         return way, headers
 
@@ -382,7 +361,7 @@ class NodeTransport(HttpTransport):
             flow.begin(
                 msg.PushRequest(
                     current_head=shipment.expected,
-                    transfer_plan=_transfer_plan(batch.num_blocks, size, shipment.objects),
+                    transfer_plan=plan_of(batch.num_blocks, size, shipment.objects),
                     force_update_if_diverged=shipment.force,
                     visibility_for_created_dataset=shipment.visibility,
                 )

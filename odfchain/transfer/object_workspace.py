@@ -465,7 +465,7 @@ class SharedWorkspace(SharedStore):
         dataset, peer = DatasetFiles.open(folder), self.stored(folder).peer()
         head = dataset.chain.head()
         assert head is not None  # noqa: S101 - something was said of it
-        problems = list(send_objects(dataset, peer, parallel=SHARING.parallel).problems)
+        _, problems = send_objects(dataset, peer, parallel=SHARING.parallel)
         try:
             problems.append(push_statements(dataset, peer, head)[1] or "")
         except errors.OdfchainError as error:

@@ -297,7 +297,7 @@ class _HeadPull(Sync[Arrived, SyncOutcome]):
         )
 
     def _done(self, plan: Arrived, dataset: DatasetFiles) -> SyncOutcome:
-        brought = bring_newest(
+        snapshots, problems = bring_newest(
             dataset,
             self.peer,
             self.statements.snapshot_lines,
@@ -315,12 +315,12 @@ class _HeadPull(Sync[Arrived, SyncOutcome]):
             self.head,
             len(plan.received.blocks),
             self.download.objects,
-            self.download.bytes + brought.bytes,
+            self.download.bytes + sum(snapshots),
             missing_slices(dataset),
             self.statements.signature,
             self.statements.attestations,
-            brought.objects,
-            (*self.statements.warnings, *brought.problems),
+            len(snapshots),
+            (*self.statements.warnings, *problems),
         )
 
 

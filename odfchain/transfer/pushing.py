@@ -40,7 +40,7 @@ from odfchain.transfer.receive import PeerLinks
 from odfchain.transfer.sharing import AliasKind, Ref, Sharing, add_alias
 from odfchain.transfer.signed_statements import Seen, SeenHeads, push_statements, push_to_node
 from odfchain.transfer.slice_files import DataObject, absent, objects_of, store_of
-from odfchain.transfer.snapshot_objects import CopiedSnapshots, send_objects
+from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.sync import Sync, not_ahead, refuse_another
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import PushOptions
@@ -141,7 +141,8 @@ class _Push(Sync[PushPlan, PushOutcome]):
     options: PushOptions
     progress: Progress
     trusted: Sequence[Did] = ()
-    described: CopiedSnapshots | None = field(default=None, init=False)
+    described: tuple[int, list[str]] | None = field(default=None, init=False)
+    """Manifests and profiles that were sent [count], and which could not be."""
 
     def plan(self) -> PushPlan:
         dataset, peer, options = self.dataset, self.peer, self.options
@@ -287,14 +288,16 @@ class _Push(Sync[PushPlan, PushOutcome]):
             self.progress.note(f"the {what} was not written: {error}")
 
     def finish(self, plan: PushPlan) -> PushOutcome:
-        sent = self.described or send_objects(self.dataset, self.peer, parallel=self.options.at_once)
+        snapshots, unsent = self.described or send_objects(
+            self.dataset, self.peer, parallel=self.options.at_once
+        )
         signature, problem = push_statements(self.dataset, self.peer, plan.new_head, self.trusted)
         return PushOutcome(
             plan=plan,
             caveat=None if plan.up_to_date else self.peer.transport.caveat,
             signature=signature,
-            problem="; ".join(filter(None, (problem, *sent.problems))) or None,
-            snapshots=sent.objects,
+            problem="; ".join(filter(None, (problem, *unsent))) or None,
+            snapshots=snapshots,
         )
 
 

@@ -530,8 +530,10 @@ class Repository:
             return _current(scope, _TEXT, str(head).encode(), str(head))
         if key in _SIGNED or branch is not None:
             limit = (SignedFile.HEAD if branch else SignedFile(key)).limit
-            statements = _statements(dataset, key, limit)
-            return _NOT_FOUND if statements is None else _current(scope, _TEXT, statements)
+            statements = _start(dataset, key, limit + 1)
+            if statements is None or len(statements) > limit:
+                return _NOT_FOUND
+            return _current(scope, _TEXT, statements)
         if key == REFS_HINT_KEY:
             names = encode_names(name for name in branch_names(dataset) if self._shows(name))
             return _current(scope, _TEXT, names) if names else _NOT_FOUND
@@ -602,24 +604,18 @@ def _ref(text: str) -> DatasetRef | None:
 
 
 def _head(dataset: DatasetFiles, ref: str) -> Multihash | None:
-    file = OpenFile.find(dataset.folder, "refs", ref)
+    data = _start(dataset, ref_key(ref), LIMITS.ref_bytes + 1)
+    return None if data is None else parse_ref(data, str(dataset.folder / ref_key(ref)))
+
+
+def _start(dataset: DatasetFiles, key: str, count: int) -> bytes | None:
+    file = OpenFile.find(dataset.folder, *key.split("/"))
     if file is None:
         return None
     try:
-        return parse_ref(file.read(0, LIMITS.ref_bytes + 1), str(dataset.folder / ref_key(ref)))
+        return file.read(0, count)
     finally:
         file.close()
-
-
-def _statements(dataset: DatasetFiles, key: str, limit: int) -> bytes | None:
-    found = OpenFile.find(dataset.folder, *key.split("/"))
-    if found is None:
-        return None
-    try:
-        data = found.read(0, limit + 1)
-    finally:
-        found.close()
-    return data if len(data) <= limit else None
 
 
 def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -> _Answer:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
@@ -28,15 +27,6 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedSnapshots:
-    """Received or sent objects [count], their size [bytes], and the failures."""
-
-    objects: int = 0
-    bytes: int = 0
-    problems: tuple[str, ...] = ()
-
-
 def key_of(line: SnapshotLine) -> ObjectKey:
     """The object that a line names."""
     return ObjectKey(ObjectKind(line.kind.folder), line.object)
@@ -51,10 +41,11 @@ def bring_newest(
     *,
     parallel: int,
     progress: Progress = SILENT,
-) -> CopiedSnapshots:
+) -> tuple[list[int], list[str]]:
     """The objects of the newest lines come from a peer, those of the owner and of trusted signers first.
 
-    `there` is the peer's file of lines; `area` is private, on the dataset's file system.
+    Returns the size of each that has come [bytes], and the failures. `there` is the peer's file of lines;
+    `area` is private, on the dataset's file system.
     """
     # only objects that the peer's lines name are requested; others come on demand from other peers
     keys = {did.public_key for did in trusted}
@@ -83,14 +74,14 @@ def bring_newest(
         lines = sorted(published(dataset), key=is_untrusted)
         wanted = [line for line in _newest(lines) if line in known and not _is_here(dataset, line)]
         if not wanted:
-            return CopiedSnapshots()
+            return [], []
         fsio.make_folder(area)
         progress.phase(f"Receiving {len(wanted):,} manifests and profiles", sum(line.size for line in wanted))
         with ThreadPoolExecutor(parallel, thread_name_prefix="snapshots") as pool:
             sizes = [size for size in pool.map(bring, wanted) if size]
     except StoreError as error:  # the head has moved: that must not seem to have failed
-        return CopiedSnapshots(problems=(f"manifests and profiles were not taken: {error.message}",))
-    return CopiedSnapshots(len(sizes), sum(sizes), tuple(sorted(problems)))
+        return [], [f"manifests and profiles were not taken: {error.message}"]
+    return sizes, sorted(problems)
 
 
 def _newest(lines: Iterable[SnapshotLine]) -> Iterator[SnapshotLine]:
@@ -127,21 +118,22 @@ def object_from(dataset: DatasetFiles, peer: Store, line: SnapshotLine) -> bytes
     return object_of(dataset, line)
 
 
-def send_objects(dataset: DatasetFiles, peer: Store, *, parallel: int) -> CopiedSnapshots:
+def send_objects(dataset: DatasetFiles, peer: Store, *, parallel: int) -> tuple[int, list[str]]:
     """The objects of lines that the destination does not have are there, and those of the newest lines.
 
-    With the dataset's key the manifest of the head is published before. Of branches nothing is sent. What
-    cannot be sent, perhaps because the destination lets only other folders be written, is said.
+    Returns how many were sent, and what could not be sent, perhaps because the destination lets only other
+    folders be written. With the dataset's key the manifest of the head is published before. Of branches
+    nothing is sent.
     """
     if dataset.ref != HEAD:
-        return CopiedSnapshots()
+        return 0, []
     problems = _publish_head(dataset)
     try:
         lines = [line for line in published(dataset) if _is_here(dataset, line)]
     except StoreError as error:
-        return CopiedSnapshots(problems=(*problems, f"no manifests and profiles were sent: {error.message}"))
+        return 0, [*problems, f"no manifests and profiles were sent: {error.message}"]
     if not lines:
-        return CopiedSnapshots(problems=tuple(problems))
+        return 0, problems
     content = None
     with contextlib.suppress(TransferError):  # where that is nothing that can be read, anything is better
         content = peer.signed(SignedFile.SNAPSHOTS)
@@ -165,8 +157,8 @@ def send_objects(dataset: DatasetFiles, peer: Store, *, parallel: int) -> Copied
         return True
 
     with ThreadPoolExecutor(parallel, thread_name_prefix="snapshots") as pool:
-        sent = [line.size for line, done in zip(lines, pool.map(send, lines), strict=True) if done]
-    return CopiedSnapshots(len(sent), sum(sent), tuple(sorted(problems)))
+        sent = sum(pool.map(send, lines))
+    return sent, sorted(problems)
 
 
 def _publish_head(dataset: DatasetFiles) -> list[str]:
