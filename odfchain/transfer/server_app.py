@@ -147,18 +147,14 @@ class Published:
 
     def dataset(self, ref: DatasetRef) -> DatasetFiles | None:
         """The dataset of this alias (case does not matter) or id, None when there is none."""
-        return self._by_id(ref) if isinstance(ref, DatasetId) else self._by_alias(ref)
-
-    def _by_id(self, dataset_id: DatasetId) -> DatasetFiles | None:
-        folder = self._folder / encode_base16(dataset_id.to_bytes())
-        found = _opened(folder, None) if not folder.is_symlink() else None
-        return found.dataset if found else None
-
-    def _by_alias(self, alias: DatasetAlias) -> DatasetFiles | None:
-        known = self._known.get(alias.key)
-        if known is None or _stamp(known.dataset.folder) != known.stamp:
-            self._scan()
-            known = self._known.get(alias.key)
+        if isinstance(ref, DatasetId):
+            folder = self._folder / encode_base16(ref.to_bytes())
+            known = _opened(folder, None) if not folder.is_symlink() else None
+        else:
+            known = self._known.get(ref.key)
+            if known is None or _stamp(known.dataset.folder) != known.stamp:
+                self._scan()
+                known = self._known.get(ref.key)
         return known.dataset if known else None
 
     def datasets(self) -> list[DatasetFiles]:
@@ -297,39 +293,6 @@ def wanted_range(text: str | None, if_range: str | None, tag: str, size: int) ->
     return range(min(first, size), min(last + 1, size))
 
 
-# Account requests of clients: `/platform/token/validate`, `/accounts/me`, `/platform/login`.
-# There are tokens only, no users and no passwords. Source: the protocol as the reference node speaks it;
-# RFC-050.
-
-_LOGIN, _VALIDATE, _ACCOUNT = "platform/login", "platform/token/validate", "accounts/me"
-PLATFORM = frozenset({_LOGIN, _VALIDATE, _ACCOUNT})
-"""The paths that are answered here."""
-
-UNKNOWN = "The token is not known here."
-_NO_PASSWORDS = "There are no passwords here: the operator of this node makes tokens (odfchain token create)."
-
-
-def answer_platform(path: str, scope: Message, tokens: TokenFile) -> tuple[int, bytes]:
-    """Status and document of the answer to one of these paths."""
-    method = scope["method"]
-    if path == _LOGIN:
-        return _said(400, _NO_PASSWORDS) if method == "POST" else _said(405, "This is asked by POST.")
-    if method not in ("GET", "HEAD"):
-        return _said(405, "This is asked by GET.")
-    shown = next((value for name, value in scope["headers"] if name.lower() == b"authorization"), None)
-    if shown is None:
-        return _said(401, "No token was shown.")
-    token = holder(shown.decode("latin-1"), tokens.tokens())
-    if token is None:
-        return _said(401, UNKNOWN)
-    found = {"id": token.account_id, "accountName": token.account} if path == _ACCOUNT else {}
-    return 200, json.dumps(found).encode()
-
-
-def _said(status: int, message: str) -> tuple[int, bytes]:
-    return status, json.dumps({"message": message}).encode()
-
-
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 ZERO_COPY = "http.response.zerocopysend"
@@ -380,11 +343,44 @@ _NOT_UPGRADED = _plain(
     (b"connection", b"upgrade"),
 )
 _FAILED = _plain(500, "this cannot be read now\n")
-_NOT_KNOWN = _Answer(
-    401,
-    ((b"content-type", _JSON), _ASK_AGAIN, _WITH_A_TOKEN),
-    json.dumps({"message": UNKNOWN}).encode(),
-)
+
+
+# Account requests of clients: `/platform/token/validate`, `/accounts/me`, `/platform/login`.
+# There are tokens only, no users and no passwords. Source: the protocol as the reference node speaks it;
+# RFC-050.
+
+_LOGIN, _VALIDATE, _ACCOUNT = "platform/login", "platform/token/validate", "accounts/me"
+PLATFORM = frozenset({_LOGIN, _VALIDATE, _ACCOUNT})
+"""The paths that are answered here."""
+
+UNKNOWN = "The token is not known here."
+_NO_PASSWORDS = "There are no passwords here: the operator of this node makes tokens (odfchain token create)."
+
+
+def answer_platform(path: str, scope: Message, tokens: TokenFile) -> _Answer:
+    """The answer to one of these paths."""
+    method = scope["method"]
+    if path == _LOGIN:
+        return _refused(400, _NO_PASSWORDS) if method == "POST" else _refused(405, "This is asked by POST.")
+    if method not in ("GET", "HEAD"):
+        return _refused(405, "This is asked by GET.")
+    shown = next((value for name, value in scope["headers"] if name.lower() == b"authorization"), None)
+    if shown is None:
+        return _refused(401, "No token was shown.")
+    token = holder(shown.decode("latin-1"), tokens.tokens())
+    if token is None:
+        return _refused(401, UNKNOWN)
+    found = {"id": token.account_id, "accountName": token.account} if path == _ACCOUNT else {}
+    return _document(200, found)
+
+
+def _refused(status: int, message: str) -> _Answer:
+    return _document(status, {"message": message}, *((_WITH_A_TOKEN,) if status == 401 else ()))
+
+
+def _document(status: int, document: dict[str, str], *more: tuple[bytes, bytes]) -> _Answer:
+    headers = ((b"content-type", _JSON), _ASK_AGAIN, *more)
+    return _Answer(status, headers, json.dumps(document).encode())
 
 
 Branches = bool | Collection[str]
@@ -494,14 +490,12 @@ class Repository:
     async def _answer(self, scope: Message) -> _Answer:
         path = _path(scope)
         if path in PLATFORM:
-            status, document = answer_platform(path, scope, self._readers.tokens)
-            asking = (_WITH_A_TOKEN,) if status == 401 else ()
-            return _Answer(status, ((b"content-type", _JSON), _ASK_AGAIN, *asking), document)
+            return answer_platform(path, scope, self._readers.tokens)
         if scope["method"] not in ("GET", "HEAD"):
             return _NOT_ALLOWED
         reader = self._reader(scope)
         if reader is None:
-            return _NOT_KNOWN
+            return _refused(401, UNKNOWN)
         if path == "info":
             return _current(scope, _JSON, json.dumps({"isMultiTenant": self._has_accounts(reader)}).encode())
         if path == "":

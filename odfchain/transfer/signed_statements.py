@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -372,82 +372,35 @@ class SeenHeads:
 EVIDENCE_HINT = "its owner has signed two histories, and the proof is kept: `odfchain evidence`"
 
 
-@dataclass(frozen=True, slots=True)
-class EquivocationDetector:
-    """Compares what is offered with what was signed before, for one dataset; `dataset` is its copy here."""
+def _claims(dataset_id: DatasetId, dataset: DatasetFiles | None, seen: Seen | None) -> list[Claim]:
+    """What the owner is known to have signed before; `dataset` is the copy that is here."""
+    texts = [seen.signature if seen is not None else None]
+    if dataset is not None:
+        # a fault of the file itself is reported where it is read
+        with suppress(errors.OdfchainError, UnicodeError):
+            texts.append((read_head_signature(dataset.folder) or b"").decode("ascii").rstrip("\n"))
+    claims = [_claim(text, dataset_id, lambda _: None, _absent) for text in dict.fromkeys(texts)]
+    return [_at_hand(claim, dataset) for claim in claims if claim is not None]
 
-    store: EvidenceStore
-    dataset_id: DatasetId
-    dataset: DatasetFiles | None
-    seen: Seen | None
 
-    def examine(
-        self,
-        found: HeadSignature,
-        number: int,
-        block_at: BlockAt,
-        read: Callable[[Multihash], bytes],
-        *,
-        where: str,
-        now: Timestamp,
-    ) -> list[str]:
-        """Keep the proof if the peer's signature conflicts with one that is known; returns what to say.
+def _claim(
+    text: str | None, dataset_id: DatasetId, block_at: BlockAt, read: Callable[[Multihash], bytes]
+) -> Claim | None:
+    """The claim that a signed text makes; None where the text is not of this dataset's owner."""
+    signed = _owners_head((text or "").encode(), dataset_id)
+    return None if signed is None else Claim(text or "", signed, block_at, read)
 
-        `block_at` and `read` know the peer's chain up to block `number`, whatever its signature is of.
-        """
-        offered = self._claim(found.text, block_at, read)
-        if offered is None:
-            return []
-        signed = offered.signed
-        if signed.sequence_number > number or block_at(signed.sequence_number) != signed.head:
-            # the signed block is not in the chain that came with it: of its history nothing is known
-            offered = Claim(offered.statement, signed, lambda _: None, read)
-        said = []
-        for known in self._known():
-            owner = f"{where}: the owner of {self.dataset_id}"
-            try:
-                evidence = known.prove(offered)
-            except errors.OdfchainError as error:
-                why = one_line(error.message, 300)
-                said.append(f"{owner} may have signed two histories, but the proof is not kept: {why}")
-                continue
-            if evidence is not None:
-                self.store.keep(evidence, where, now)
-                one, other = evidence.hashes
-                said.append(
-                    f"{owner} has signed two blocks {evidence.sequence_number}, {one} and {other}: "
-                    "`odfchain evidence` has the proof"
-                )
-        return list(dict.fromkeys(said))
 
-    def _known(self) -> list[Claim]:
-        texts = [self.seen.signature if self.seen is not None else None]
-        if self.dataset is not None:
-            try:
-                texts.append((read_head_signature(self.dataset.folder) or b"").decode("ascii").rstrip("\n"))
-            except (
-                errors.OdfchainError,
-                UnicodeError,
-            ):  # a fault of the file itself is reported where it is read
-                texts.append(None)
-        claims = [self._claim(text, lambda _: None, _absent) for text in dict.fromkeys(texts)]
-        return [self._at_hand(claim) for claim in claims if claim is not None]
+def _at_hand(claim: Claim, dataset: DatasetFiles | None) -> Claim:
+    """The claim with its history, if its head is among the blocks that are stored here."""
+    if dataset is None or not dataset.chain.contains(claim.signed.head):
+        return claim
+    chain, head = dataset.chain, claim.signed.head
 
-    def _claim(self, text: str | None, block_at: BlockAt, read: Callable[[Multihash], bytes]) -> Claim | None:
-        """The claim that a signed text makes; None where the text is not of this dataset's owner."""
-        signed = _owners_head((text or "").encode(), self.dataset_id)
-        return None if signed is None else Claim(text or "", signed, block_at, read)
+    def block_at(number: int) -> Multihash | None:
+        return Descent(ChainLinks(chain), head).down_to(number)
 
-    def _at_hand(self, claim: Claim) -> Claim:
-        """The claim with its history, if its head is among the blocks that are stored here."""
-        if self.dataset is None or not self.dataset.chain.contains(claim.signed.head):
-            return claim
-        chain, head = self.dataset.chain, claim.signed.head
-
-        def block_at(number: int) -> Multihash | None:
-            return Descent(ChainLinks(chain), head).down_to(number)
-
-        return Claim(claim.statement, claim.signed, block_at, chain.get_bytes)
+    return Claim(claim.statement, claim.signed, block_at, chain.get_bytes)
 
 
 def _absent(name: Multihash) -> bytes:
@@ -512,10 +465,13 @@ class Examination:
             seen = known = None
         self.forgets = self.force and (seen is None or theirs(seen.sequence_number) != seen.head)
         found = _judge(self.offer, dataset_id, number, theirs)
-        detector = EquivocationDetector(
-            EvidenceStore(self.workspace.root / "evidence"), dataset_id, dataset, seen
-        )
-        self._proofs = detector.examine(found, number, theirs, read, where=where, now=now)
+        offered = _claim(found.text, dataset_id, theirs, read)
+        if offered is not None:
+            signed = offered.signed
+            if signed.sequence_number > number or theirs(signed.sequence_number) != signed.head:
+                # the signed block is not in the chain that came with it: of its history nothing is known
+                offered = Claim(offered.statement, signed, lambda _: None, read)
+            self._prove(offered, dataset_id, _claims(dataset_id, dataset, seen), now)
         refuse_unsigned(found, self.policy, name=name, where=where)
         self.signature = found
         about = f"{name} at {where}"
@@ -531,6 +487,25 @@ class Examination:
             if received is not None:
                 self._received[key] = received
         return None if self.force else seen
+
+    def _prove(self, offered: Claim, dataset_id: DatasetId, claims: Sequence[Claim], now: Timestamp) -> None:
+        """Keep the proofs that what is offered conflicts with what was signed before."""
+        said, owner = [], f"{self.peer.where}: the owner of {dataset_id}"
+        for known in claims:
+            try:
+                evidence = known.prove(offered)
+            except errors.OdfchainError as error:
+                why = one_line(error.message, 300)
+                said.append(f"{owner} may have signed two histories, but the proof is not kept: {why}")
+                continue
+            if evidence is not None:
+                EvidenceStore(self.workspace.root / "evidence").keep(evidence, self.peer.where, now)
+                one, other = evidence.hashes
+                said.append(
+                    f"{owner} has signed two blocks {evidence.sequence_number}, {one} and {other}: "
+                    "`odfchain evidence` has the proof"
+                )
+        self._proofs = list(dict.fromkeys(said))
 
     def _to_the_owner(
         self, dataset: DatasetFiles, dataset_id: DatasetId, theirs: BlockAt, about: str
