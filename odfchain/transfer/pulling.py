@@ -393,8 +393,7 @@ class _NewCopy(_HeadPull):
 
     def finish(self, plan: Arrived) -> SyncOutcome:
         dataset = self._dataset
-        assert plan.received.seed is not None  # noqa: S101 - it was judged
-        self.statements.keep(dataset, plan.received.seed.dataset_id)
+        self.statements.keep(dataset)
         return self._done(plan, self.workspace.adopt(dataset))
 
 
@@ -450,7 +449,7 @@ class _Copy(_HeadPull):
         dataset, before = self.dataset, None
         with contextlib.suppress(errors.StoreError):  # something else has its place; it is replaced
             before = read_head_signature(dataset.folder)
-        self.statements.keep(dataset, dataset.id)
+        self.statements.keep(dataset)
         if read_head_signature(dataset.folder) != before:
             dataset.shared.signed(dataset.folder, HEAD)
         return self._done(plan, dataset)

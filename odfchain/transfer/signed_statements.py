@@ -226,9 +226,7 @@ def _of_the_future(signed: SignedHead, now: Timestamp) -> str | None:
 # --- keeping ---------------------------------------------------------------------------------------------
 
 
-def _keep_signature(
-    dataset: DatasetFiles, dataset_id: DatasetId, head: Multihash, found: HeadSignature, now: Timestamp
-) -> None:
+def _keep_signature(dataset: DatasetFiles, head: Multihash, found: HeadSignature, now: Timestamp) -> None:
     """Durably keep the better of the peer's signature and the one that is here; a wrong one is removed."""
     number = dataset.chain.get(head).sequence_number
     with fsio.locked(dataset.folder / "info" / "lock"):
@@ -240,7 +238,7 @@ def _keep_signature(
         except errors.StoreError:  # something else has its place; it is replaced
             content = b""
         here = check_head(
-            content, dataset_id, head, number, block_at=lambda n: dataset.chain.hash_at(n, head)
+            content, dataset.id, head, number, block_at=lambda n: dataset.chain.hash_at(n, head)
         )
         best = better(here, found, now)
         path = dataset.folder / HEAD_SIGNATURE_KEY
@@ -539,29 +537,27 @@ class Examination:
                 error.hint = f"{error.hint}; {EVIDENCE_HINT}" if error.hint else EVIDENCE_HINT
             raise
 
-    def keep(self, dataset: DatasetFiles, dataset_id: DatasetId) -> None:
+    def keep(self, dataset: DatasetFiles) -> None:
         """Store the signature of the head that has moved, and the attestations of this chain."""
         assert self.signature is not None  # noqa: S101 - it was judged before
-        _keep_signature(dataset, dataset_id, self.offer.head, self.signature, self.policy.now())
+        _keep_signature(dataset, self.offer.head, self.signature, self.policy.now())
         if self._received:
-            self.believed = [dataset_id, *(parse_did(text) for text in self.trusted())]
-            merged = self._keep(AUDITS, dataset, dataset_id, self.believed[1:])
+            self.believed = [dataset.id, *(parse_did(text) for text in self.trusted())]
+            merged = self._keep(AUDITS, dataset, self.believed[1:])
             self.attestations = merged.added
             # lines that cannot be stored are a warning: the head has moved already
             self._not_taken(AUDITS.many, merged.refused)
             # that old lines give way to new ones, or were said better since, is no news
-            merged = self._keep(SNAPSHOTS, dataset, dataset_id, self.believed)
+            merged = self._keep(SNAPSHOTS, dataset, self.believed)
             self._not_taken(SNAPSHOTS.many, merged.damaged)
 
-    def _keep(
-        self, file: LineFile[T], dataset: DatasetFiles, dataset_id: DatasetId, believed: Sequence[Did]
-    ) -> Merged:
+    def _keep(self, file: LineFile[T], dataset: DatasetFiles, believed: Sequence[Did]) -> Merged:
         received = self._received.get(file.key)
         if received is None:
             return Merged(0)
         try:
             accept = file.of_chain(dataset.chain.by_number(self.offer.head))
-            return file.merge(dataset.folder, dataset_id, received, accept=accept, trusted=believed)
+            return file.merge(dataset.folder, dataset.id, received, accept=accept, trusted=believed)
         except errors.StoreError as error:  # the head has moved: that must not seem to have failed
             return Merged(0, (error.message,))
 
