@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, SchemaError
 from odfchain.lazy import F, pa, t
 from odfchain.odf import schema as ds
-from odfchain.odf.arrow_schema import castable, from_arrow
+from odfchain.odf.arrow_schema import castable, from_arrow, nullable
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.schema import type_name
 from odfchain.odf.times import RFC3339
@@ -321,29 +321,18 @@ def parquet_frame(
         ObjectNotFoundError, ObjectCorruptedError, AccessError, TransferError: as `ReadableFiles.bring`.
         BadInputError: a file is not readable, becomes more than the limits allow, or has other types.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     if not keys:
         return session.createDataFrame([], struct)
     # by position: names with dots and backticks are syntax where columns are named
-    nullable = _nullable(struct)
-    numbered = t.StructType(
-        [t.StructField(f"c{i}", f.dataType, True, f.metadata) for i, f in enumerate(nullable.fields)]
+    numbered = pa.schema(
+        [f.with_name(f"c{i}") for i, f in enumerate(nullable(to_arrow_schema(struct, timezone="UTC")))]
     )
-    schema = to_arrow_schema(numbered, timezone="UTC").serialize().to_pybytes()
+    schema = numbered.serialize().to_pybytes()
     read = functools.partial(_rows, files=files, keys=tuple(keys), names=tuple(struct.names), schema=schema)
-    return numbered_frame(session, len(keys), read, numbered, most=1).toDF(*struct.names)
-
-
-def _nullable(kind: Any) -> Any:
-    """A type in which every value, key of a map apart, may be null."""
-    if isinstance(kind, t.StructType):
-        return t.StructType([t.StructField(f.name, _nullable(f.dataType), True, f.metadata) for f in kind])
-    if isinstance(kind, t.ArrayType):
-        return t.ArrayType(_nullable(kind.elementType), True)
-    if isinstance(kind, t.MapType):
-        return t.MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
-    return kind
+    frame = numbered_frame(session, len(keys), read, from_arrow_schema(numbered), most=1)
+    return frame.toDF(*struct.names)
 
 
 def _rows(

@@ -527,7 +527,7 @@ _PERIOD = 0.5
 _END_SECONDS = 0.5
 
 
-class _Watch:
+class Watch:
     """The observer of a thread's actions, and the file in which a worker counts what it writes."""
 
     def __init__(
@@ -539,6 +539,7 @@ class _Watch:
         self._counter: Path | None = None
 
     def counter(self) -> str:
+        """The file, with a count of none."""
         if self._counter is None:
             handle, name = tempfile.mkstemp(prefix="odfchain-rows-")
             os.close(handle)
@@ -548,10 +549,11 @@ class _Watch:
         return str(self._counter)
 
     def written(self) -> int:
+        """The rows that are counted so far."""
         return int.from_bytes(self._counter.read_bytes(), "little") if self._counter is not None else 0
 
 
-_watch: ContextVar[_Watch | None] = ContextVar("odfchain-watch", default=None)
+_watch: ContextVar[Watch | None] = ContextVar("odfchain-watch", default=None)
 
 
 @contextlib.contextmanager
@@ -561,7 +563,7 @@ def watched(progress: Progress, steps: Steps) -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as resources:
-        token = _watch.set(_Watch(progress.work, steps, resources))
+        token = _watch.set(Watch(progress.work, steps, resources))
         resources.callback(_watch.reset, token)
         yield
 
@@ -607,8 +609,7 @@ def _following(session: SparkSession, tag: str) -> Iterator[None]:
     if watch is None:
         yield
     elif not is_remote(session):
-        looking = Looking(lambda: JavaStatus(session, tag), watch.steps, watch.written, watch.tell, _PERIOD)
-        with looking:
+        with Looking(lambda: JavaStatus(session, tag), watch, _PERIOD):
             yield
     else:
         with _reported_by_server(session, watch):
@@ -621,17 +622,9 @@ class Looking:
     Its errors end it, and nothing else. Once it is left, nothing more is reported.
     """
 
-    def __init__(
-        self,
-        status: Callable[[], JavaStatus],
-        steps: Steps,
-        written: Callable[[], int],
-        tell: Callable[[WorkDone], None],
-        period: float,
-    ) -> None:
-        self._status, self._written, self._tell = status, written, tell
-        self._tally = Tally(steps)
-        self._period = period
+    def __init__(self, status: Callable[[], JavaStatus], watch: Watch, period: float) -> None:
+        self._status, self._watch, self._period = status, watch, period
+        self._tally = Tally(watch.steps)
         self._ended = threading.Event()
         self._well = self._closed = False
         self._telling = threading.Lock()
@@ -660,17 +653,15 @@ class Looking:
                 self._look(status)
 
     def _look(self, status: JavaStatus) -> None:
-        stages = status.stages()
-        done = self._tally.add(
-            stages, now=time.monotonic(), read=status.bytes_read(), written=self._written()
-        )
+        stages, written = status.stages(), self._watch.written()
+        done = self._tally.add(stages, now=time.monotonic(), read=status.bytes_read(), written=written)
         with self._telling:
             if done is not None and not self._closed:
-                self._tell(done)
+                self._watch.tell(done)
 
 
 @contextlib.contextmanager
-def _reported_by_server(session: Any, watch: _Watch) -> Iterator[None]:
+def _reported_by_server(session: Any, watch: Watch) -> Iterator[None]:
     tally = Tally(watch.steps)
 
     def report(stages: Iterable[Any] | None, **_: Any) -> None:
