@@ -373,8 +373,8 @@ class SnapshotLine(statements.Signed):
 
 def read_snapshot(text: bytes, *, verified: bool = True) -> SnapshotLine:
     """The line that was signed; without `verified`, what has the form of one."""
-    found = statements.read_statement(text, statements.StatementType.SNAPSHOT, verified=verified)
-    line = statements.read_members(SnapshotLine, found.payload, signer=found.signer)
+    signer, payload = statements.read_statement(text, statements.StatementType.SNAPSHOT, verified=verified)
+    line = statements.read_members(SnapshotLine, payload, signer=signer)
     if line.size > ATTEST.snapshot_bytes:
         raise statements.malformed(f"'size' is not a number from 0 to {ATTEST.snapshot_bytes}")
     return line

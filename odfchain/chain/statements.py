@@ -332,14 +332,6 @@ class StatementType(StrEnum):
     SNAPSHOT = "odf-snapshot+jws"
 
 
-@dataclass(frozen=True, slots=True)
-class SignedStatement:
-    """A statement whose signature was verified, and whose it is."""
-
-    signer: Did
-    payload: dict[str, Any]
-
-
 def sign_statement(key: DatasetKey, signer: Did, kind: StatementType, payload: dict[str, Any]) -> str:
     """The signed form of a statement, one line without its end; `UsageError` where it can have none."""
     if signer.public_key != key.dataset_id.public_key:
@@ -352,8 +344,8 @@ def sign_statement(key: DatasetKey, signer: Did, kind: StatementType, payload: d
     return text
 
 
-def read_statement(text: bytes, kind: StatementType, *, verified: bool = True) -> SignedStatement:
-    """The statement that `text` is the one signed form of; its signature is verified.
+def read_statement(text: bytes, kind: StatementType, *, verified: bool = True) -> tuple[Did, dict[str, Any]]:
+    """(signer, payload) of the statement that `text` is the one signed form of; the signature is verified.
 
     Without `verified` only its form is checked, and it must not be trusted.
     """
@@ -366,7 +358,7 @@ def read_statement(text: bytes, kind: StatementType, *, verified: bool = True) -
     signer = _signer(_object(header, "header"), kind)
     if verified:
         verify_signature(signer.public_key, signature, text[: match.end(2)])
-    return SignedStatement(signer, _object(payload, "payload"))
+    return signer, _object(payload, "payload")
 
 
 def _signer(header: dict[str, Any], kind: StatementType) -> Did:
@@ -489,23 +481,23 @@ class Attestation(Signed):
 
 def read_head(text: bytes) -> tuple[Did, SignedHead]:
     """Who signed which head; the signer need not be the dataset's owner (`check_head` asks for that)."""
-    found = read_statement(text, StatementType.HEAD)
-    return found.signer, read_members(SignedHead, found.payload, ref=HEAD)
+    signer, payload = read_statement(text, StatementType.HEAD)
+    return signer, read_members(SignedHead, payload, ref=HEAD)
 
 
 def read_branch(text: bytes) -> tuple[Did, SignedHead]:
     """Who signed which newest block of a branch."""
-    found = read_statement(text, StatementType.REF)
-    head = read_members(SignedHead, found.payload)
+    signer, payload = read_statement(text, StatementType.REF)
+    head = read_members(SignedHead, payload)
     if not is_branch_name(head.ref):
         raise malformed("'ref' cannot name a branch")
-    return found.signer, head
+    return signer, head
 
 
 def read_attestation(text: bytes, *, verified: bool = True) -> Attestation:
     """The attestation that was signed; without `verified`, what has the form of one."""
-    found = read_statement(text, StatementType.ATTESTATION, verified=verified)
-    attestation = read_members(Attestation, found.payload, auditor=found.signer)
+    signer, payload = read_statement(text, StatementType.ATTESTATION, verified=verified)
+    attestation = read_members(Attestation, payload, auditor=signer)
     if set(attestation.checks) & set(attestation.not_checked):
         raise malformed("a check is both done and not done")
     return attestation

@@ -369,10 +369,15 @@ def parse_fbs(text: str) -> FbsSchema:
         name: tuple(field for field, *_ in _declared_fields(name, body))
         for name, (_, body) in bodies["struct"].items()
     }
-    tables = {
-        name: _table(name, body, enums, unions, structs, bodies["table"])
-        for name, (_, body) in bodies["table"].items()
+    kinds = {
+        **dict.fromkeys(bodies["table"], FieldKind.TABLE),
+        **dict.fromkeys(structs, FieldKind.STRUCT),
+        **dict.fromkeys(unions, FieldKind.UNION),
+        **dict.fromkeys(enums, FieldKind.ENUM),
+        **dict.fromkeys(SCALARS, FieldKind.SCALAR),
+        "string": FieldKind.STRING,
     }
+    tables = {name: _table(name, body, kinds, enums) for name, (_, body) in bodies["table"].items()}
     return FbsSchema(tables, structs, unions, enums)
 
 
@@ -391,32 +396,12 @@ def _declared_fields(name: str, body: str) -> Iterator[tuple[str, bool, str, str
         yield field, bool(bracket), type_name, default
 
 
-def _table(
-    name: str,
-    body: str,
-    enums: dict[str, FbsEnum],
-    unions: dict[str, tuple[str, ...]],
-    structs: dict[str, tuple[str, ...]],
-    tables: dict[str, tuple[str, str]],
-) -> FbsTable:
-    def kind_of(type_name: str) -> FieldKind:
-        if type_name in SCALARS:
-            return FieldKind.SCALAR
-        if type_name == "string":
-            return FieldKind.STRING
-        for kind, declared in (
-            (FieldKind.ENUM, enums),
-            (FieldKind.UNION, unions),
-            (FieldKind.STRUCT, structs),
-            (FieldKind.TABLE, tables),
-        ):
-            if type_name in declared:
-                return kind
-        raise CodecError(f"{name}: type {type_name!r} is not declared")
-
+def _table(name: str, body: str, kinds: dict[str, FieldKind], enums: dict[str, FbsEnum]) -> FbsTable:
     fields, slot = [], 0
     for field, is_vector, type_name, default in _declared_fields(name, body):
-        kind, element = kind_of(type_name), None
+        if type_name not in kinds:
+            raise CodecError(f"{name}: type {type_name!r} is not declared")
+        kind, element = kinds[type_name], None
         if is_vector:
             kind, element = (FieldKind.BYTES, None) if type_name == "ubyte" else (FieldKind.VECTOR, kind)
         if kind is FieldKind.UNION:

@@ -438,7 +438,7 @@ def test_a_statement_is_read_as_its_own_kind_only(kind: StatementType) -> None:
     }
     for other, made in texts.items():
         if other is kind:
-            assert read_statement(made().encode(), kind).payload
+            assert read_statement(made().encode(), kind)[1]
         else:
             with pytest.raises(SignatureError) as caught:
                 read_statement(made().encode(), kind)
