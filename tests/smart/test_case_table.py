@@ -276,7 +276,7 @@ def test_a_chain_that_is_longer_than_a_batch(
 ) -> None:
     if case["most"] != SMART.blocks:
         limits = replace(SMART, blocks=case["most"])
-        for module in ("block_batch", "node_pushes", "node_pulls", "node_peer"):
+        for module in ("block_batch", "node_pushes", "node_pulls", "node_store"):
             monkeypatch.setattr(f"odfchain.transfer.{module}.SMART", limits)
     chain = chain_of(["seed", "schema", *(f"note {n}" for n in range(case["blocks"] - 2))])
     install(site.ours, "cities", chain)
