@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api.pulling import pulling
+from odfchain.api.pulling import Pulls
 from odfchain.api.workspace import Workspace
 from odfchain.progress import SILENT, DeferredProgress
 from tests.kit.polled_sources import polled, rows
@@ -81,10 +82,10 @@ def test_a_head_that_moved_meanwhile_is_fetched_for_anew(workspace: Workspace) -
     with Server(source) as server:
         sources(workspace, server, 2)
         targets = workspace.pull_targets()
-        with pulling(workspace, targets, None, None, {}) as pull:
-            assert pull(targets[0], SILENT).status == "updated"
+        with contextlib.closing(Pulls(workspace, targets, None, None, {})) as pulls:
+            assert pulls.pull(targets[0], SILENT).status == "updated"
             assert workspace["d1"].pull().status == "updated"
-            assert pull(targets[1], SILENT).status == "up to date"
+            assert pulls.pull(targets[1], SILENT).status == "up to date"
     assert rows(workspace["d1"]) == [[0, "/1", 1]]
 
 
@@ -99,8 +100,8 @@ def test_what_nobody_takes_is_given_up(workspace: Workspace) -> None:
         targets = workspace.pull_targets()
         assert [str(target) for target in targets] == ["cities", "d0", "d1"]
         begun, head = time.monotonic(), workspace["d1"].head
-        with pulling(workspace, [*targets[1:], targets[0]], None, None, {}) as pull:
-            assert pull(targets[1], SILENT).status == "updated"
+        with contextlib.closing(Pulls(workspace, [*targets[1:], targets[0]], None, None, {})) as pulls:
+            assert pulls.pull(targets[1], SILENT).status == "updated"
         assert time.monotonic() - begun < 50, "a byte is waited for a minute"
         assert [path.name for path in (workspace["d1"].path / "staging").iterdir()] == [".lock"]
         assert workspace["d1"].head == head
