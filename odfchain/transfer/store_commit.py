@@ -133,9 +133,12 @@ class StoredDataset:
         except errors.ChainsDifferError as error:
             there = Multihash.parse(error.source_head)
             # a replacement that this machine began itself is completed
-            if not self._is_own_replacement(there):
+            if self._is_own_replacement(there):
+                self.pull(alias, dataclasses.replace(options, force=True, only=there))
+            elif self.look() == there:
                 raise self._rewound(alias, error) from error
-            self.pull(alias, dataclasses.replace(options, force=True, only=there))
+            else:
+                self.bring(alias)  # another command here has moved it since it was read
 
     def pull(self, alias: DatasetAlias, options: SyncOptions) -> None:
         """Pull the head; warnings are shown."""

@@ -162,7 +162,7 @@ def test_a_fork_is_refused_and_force_takes_the_side_of_the_peer(
         result = friend("pull", "cities")
     assert (result.code, result.out) == (5, "")
     (said, hint) = result.err.splitlines()
-    for text in (server.url, common[:17], owner.head()[:17], forked[:17], "the peer has 1 blocks"):
+    for text in (server.url, common[:17], owner.head()[:17], forked[:17], "1 block only there"):
         assert text in said
     assert "--force" in hint
     row = friend.row("pull", "cities", "--force")
