@@ -132,8 +132,7 @@ class StoredDataset:
             self.pull(alias, options)
         except errors.ChainsDifferError as error:
             there = Multihash.parse(error.source_head)
-            # a replacement that this machine began itself is completed
-            if self._is_own_replacement(there):
+            if self._is_own_replacement(there):  # and completes it
                 self.pull(alias, dataclasses.replace(options, force=True, only=there))
             elif self.look() == there:
                 raise self._rewound(alias, error) from error
@@ -203,8 +202,6 @@ class StoredDataset:
         return at == new
 
     def _is_own_replacement(self, there: Multihash) -> bool:
-        if not self.folder.is_dir():
-            return False
         note = fsio.read_start(self.folder / _NOTE, _NOTE_BYTES) or b""
         try:
             expected, new = map(Multihash.parse, note.decode("ascii", "replace").split(" "))

@@ -7,6 +7,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.errors import OdfchainError, RefConflictError, TransferError
 from odfchain.progress import SILENT
 from odfchain.storage.local import HEAD, LocalRefStore
+from odfchain.transfer import pulling
 from odfchain.workspace.commit import on_the_newest_head
 from tests.kit.shared_store import QUICK, add, append, at, calm, machine, reopened, texts
 from tests.kit.small_s3 import RESET, SmallS3
@@ -220,6 +222,24 @@ for number in range(5):
     assert [process.wait(120) for process in running] == [0, 0]
     expected = sorted(f"{name} {number}" for name in "ab" for number in range(5))
     assert sorted(texts(two[0])) == sorted(texts(two[1])) == expected
+
+
+def test_a_commit_of_another_command_here_is_no_rewound_store(
+    two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It moves the head here and in the store after a pull has asked for the latter."""
+    one, other = two
+    write(other, "theirs")
+    asked = pulling.read_offer
+
+    def asked_then_moved(*given: Any) -> Any:
+        found = asked(*given)
+        monkeypatch.setattr(pulling, "read_offer", asked)
+        write(reopened(one), "ours")
+        return found
+
+    monkeypatch.setattr(pulling, "read_offer", asked_then_moved)
+    assert list(texts(one)) == list(texts(reopened(other))) == ["theirs", "ours"]
 
 
 def test_threads_of_one_process(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
