@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, SignatureStatus
+from odfchain.chain.signed_lines import AUDITS
 from odfchain.cli.main import main
 from odfchain.storage.local import HEAD
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -115,3 +116,28 @@ def test_what_has_no_key_ends_in_one_error(run: Run, what: str, code: int) -> No
     result = run("key", "show", what)
     assert (result.code, result.out) == (code, "")
     assert result.err.startswith("error: ")
+
+
+def test_attestations_are_listed_taken_in_and_judged(run: Run, tmp_path: Path) -> None:
+    assert run("key", "create", "auditor.key").code == 0
+    made = run("attest", "cities", "--key", "auditor.key", "--report", "report.json", "-o", "jws")
+    assert made.code in (0, 7)
+    assert json.loads((tmp_path / "report.json").read_text())["dataset"]["alias"] == "cities"
+    (row,) = run("attestations", "cities", "-o", "json").rows
+    assert (row["block"], row["trusted"]) == (1, False)
+
+    kept = WorkspaceFiles.find(Path()).dataset("cities").folder / AUDITS.key
+    kept.unlink()
+    (tmp_path / "statement").write_text(made.out)
+    assert run("attestations", "cities", "--add", "statement").code == 0
+    assert kept.read_text() == made.out
+    assert str(row["auditor"]) in run("attest", "cities", "--key", "auditor.key").out
+
+    kept.write_text(made.out.replace(".", "A.", 1))
+    listed = run("attestations", "cities")
+    assert listed.code == 6
+    assert "line 1: " in listed.out
+    (tmp_path / "statement").write_bytes(b"\xff\xfe")
+    refused = run("attestations", "cities", "--add", "statement")
+    assert (refused.code, refused.out) == (2, "")
+    assert "is not text" in refused.err

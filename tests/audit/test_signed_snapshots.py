@@ -14,9 +14,10 @@ import pytest
 import odfchain as odf
 from odfchain.audit.dataset_checks import examine
 from odfchain.audit.page import render_page
-from odfchain.audit.report import MANIFESTS, PROFILES, Report
+from odfchain.audit.report import MANIFESTS, PROFILES, SIGNATURE, Report
 from odfchain.audit.signature_checks import _accept_languages, document_difference
-from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind
+from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
+from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, SnapshotKind
 from odfchain.cli.main import main
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import DatasetKey
@@ -162,6 +163,31 @@ def test_lines_that_are_none_are_faults(cities: DatasetFiles) -> None:
     assert {first.check, second.check} == {MANIFESTS}
     assert first.message.startswith("line 2: ")
     assert second.message.startswith("line 3: ")
+
+
+def test_what_is_no_file_of_signed_lines_is_a_fault_of_its_own(cities: DatasetFiles) -> None:
+    places = {
+        SIGNATURE: cities.folder / HEAD_SIGNATURE_KEY,
+        MANIFESTS: lines_file(cities),
+    }
+    for path in (*places.values(), cities.folder / AUDITS.key):
+        path.unlink(missing_ok=True)
+        path.mkdir(parents=True)
+    report = verified(cities)
+    found = {(fault.check, fault.file) for fault in report.faults}
+    assert found == {
+        *((check, str(path)) for check, path in places.items()),
+        (SIGNATURE, str(cities.folder / AUDITS.key)),
+    }
+    assert report.signature is not None
+    assert report.signature.status == "invalid"
+
+
+def test_a_signed_manifest_that_is_no_manifest_is_a_fault(cities: DatasetFiles) -> None:
+    publish(cities, DatasetState.read(cities.chain), MANIFEST, b"no JSON")
+    (fault,) = verified(cities).faults
+    assert fault.check == MANIFESTS
+    assert "it is no manifest" in fault.message
 
 
 def test_a_line_about_another_block_is_a_note(cities: DatasetFiles) -> None:
