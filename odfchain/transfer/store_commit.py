@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,19 +125,19 @@ class StoredDataset:
 
     # --- the head ------------------------------------------------------------------------------------
 
-    def bring(self, alias: DatasetAlias) -> None:
-        """The head here is that in the store."""
+    def bring(self, alias: DatasetAlias, attempts: int = 3) -> None:
+        """The head here is that in the store, also where that gives another answer at first."""
         options = SyncOptions(on_demand=True, dataset_id=self.dataset_id)
         try:
             self.pull(alias, options)
         except errors.ChainsDifferError as error:
             there = Multihash.parse(error.source_head)
-            if self._is_own_replacement(there):  # and completes it
+            if self._is_own_replacement(there):  # which this machine began, and completes
                 self.pull(alias, dataclasses.replace(options, force=True, only=there))
-            elif self.look() == there:
-                raise self._rewound(alias, error) from error
+            elif attempts > 1 and self.look() != there:
+                self.bring(alias, attempts - 1)  # another command here has moved it since it was read
             else:
-                self.bring(alias)  # another command here has moved it since it was read
+                raise self._rewound(alias, error) from error
 
     def pull(self, alias: DatasetAlias, options: SyncOptions) -> None:
         """Pull the head; warnings are shown."""
@@ -419,9 +419,13 @@ class StoreSync(Sync[CommitPlan, None]):
         return peer.put(key, store.verified_path(key.name), SILENT)
 
     @contextlib.contextmanager
-    def relying(self, named: Container[ObjectKey] = ()) -> Iterator[None]:
-        """Protect objects that were there before, and are not `named` there, until the head is."""
-        reused = [key for key, was_there in self._sent if was_there and key not in named]
+    def relying(self, common: Multihash | None = None) -> Iterator[None]:
+        """Protect objects that were there before until the head is, but for those that `common` names."""
+        reused = [key for key, was_there in self._sent if was_there]
+        before = self.dataset.chain.nearest(*DATA_EVENTS, head=common) if reused and common else None
+        if before is not None:
+            named = {item.key for item in objects_of(before.block)}
+            reused = [key for key in reused if key not in named]  # an old checkpoint is named again
         if not reused:
             yield
             return
@@ -471,18 +475,11 @@ class _Commit(StoreSync):
         with contextlib.ExitStack() as stack:
             if plan.replaces and self.ref == HEAD and self.expected is not None:
                 stack.enter_context(_replacing(self.stored.folder, self.expected, self.new))
-            with self.relying(self._named_before(plan)):
+            with self.relying(plan.common):
                 self._swap(plan.version)
             # an opening of the dataset may have moved it at least as far
             with contextlib.suppress(errors.RefConflictError):
                 self.refs.move_here(self.ref, self.expected, self.new)
-
-    def _named_before(self, plan: CommitPlan) -> set[ObjectKey]:
-        if plan.common is None:
-            return set()
-        before = self.dataset.chain.nearest(*DATA_EVENTS, head=plan.common)
-        # an old checkpoint is named again
-        return {item.key for item in objects_of(before.block)} if before is not None else set()
 
     def finish(self, plan: CommitPlan) -> None:
         if plan.replaces:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.errors import OdfchainError, RefConflictError, TransferError
+from odfchain.errors import OdfchainError, RefConflictError, SetBackError, TransferError
 from odfchain.progress import SILENT
 from odfchain.storage.local import HEAD, LocalRefStore
 from odfchain.transfer import pulling
+from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.workspace.commit import on_the_newest_head
 from tests.kit.shared_store import QUICK, add, append, at, calm, machine, reopened, texts
 from tests.kit.small_s3 import RESET, SmallS3
@@ -240,6 +241,30 @@ def test_a_commit_of_another_command_here_is_no_rewound_store(
 
     monkeypatch.setattr(pulling, "read_offer", asked_then_moved)
     assert list(texts(one)) == list(texts(reopened(other))) == ["theirs", "ours"]
+
+
+def test_a_store_that_gives_an_old_head_each_time_is_called_rewound(
+    two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it has the right one when it is asked again: that is done a few times, and not for ever."""
+    one, _ = two
+    root, answer, asked = one["cities"]._files, pulling.read_offer, list[object]()
+    old = root.chain.head()
+    assert old is not None
+    write(one, "ours")
+
+    def outdated(*given: Any) -> Any:
+        asked.append(given)
+        found = answer(*given)
+        assert found is not None
+        return replace(found, head=old, content=None)
+
+    monkeypatch.setattr(pulling, "read_offer", outdated)
+    shared = root.shared
+    assert isinstance(shared, SharedWorkspace)
+    with pytest.raises(SetBackError):
+        shared.stored(root.folder).bring(root.alias)
+    assert len(asked) == 3
 
 
 def test_threads_of_one_process(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
