@@ -17,7 +17,7 @@ from odfchain.limits import SHARING, FetchLimits
 from odfchain.storage.http_client import HeaderPairs, HttpPool, request_headers
 from odfchain.storage.http_rules import ContentRange, Deadline, Timing
 from odfchain.storage.locations import parse_target
-from odfchain.storage.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, PeerUrl
 from odfchain.storage.routes import Route
 from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Transport, as_transfer_errors
 from odfchain.text import one_line
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from odfchain.storage.http_connection import Response
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-_SIGNED = tuple(file.value for file in SignedFile)
 # Where datasets may lack files that are asked for.
 _OPTIONAL = ("refs/", *(f"{kind.value}/" for kind in ObjectKind if kind.describes))
 _FORBIDDEN = "many static hosts answer 403 for what is absent"
@@ -98,7 +97,7 @@ class HttpTransport(Transport):
 
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:
         status = response.status
-        is_signed = key in _SIGNED or key.endswith(".jws")
+        is_signed = key.endswith(".jws")  # all files of signed statements, and no others
         # Kubo answers 500 for paths that do not exist
         may_lack = self._ipfs_gateway and status == 500 and (is_signed or key.startswith(_OPTIONAL))
         if status in (404, 410) or may_lack:

@@ -18,7 +18,7 @@ from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
-from odfchain.storage.local import HEAD, LocalObjectStore
+from odfchain.storage.local import HEAD
 from odfchain.storage.store import AbsentError, Store
 from odfchain.transfer.receive import BlockSpool, Download, Received
 from odfchain.transfer.slice_files import DataObject, incoming_folder, objects_of
@@ -49,7 +49,7 @@ class BranchFetch:
     def read(self, head: Multihash) -> Received:
         """The blocks up to `head`, received and checked."""
         fsio.make_folder(self._spool.folder)
-        with self.download.links(self._spool, LocalObjectStore(self._dataset.folder / "blocks")) as links:
+        with self.download.links(self._spool, self._dataset.blocks) as links:
             descent = Descent(links, head)
             while descent.at is not None and not any(
                 on.chain.hash_at(descent.number, top) == descent.at for on, top in self._own

@@ -417,7 +417,7 @@ class _Copy(_HeadPull):
             raise conflict(HEAD, self.options.onto, old)
         ours = ChainLinks(dataset.chain)
         fsio.make_folder(self.spool.folder)
-        with self._links(LocalObjectStore(dataset.folder / "blocks")) as links:
+        with self._links(dataset.blocks) as links:
             self.number = links.prepare(self.head, ours.link(old).sequence_number, old)
             found = compare(self.head, links, old, ours)
             self._guard(links, old, found)

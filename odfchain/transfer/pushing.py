@@ -31,7 +31,7 @@ from odfchain.chain.statements import Did, parse_did
 from odfchain.limits import SHARING
 from odfchain.odf.identity import HashList, Multihash
 from odfchain.progress import SILENT, Progress
-from odfchain.storage.local import HEAD, LocalObjectStore
+from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
 from odfchain.storage.store import Store
 from odfchain.transfer.branch_fetch import merged_into
@@ -176,7 +176,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
         chain, begins = dataset.chain, old is None and dataset.ref != HEAD
         # a branch begins at the destination: its blocks are those that the head there does not have
         there = peer.head(HEAD) if begins else old
-        links = PeerLinks(peer, None, LocalObjectStore(dataset.folder / "blocks"))
+        links = PeerLinks(peer, None, dataset.blocks)
         found = compare(head, ChainLinks(chain), there, links)
         if not isinstance(found, Behind | Diverged):
             return found

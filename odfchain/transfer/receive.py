@@ -331,7 +331,7 @@ class Download:
         self.progress.phase("Publishing", len(blocks))
         new = [(spool.path(name), name) for name in reversed(blocks) if spool.contains(name)]
         self.progress.advance(len(blocks) - len(new))
-        for _ in LocalObjectStore(dataset.folder / "blocks").put_files(new):
+        for _ in dataset.blocks.put_files(new):
             self.progress.advance()
         return len(new)
 

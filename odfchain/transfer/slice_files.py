@@ -145,7 +145,7 @@ def store_of(dataset: DatasetFiles, kind: ObjectKind) -> LocalObjectStore:
     """A dataset's store for objects of a kind."""
     match kind:
         case ObjectKind.BLOCK:
-            return LocalObjectStore(dataset.folder / "blocks")
+            return dataset.blocks
         case ObjectKind.DATA:
             return dataset.data
         case ObjectKind.CHECKPOINT:

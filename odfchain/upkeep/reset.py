@@ -20,7 +20,7 @@ from odfchain.odf.events import ExecuteTransform
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.storage import fsio
-from odfchain.storage.local import HEAD, LocalObjectStore
+from odfchain.storage.local import HEAD
 from odfchain.storage.store import Store
 from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.transfer.open_peer import open_peer, options_of
@@ -109,9 +109,7 @@ class Rewriting:
         self, peer: Store, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
     ) -> frozenset[Multihash]:
         ours = ChainLinks(self.dataset.chain)
-        comparison = compare(
-            head, ours, theirs, PeerLinks(peer, None, LocalObjectStore(self.dataset.folder / "blocks"))
-        )
+        comparison = compare(head, ours, theirs, PeerLinks(peer, None, self.dataset.blocks))
         lacking: set[Multihash] = set()
         if isinstance(comparison, Ahead):
             lacking.update(comparison.blocks)

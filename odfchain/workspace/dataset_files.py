@@ -95,6 +95,11 @@ class DatasetFiles:
         )
 
     @property
+    def blocks(self) -> LocalObjectStore:
+        """The blocks of all its chains."""
+        return LocalObjectStore(self.folder / "blocks")
+
+    @property
     def manifests(self) -> LocalObjectStore:
         """Manifests of its blocks, as far as they are here."""
         return LocalObjectStore(self.folder / "manifests")

@@ -22,7 +22,7 @@ from odfchain.odf.names import is_branch_name
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.storage.fsio import LocalScratch, MemoryScratch
-from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore
+from odfchain.storage.local import HEAD, LocalRefStore
 from odfchain.storage.public_layout import signature_key
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -247,7 +247,7 @@ def opened_at(dataset: DatasetFiles, point: Point) -> DatasetFiles:
     else:
         ref = reference_of(dataset, block) if isinstance(point, Multihash) else dataset.ref
     chain = MetadataChain(
-        LocalObjectStore(dataset.folder / "blocks"),
+        dataset.blocks,
         _PinnedRefs(dataset.folder, block),
         MemoryScratch() if ref is None else LocalScratch(dataset.on(ref).index_path),
         ref=str(block),
