@@ -75,9 +75,9 @@ class Profile(OwnErrors):
 
     def to_html(self) -> str:
         """The profile as one page that asks for nothing and runs nothing, with pictures of the columns."""
-        from odfchain.profiles.page import ProfilePage
+        from odfchain.profiles.pages import profile_page
 
-        return ProfilePage(self.document).html()
+        return profile_page(self.document)
 
     def __repr__(self) -> str:
         found = self.document

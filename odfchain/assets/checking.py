@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field
 from enum import Enum
 from typing import Any
@@ -17,8 +17,8 @@ from typing import Any
 from odfchain.assets.lock_table import AssetRow, instant
 from odfchain.assets.objects import Facts, Probe
 from odfchain.limits import CHECK_PAGE, CheckPageLimits
-from odfchain.profiles.pages import LabelledValue, excerpt, fitted, listed, moment, one_page
-from odfchain.text import counted, cut
+from odfchain.profiles.pages import Excerpt, excerpt, fitted, listed, one_page
+from odfchain.text import counted
 
 
 class Status(Enum):
@@ -145,6 +145,15 @@ class StoreFindings:
     counts: Counter[Status] = field(default_factory=Counter)
     kept: dict[Status, list[CheckedAsset]] = field(default_factory=dict)
 
+    @property
+    def label(self) -> str:
+        """The store's name; an origin has its type only."""
+        if self.place is None:
+            return "all other stores"
+        store, container, endpoint = self.place
+        kind = "" if store in ("http", "https") else store
+        return " ".join(filter(None, (kind, container, f"at {endpoint}" if endpoint else "")))
+
 
 class CheckSummary:
     """Counts what a check finds, and keeps as much of it as a page shows: its memory is bounded."""
@@ -203,37 +212,21 @@ class CheckSummary:
         return fitted(lambda limits: _rendered(self, name, time, limits), self._limits)
 
 
-# Id, title, introduction, heading of the reasons (empty: no column) and statuses of a section of the page.
-_PARTS = (
-    ("bad", "Missing or changed", "", "What differs", (Status.MISSING, Status.CHANGED)),
-    (
-        "unreachable",
-        "Unreachable",
-        "Nothing is known of these: their stores could not be asked, or refused to say.",
-        "Why",
-        (Status.UNREACHABLE,),
-    ),
-    (
-        "unknown",
-        "Nothing to compare",
-        "These are there, and the lock and the store have no fact in common.",
-        "",
-        (Status.UNKNOWN,),
-    ),
-)
-_STATES = {
-    Status.MISSING: "faulty",
-    Status.CHANGED: "faulty",
-    Status.UNREACHABLE: "unchecked",
-    Status.UNKNOWN: "none",
-    Status.SAME: "ok",
-}
-
-
 def _rendered(summary: CheckSummary, name: str, time: str, limits: CheckPageLimits) -> str:
     found, stores = summary.counts, summary.stores
     state, title, lead = _verdict(found)
-    every = excerpt(stores, limits.stores)
+
+    def concerned(*names: str) -> Excerpt[tuple[StoreFindings, Excerpt[CheckedAsset]]]:
+        # the stores with assets of these statuses, and the first of these assets
+        statuses = list(map(Status, names))
+        several = excerpt([each for each in stores if any(each.counts[s] for s in statuses)], limits.stores)
+        shown = []
+        for each in several.shown:
+            kept = [found for status in statuses for found in each.kept.get(status, ())][: limits.assets]
+            total = sum(each.counts[status] for status in statuses)
+            shown.append((each, Excerpt(tuple(kept), total - len(kept))))
+        return Excerpt(tuple(shown), several.rest)
+
     return one_page(
         "assets",
         "check.html.j2",
@@ -241,23 +234,16 @@ def _rendered(summary: CheckSummary, name: str, time: str, limits: CheckPageLimi
         state=state,
         title=title,
         lead=lead,
-        name=cut(name, limits.text),
-        facts=[
-            LabelledValue("Checked", moment(time)),
-            LabelledValue("Assets", f"{found.total():,}"),
-            *(LabelledValue(s.value.capitalize(), f"{found[s]:,}") for s in _ORDER if found[s]),
-        ],
-        parts=[part for each in _PARTS if (part := _part(stores, each, limits))["stores"]],
-        stores=[(_label(each, limits), [f"{each.counts[s]:,}" for s in _ORDER], f"{each.counts.total():,}")
-                for each in every.shown],
-        stores_rest=every.rest,
-        columns=[status.value.capitalize() for status in _ORDER],
-        same=found[Status.SAME],
+        name=name,
+        time=time,
+        limits=limits,
+        counts=found,
+        statuses=(Status.MISSING, Status.CHANGED, Status.UNREACHABLE, Status.UNKNOWN, Status.SAME),
+        concerned=concerned,
+        stores=excerpt(stores, limits.stores),
         noted=summary.noted,
-    )  # fmt: skip
-
-
-_ORDER = (Status.MISSING, Status.CHANGED, Status.UNREACHABLE, Status.UNKNOWN, Status.SAME)
+        in_words=counts,
+    )
 
 
 def _verdict(found: Counter[Status]) -> tuple[str, str, str]:
@@ -274,50 +260,6 @@ def _verdict(found: Counter[Status]) -> tuple[str, str, str]:
         return "unchecked", "Nothing was compared", f"Of {total} nothing is known that could be compared."
     rest = f"; of {found[Status.UNKNOWN]:,} nothing could be" if found[Status.UNKNOWN] else ""
     return "ok", "As locked", f"Of {total} all that could be compared is equal{rest}."
-
-
-def _part(
-    stores: Sequence[StoreFindings],
-    described: tuple[str, str, str, str, tuple[Status, ...]],
-    limits: CheckPageLimits,
-) -> dict[str, Any]:
-    name, title, about, reasons, statuses = described
-    concerned = excerpt([each for each in stores if any(each.counts[s] for s in statuses)], limits.stores)
-    shown = []
-    for each in concerned.shown:
-        kept = [found for status in statuses for found in each.kept.get(status, ())][: limits.assets]
-        total = sum(each.counts[status] for status in statuses)
-        shown.append({
-            "label": _label(each, limits),
-            "said": counts(each.counts),
-            "lines": [_line(found, limits) for found in kept],
-            "rest": total - len(kept),
-        })  # fmt: skip
-    return {
-        "id": name, "title": title, "about": about, "reasons": reasons,
-        "stores": shown, "rest": concerned.rest,
-    }  # fmt: skip
-
-
-def _line(found: CheckedAsset, limits: CheckPageLimits) -> dict[str, str]:
-    row = found.row
-    texts = {"item": row.item_id, "asset": row.asset_key, "text": ", ".join(found.errors)}
-    texts |= {"key": row.location.key}
-    line = {name: cut(text, limits.text) for name, text in texts.items()}
-    return line | {"state": _STATES[found.status], "word": found.status.value}
-
-
-def _label(found: StoreFindings, limits: CheckPageLimits) -> str:
-    # an origin has its type only
-    if found.place is None:
-        return "all other stores"
-    store, container, endpoint = found.place
-    words = [
-        *([] if store in ("http", "https") else [store]),
-        *([container] if container else []),
-        *([f"at {endpoint}"] if endpoint else []),
-    ]
-    return cut(" ".join(words), limits.text)
 
 
 def _bad(found: Counter[Status]) -> int:

@@ -15,8 +15,7 @@ from odfchain.chain.chain import HashedBlock
 from odfchain.errors import CodecError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
-from odfchain.profiles.page import histogram, line_of
-from odfchain.profiles.pages import one_page
+from odfchain.profiles.pages import line_of, one_page
 from odfchain.storage.local import HEAD
 from odfchain.text import counted, one_line
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -226,8 +225,7 @@ def _profile(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
 def _column(column: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
     name, *words = (one_line(word) for word in line_of(column, stats)[:-1])
     counts = stats.get("histogram", {}).get("counts", ())
-    picture = histogram(counts, f"Histogram of {name}") if counts else ""
-    return {"name": name, "picture": picture} | dict(
+    return {"name": name, "counts": counts} | dict(
         zip(("dtype", "nulls", "distinct", "summary"), words, strict=True)
     )
 

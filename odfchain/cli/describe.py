@@ -553,7 +553,7 @@ def _grow(tree: Tree, branch: TextTree) -> None:
 
 def print_profile(found: Profile, label: str) -> None:
     """Print a profile of the dataset that is called so."""
-    from odfchain.profiles.page import line_of, percent
+    from odfchain.profiles.pages import line_of, percent
 
     document = found.document
     rows = [line_of(column, document["column_stats"][column["name"]]) for column in document["columns"]]

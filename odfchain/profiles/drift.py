@@ -99,9 +99,9 @@ class Drift:
 
     def to_html(self) -> str:
         """The comparison as one page with pictures, which asks for nothing and runs nothing."""
-        from odfchain.profiles.page import DriftPage
+        from odfchain.profiles.pages import drift_page
 
-        return DriftPage(self.to_document(), self.before, self.after).html()
+        return drift_page(self.to_document(), self.before, self.after)
 
 
 def _side(profile: ComparedProfile) -> dict[str, Any]:
@@ -406,8 +406,8 @@ def _numbers(one: ComparedColumn, other: ComparedColumn, policy: DriftPolicy) ->
     name, before, after = other.name, one.quantiles, other.quantiles
     middle = f"median {before[50]:,.6g} → {after[50]:,.6g}"
     yield _judged("ks", name, ks(before, after), policy, middle)
-    if one.std:
-        yield _judged("w1", name, w1(before, after) / one.std, policy, middle)
+    if deviation := one.figures.get("std"):
+        yield _judged("w1", name, w1(before, after) / deviation, policy, middle)
     yield _judged("psi", name, psi_of_quantiles(before, after), policy, middle)
 
 

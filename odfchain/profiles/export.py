@@ -28,7 +28,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_file
 from odfchain.profiles.manifests import manifest_of
 from odfchain.profiles.state_totals import profiled_columns
-from odfchain.profiles.table_columns import TableFormat, TableVersion
+from odfchain.profiles.tables import DeltaFolder, TableFormat, TableVersion
 from odfchain.progress import Progress
 from odfchain.slices.footers import FileStats, file_stats, quoted
 from odfchain.slices.reader import open_parquet
@@ -42,7 +42,6 @@ from odfchain.workspace.options import ExportOptions
 from odfchain.workspace.read_slices import KeptFooters, columns_of, verified_slice
 
 if TYPE_CHECKING:
-    from odfchain.profiles.delta_table import DeltaFolder
     from odfchain.profiles.iceberg_table import IcebergFolder
 
 RECORDS, STATE = "records", "state"
@@ -154,8 +153,6 @@ class Exporting:
 
 def _table(mark: Mark, folder: Path) -> DeltaFolder | IcebergFolder:
     if mark.format == TableFormat.DELTA:
-        from odfchain.profiles.delta_table import DeltaFolder
-
         return DeltaFolder(folder, mark.name, mark.dataset)
     from odfchain.profiles.iceberg_table import IcebergFolder
 

@@ -19,7 +19,7 @@ from pyiceberg.table import Transaction
 from pyiceberg.table.update import update_table_metadata
 
 from odfchain.errors import EngineError, NameCollisionError, UsageError
-from odfchain.profiles.table_columns import TableVersion, exact_bounds, library_errors, reported
+from odfchain.profiles.tables import TableVersion, exact_bounds, library_errors, reported
 from odfchain.storage import fsio
 from odfchain.text import first_line, one_line
 

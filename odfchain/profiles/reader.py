@@ -48,7 +48,7 @@ _LARGEST, _LARGEST_REAL = 1 << 96, sys.float_info.max
 class _Node:
     """A value inside a document and the path to it; errors name the path."""
 
-    value: object
+    value: Any
     path: str = ""
 
     def __getitem__(self, name: str) -> _Node:
@@ -59,9 +59,6 @@ class _Node:
             raise ManifestError("the field is missing", path=path)
         return _Node(self.value[name], path)
 
-    def optional(self, name: str) -> _Node | None:
-        return self[name] if not isinstance(self.value, Mapping) or name in self.value else None
-
     def items(self) -> list[_Node]:
         if not isinstance(self.value, Sequence) or isinstance(self.value, str | bytes):
             self.refuse("a list")
@@ -71,21 +68,6 @@ class _Node:
         if not isinstance(self.value, str) or self.value not in allowed:
             self.refuse(" or ".join(f'"{word}"' for word in allowed))
         return self.value
-
-    def number(self) -> int:
-        if not isinstance(self.value, int) or isinstance(self.value, bool) or abs(self.value) > _LARGEST:
-            self.refuse("a whole number")
-        return self.value
-
-    def real(self) -> float:
-        value = self.value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _LARGEST_REAL:
-            self.refuse("a number")
-        return float(value)
-
-    def flag(self) -> None:
-        if not isinstance(self.value, bool):
-            self.refuse("true or false")
 
     def refuse(self, expected: str) -> Never:
         raise ManifestError(f"{expected} is expected", path=self.path)
@@ -113,7 +95,7 @@ def published_hashes(data: bytes) -> tuple[int, ...]:
 
 def _check_profile(tree: object) -> None:
     top = _Node(tree)
-    _fields(top, _TOP, optional=("parent_snapshot_id",))
+    _fields(top, _TOP)
     hidden = {node.value for node in top["odf"]["hidden"].items()}
     names = [node["name"].value for node in top["columns"].items()]
     statistics = top["column_stats"]
@@ -128,19 +110,15 @@ def _check_profile(tree: object) -> None:
 
 def _column(node: _Node, *, hidden: bool) -> None:
     kind = node["kind"].word(*_KINDS)
-    fields = COUNTS if hidden else {**COUNTS, **_KINDS[kind]}
-    finite = ("non_finite_count",) if kind == "numeric" else ()
-    _fields(node, {**fields, **ON_OCCASION}, optional=("estimated", *finite))
+    _fields(node, COUNTS | ({} if hidden else _KINDS[kind]) | ON_OCCASION)
 
 
-def _fields(node: _Node, readers: Mapping[str, _Reader], optional: Iterable[str] = ()) -> None:
+def _fields(node: _Node, readers: Mapping[str, _Reader]) -> None:
     # exactly these fields: unknown ones are refused
-    spared = {*optional, *ON_OCCASION}
     _only(node, readers)
     for name, read in readers.items():
-        found = node.optional(name) if name in spared else node[name]
-        if found is not None:
-            read(found)
+        if name in node.value or (name not in ON_OCCASION and name != "parent_snapshot_id"):
+            read(node[name])
 
 
 def _only(node: _Node, names: Iterable[str]) -> None:
@@ -153,36 +131,43 @@ def _only(node: _Node, names: Iterable[str]) -> None:
 # --- values ----------------------------------------------------------------------------------------
 
 
-def _text(node: _Node) -> None:
-    if not isinstance(node.value, str):
-        node.refuse("text")
+def _passes(*tests: tuple[str, Callable[[Any], bool]]) -> _Reader:
+    # a value that passes these tests; what is expected is the name of the first that it fails
+    def check(node: _Node) -> None:
+        for expected, test in tests:
+            if not test(node.value):
+                node.refuse(expected)
+
+    return check
 
 
-def _hash(node: _Node) -> None:
-    if not isinstance(node.value, str) or not _HASH.fullmatch(node.value):
-        node.refuse("a hash")
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST_REAL
+
+
+def _is_large(value: object) -> bool:
+    # integers beyond the exact range of doubles are text
+    return isinstance(value, str) and _INTEGER.fullmatch(value) is not None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST
+
+
+_text = _passes(("text", lambda value: isinstance(value, str)))
+_flag = _passes(("true or false", lambda value: isinstance(value, bool)))
+_hash = _passes(("a hash", lambda value: isinstance(value, str) and _HASH.fullmatch(value) is not None))
+_real = ("a number", _is_real)
+_number = _passes(("a number", lambda value: _is_large(value) or _is_real(value)))
+_share = _passes(_real, ("a number between 0 and 1", lambda value: 0 <= value <= 1))
+_small_count = _passes(
+    ("a whole number", _is_whole), ("a number that is not negative", lambda value: value >= 0)
+)
 
 
 def _count(node: _Node) -> None:
-    # integers beyond the exact range of doubles are text
-    if isinstance(node.value, str) and _INTEGER.fullmatch(node.value) and node.value[0] != "-":
-        return
-    _small_count(node)
-
-
-def _small_count(node: _Node) -> None:
-    if node.number() < 0:
-        node.refuse("a number that is not negative")
-
-
-def _share(node: _Node) -> None:
-    if not 0 <= node.real() <= 1:
-        node.refuse("a number between 0 and 1")
-
-
-def _number(node: _Node) -> None:
-    if not (isinstance(node.value, str) and _INTEGER.fullmatch(node.value)):
-        node.real()
+    if not _is_large(node.value) or str(node.value).startswith("-"):
+        _small_count(node)
 
 
 def _or_null(read: _Reader) -> _Reader:
@@ -211,7 +196,8 @@ def _map_of(read: _Reader, most: int | None = None) -> _Reader:
 
 
 def _ascending(node: _Node) -> None:
-    found = [item.real() for item in node.items()]
+    _list_of(_passes(_real))(node)
+    found = [item.value for item in node.items()]
     if any(after < before for before, after in pairwise(found)):
         node.refuse("numbers that ascend")
 
@@ -258,7 +244,7 @@ def _sketch(node: _Node) -> None:
 
 
 def _declared(node: _Node) -> None:
-    _fields(node, {"name": _text, "dtype": _text, "nullable": _Node.flag})
+    _fields(node, {"name": _text, "dtype": _text, "nullable": _flag})
 
 
 def _odf(node: _Node) -> None:
@@ -275,6 +261,8 @@ COUNTS: dict[str, _Reader] = {
     "kind": _text, "null_count": _count, "null_fraction": _share, "num_unique": _count,
 }  # fmt: skip
 ON_OCCASION: dict[str, _Reader] = {"estimated": _list_of(_text, 8), "non_finite_count": _count}
+FIGURES = {"mean": "mean", "std": "standard deviation", "range_days": "days"}
+"""Figures that pages show one by one, and their labels."""
 LENGTHS = [f"{of}_{what}" for of in ("avg", "min", "max") for what in ("char_length", "token_count")]
 _VALUES: dict[str, _Reader] = {"top_values": _map_of(_small_count, TOP_VALUES), "top_values_coverage": _share}
 _KINDS: dict[str, dict[str, _Reader]] = {
@@ -372,7 +360,9 @@ class ComparedColumn:
         self.num_unique, self.estimated = found["num_unique"], found.get("estimated", ())
         # of 0, 1, … 100 %, or none
         self.quantiles: tuple[float, ...] = tuple(map(float, found.get("quantiles", ())))
-        self.mean, self.std = _double(found.get("mean")), _double(found.get("std"))
+        # times have none that are compared
+        known = (*FIGURES, *LENGTHS) if self.kind != "datetime" else ()
+        self.figures = {name: float(found[name]) for name in known if found.get(name) is not None}
         # the bounds of times are texts
         self.low, self.high = (
             _double(found.get(name)) if self.kind == "numeric" else found.get(name) for name in ("min", "max")
@@ -383,7 +373,6 @@ class ComparedColumn:
         self.top_values: Mapping[str, int] = found.get("top_values", {})
         # the share of all values that the common ones are; None where there are no such
         self.coverage: float | None = found.get("top_values_coverage")
-        self.lengths = {name: found[name] for name in LENGTHS if found.get(name) is not None}
         self.languages: Mapping[str, float] = found.get("detected_languages", {})
 
 

@@ -16,7 +16,6 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +30,7 @@ from odfchain.odf.events import DatasetVocabulary, DataSlice
 from odfchain.odf.row_hash import PAIR, Numbers
 from odfchain.profiles.published import KeptParts
 from odfchain.profiles.sketches import BANDS, MOST_ROWS, Hashes, Kmv
-from odfchain.profiles.totals import ColumnTotals, ExactSums, Lengths, Totals
+from odfchain.profiles.totals import Totals
 from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.slices.state import (
@@ -406,7 +405,7 @@ def to_bytes(totals: Totals) -> bytes:
         if column.counts is not None:
             arrays[f"keys {number}"] = _as_list(column.counts.keys)
             arrays[f"counts {number}"] = _numbers(column.counts.numbers)
-    scalars = {"version": _VERSION, "rows": totals.rows, "columns": [_scalars(c) for c in totals.columns]}
+    scalars = {"version": _VERSION, "rows": totals.rows, "columns": [c.scalars() for c in totals.columns]}
     schema = totals.schema.serialize().to_pybytes().hex()
     metadata = {_KEY: json.dumps({**scalars, "schema": schema}).encode()}
     table = pa.table(arrays).replace_schema_metadata(metadata)
@@ -451,10 +450,11 @@ def _read(data: bytes, schema: pa.Schema, *, near_duplicates: bool) -> Totals:
         found.bands.rows = found.rows
     present = set(table.column_names)
     for number, (column, given) in enumerate(zip(found.columns, scalars["columns"], strict=True)):
-        _restore(column, given)
         column.hll.update(listed(f"hll {number}").to_numpy())
         counted = f"keys {number}" in present
-        column.restore((listed(f"keys {number}"), listed(f"counts {number}").to_numpy()) if counted else None)
+        column.restore(
+            given, (listed(f"keys {number}"), listed(f"counts {number}").to_numpy()) if counted else None
+        )
     return found
 
 
@@ -465,42 +465,3 @@ def _numbers(values: Numbers) -> pa.Array:
 def _as_list(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     whole = pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
     return pa.LargeListArray.from_arrays(pa.array([0, len(whole)], pa.int64()), whole)
-
-
-def _scalars(column: ColumnTotals) -> dict[str, Any]:
-    sums = column.sums
-    return {
-        "rows": column.rows, "nulls": column.nulls, "nonFinite": column.non_finite,
-        "sums": [sums.count, str(sums.total), str(sums.squares)],
-        "low": _bound(column.low), "high": _bound(column.high),
-        "characters": _lengths(column.characters), "tokens": _lengths(column.tokens),
-    }  # fmt: skip
-
-
-def _bound(value: Any) -> list[str] | None:
-    match value:
-        case None:
-            return None
-        case Fraction():
-            return ["fraction", str(value)]
-        case float():
-            return ["float", value.hex()]
-    return ["int", str(value)]
-
-
-def _lengths(value: Lengths) -> list[int | None]:
-    return [value.total, value.least, value.largest]
-
-
-_BOUNDS: dict[str, Callable[[str], Any]] = {"fraction": Fraction, "float": float.fromhex, "int": int}
-
-
-def _restore(column: ColumnTotals, given: dict[str, Any]) -> None:
-    column.rows, column.nulls, column.non_finite = given["rows"], given["nulls"], given["nonFinite"]
-    count, total, squares = given["sums"]
-    column.sums = ExactSums(count, Fraction(total), Fraction(squares))
-    for name in ("low", "high"):
-        if given[name] is not None:
-            kind, text = given[name]
-            setattr(column, name, _BOUNDS[kind](text))
-    column.characters, column.tokens = Lengths(*given["characters"]), Lengths(*given["tokens"])

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from decimal import Context
 from enum import Enum
 from fractions import Fraction
@@ -425,11 +425,38 @@ class ColumnTotals:
         elif theirs is not None:
             self._see(theirs)
 
-    def restore(self, counts: tuple[pa.Array, Numbers] | None) -> None:
-        """Take over the counts of totals that were written; without them there are estimates."""
+    def scalars(self) -> dict[str, Any]:
+        """What is not counts or sketches, as JSON has it."""
+        return {
+            "rows": self.rows, "nulls": self.nulls, "nonFinite": self.non_finite,
+            "sums": [self.sums.count, str(self.sums.total), str(self.sums.squares)],
+            "low": _written(self.low), "high": _written(self.high),
+            "characters": astuple(self.characters), "tokens": astuple(self.tokens),
+        }  # fmt: skip
+
+    def restore(self, given: Mapping[str, Any], counts: tuple[pa.Array, Numbers] | None) -> None:
+        """Take over scalars and counts of totals that were written; without counts there are estimates."""
+        self.rows, self.nulls, self.non_finite = given["rows"], given["nulls"], given["nonFinite"]
+        number, total, squares = given["sums"]
+        self.sums = ExactSums(number, Fraction(total), Fraction(squares))
+        self.low, self.high = (
+            None if bound is None else _BOUNDS[bound[0]](bound[1]) for bound in (given["low"], given["high"])
+        )
+        self.characters, self.tokens = Lengths(*given["characters"]), Lengths(*given["tokens"])
         self._counts = None if counts is None else ValueCounts(key_type(self.type))
         if self._counts is not None and counts is not None:
             self._counts.add(*counts)
+
+
+_BOUNDS: dict[str, Callable[[str], Any]] = {"fraction": Fraction, "float": float.fromhex, "int": int}
+
+
+def _written(bound: Any) -> list[str] | None:
+    if bound is None:
+        return None
+    if isinstance(bound, float):
+        return ["float", bound.hex()]
+    return ["fraction" if isinstance(bound, Fraction) else "int", str(bound)]
 
 
 def _keys(column: EncodedColumn, kind: ColumnKind) -> tuple[pa.Array, Numbers]:

@@ -380,27 +380,23 @@ def _fields(
     return found
 
 
-def _wrong(where: str, name: str, expected: str) -> CodecError:
-    return CodecError(f"{where}: field {name!r} must be {expected}")
+def _value(expected: str, test: Callable[[Any], bool]) -> _Check:
+    def check(value: Any, where: str, name: str) -> Any:
+        if not test(value):
+            raise CodecError(f"{where}: field {name!r} must be {expected}")
+        return value
+
+    return check
 
 
-def _text(value: Any, where: str, name: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise _wrong(where, name, "a text that is not empty")
-    return value
-
-
-def _count(value: Any, where: str, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _INT64:
-        raise _wrong(where, name, "a number from 0")
-    return value
-
-
-def _moment(value: Any, where: str, name: str) -> int | None:
-    number = isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64
-    if value is not None and not number:
-        raise _wrong(where, name, "a number of milliseconds or null")
-    return value  # type: ignore[no-any-return]
+_text = _value("a text that is not empty", lambda value: isinstance(value, str) and value != "")
+_count = _value("a number from 0", lambda value: type(value) is int and 0 <= value < _INT64)
+_moment = _value(
+    "a number of milliseconds or null",
+    lambda value: value is None or (type(value) is int and -_INT64 <= value < _INT64),
+)
+_list = _value("a list", lambda value: isinstance(value, list))
+_object = _value("an object", lambda value: isinstance(value, dict))
 
 
 def _identity(kind: type[Multihash | DatasetId], value: Any, where: str, name: str) -> str:
@@ -412,15 +408,13 @@ def _identity(kind: type[Multihash | DatasetId], value: Any, where: str, name: s
 
 
 def _items(checks: Mapping[str, _Check], value: Any, where: str, name: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list):
-        raise _wrong(where, name, "a list")
-    return [_fields(item, f"{where}: {name}[{index}]", checks) for index, item in enumerate(value)]
+    items = enumerate(_list(value, where, name))
+    return [_fields(item, f"{where}: {name}[{index}]", checks) for index, item in items]
 
 
 def _counts(value: Any, where: str, name: str) -> dict[str, int]:
-    if not isinstance(value, dict):
-        raise _wrong(where, name, "an object")
-    return {key: _count(count, where, f"{name}.{key}") for key, count in value.items()}
+    counts = _object(value, where, name).items()
+    return {key: _count(count, where, f"{name}.{key}") for key, count in counts}
 
 
 _MARK: dict[str, _Check] = {

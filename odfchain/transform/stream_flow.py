@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -489,10 +489,10 @@ def _joined_rows(flow: Flow, op: ops.IntervalJoin) -> RowChanges:
         if side.role in _WAITING.get(op.kind, ()):
             flow.waits(op, _unresolved(flow, op, side, partner))
     if one.changes or other.changes or (waits and flow.rules.allowed_lateness_ms):
-        now = _total(flow, op, one, other)
-        was = _total(flow, op, one.as_it_was(flow), other.as_it_was(flow))
+        now = _result(flow, op, one, other, whole=True)
+        was = _result(flow, op, one.as_it_was(flow), other.as_it_was(flow), whole=True)
         return flow.changes(op, now, was, marks)
-    plan = flow.catalyst.adapted(_result(flow, op, one, other), op.node.output)
+    plan = flow.catalyst.adapted(_result(flow, op, one, other, whole=False), op.node.output)
     return RowChanges(plan, marks)
 
 
@@ -508,7 +508,7 @@ def _unresolved(flow: Flow, op: ops.IntervalJoin, side: _JoinSide, other: _JoinS
     waiting = side.everything.where(~side.resolved(side.partner.now, side.everything))
     if op.kind in ("LeftSemi", "LeftAnti"):
         return waiting
-    return _matched(flow, op, side, waiting, other, "LeftAnti")
+    return _joined(flow, op, side, waiting, other, other.everything, "LeftAnti")
 
 
 def _side(
@@ -540,22 +540,19 @@ def _side(
     )  # fmt: skip
 
 
-def _result(flow: Flow, op: ops.IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
-    pairs = functools.partial(_pairs, flow, op, left, right)
-    return _with_alone(op, left, right, pairs, functools.partial(_alone, flow, op))
+def _result(flow: Flow, op: ops.IntervalJoin, left: _JoinSide, right: _JoinSide, *, whole: bool) -> DataFrame:
+    # the pairs, and the rows that an outer join keeps without a partner; not `whole`: those of this step
+    def alone(side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
+        known = side.everything
+        clear = known.where(side.resolved(side.partner.now, known)) if whole else side.newly_resolved()
+        return _joined(flow, op, side, clear, other, other.everything, kind)
 
-
-def _with_alone(
-    op: ops.IntervalJoin,
-    left: _JoinSide,
-    right: _JoinSide,
-    pairs: Callable[[], DataFrame],
-    alone: Callable[[_JoinSide, _JoinSide, str], DataFrame],
-) -> DataFrame:
-    # the pairs, and the rows that an outer join keeps without a partner
     if op.kind in ("LeftSemi", "LeftAnti"):
         return alone(left, right, op.kind)
-    found = pairs()
+    given = left.everything if whole else left.new
+    found = _joined(flow, op, left, given, right, right.everything, "Inner")
+    if not whole and left.old is not None:  # at least one row of a pair is new
+        found = found.union(_joined(flow, op, left, left.old, right, right.new, "Inner")).coalesce(1)
     if op.kind in ("LeftOuter", "FullOuter"):
         found = found.union(_padded(alone(left, right, "LeftAnti"), found, 0))
     if op.kind in ("RightOuter", "FullOuter"):
@@ -563,37 +560,17 @@ def _with_alone(
     return found.coalesce(1)
 
 
-def _pairs(flow: Flow, op: ops.IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
-    def join(one: DataFrame, other: DataFrame) -> DataFrame:
-        plan = flow.catalyst.join(op.node, left.plan(flow, one), right.plan(flow, other), "Inner")
-        return flow.catalyst.frame(plan)
-
-    # at least one row of a pair is new
-    pairs = join(left.new, right.everything)
-    return pairs if left.old is None else pairs.union(join(left.old, right.new)).coalesce(1)
-
-
-def _total(flow: Flow, op: ops.IntervalJoin, left: _JoinSide, right: _JoinSide) -> DataFrame:
-    def pairs() -> DataFrame:
-        one, other = left.plan(flow, left.everything), right.plan(flow, right.everything)
-        return flow.catalyst.frame(flow.catalyst.join(op.node, one, other, "Inner"))
-
-    def alone(side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
-        clear = side.everything.where(side.resolved(side.partner.now, side.everything))
-        return _matched(flow, op, side, clear, other, kind)
-
-    return _with_alone(op, left, right, pairs, alone)
-
-
-def _alone(flow: Flow, op: ops.IntervalJoin, side: _JoinSide, other: _JoinSide, kind: str) -> DataFrame:
-    return _matched(flow, op, side, side.newly_resolved(), other, kind)
-
-
-def _matched(
-    flow: Flow, op: ops.IntervalJoin, side: _JoinSide, rows: DataFrame, other: _JoinSide, kind: str
+def _joined(
+    flow: Flow,
+    op: ops.IntervalJoin,
+    one: _JoinSide,
+    rows: DataFrame,
+    other: _JoinSide,
+    others: DataFrame,
+    kind: str,
 ) -> DataFrame:
-    # `LeftSemi`: with a partner, `LeftAnti`: without
-    plan = flow.catalyst.join(op.node, side.plan(flow, rows), other.plan(flow, other.everything), kind)
+    # some rows of each side; `LeftSemi`: those with a partner, `LeftAnti`: those without
+    plan = flow.catalyst.join(op.node, one.plan(flow, rows), other.plan(flow, others), kind)
     return flow.catalyst.frame(plan)
 
 

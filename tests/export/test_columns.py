@@ -16,7 +16,7 @@ from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import SchemaError
 from odfchain.profiles.export import cast_rows, check_slice
-from odfchain.profiles.table_columns import TableFormat
+from odfchain.profiles.tables import TableFormat
 from odfchain.slices.footers import file_stats
 from tests.kit.exports import FIXTURE, TABLES, delta_log, field_of, iceberg, plain, rows_of, value_of
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with

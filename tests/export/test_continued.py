@@ -28,10 +28,9 @@ from odfchain.errors import (
     UsageError,
 )
 from odfchain.odf.identity import Multihash
-from odfchain.profiles.delta_table import DeltaFolder
 from odfchain.profiles.export import cast_rows
 from odfchain.profiles.iceberg_table import IcebergFolder
-from odfchain.profiles.table_columns import TableFormat
+from odfchain.profiles.tables import DeltaFolder, TableFormat
 from tests.kit.exports import (
     BLOCKS,
     TABLES,

@@ -12,7 +12,7 @@ import pytest
 
 from odfchain.limits import DRIFT_PAGE, DriftPageLimits
 from odfchain.profiles.drift import Drift, compare_profiles
-from odfchain.profiles.page import DriftPage, common_bins
+from odfchain.profiles.pages import common_bins, drift_page
 from odfchain.profiles.reader import ComparedColumn, ComparedProfile
 from tests.kit.browser import DARK, measure, photograph
 from tests.kit.drift_profiles import Document, profile_of
@@ -188,7 +188,7 @@ def page_within(columns: int, limits: DriftPageLimits = DRIFT_PAGE) -> str:
         side["column_stats"] = dict.fromkeys(names, statistics)
         sides.append(side)
     found = compare_profiles(*sides)
-    return DriftPage(found.to_document(), found.before, found.after).html(limits)
+    return drift_page(found.to_document(), found.before, found.after, limits)
 
 
 def test_many_columns_fit_and_the_page_counts_what_it_leaves_out() -> None:

@@ -17,7 +17,7 @@ from odfchain.api.snapshots import Profile
 from odfchain.errors import CodecError, OdfchainError, UnsupportedVersionError
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.profiles.drift import compare_profiles
-from odfchain.profiles.page import ProfilePage, line_of
+from odfchain.profiles.pages import line_of, profile_page
 from odfchain.profiles.reader import read_profile
 from tests.kit.made_profiles import profile_of_table
 
@@ -107,7 +107,7 @@ def changed(rng: random.Random) -> dict[str, Any]:
 
 def show(document: dict[str, Any]) -> None:
     """Everything that is done with a profile that was read."""
-    assert ProfilePage(document).html().startswith("<!DOCTYPE html>")
+    assert profile_page(document).startswith("<!DOCTYPE html>")
     for column in document["columns"]:
         assert line_of(column, document["column_stats"][column["name"]])
     assert canonical_bytes(document)

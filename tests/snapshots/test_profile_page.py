@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odfchain.profiles.page import ProfilePage
+from odfchain.profiles.pages import profile_page
 from tests.kit.browser import measure
 from tests.kit.made_profiles import profile_of_table
 
@@ -58,8 +58,8 @@ return {
 
 def test_a_browser_shows_it(tmp_path_factory: pytest.TempPathFactory) -> None:
     pages = {
-        "cities@400": ProfilePage(profile_of_table(cities())).html(),
-        "hostile@1200": ProfilePage(hostile()).html(),
+        "cities@400": profile_page(profile_of_table(cities())),
+        "hostile@1200": profile_page(hostile()),
     }
     seen = measure(pages, LOOK, tmp_path_factory.mktemp("browser"))
     for page in seen.values():
@@ -84,13 +84,11 @@ def test_nothing_from_a_profile_becomes_markup() -> None:
         pa.table({"x": ["x", "b", "b"], "other": pa.array([1, 2, 3])}),
         tags={"x": "x"}, description="x", transform_description="x",
     )  # fmt: skip
-    assert re.findall("<[a-z]+", ProfilePage(hostile()).html()) == re.findall(
-        "<[a-z]+", ProfilePage(plain).html()
-    )
+    assert re.findall("<[a-z]+", profile_page(hostile())) == re.findall("<[a-z]+", profile_page(plain))
 
 
 def test_hidden_columns_have_counts_only() -> None:
-    page = ProfilePage(profile_of_table(cities(), hidden=("country", "population"))).html()
+    page = profile_page(profile_of_table(cities(), hidden=("country", "population")))
     assert "Only counts are published of 2 columns" in page
     assert "FR" not in page
     assert "Histogram of population" not in page
@@ -98,12 +96,12 @@ def test_hidden_columns_have_counts_only() -> None:
 
 def test_a_page_of_many_columns_says_how_many_it_leaves_out() -> None:
     table = pa.table({f"column {n}": pa.array(range(60)) for n in range(30)})
-    page = ProfilePage(profile_of_table(table)).html(most_bytes=60_000)
+    page = profile_page(profile_of_table(table), most_bytes=60_000)
     assert len(page.encode()) <= 60_000
     assert re.search(r"Not shown here: [1-9]\d* more columns", page)
 
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_page_of_hardly_any_rows(rows: int) -> None:
-    page = ProfilePage(profile_of_table(cities().slice(0, rows))).html()
+    page = profile_page(profile_of_table(cities().slice(0, rows)))
     assert f"{rows} row" in page
