@@ -27,7 +27,8 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.schema import DataField, DataSchema, DataTypeInt64
 from odfchain.odf.times import Timestamp
 from odfchain.storage.local import HEAD
-from odfchain.storage.public_layout import HINT_KEY, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import HINT_KEY
 from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.pulling import SyncOutcome, pull_dataset
 from odfchain.transfer.server_app import HintCache

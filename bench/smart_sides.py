@@ -130,7 +130,7 @@ def _spent() -> Iterator[None]:
 def pull(url: str, folder: str) -> None:
     """A dataset in a new workspace."""
     from odfchain.odf.names import DatasetAlias  # noqa: PLC0415 - as above
-    from odfchain.storage.public_layout import PeerUrl  # noqa: PLC0415
+    from odfchain.storage.locations import PeerUrl  # noqa: PLC0415
     from odfchain.transfer.open_peer import open_peer  # noqa: PLC0415
     from odfchain.transfer.pulling import pull_dataset  # noqa: PLC0415
     from odfchain.workspace.workspace_files import WorkspaceFiles  # noqa: PLC0415
@@ -143,7 +143,7 @@ def pull(url: str, folder: str) -> None:
 def push(folder: str, name: str, url: str, token: str) -> None:
     """A dataset of a workspace to a node."""
     from odfchain.odf.names import DatasetAlias  # noqa: PLC0415 - as above
-    from odfchain.storage.public_layout import PeerUrl  # noqa: PLC0415
+    from odfchain.storage.locations import PeerUrl  # noqa: PLC0415
     from odfchain.transfer.open_peer import PeerOptions, open_writable  # noqa: PLC0415
     from odfchain.transfer.pushing import push_dataset  # noqa: PLC0415
     from odfchain.workspace.workspace_files import WorkspaceFiles  # noqa: PLC0415

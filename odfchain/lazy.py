@@ -1,4 +1,7 @@
-"""Arrow and Spark, loaded when something of them is first used: Arrow takes 0.1 s, Spark a second."""
+"""Arrow, Spark and the library of object stores, loaded when something of them is first used.
+
+Arrow takes 0.1 s, Spark a second.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,9 @@ class _Lazy:
 
 
 if TYPE_CHECKING:
+    import obstore
+    import obstore.exceptions
+    import obstore.store
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import functions as F
     from pyspark.sql import types as t
 else:
+    obstore = _Lazy("obstore")
     pa = _Lazy("pyarrow")
     pc = _Lazy("pyarrow.compute")
     pq = _Lazy("pyarrow.parquet")
@@ -36,4 +43,4 @@ else:
     t = _Lazy("pyspark.sql.types")
     Window = _Lazy("pyspark.sql", "Window")
 
-__all__ = ["F", "Window", "pa", "pc", "pq", "t"]
+__all__ = ["F", "Window", "obstore", "pa", "pc", "pq", "t"]

@@ -27,12 +27,12 @@ from odfchain.profiles.published import WrittenSnapshot
 from odfchain.query.answers import Answer
 from odfchain.query.proofs import ProofVerdict
 from odfchain.query.results import QueryResult
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.access_tokens import AccessToken, NewToken
 from odfchain.transfer.branch_fetch import FetchedSources
+from odfchain.transfer.pulling import FetchOutcome
 from odfchain.transfer.pushing import PushOutcome, PushPlan
 from odfchain.transfer.repositories import RepositoryEntry
-from odfchain.transfer.slice_files import FetchOutcome
 from odfchain.upkeep.compact import CompactPlan, SoftPlan
 from odfchain.upkeep.fsck import Finding, FsckReport
 from odfchain.upkeep.garbage import Collected

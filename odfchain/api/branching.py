@@ -65,7 +65,7 @@ class Branching(OwnErrors):
         """The names of the branches, ordered; no chain is read."""
         from odfchain.workspace.points import branch_names
 
-        self._files.shared.branches(self._files.folder)
+        self._files.shared.follow(self._files.folder)
         return branch_names(self._files)
 
     def branches(self) -> list[Branch]:
@@ -76,7 +76,7 @@ class Branching(OwnErrors):
         """
         from odfchain.branches.branches import Branches
 
-        self._files.shared.branches(self._files.folder)
+        self._files.shared.follow(self._files.folder)
         return Branches(self._files).all()
 
     def branch(self, name: str) -> Dataset:
@@ -100,7 +100,7 @@ class Branching(OwnErrors):
         """
         from odfchain.branches.branches import Branches
 
-        self._files.shared.branches(self._files.folder)
+        self._files.shared.follow(self._files.folder)
         point = None if at is None else as_point(at)
         return dataset_of(self._workspace, Branches(self._files).create(name, point))
 
@@ -149,7 +149,7 @@ class Branching(OwnErrors):
         """
         from odfchain.audit.drawings import BlockDrawing
 
-        self._files.shared.branches(self._files.folder)
+        self._files.shared.follow(self._files.folder)
         return BlockDrawing(self._files).blocks(limit)
 
     def pull_branch(

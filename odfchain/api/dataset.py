@@ -64,8 +64,9 @@ if TYPE_CHECKING:
     from odfchain.chain.statements import SignedHead
     from odfchain.ingest.ingesting import IngestOptions, IngestOutcome
     from odfchain.odf.sources import WatermarkRule
+    from odfchain.transfer.pulling import FetchOutcome
     from odfchain.transfer.pushing import PushOutcome, PushPlan
-    from odfchain.transfer.slice_files import FetchOutcome, LocalSlices
+    from odfchain.transfer.slice_files import LocalSlices
     from odfchain.upkeep.compact import BatchLimits, Compaction, CompactPlan, SoftPlan
     from odfchain.upkeep.fsck import FsckReport
     from odfchain.upkeep.garbage import Collected
@@ -528,10 +529,10 @@ class Dataset(Branching, Readable, Upkeep):
     @takes(PushOptions)
     def plan_push(self, options: PushOptions) -> PushPlan:
         """Plan `push`; nothing is written or remembered. Errors as `push`."""
-        from odfchain.transfer.pushing import planned_push
+        from odfchain.transfer import pushing
 
         sharing = self._workspace._sharing
-        return planned_push(sharing, self._files, options.target, options, token=options.token)
+        return pushing.plan_push(sharing, self._files, options.target, options, token=options.token)
 
     @takes(MirrorOptions)
     def fetch(self, options: MirrorOptions) -> FetchOutcome:
@@ -546,7 +547,8 @@ class Dataset(Branching, Readable, Upkeep):
             UsageError: no source is given or known.
             InvalidIdError, WorkspaceError, TransferError: the source cannot be used.
         """
-        from odfchain.transfer.slice_files import Selection, fetch_missing
+        from odfchain.transfer.pulling import fetch_missing
+        from odfchain.transfer.slice_files import Selection
 
         sharing = self._workspace._sharing
         files, parallel = sharing.dataset(self._files), options.parallel or sharing.config.parallel

@@ -115,7 +115,7 @@ class Engines:
         """
         from odfchain.workspace.config import SparkFiles
 
-        chosen, files = self._files.config.spark.files, self._files.shared.executor_files()
+        chosen, files = self._files.config.spark.files, self._files.shared.executor_files
         if chosen is SparkFiles.STORE and files is None:
             raise ManifestError(
                 "`store`, and the datasets of this workspace are in its folder",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
     from odfchain.ingest.ingesting import InputOutcome, PullOutcome
     from odfchain.ingest.polling import FetchAhead, FetchOptions
-    from odfchain.storage.public_layout import PeerUrl
+    from odfchain.storage.locations import PeerUrl
     from odfchain.transfer.pulling import SyncOutcome
     from odfchain.transform.catch_up import StepOutcome, TransformOutcome
 

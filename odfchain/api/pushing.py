@@ -10,7 +10,7 @@ from odfchain.api.branching import check_branch, matching_at, on_branch
 from odfchain.api.pulling import with_inputs
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.names import DatasetName, RepoName
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.sharing import AliasKind, aliases
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from odfchain.odf.tree import camel_case, properties_of, to_tree
 from odfchain.odf.yaml import read_document
 from odfchain.spark.known_errors import OwnErrors
 from odfchain.storage import fsio
-from odfchain.storage.template import public_name
+from odfchain.storage.locations import public_name
 from odfchain.text import SECRET, one_line
 from odfchain.workspace.config import (
     OF_USER,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from odfchain.query.answers import Answer
     from odfchain.query.resolved_tables import CheckedSlices
     from odfchain.query.results import QueryResult
-    from odfchain.storage.public_layout import PeerUrl
+    from odfchain.storage.locations import PeerUrl
     from odfchain.transfer.access_tokens import AccessToken, NewToken
     from odfchain.transfer.repositories import Repositories, RepositoryEntry
     from odfchain.transfer.sharing import Sharing
@@ -67,7 +67,7 @@ def made(parent: Path, store: str | None, *, exists_ok: bool) -> WorkspaceFiles:
     if store is None:
         return WorkspaceFiles.init(parent, exists_ok=exists_ok, connect=connect)
     from odfchain.storage.bucket_store import place_of
-    from odfchain.storage.public_layout import PeerUrl
+    from odfchain.storage.locations import PeerUrl
     from odfchain.transfer.object_workspace import make_workspace_at
     from odfchain.transfer.open_peer import NamedStores
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from odfchain.errors import AssetError, InvalidIdError
 from odfchain.limits import ASSETS
-from odfchain.storage.locations import PORTS, Location, Url, escape, scheme_of, unescape
-from odfchain.storage.template import public_name
+from odfchain.storage.locations import PORTS, Location, Url, escape, public_name, scheme_of, unescape
 from odfchain.text import one_line
 
 SCHEMES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss", "http", "https", "file"})

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from odfchain.assets.hrefs import public_href
 from odfchain.errors import AccessError, AssetError, FetchError, OdfchainError, SourceNotFoundError
+from odfchain.lazy import obstore
 from odfchain.limits import FetchLimits
 from odfchain.storage import fsio
 from odfchain.storage.http_rules import TransientError
@@ -207,16 +208,14 @@ class Stores:
     @contextlib.contextmanager
     def _translated(self, location: Location) -> Iterator[None]:
         # what the library raises becomes one line with the object's href
-        from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415 - a heavy library
-
         name = public_href(location.href())
         try:
             yield
         except FileNotFoundError:
             raise SourceNotFoundError(f"{name}: no such object") from None
-        except PreconditionError:
+        except obstore.exceptions.PreconditionError:
             raise ChangedError(f"{name}: changed since it was locked") from None
-        except (BaseError, ValueError) as error:
+        except (obstore.exceptions.BaseError, ValueError) as error:
             raise FetchError(f"{name}: {self.message_of(location, store_message(error))}") from None
 
     def probe(self, location: Location) -> Probe:
@@ -259,8 +258,6 @@ class Stores:
                 while piece := file.read(PIECE):
                     yield memoryview(piece)
             return
-        import obstore  # noqa: PLC0415 - a heavy library
-
         store = self.store_of(location, whole=True)
         options: GetOptions = {"if_match": etag} if etag is not None else {}
         with self._translated(location):
@@ -292,8 +289,6 @@ class Stores:
                 for piece in content:
                     file.write(piece)
             return
-        import obstore  # noqa: PLC0415 - a heavy library
-
         first, second = next(content, memoryview(b"")), next(content, None)
         if second is None:  # one request is enough
             with self._translated(target):
@@ -318,8 +313,6 @@ class Stores:
 
     def copy(self, source: Location, target: Location) -> None:
         """Copy an object within its store, which does it in one request."""
-        import obstore  # noqa: PLC0415 - a heavy library
-
         with self._translated(source):
             obstore.copy(self.store_of(target, whole=True), source.key, target.key, overwrite=True)
 
@@ -328,8 +321,6 @@ class Stores:
         if target.store == "file":
             fsio.remove_quietly(self.file_of(target))
             return
-        import obstore  # noqa: PLC0415 - a heavy library
-
         with contextlib.suppress(OdfchainError), self._translated(target):
             obstore.delete(self.store_of(target), target.key)
 
@@ -403,9 +394,6 @@ def _probe_file(path: Path) -> Probe:
 
 
 def _probe_object(store: ObjectStore, key: str) -> Probe:
-    import obstore  # noqa: PLC0415 - a heavy library
-    from obstore.exceptions import BaseError  # noqa: PLC0415
-
     def asked(**options: Any) -> ObjectMeta:
         return obstore.get(store, key, **options).meta
 
@@ -418,7 +406,7 @@ def _probe_object(store: ObjectStore, key: str) -> Probe:
     for way in ways:
         try:
             return Probe(_facts_of(way()))
-        except (FileNotFoundError, BaseError, ValueError) as error:
+        except (FileNotFoundError, obstore.exceptions.BaseError, ValueError) as error:
             refusals.append(error)
         if isinstance(refusals[-1], FileNotFoundError) and len(refusals) > 1:
             return Probe(missing=True, problem="no such object")

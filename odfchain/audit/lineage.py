@@ -26,7 +26,7 @@ from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.storage.local import HEAD
-from odfchain.storage.template import public_name
+from odfchain.storage.locations import public_name
 from odfchain.text import counted, one_line
 from odfchain.transfer.sharing import AliasKind, aliases
 from odfchain.workspace.dataset_files import DatasetFiles

@@ -394,8 +394,7 @@ class _Rows:
 
     def __init__(self, dataset: DatasetFiles, progress: Progress) -> None:
         folder = dataset.folder
-        refs = LocalRefStore(folder / "refs", folder / "info" / "lock")
-        chain = MetadataChain(LocalObjectStore(folder / "blocks"), refs, ref=dataset.ref)
+        chain = MetadataChain(LocalObjectStore(folder / "blocks"), LocalRefStore(folder), ref=dataset.ref)
         self._dataset = dataclasses.replace(dataset, chain=chain)
         self._progress = progress
         self._known: tuple[Multihash, bool, Totals] | None = None

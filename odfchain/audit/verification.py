@@ -295,7 +295,7 @@ class Auditor:
         found, missing = self._upstream_at_hand(files) if options.recursive else (files, {})
         reports = []
         for item in found:
-            item.shared.branch(item.folder, HEAD)
+            item.shared.follow(item.folder, HEAD)
             # a range of blocks is for the named dataset, not for its inputs
             whole = replace(options, after=None, upto=None, last=None)
             asked = options if (item.folder, item.ref) in named else whole

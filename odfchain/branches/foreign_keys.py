@@ -521,7 +521,7 @@ def _readable(rows: Rows) -> Iterator[None]:
 def same_version(dataset: DatasetFiles, ref: str) -> DatasetFiles:
     """The dataset on its branch of this name, or else on its head."""
     if ref != HEAD:
-        dataset.shared.branch(dataset.folder, ref)
+        dataset.shared.follow(dataset.folder, ref)
     found = dataset.on(ref)
     return found if found.chain.head() is not None else dataset.on(HEAD)
 

@@ -259,9 +259,8 @@ class HeadSigner:
         signed = SignedHead(key.dataset_id, head, sequence_number, self.now(), ref)
         line = signed.sign(key).encode() + b"\n"
         # Under the lock that heads move under: a slow writer does not replace a newer head's signature.
-        lock = self.folder / "info" / "lock"
-        with fsio.locked(lock):
-            if LocalRefStore(self.folder / "refs", lock).get(ref) != head:
+        with fsio.locked(self.folder / "info" / "lock"):
+            if LocalRefStore(self.folder).get(ref) != head:
                 return None
             fsio.replace_file(self.folder / signature_key(ref), line)
         return signed

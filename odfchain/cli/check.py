@@ -282,7 +282,7 @@ def proof_verify_command(
     answer = Answer.of_file(file)
     if remote is not None:
         from odfchain.query.proofs import ProofVerdict
-        from odfchain.storage.public_layout import PeerUrl
+        from odfchain.storage.locations import PeerUrl
         from odfchain.storage.store import as_transfer_errors
 
         token = token_for([PeerUrl.parse(remote)])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.names import DatasetAlias
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.text import printable
 from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.pulling import pull_dataset

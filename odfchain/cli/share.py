@@ -428,7 +428,7 @@ def _kind(kind: str | None) -> str:
 
 
 def _without_password(alias: str) -> str:
-    from odfchain.storage.public_layout import PeerUrl
+    from odfchain.storage.locations import PeerUrl
 
     if "://" not in alias:
         return alias
@@ -562,7 +562,7 @@ def logout_command(
 
 
 def _peer_url(place: str) -> PeerUrl:
-    from odfchain.storage.public_layout import PeerUrl
+    from odfchain.storage.locations import PeerUrl
 
     if "://" in place:
         return PeerUrl.parse(place)

@@ -35,6 +35,7 @@ from odfchain.storage.locations import (
     Url,
     open_store,
     parse_target,
+    public_name,
     redact,
     scheme_of,
     store_message,
@@ -42,7 +43,7 @@ from odfchain.storage.locations import (
     unreadable_name,
 )
 from odfchain.storage.routes import connect, resolve
-from odfchain.storage.template import expand, names_in, public_name
+from odfchain.storage.template import expand, names_in
 from odfchain.text import one_line
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, DeferredProgress, Progress
 from odfchain.spark.jobs import on_a_thread
-from odfchain.storage.template import has_templates, public_name
+from odfchain.storage.locations import public_name
+from odfchain.storage.template import has_templates
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import is_merge_state

@@ -49,7 +49,7 @@ from odfchain.profiles.totals import (
 )
 from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import PER_SECOND, open_parquet
-from odfchain.storage.template import public_name
+from odfchain.storage.locations import public_name
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState

@@ -9,6 +9,7 @@ its own bytes over it must be refused, and does no harm where it is not (RFC-021
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import secrets
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from odfchain import errors
+from odfchain.lazy import obstore
 from odfchain.limits import LIMITS, SHARING, FetchLimits
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
@@ -25,8 +27,8 @@ from odfchain.progress import SILENT, Progress
 from odfchain.storage.fsio import storage_errors
 from odfchain.storage.http_rules import Deadline, Pieces
 from odfchain.storage.local import HEAD, conflict, parse_ref
-from odfchain.storage.locations import ENVIRONMENT_HINT, Location, open_store, store_message
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, ref_key
+from odfchain.storage.locations import ENVIRONMENT_HINT, Location, PeerUrl, open_store, store_message
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, ref_key
 from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Store, Transport
 from odfchain.text import one_line
 
@@ -190,8 +192,6 @@ class BucketTransport(Transport):
             found.close()  # a store that sends too much does not wait for us to read it
 
     def _get(self, key: str, size: int, start: int = 0, end: int | None = None) -> StoredObject:
-        import obstore  # noqa: PLC0415 - a heavy library
-
         options: GetOptions = {}
         if end is not None:
             options = {"range": (start, end)}
@@ -207,8 +207,6 @@ class BucketTransport(Transport):
         return self._get(key, size, start, end).pieces
 
     def _meta(self, key: str) -> ObjectMeta:
-        import obstore  # noqa: PLC0415 - a heavy library
-
         with self.translate_errors(key):
             return obstore.head(self._small, self._path(key))
 
@@ -248,17 +246,14 @@ class BucketTransport(Transport):
         return data
 
     def _write(self, key: str, data: bytes, mode: PutMode) -> Version:
-        import obstore  # noqa: PLC0415 - a heavy library
-        from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError  # noqa: PLC0415
-
         with self.translate_errors(key, absent="no such bucket"):
             try:
                 put = obstore.put(self._small, self._path(key), data, mode=mode, use_multipart=False)
-            except (AlreadyExistsError, PreconditionError) as error:
+            except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError) as error:
                 raise WriteRefusedError(key) from error
             except NotImplementedError as error:
                 raise ConditionsUnknownError(key) from error
-            except GenericError as error:
+            except obstore.exceptions.GenericError as error:
                 if mode != "overwrite" and " 501 " in str(error).split("\n", maxsplit=1)[0]:
                     raise ConditionsUnknownError(key) from error
                 raise
@@ -314,30 +309,22 @@ class BucketTransport(Transport):
         return there
 
     def _upload(self, key: str, chunks: Iterator[bytes], part: int) -> None:
-        import obstore  # noqa: PLC0415 - a heavy library
-
         # a multipart upload: the object appears with its last part
         with self.translate_errors(key, absent="no such bucket"):
             obstore.put(self._store(part), self._path(key), chunks, chunk_size=part, max_concurrency=2)
 
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
-        import obstore  # noqa: PLC0415 - a heavy library
-
         with contextlib.suppress(errors.ObjectNotFoundError), self.translate_errors(key):
             obstore.delete(self._small, self._path(key))
 
     def delete_all(self, keys: Sequence[str]) -> None:
         """Remove objects, those of them that are there."""
-        import obstore  # noqa: PLC0415 - a heavy library
-
         with self.translate_errors(""):
             if keys:
                 obstore.delete(self._small, [self._path(key) for key in keys])
 
     def folders(self, below: str) -> Sequence[str]:
-        import obstore  # noqa: PLC0415 - a heavy library
-
         def listing() -> Sequence[str]:
             return obstore.list_with_delimiter(self._small, self._path(below))["common_prefixes"]
 
@@ -345,8 +332,6 @@ class BucketTransport(Transport):
 
     def listed(self, below: str, most: int) -> list[Listed]:
         """All objects whose keys begin with `below` and a slash, by their keys below it."""
-        import obstore  # noqa: PLC0415 - a heavy library
-
         start = len(self._path(below)) + 1
 
         def listing() -> list[Listed]:
@@ -371,8 +356,6 @@ class BucketTransport(Transport):
 
     def clear(self, below: str = "") -> None:
         """Remove all objects below the URL, or those whose keys begin with `below` and a slash."""
-        import obstore  # noqa: PLC0415 - a heavy library
-
         with self.translate_errors(below):
             for batch in obstore.list(self._small, self._path(below)):
                 obstore.delete(self._small, [each["path"] for each in batch])
@@ -470,8 +453,6 @@ class BucketTransport(Transport):
 
         `absent` is what it means to a write that something is not there.
         """
-        from obstore.exceptions import BaseError  # noqa: PLC0415 - a heavy library
-
         at = one_line(f"{self.where}{key}")
         try:
             yield
@@ -479,9 +460,21 @@ class BucketTransport(Transport):
             if absent is not None:
                 raise errors.TransferError(f"{at}: {absent}", hint="create the bucket first") from error
             raise errors.ObjectNotFoundError(f"{at}: no such object or bucket") from error
-        except (BaseError, OSError, ValueError, OverflowError, NotImplementedError) as error:
+        except (
+            obstore.exceptions.BaseError,
+            OSError,
+            ValueError,
+            OverflowError,
+            NotImplementedError,
+        ) as error:
             kind = errors.AccessError if _refuses(error) else errors.TransferError
             raise kind(f"{at}: {store_message(error)}", hint=_hint(error)) from error
+
+
+@functools.lru_cache(maxsize=1_024)
+def bucket_at(url: str, limits: FetchLimits = STORE_LIMITS) -> BucketTransport:
+    """The objects below a URL, over the connections that this process has."""
+    return BucketTransport(PeerUrl.parse(url), limits)
 
 
 _CLOCK = "RequestTimeTooSkewed|RequestExpired|Request date header too old|check your iat and exp"
@@ -515,9 +508,7 @@ def _hint(error: BaseException) -> str:
 
 def _refuses(error: BaseException) -> bool:
     # of listings the library does not say so by itself
-    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError  # noqa: PLC0415 - as above
-
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+    if isinstance(error, obstore.exceptions.PermissionDeniedError | obstore.exceptions.UnauthenticatedError):
         return True
     return bool(re.search(r"status code: 40[13] ", (str(error).splitlines() or [""])[0]))
 

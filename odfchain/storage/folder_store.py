@@ -21,8 +21,9 @@ from odfchain.progress import Progress
 from odfchain.storage import fsio
 from odfchain.storage.http_rules import Body
 from odfchain.storage.local import LocalObjectStore, LocalRefStore
-from odfchain.storage.public_layout import Incoming, ObjectKey, PeerUrl, ref_key
-from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Store, Transport
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ref_key
+from odfchain.storage.store import PEER_LIMITS, AbsentError, Incoming, Opened, Store, Transport
 from odfchain.text import one_line
 
 _LOCK = ".lock"
@@ -96,8 +97,8 @@ class FolderTransport(Transport):
     def swap(self, ref: str, expected: Multihash | None, new: Multihash) -> None:
         Store(self, ref).head()  # a link or a malformed reference is refused before anything is written
         with self._writing(ref_key(ref)):
-            refs = LocalRefStore(self._part("refs"), self._folder / _LOCK)
-            refs.compare_and_swap(ref, expected, new)
+            self._part("refs")
+            LocalRefStore(self._folder, self._folder / _LOCK).compare_and_swap(ref, expected, new)
 
     def write(self, key: str, data: bytes) -> None:
         folder, _, name = key.partition("/")

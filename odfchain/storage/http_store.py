@@ -16,8 +16,8 @@ from odfchain.errors import AccessError, TransferError
 from odfchain.limits import SHARING, FetchLimits
 from odfchain.storage.http_client import HeaderPairs, HttpPool, request_headers
 from odfchain.storage.http_rules import ContentRange, Deadline, Timing
-from odfchain.storage.locations import parse_target
-from odfchain.storage.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind, PeerUrl
+from odfchain.storage.locations import PeerUrl, parse_target
+from odfchain.storage.public_layout import HEAD_KEY, INDEX_KEY, ObjectKind
 from odfchain.storage.routes import Route
 from odfchain.storage.store import PEER_LIMITS, AbsentError, Opened, Transport, as_transfer_errors
 from odfchain.text import one_line

@@ -248,12 +248,12 @@ class LocalObjectStore:
 class LocalRefStore:
     """Named pointers to blocks, moved only by compare-and-swap.
 
-    One folder, one file for each reference with the base16 text of a multihash.
+    One file for each reference, with the base16 text of a multihash, in `refs/` of a dataset's folder.
     """
 
-    def __init__(self, folder: Path, lock: Path) -> None:
-        self._folder = folder
-        self._lock = lock
+    def __init__(self, dataset: Path, lock: Path | None = None) -> None:
+        self._folder = dataset / "refs"
+        self._lock = lock or dataset / "info" / "lock"
 
     def _path(self, name: str) -> Path:
         if not _REF_NAME.fullmatch(name):

@@ -3,6 +3,7 @@
 | value | is | equal |
 |---|---|---|
 | `Url` | what was written, with its escapes: of a dataset, a repository, a source | as text |
+| `PeerUrl` | the `Url` of a dataset or of a repository of datasets | as text |
 | `Target` | where a request goes for an http or https URL: normal, and ASCII | in host, port and path |
 | `Location` | an object of a store, or all below a place; nothing is escaped, no credentials can hide in it | in its parts |
 
@@ -32,8 +33,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urljoin, urlsplit
 
-from odfchain.errors import FetchError, InvalidIdError
+from odfchain.errors import FetchError, InvalidIdError, UnsupportedPeerError
+from odfchain.lazy import obstore
 from odfchain.limits import FetchLimits
+from odfchain.odf.names import DatasetName
+from odfchain.storage.template import blanked, shown_value
 from odfchain.text import one_line
 from odfchain.versions import __version__
 
@@ -71,6 +75,10 @@ _HOST = re.compile(r"[a-z0-9._~!$&'()*+,;=%-]+")
 HOST_AND_PORT = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 _ESCAPED_IN_PATH = re.compile(rb'[\x20"#<>?`{}\x80-\xff]')
 _ESCAPED_IN_QUERY = re.compile(rb'[\x20"#<>\x80-\xff]')
+# `odf+` before the URL of a node: the smart protocol is spoken there (RFC-050).
+_SCHEMES = (
+    "file", "http", "https", "odf+http", "odf+https", "s3", "s3+http", "s3+https", "gs", "az", "ipfs", "ipns",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +271,94 @@ def redact(text: str, values: Iterable[str]) -> str:
 def unreadable_name(name: str) -> str:
     """The name of a malformed URL in messages: all before its last `@` may be a user and password."""
     return re.sub("//.*@", "//***@", name)
+
+
+# A URL that seems to have a host and port, and has a user with an unescaped password.
+_UNESCAPED = re.compile(r"[^:]+://[^/?#@]*:[^/?#@]*[?#][^@]*@")
+# A parameter with its value; what is alone and no short word is a value without a name.
+_PARAMETER = re.compile(r"[?&;](?:[^?&;=]*=|(?![\w.@-]{0,16}(?:[&;]|$)))(?P<value>[^&;]*)", re.ASCII)
+
+
+def public_name(url: str) -> str:
+    """The name of a URL in messages, pages and documents: without any part that may give access.
+
+    User and password, the fragment, and what parameters are set to are left out; templates stay, but for
+    their literals in parameters. Any value may be a secret: no list of names would have them all.
+    """
+    masked = blanked(url)
+    match = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*@)", masked)
+    try:
+        Url(masked).port  # noqa: B018 - asks whether the URL can be read
+        is_readable = not _UNESCAPED.match(masked)
+    except InvalidIdError:
+        is_readable = False
+    if not is_readable:
+        url = unreadable_name(url)
+        masked = blanked(url)
+    # of Azure's file systems the part before @ is the container
+    elif match and (":" in match[1] or masked[:4].lower() != "abfs"):
+        url, masked = (text[: match.start(1)] + text[match.end(1) :] for text in (url, masked))
+    shown, end = "", 0
+    for found in _PARAMETER.finditer(masked.partition("#")[0]):
+        # any value may be a secret: no list of names would have them all
+        shown += url[end : found.start("value")] + shown_value(url[found.start("value") : found.end()])
+        end = found.end()
+    return one_line(shown + url[end : len(masked.partition("#")[0])])
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUrl(Url):
+    """The URL of a dataset or of a repository of datasets; it ends in a slash."""
+
+    @classmethod
+    def parse(cls, text: str) -> PeerUrl:
+        """The URL with a slash at its end."""
+        if "://" not in text and not text.startswith("file:"):
+            raise UnsupportedPeerError(
+                f"{text!r} is not a URL",
+                hint="write a folder like file:///srv/datasets/, a server like https://host/",
+            )
+        try:
+            url = cls(text)
+        except InvalidIdError:
+            raise UnsupportedPeerError(f"{public_name(text)!r} is not a URL") from None
+        if url.scheme not in _SCHEMES:
+            raise UnsupportedPeerError(
+                f"{url}: datasets cannot be carried over {url.scheme or 'that'!r}",
+                hint=f"the schemes are {', '.join(_SCHEMES[:-1])} and {_SCHEMES[-1]}",
+            )
+        if set("?#") & set(text):
+            raise UnsupportedPeerError(f"{url}: the URL of a dataset has no query and no fragment")
+        if not url.parts.netloc and url.scheme != "file":
+            raise UnsupportedPeerError(f"{url}: the URL names no host")
+        if url.scheme == "file" and "%2f" in url.parts.path.lower():
+            raise UnsupportedPeerError(f"{url}: an escaped slash", hint="where / is meant, write it so")
+        if url.scheme == "file" and url.parts.netloc not in ("", "localhost"):
+            raise UnsupportedPeerError(
+                f"{url}: a file URL names no other machine", hint="write it like file:///srv/datasets/name"
+            )
+        return url if text.endswith("/") else cls(f"{text}/")
+
+    @property
+    def is_smart(self) -> bool:
+        """True if it is a node's URL, for the smart protocol."""
+        return self.scheme != self.protocol
+
+    @property
+    def plain(self) -> PeerUrl:
+        """The same place over the simple protocol: without `odf+`."""
+        return PeerUrl(self.text[len("odf+") :]) if self.is_smart else self
+
+    def dataset(self, path: str) -> PeerUrl:
+        """The dataset of a repository at this URL; `path` is its alias."""
+        return PeerUrl.parse(f"{self.text}{path}/")
+
+    def name(self) -> DatasetName:
+        """The default name of a pulled dataset: the end of the path, else the host."""
+        try:
+            return DatasetName(self.segments[-1] if self.segments else self.host)
+        except InvalidIdError as error:
+            raise InvalidIdError(f"{self}: {error}", hint="say what to call it: --as NAME") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,8 +612,6 @@ def open_store(
     `signed` carry none of the environment's credentials; those to web servers never do. They go `through` a
     proxy, if one is given.
     """
-    from obstore.store import AzureStore, HTTPStore, S3Store, from_url  # noqa: PLC0415 - a heavy library
-
     options = {
         **_client_options(place.store),
         "user_agent": f"odfchain/{__version__}",
@@ -540,22 +634,22 @@ def open_store(
         options["allow_http"] = endpoint.startswith("http://")
     if place.store in PORTS:  # `from_url` would take a host of Amazon's for a bucket
         options["allow_http"] = place.store == "http"
-        return HTTPStore.from_url(container, **how)
+        return obstore.store.HTTPStore.from_url(container, **how)
     if place.store == "az" and endpoint and not signed:
         # a store of Azure's would send the environment's encryption key
         options["default_headers"] = {"x-ms-version": _AZURE_VERSION}
-        return HTTPStore.from_url(f"{endpoint}/{container}", **how)
+        return obstore.store.HTTPStore.from_url(f"{endpoint}/{container}", **how)
     how |= {} if signed else {"skip_signature": True}
     if not has_server:
         root = f"{place.store}://{container}"
         if endpoint:  # the environment may say where the account is
             root = f"abfss://{container}@{Url(endpoint).authority.replace('.blob.', '.dfs.', 1)}"
-        return from_url(root, **how)
+        return obstore.store.from_url(root, **how)
     if place.store == "az":  # another server that speaks like Azure's
-        return AzureStore(container, endpoint=endpoint, account_name=_account(endpoint), **how)
+        return obstore.store.AzureStore(container, endpoint=endpoint, account_name=_account(endpoint), **how)
     # a customer's key of encryption in the environment is sent with unsigned requests, too: AES256 has none
     how |= {} if signed else {"server_side_encryption": "AES256"}
-    return S3Store(container, endpoint=endpoint, virtual_hosted_style_request=False, **how)
+    return obstore.store.S3Store(container, endpoint=endpoint, virtual_hosted_style_request=False, **how)
 
 
 def _account(endpoint: str) -> str:

@@ -11,8 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 from odfchain.errors import FetchError, InvalidIdError
 from odfchain.limits import FetchLimits
 from odfchain.storage.http_rules import Deadline, TransientError
-from odfchain.storage.locations import Target, is_this_machine, redact
-from odfchain.storage.template import public_name
+from odfchain.storage.locations import Target, is_this_machine, public_name, redact
 from odfchain.text import one_line
 
 PRIVATE_HINT = "if this is intended, set fetch.allowPrivateRedirects in the workspace's configuration"

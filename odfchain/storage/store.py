@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar, final
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar, final
 
 from odfchain.errors import (
     AccessError,
+    BusyError,
     CodecError,
     CorruptedPeerError,
     FetchError,
@@ -32,9 +36,9 @@ from odfchain.odf.block_codec import decode_block
 from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
-from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.physical_hash import Hasher, hash_bytes, sha3_256
 from odfchain.progress import Progress
-from odfchain.storage.fsio import FileState
+from odfchain.storage.fsio import FileState, file_state, lock_at_once, storage_errors
 from odfchain.storage.http_rules import (
     DEADLINE_HINT,
     Body,
@@ -49,10 +53,8 @@ from odfchain.storage.local import HEAD, check_object_name, parse_ref
 from odfchain.storage.public_layout import (
     HINT_KEY,
     INDEX_KEY,
-    MIRROR_HINT,
     MOST_NAMES_BYTES,
     REFS_HINT_KEY,
-    Incoming,
     ObjectKey,
     ObjectKind,
     SignedFile,
@@ -102,6 +104,162 @@ class Opened:
     """From which of its bytes the body is; -1 where the place cannot continue it."""
     framed: bool = True
     """True if a body that ends early is all that the place has: the connection did not break."""
+
+
+# A download into a file: hashed as it is written, and resumed after an interruption.
+# Bytes of an earlier run are hashed first, and the whole must hash to the object's name, whichever peers it
+# came from. A file has one writer.
+
+BUFFER_BYTES = 1 << 20
+"""Large pieces, because the hash lets other threads run while it works on one."""
+
+MIRROR_HINT = "the peer's copy is damaged or not honest: try another peer that has the dataset"
+"""The hint for wrong content."""
+
+
+class Incoming:
+    """One object and its file. Leaving the block without success keeps what has arrived.
+
+    Progress advances by bytes, each byte once, also if some arrive again. What does not `resume` has a new
+    file, which is gone afterwards unless it was published.
+
+    Raises:
+        BusyError: another transfer writes to the file.
+        StorageFullError: no space for the object.
+        StoreError: the file cannot be written or read.
+    """
+
+    def __init__(
+        self,
+        key: ObjectKey,
+        size: int,
+        target: Path,
+        *,
+        name: str,
+        progress: Progress,
+        resume: bool = True,
+    ) -> None:
+        # Bytes in the file.
+        self.received = 0
+        self.size = size
+        self._key = key
+        self._target = target
+        self._name = name
+        self._progress = progress
+        self._reported = 0
+        self._inherited = False
+        self._resume = self._keep = resume
+        self._hasher: Hasher = sha3_256()
+        self._fd = -1
+        self._buffer = memoryview(bytearray(max(1, min(size, BUFFER_BYTES))))
+
+    def __enter__(self) -> Self:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            with storage_errors(self._target):
+                self._fd = os.open(self._target, flags if self._resume else flags | os.O_EXCL, 0o644)
+                self._adopt()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._keep or (self.received == 0 and error is not None):
+            self._remove()
+        self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):  # another error is on its way, or the caller syncs the file
+                os.close(fd)
+
+    def _adopt(self) -> None:
+        if not lock_at_once(self._fd):
+            raise BusyError(f"{self._target}: another transfer writes to it", hint="try again when it ended")
+        found = os.fstat(self._fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreError(f"{self._target}: not a regular file")
+        if found.st_size > self.size:
+            os.ftruncate(self._fd, 0)
+            return
+        while self.received < found.st_size:
+            # what an earlier run left is hashed before it is continued
+            count = os.readv(self._fd, [self._buffer])
+            if count == 0:
+                break
+            self._take(self._buffer[:count])
+        self._inherited = self.received > 0
+
+    @property
+    def room(self) -> memoryview:
+        """The buffer for the next bytes; empty when all have arrived."""
+        return self._buffer[: self.size - self.received]
+
+    def append(self, count: int) -> None:
+        """Take over the first `count` bytes of `room`."""
+        self.add(self._buffer[:count])
+
+    def add(self, data: memoryview) -> None:
+        """Take over bytes, no more of them than there is room for in the object."""
+        with storage_errors(self._target):
+            rest = data
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        self._take(data)
+
+    def _take(self, data: memoryview) -> None:
+        self._hasher.update(data)
+        self.received += len(data)
+        if self.received > self._reported:
+            self._progress.advance(self.received - self._reported)
+            self._reported = self.received
+
+    def restart(self) -> None:
+        """Forget what has arrived."""
+        with storage_errors(self._target):
+            os.lseek(self._fd, 0, os.SEEK_SET)
+            os.ftruncate(self._fd, 0)
+        self.received, self._inherited, self._hasher = 0, False, sha3_256()
+
+    def complete(self) -> bool:
+        """True if the object is complete and hashes to its name."""
+        if self.received < self.size:
+            return False
+        actual = Multihash.sha3_256(self._hasher.digest())
+        if actual == self._key.name:
+            return True
+        if self._inherited:
+            # the wrong bytes may be those of an earlier run: one new start
+            self.restart()
+            return False
+        raise self.refuse(f"the content hashes to {actual}, not to its name")
+
+    def sync(self) -> None:
+        """Make what has arrived durable."""
+        with storage_errors(self._target):
+            os.fsync(self._fd)
+
+    def publish(self, path: Path) -> FileState:
+        """Give the file its name, also one that is taken; returns the state of the file that was written."""
+        with storage_errors(path):
+            self._target.replace(path)
+            self._keep = True
+            return file_state(os.fstat(self._fd))
+
+    def refuse(self, what: str) -> CorruptedPeerError:
+        """The error for an object that is not what it should be; its file is removed."""
+        self._remove()
+        return CorruptedPeerError(f"{self._name}: {what}", hint=MIRROR_HINT)
+
+    def _remove(self) -> None:
+        # another file may have the name by now
+        with contextlib.suppress(OSError):
+            if os.path.samestat(self._target.lstat(), os.fstat(self._fd)):
+                self._target.unlink()
 
 
 class RawBlock(NamedTuple):

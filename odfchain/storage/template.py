@@ -12,8 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from odfchain.errors import FetchError, InvalidIdError
-from odfchain.storage.locations import Url, unreadable_name
+from odfchain.errors import FetchError
 from odfchain.text import one_line
 
 _OPEN = "${{"
@@ -22,10 +21,6 @@ _LITERAL = r"""'[^']*'|"[^"]*"|-?[0-9]+(?:\.[0-9]+)?"""
 _OPERAND = re.compile(rf"{_LITERAL}|{_NAME}")
 _EXPRESSION = re.compile(rf"\$\{{\{{\s*(?:{_OPERAND.pattern})(?:\s*\|\|\s*(?:{_OPERAND.pattern}))*\s*\}}\}}")
 _MOST_NAMES = 5
-# A URL that seems to have a host and port, and has a user with an unescaped password.
-_UNESCAPED = re.compile(r"[^:]+://[^/?#@]*:[^/?#@]*[?#][^@]*@")
-# A parameter with its value; what is alone and no short word is a value without a name.
-_PARAMETER = re.compile(r"[?&;](?:[^?&;=]*=|(?![\w.@-]{0,16}(?:[&;]|$)))(?P<value>[^&;]*)", re.ASCII)
 
 
 def _parts(text: str, where: str) -> Iterator[str | re.Match[str]]:
@@ -116,39 +111,13 @@ def mask_templates(text: str) -> tuple[str, dict[str, str]]:
     return _EXPRESSION.sub(mark, text), templates
 
 
-def public_name(url: str) -> str:
-    """The name of a URL in messages, pages and documents: without any part that may give access.
-
-    User and password, the fragment, and what parameters are set to are left out; templates stay, but for
-    their literals in parameters. Any value may be a secret: no list of names would have them all.
-    """
-    masked = _masked(url)
-    match = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*@)", masked)
-    try:
-        Url(masked).port  # noqa: B018 - asks whether the URL can be read
-        is_readable = not _UNESCAPED.match(masked)
-    except InvalidIdError:
-        is_readable = False
-    if not is_readable:
-        url = unreadable_name(url)
-        masked = _masked(url)
-    # of Azure's file systems the part before @ is the container
-    elif match and (":" in match[1] or masked[:4].lower() != "abfs"):
-        url, masked = (text[: match.start(1)] + text[match.end(1) :] for text in (url, masked))
-    shown, end = "", 0
-    for found in _PARAMETER.finditer(masked.partition("#")[0]):
-        # any value may be a secret: no list of names would have them all
-        shown += url[end : found.start("value")] + _shown(url[found.start("value") : found.end()])
-        end = found.end()
-    return one_line(shown + url[end : len(masked.partition("#")[0])])
+def blanked(text: str) -> str:
+    """The text with every template replaced by as many letters."""
+    return _EXPRESSION.sub(lambda match: "x" * len(match[0]), text)
 
 
-def _masked(url: str) -> str:
-    return _EXPRESSION.sub(lambda match: "x" * len(match[0]), url)
-
-
-def _shown(value: str) -> str:
-    # a value may be a secret: templates alone are shown, or that there is one
+def shown_value(value: str) -> str:
+    """What may be shown of a value, which may be a secret: its templates alone, or that there is one."""
     names = _EXPRESSION.sub("", value)
     if names or not value:
         return "…" if value else ""

@@ -20,9 +20,8 @@ from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.storage.store import AbsentError, Store
-from odfchain.transfer.receive import BlockSpool, Download, Received
 from odfchain.transfer.slice_files import DataObject, incoming_folder, objects_of
-from odfchain.transfer.sync import differ, shortened
+from odfchain.transfer.sync import BlockSpool, Download, Received, Sync, differ, shortened
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import FetchedBranch, FetchedBranches, merged_names
@@ -208,19 +207,12 @@ def bring_merged(
 
     Nothing but hashes is believed. `on_demand` no slices come. Returns also the sources that are lacking.
     """
-    # merge records are followed by hash; no reference of the peer is requested
     blocks, lacking = 0, list[Multihash]()
     head = DatasetState.read(dataset.chain).head
     with fsio.locked(lock_path(dataset)), fetching(dataset, peer, parallel, progress) as fetch:
         while wanted := next((n for n in unknown_sources(dataset, head) if n not in lacking), None):
             try:
-                received = fetch.read(wanted)
-                if not on_demand:
-                    fetch.download.bring(dataset, received.objects)
-                # before it is there: a merge may need it for its base, and believes only what was verified
-                fork = fetch.newest_of(DatasetState.read(dataset.on(HEAD).chain).head)
-                FetchedBranches(dataset).remember(FetchedBranch(None, peer.where, wanted, fork))
-                blocks += fetch.store()
+                blocks += _MergedPull(dataset, fetch, wanted, on_demand).run()
             except errors.CorruptedPeerError as error:
                 if not isinstance(error.__cause__, AbsentError):
                     raise
@@ -229,3 +221,31 @@ def bring_merged(
             merged = [item for found in merged_into(dataset, head) for item in found.objects]
             fetch.download.bring(dataset, merged)
     return FetchedSources(blocks, fetch.download.objects, fetch.download.bytes), lacking
+
+
+@dataclass
+class _MergedPull(Sync[Received, int]):
+    """A pull of what one merge has brought: it is named by hash, and no reference is asked for or moved."""
+
+    dataset: DatasetFiles
+    fetch: BranchFetch
+    source: Multihash
+    on_demand: bool
+    blocks: int = 0
+
+    def plan(self) -> Received:
+        return self.fetch.read(self.source)
+
+    def carry_objects(self, plan: Received) -> None:
+        if not self.on_demand:
+            self.fetch.download.bring(self.dataset, plan.objects)
+
+    def carry_blocks(self, plan: Received) -> None:  # noqa: ARG002 - those that were read
+        # before it is there: a merge may need it for its base, and believes only what was verified
+        fork = self.fetch.newest_of(DatasetState.read(self.dataset.on(HEAD).chain).head)
+        entry = FetchedBranch(None, self.fetch.download.peer.where, self.source, fork)
+        FetchedBranches(self.dataset).remember(entry)
+        self.blocks = self.fetch.store()
+
+    def finish(self, plan: Received) -> int:  # noqa: ARG002 - how many of them were not here
+        return self.blocks

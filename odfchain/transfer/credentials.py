@@ -25,8 +25,7 @@ from odfchain.odf.names import AccountName
 from odfchain.storage import fsio
 from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_rules import Deadline, Timing, TransientError
-from odfchain.storage.locations import Target, parse_target, redact
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl, Target, parse_target, redact
 from odfchain.storage.store import PEER_LIMITS, as_transfer_errors
 from odfchain.text import json_object, one_line
 from odfchain.workspace.config import user_folder

@@ -146,21 +146,20 @@ class DatasetSource:
             head = request.stop_at or chain.head()
             if head is None:
                 return internal("Pull", msg.Phase.INITIAL_REQUEST, "The dataset is empty.")
+            tail = request.begin_after
             try:
-                return self._plan(chain, head, request)
+                return self._plan(chain, head, tail, forced=request.force_update_if_diverged)
             except (ChainError, ObjectNotFoundError):
-                tail = request.begin_after
                 if tail is None:
                     raise
                 return msg.Refusal(msg.InvalidInterval(head=head, tail=tail))
 
     def _plan(
-        self, chain: MetadataChain, head: Multihash, request: msg.PullRequest
+        self, chain: MetadataChain, head: Multihash, tail: Multihash | None, *, forced: bool
     ) -> msg.PullPlan | msg.Refusal:
         blocks = block_bytes = 0
         objects = list[DataObject]()
-        tail = request.begin_after
-        if tail is not None and request.force_update_if_diverged and not chain.contains(tail):
+        if tail is not None and forced and not chain.contains(tail):
             tail = None
         for _, header, data in chain.walk_files(head, tail=tail):
             blocks += 1
@@ -262,20 +261,14 @@ async def answer_pull(
     `found` is the dataset and its reader.
     """
     fields = fields_of(scope)
-    if not is_this_version(fields):
-        await refuse_upgrade(send, 400, "Incompatible client version")
-        return
     base = base_of(scope, fields, "pull", behind_proxy=behind_proxy)
     if found is None or base is None:
         await refuse_upgrade(send, 404, "Dataset not found")
         return
     dataset, reader = found
     source = DatasetSource(dataset, lock, base, fields.get("authorization"))
+    serving = PullServing(source)
     await send({"type": "websocket.accept"})
-    await _converse(PullServing(source), reader, receive, send)
-
-
-async def _converse(serving: PullServing, reader: Reader, receive: Receive, send: Send) -> None:
     while isinstance(closing := await heard(receive, SILENT_SECONDS), str):
         if not reader.is_current():
             closing = REVOKED

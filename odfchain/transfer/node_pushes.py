@@ -31,8 +31,8 @@ from odfchain.progress import SILENT
 from odfchain.storage import fsio
 from odfchain.storage.fsio import FileState
 from odfchain.storage.http_rules import Deadline, Pieces
-from odfchain.storage.public_layout import HEAD_KEY, Incoming, ObjectKey, ObjectKind, SignedFile
-from odfchain.storage.store import AbsentError, Opened, RawBlock, Store, Transport
+from odfchain.storage.public_layout import HEAD_KEY, ObjectKey, ObjectKind, SignedFile
+from odfchain.storage.store import AbsentError, Incoming, Opened, RawBlock, Store, Transport
 from odfchain.transfer import smart_messages as msg
 from odfchain.transfer.access_tokens import (
     LEFT_SECONDS,

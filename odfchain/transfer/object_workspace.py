@@ -38,7 +38,8 @@ from odfchain.storage.bucket_store import (
     WriteRefusedError,
 )
 from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
 from odfchain.text import json_object
 from odfchain.transfer.open_peer import NamedStores
 from odfchain.transfer.signed_statements import push_statements
@@ -279,6 +280,7 @@ class SharedWorkspace(SharedStore):
     def __init__(self, root: Path, url: PeerUrl, limits: FetchLimits = STORE_LIMITS) -> None:
         """Nothing is asked of the store yet."""
         self.where = str(url)
+        self.executor_files = StoreFiles(url.text)
         self._root = root
         self._url = url
         self._limits = limits
@@ -290,9 +292,6 @@ class SharedWorkspace(SharedStore):
     def stored(self, folder: Path) -> StoredDataset:
         """One dataset of the store, by the folder that is its copy here."""
         return self._named(folder.name)
-
-    def _at(self, dataset_id: DatasetId) -> StoredDataset:
-        return self._named(_folder_name(dataset_id))
 
     def _named(self, name: str) -> StoredDataset:
         folder = self._root / "datasets" / name
@@ -318,7 +317,7 @@ class SharedWorkspace(SharedStore):
             (name, stored)
             for name in by_id(self._settled()).values()
             if ref is None or ref in (name.dataset_id, name.alias)
-            if not (stored := self._at(name.dataset_id)).is_open
+            if not (stored := self._named(_folder_name(name.dataset_id))).is_open
         ]
         if not wanted:
             return
@@ -367,29 +366,24 @@ class SharedWorkspace(SharedStore):
     # --- one dataset -------------------------------------------------------------------------------
 
     def refs(self, folder: Path) -> SharedRefStore:
-        return SharedRefStore(folder, self.stored(folder))
+        return SharedRefStore(self.stored(folder))
 
-    def branch(self, folder: Path, name: str) -> None:
+    def follow(self, folder: Path, ref: str | None = None) -> None:
         stored = self.stored(folder)
-        if name == HEAD:
+        if ref == HEAD:
             self.sync_heads(stored.dataset_id)
-            stored.follow_merged()
+        elif ref is None and HEAD in stored.followed:
             return
-        wanted = [] if name in stored.followed else [name]
-        for problem in stored.follow_branches(wanted).values():
-            raise problem
-        stored.follow_merged(wanted)
-
-    def branches(self, folder: Path) -> None:
-        stored = self.stored(folder)
-        if HEAD in stored.followed:
-            return
-        names = [name for name in stored.listed_branches() if name not in stored.followed]
+        listed = stored.listed_branches() if ref is None else [ref]
+        names = [name for name in listed if name != HEAD and name not in stored.followed]
         problems = stored.follow_branches(names)
+        for problem in problems.values() if ref is not None else ():
+            raise problem
         stored.follow_merged(names)
         for name, problem in problems.items():
             warn(f"{name}: {problem.message}")
-        stored.followed.add(HEAD)
+        if ref is None:
+            stored.followed.add(HEAD)
 
     def objects(self, folder: Path) -> LocalObjectStore:
         kind = ObjectKind(folder.name)
@@ -408,9 +402,6 @@ class SharedWorkspace(SharedStore):
 
         return BroughtObjectStore(folder, bring)
 
-    def executor_files(self) -> StoreFiles:
-        return StoreFiles(self._url.text)
-
     def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
         self.stored(folder).sent[ObjectKey(ObjectKind(kind), name)] = since
 
@@ -420,34 +411,29 @@ class SharedWorkspace(SharedStore):
         dataset = DatasetFiles.open(folder)
         head = dataset.chain.head()
         assert head is not None  # noqa: S101 - it was built
-        stored = self._at(dataset.id)
+        stored = self._named(_folder_name(dataset.id))
         _Publish(stored, dataset, HEAD, head, self._shared_names).run()
-        self._renamed(dataset.id, Name(dataset.id, dataset.alias))
+        self._renamed(dataset.id, dataset.alias)
         stored.is_open = True
 
-    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
-        self._shared_names.claim(Name(dataset_id, new))
-        self._give_up(dataset_id, old, but=new)
-        self._renamed(dataset_id, Name(dataset_id, new))
-
-    def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
-        self._give_up(dataset_id, alias)
-        stored = self._at(dataset_id)
-        stored.bucket.remove()
-        stored.known.clear()
-        self._renamed(dataset_id, None)
-
-    def _give_up(self, dataset_id: DatasetId, alias: DatasetAlias, but: DatasetAlias | None = None) -> None:
+    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias | None) -> None:
+        if new is not None:
+            self._shared_names.claim(Name(dataset_id, new))
         # a rename that was killed has left two names
         known = [name.alias for name in self._names or () if name.dataset_id == dataset_id]
-        for old in dict.fromkeys((alias, *known)):
-            if old != but:
-                self._shared_names.give_up(Name(dataset_id, old))
+        for alias in dict.fromkeys((old, *known)):
+            if alias != new:
+                self._shared_names.give_up(Name(dataset_id, alias))
+        if new is None:
+            stored = self._named(_folder_name(dataset_id))
+            stored.bucket.remove()
+            stored.known.clear()
+        self._renamed(dataset_id, new)
 
-    def _renamed(self, dataset_id: DatasetId, name: Name | None) -> None:
+    def _renamed(self, dataset_id: DatasetId, alias: DatasetAlias | None) -> None:
         if self._names is not None:
             others = [known for known in self._names if known.dataset_id != dataset_id]
-            self._names = others if name is None else [*others, name]
+            self._names = others if alias is None else [*others, Name(dataset_id, alias)]
 
     def signed(self, folder: Path, ref: str) -> None:
         peer, head = self.stored(folder).peer(ref), DatasetFiles.open(folder, ref=ref).chain.head()
@@ -493,7 +479,7 @@ class SharedWorkspace(SharedStore):
             stored.is_open = False
             self.sync_heads(stored.dataset_id)
             stored.followed.clear()
-            self.branches(folder)  # what was merged into any of them is needed, too
+            self.follow(folder)  # what was merged into any of them is needed, too
             return removal.with_other_references(stored.peer(), folder.name, needed())
 
         return removal.of_dataset(folder.name, needed_there)

@@ -16,10 +16,11 @@ from odfchain.storage import fsio
 from odfchain.storage.bucket_store import BucketTransport, place_of
 from odfchain.storage.folder_store import FolderTransport
 from odfchain.storage.http_store import HttpTransport
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.local import HEAD
+from odfchain.storage.locations import PeerUrl
 from odfchain.storage.store import PEER_LIMITS, Store, Transport
 from odfchain.text import json_object
-from odfchain.workspace.config import ShareConfig, user_folder
+from odfchain.workspace.config import user_folder
 
 if TYPE_CHECKING:
     from odfchain.limits import FetchLimits
@@ -56,20 +57,6 @@ class PeerOptions:
 
 
 DEFAULTS = PeerOptions()
-
-
-def options_of(config: ShareConfig, *, token: str | None = None, parallel: int | None = None) -> PeerOptions:
-    """How peers are spoken to by the settings of a workspace, with the tokens that its user keeps."""
-    from odfchain.transfer.credentials import Credentials  # noqa: PLC0415 - most commands reach no peer
-
-    return PeerOptions(
-        token=token,
-        credentials=Credentials.of_user(),
-        allow_private_redirects=config.allow_private_redirects,
-        ipfs_gateway=config.ipfs_gateway,
-        parallel=parallel or config.parallel,
-        retries=config.retries,
-    )
 
 
 class Listing(Enum):
@@ -136,17 +123,17 @@ KINDS = {
 """The kinds by the scheme of a URL: what is not here is not carried."""
 
 
-def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Store:
-    """The store to read a dataset from; nothing is asked of it yet."""
-    return Store(KINDS[url.scheme].open(url, options))
+def open_peer(url: PeerUrl, options: PeerOptions = DEFAULTS, ref: str = HEAD) -> Store:
+    """The store to read a dataset from, or a branch of it; nothing is asked of it yet."""
+    return Store(KINDS[url.scheme].open(url, options), ref)
 
 
-def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS) -> Store:
-    """The store to write a dataset to; nothing is asked of it yet."""
+def open_writable(url: PeerUrl, options: PeerOptions = DEFAULTS, ref: str = HEAD) -> Store:
+    """The store to write a dataset to, or a branch of it; nothing is asked of it yet."""
     kind = KINDS[url.scheme]
     if kind.read_only is not None:
         raise kind.read_only(url)
-    return Store(kind.open(url, options))
+    return Store(kind.open(url, options), ref)
 
 
 def _limits(options: PeerOptions) -> FetchLimits:

@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from odfchain import errors
 from odfchain.chain.compare import (
@@ -45,11 +46,11 @@ from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore, conflict
-from odfchain.storage.public_layout import PeerUrl, SignedFile, signature_key
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import SignedFile, signature_key
 from odfchain.storage.store import Store
 from odfchain.transfer.branch_fetch import BranchFetch, fetching
 from odfchain.transfer.open_peer import open_peer
-from odfchain.transfer.receive import BlockSpool, Download, PeerLinks, Received
 from odfchain.transfer.sharing import (
     AliasKind,
     Sharing,
@@ -68,19 +69,37 @@ from odfchain.transfer.signed_statements import (
     refuse_unsigned,
 )
 from odfchain.transfer.slice_files import (
+    EVERYTHING,
+    DataObject,
     Selection,
+    absent,
+    data_objects,
     incoming_folder,
+    missing_objects,
     missing_slices,
     unmark,
 )
-from odfchain.transfer.snapshot_objects import bring_newest
-from odfchain.transfer.sync import Sync, differ, not_ahead, refuse_another, shortened
+from odfchain.transfer.snapshot_objects import bring_newest, object_from
+from odfchain.transfer.sync import (
+    BlockSpool,
+    Download,
+    PeerLinks,
+    Received,
+    Sync,
+    differ,
+    not_ahead,
+    refuse_another,
+    shortened,
+)
 from odfchain.workspace.config import change_config, config_path, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import FetchedBranch, FetchedBranches
-from odfchain.workspace.points import keep_reachable, lock_path
+from odfchain.workspace.points import branch_names, keep_reachable, lock_path
 from odfchain.workspace.workspace_files import WorkspaceFiles
+
+if TYPE_CHECKING:
+    from odfchain.slices.conditions import Where
 
 _WAYS_OUT = (
     "--force replaces what is here by the peer's chain (push it first to keep it); or pull the other one "
@@ -502,12 +521,11 @@ def pull_branch_from(
     options: SyncOptions = DEFAULTS,
     progress: Progress = SILENT,
 ) -> SyncOutcome:
-    """The branch that the dataset is opened on is the peer's of that name, or is as it was.
+    """The branch that dataset and peer are opened on is the peer's, or is as it was.
 
     `where` is remembered as the place that it came from. A branch that has nothing of its own follows the
     peer's also where that was rewound; what is given up stays under a reference.
     """
-    peer.ref = dataset.ref
     head = peer.head()
     if head is None:
         others = peer.branches()
@@ -607,6 +625,96 @@ class _BranchPull(Sync[Arrived, SyncOutcome]):
             rename = f"`odfchain branch rename {dataset.alias} {branch} my-{branch}`"
             hint = f"{rename}, then pull again and merge the two; or give its blocks up with --force"
         return not_ahead((self.head, old, found), peer.where, name, pull=True, hint=hint)
+
+
+# A fetch: slices of a chain that is here, from any mirror.
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOutcome:
+    """The fetched slices, and the number that are still missing."""
+
+    objects: int
+    bytes: int
+    missing_slices: int
+    skipped: int = 0
+    """Missing slices that have no row of which the condition is true."""
+    unknown: int = 0
+    """Slices that were fetched because no trusted manifest describes them."""
+    understood: bool = True
+    """True if a part of the condition can exclude a slice."""
+
+
+def fetch_missing(
+    dataset: DatasetFiles,
+    peer: Store,
+    selection: Selection = EVERYTHING,
+    *,
+    where: Where | None = None,
+    parallel: int = 10,
+    progress: Progress = SILENT,
+) -> FetchOutcome:
+    """The selected slices and checkpoints that are missing come from a peer, whose head is not asked for.
+
+    With `where` slices alone come, and none that has no row of which it is true, by what was found in its
+    verified bytes here, or the owner signed (`OwnersManifests`).
+
+    None is stored before all were received. When nothing is missing any more, on branches neither, the copy
+    is whole, and later pulls keep it so.
+    """
+    download = Download(peer, incoming_folder(dataset), parallel, progress)
+    with fsio.locked(lock_path(dataset)):
+        return _Fetch(dataset, download, selection, where).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """The objects to be fetched; how many slices are left out, and of how many nothing is known."""
+
+    objects: Sequence[DataObject]
+    skipped: int = 0
+    unknown: int = 0
+
+    @property
+    def up_to_date(self) -> bool:
+        return not self.objects
+
+
+@dataclass(frozen=True)
+class _Fetch(Sync[_Missing, FetchOutcome]):
+    dataset: DatasetFiles
+    download: Download
+    selection: Selection
+    where: Where | None
+
+    def plan(self) -> _Missing:
+        wanted = absent(self.dataset, self.selection.of(data_objects(self.dataset)))
+        return _Missing(wanted) if self.where is None else self._that_may_match(wanted, self.where)
+
+    def _that_may_match(self, objects: Sequence[DataObject], where: Where) -> _Missing:
+        from odfchain.profiles.manifests import OwnersManifests  # noqa: PLC0415 - few commands need it
+        from odfchain.slices.skipping import may_match  # noqa: PLC0415
+
+        dataset, peer = self.dataset, self.download.peer
+        signed = OwnersManifests(dataset, DatasetState.read(dataset.chain))
+        stats = signed.trusted_stats(lambda line: object_from(dataset, peer, line))
+        slices = [(item, stats.get(item.key.name)) for item in objects if item.offsets is not None]
+        wanted = [item for item, its in slices if its is None or may_match(its, where.condition)]
+        return _Missing(wanted, len(slices) - len(wanted), sum(its is None for _, its in slices))
+
+    def carry_objects(self, plan: _Missing) -> None:
+        self.download.receive(self.dataset, plan.objects)
+
+    def finish(self, plan: _Missing) -> FetchOutcome:
+        dataset, download = self.dataset, self.download
+        shutil.rmtree(download.folder, ignore_errors=True)
+        rest = missing_objects(dataset)
+        others = [dataset.on(ref) for ref in (HEAD, *branch_names(dataset)) if ref != dataset.ref]
+        if not rest and not any(missing_objects(other) for other in others):
+            unmark(dataset)
+        left = sum(found.offsets is not None for found in rest)
+        understood = self.where is None or self.where.understood
+        return FetchOutcome(download.objects, download.bytes, left, plan.skipped, plan.unknown, understood)
 
 
 # A pull as a user asks for it.
@@ -719,7 +827,7 @@ def pull_branch(
     copies require of the head's signature they do not require of a branch; `options` may.
     """
     dataset, options = sharing.dataset(dataset), options or SyncOptions(parallel=sharing.config.parallel)
-    dataset.shared.branch(dataset.folder, dataset.ref)
+    dataset.shared.follow(dataset.folder, dataset.ref)
     known = FetchedBranches(dataset).find(dataset.ref)
     place = source or (known.where if known is not None else None)
     if place is None or place == dataset.shared.place(dataset.folder):
@@ -728,7 +836,8 @@ def pull_branch(
             hint=f"name it: odfchain pull {dataset.alias}@{dataset.ref} --from URL",
         )
     where = str(sharing.url_of(place)) if "://" in place else place
-    with closing(sharing.open(place, token if source else None, options.parallel)) as peer:
+    token = token if source else None
+    with closing(sharing.open(place, token, options.parallel, dataset.ref)) as peer:
         outcome = pull_branch_from(dataset, peer, where, options, progress)
     dataset.shared.signed(dataset.folder, dataset.ref)
     return Pulled(dataset.alias, where, outcome)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -32,16 +30,16 @@ from odfchain.limits import SHARING
 from odfchain.odf.identity import HashList, Multihash
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.local import HEAD
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.transfer.branch_fetch import merged_into
 from odfchain.transfer.open_peer import open_writable
-from odfchain.transfer.receive import PeerLinks
 from odfchain.transfer.sharing import AliasKind, Ref, Sharing, add_alias
 from odfchain.transfer.signed_statements import Seen, SeenHeads, push_statements, push_to_node
 from odfchain.transfer.slice_files import DataObject, absent, objects_of, store_of
 from odfchain.transfer.snapshot_objects import send_objects
-from odfchain.transfer.sync import Sync, not_ahead, refuse_another
+from odfchain.transfer.sync import PeerLinks, Sync, in_parallel, not_ahead, refuse_another
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import PushOptions
 
@@ -113,7 +111,7 @@ class PushOutcome:
         return f"{repr(self.plan).removesuffix('>')}, {self.problem or self.signature}>"
 
 
-def plan_push(dataset: DatasetFiles, peer: Store, options: PushOptions = _OPTIONS) -> PushPlan:
+def plan_dataset_push(dataset: DatasetFiles, peer: Store, options: PushOptions = _OPTIONS) -> PushPlan:
     """Plan `push_dataset`; the destination is only read, and no further than needed."""
     return _Push(dataset, peer, options, SILENT).plan()
 
@@ -235,7 +233,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
             if self.peer.contains(key):
                 there.add(key)
 
-        _in_parallel(look, wanted, self.options.at_once)
+        in_parallel(look, wanted, self.options.at_once)
         missing = [found for key, found in wanted.items() if key not in there]
         for item in missing:
             # a partial copy can be pushed on where the destination has the rest
@@ -256,7 +254,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
         self.described = send_objects(self.dataset, self.peer, parallel=self.options.at_once)
         if plan.objects:
             self.progress.phase(f"Sending {self.dataset.alias}", plan.bytes)
-            _in_parallel(lambda item: self._put(item.key, self.progress), plan.objects, self.options.at_once)
+            in_parallel(lambda item: self._put(item.key, self.progress), plan.objects, self.options.at_once)
 
     def carry_blocks(self, plan: PushPlan) -> None:
         self.progress.phase(f"Sending blocks of {self.dataset.alias}", len(plan.merged) + len(plan.blocks))
@@ -267,7 +265,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
 
         for name in plan.merged:
             send_block(name)
-        _in_parallel(send_block, plan.blocks, self.options.at_once)
+        in_parallel(send_block, plan.blocks, self.options.at_once)
 
     def move(self, plan: PushPlan) -> None:
         if plan.old_head != plan.new_head:
@@ -341,21 +339,6 @@ class _PushToNode(_Push):
         return PushOutcome(plan=plan, caveat=None, signature=status)
 
 
-def _in_parallel(work: Callable[[_T], None], items: Iterable[_T], workers: int) -> None:
-    pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="odfchain-push")
-    pending: deque[Future[None]] = deque()
-    try:
-        for item in items:
-            # a bounded queue, so that no item starts after a failure
-            if len(pending) >= 2 * workers:
-                pending.popleft().result()
-            pending.append(pool.submit(work, item))
-        while pending:
-            pending.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
 # A push as a user asks for it.
 
 
@@ -386,7 +369,7 @@ def push(
     return outcome
 
 
-def planned_push(
+def plan_push(
     sharing: Sharing,
     ref: Ref | DatasetFiles,
     target: str | None = None,
@@ -396,7 +379,7 @@ def planned_push(
 ) -> PushPlan:
     """Plan `push`; nothing is written or remembered."""
     dataset = sharing.dataset(ref)
-    run = functools.partial(plan_push, dataset)
+    run = functools.partial(plan_dataset_push, dataset)
     return _at_destination(sharing, dataset, target, options, token, run)[0]
 
 
@@ -414,8 +397,7 @@ def _at_destination(
     chosen = sharing.peer_options(token if target else None, options.at_once)
 
     def at(url: PeerUrl, options: PushOptions) -> _T:
-        with closing(open_writable(url, chosen)) as peer:
-            peer.ref = dataset.ref
+        with closing(open_writable(url, chosen, dataset.ref)) as peer:
             return run(peer, options)
 
     if url.is_smart and options.create and dataset.ref == HEAD:

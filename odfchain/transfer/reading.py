@@ -21,14 +21,16 @@ from odfchain.progress import SILENT, Progress
 from odfchain.spark.session_client import temporary_folder
 from odfchain.storage import fsio
 from odfchain.storage.local import LocalObjectStore
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.transfer.credentials import Credentials
 from odfchain.transfer.object_workspace import connect
 from odfchain.transfer.open_peer import PeerOptions, open_peer
 from odfchain.transfer.pulling import SyncOptions, pull_dataset
 from odfchain.transfer.signed_statements import SignaturePolicy
-from odfchain.transfer.slice_files import DataObject, absent, bring
+from odfchain.transfer.slice_files import DataObject, absent
+from odfchain.transfer.sync import Download
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import FOLDER, WorkspaceFiles
@@ -131,7 +133,7 @@ class Origin:
         base = Path(self.cache) / "incoming" if self.cache is not None else dataset.folder / "staging"
         fsio.make_folder(base)
         with fsio.private_folder(base) as folder, closing(self._peer()) as peer:
-            bring(dataset, peer, lacking, folder, parallel=_PARALLEL, progress=progress)
+            Download(peer, folder, _PARALLEL, progress).receive(dataset, lacking)
 
     def _with_slices(self, dataset: DatasetFiles) -> DatasetFiles:
         if self.folder is None and self.cache is None:

@@ -28,7 +28,8 @@ from odfchain.odf.names import DatasetAlias, RepoName
 from odfchain.odf.tree import to_tree
 from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
-from odfchain.storage.public_layout import INDEX_KEY, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import INDEX_KEY
 from odfchain.storage.store import Store
 from odfchain.text import one_line
 from odfchain.transfer.open_peer import DEFAULTS, KINDS, Listing, PeerOptions, open_peer

@@ -246,7 +246,7 @@ class _StoreCopy:
         self._workspace.shared.renew()
         for dataset in self._workspace.datasets():
             if self._branches:
-                dataset.shared.branches(dataset.folder)
+                dataset.shared.follow(dataset.folder)
 
     async def bring(self, dataset: DatasetFiles, key: ObjectKey) -> None:
         """A slice or checkpoint is here, if the store has it."""
@@ -460,14 +460,15 @@ class Repository:
         if reader is None and last != "push":
             await refuse_upgrade(send, 401, UNKNOWN)
             return
+        if not is_this_version(fields_of(scope)):
+            await refuse_upgrade(send, 400, "Incompatible client version")
+            return
         ref = _ref("/".join(parts)) if last in ("pull", "push") else None
         dataset = self._dataset(ref, reader)
         if last == "push":
             alias = dataset.alias if dataset is not None else ref if isinstance(ref, DatasetAlias) else None
             own = dataset is not None and self._workspace.has_key(dataset.id)
-            if not is_this_version(fields_of(scope)):
-                await refuse_upgrade(send, 400, "Incompatible client version")
-            elif self._writing is None:
+            if self._writing is None:
                 await refuse_upgrade(send, 403, "datasets here can only be read")
             else:
                 await self._writing.answer_push(alias, own=own, scope=scope, receive=receive, send=send)

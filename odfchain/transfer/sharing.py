@@ -29,10 +29,9 @@ from odfchain.odf.names import (
     parse_ref_remote,
 )
 from odfchain.storage.local import HEAD
-from odfchain.storage.locations import HOST_AND_PORT
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import HOST_AND_PORT, PeerUrl
 from odfchain.storage.store import Store
-from odfchain.transfer.open_peer import PeerOptions, open_peer, options_of
+from odfchain.transfer.open_peer import PeerOptions, open_peer
 from odfchain.transfer.repositories import (
     Repositories,
     RepositoryEntry,
@@ -228,9 +227,11 @@ class Sharing:
         repository = RepoName(ref.partition("/")[0])
         return self.repositories.find_by_id(repository, wanted, self.peer_options(token))
 
-    def open(self, ref: str, token: str | None = None, parallel: int | None = None) -> Store:
+    def open(
+        self, ref: str, token: str | None = None, parallel: int | None = None, branch: str = HEAD
+    ) -> Store:
         """The peer that a reference to a remote dataset names; nothing is asked of the dataset yet."""
-        return open_peer(self.place_of(ref, token), self.peer_options(token, parallel))
+        return open_peer(self.place_of(ref, token), self.peer_options(token, parallel), branch)
 
     def local(self, ref: DatasetRefAny) -> DatasetFiles | None:
         """The dataset of this workspace that was pulled from, or pushed to, what a reference names."""
@@ -304,8 +305,18 @@ class Sharing:
     # --- how ---------------------------------------------------------------------------------------
 
     def peer_options(self, token: str | None, parallel: int | None = None) -> PeerOptions:
-        """How peers are spoken to."""
-        return options_of(self.config, token=token, parallel=parallel)
+        """How peers are spoken to by the workspace's settings, with the tokens that its user keeps."""
+        from odfchain.transfer.credentials import Credentials  # noqa: PLC0415 - most commands reach no peer
+
+        config = self.config
+        return PeerOptions(
+            token=token,
+            credentials=Credentials.of_user(),
+            allow_private_redirects=config.allow_private_redirects,
+            ipfs_gateway=config.ipfs_gateway,
+            parallel=parallel or config.parallel,
+            retries=config.retries,
+        )
 
     def copy_of(self, url: PeerUrl, *kinds: AliasKind) -> DatasetFiles | None:
         """The dataset of this workspace that was pulled from (or by other `kinds` is known at) a URL."""

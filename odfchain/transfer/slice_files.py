@@ -1,41 +1,26 @@
-"""The slices and checkpoints of a dataset: which a copy is to have, and bringing them from a peer.
-
-Objects arrive in a private folder and are moved into the dataset when all of them are complete, so a peer
-that lies about the last one has not changed the dataset. What arrived stays there for the next attempt.
-"""
+"""The slices and checkpoints of a dataset: which a copy is to have, and which of them are here."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import json
-import shutil
-import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from odfchain import errors
 from odfchain.chain.chain import HashedBlock
 from odfchain.odf.events import AddData, ExecuteTransform, MetadataBlock, OffsetInterval
-from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.times import Timestamp
-from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
-from odfchain.storage.store import Store
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.points import branch_names, lock_path
 from odfchain.workspace.shared_store import ONLY_HERE
-
-if TYPE_CHECKING:
-    from odfchain.slices.conditions import Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +127,9 @@ EVERYTHING = Selection()
 
 
 def store_of(dataset: DatasetFiles, kind: ObjectKind) -> LocalObjectStore:
-    """A dataset's store for objects of a kind."""
-    match kind:
-        case ObjectKind.BLOCK:
-            return dataset.blocks
-        case ObjectKind.DATA:
-            return dataset.data
-        case ObjectKind.CHECKPOINT:
-            return dataset.checkpoints
-        case ObjectKind.MANIFEST:
-            return dataset.manifests
-        case ObjectKind.PROFILE:
-            return dataset.profiles
+    """A dataset's store for objects of a kind, which is called as their folder is."""
+    found: LocalObjectStore = getattr(dataset, kind.value)
+    return found
 
 
 def absent(
@@ -170,122 +146,9 @@ def absent(
     return list(found.values())
 
 
-def bring(
-    dataset: DatasetFiles,
-    peer: Store,
-    objects: Sequence[DataObject],
-    folder: Path,
-    *,
-    parallel: int,
-    progress: Progress,
-) -> int:
-    """Store all these objects in the dataset, none before all were received; returns their size [bytes].
-
-    `folder` is private and on the dataset's file system.
-    """
-    _check_sizes(peer, objects)
-    total = sum(item.size for item in objects)
-    if not objects:
-        return 0
-    fsio.make_folder(folder)
-    _check_space(peer, folder, objects)
-    # objects of an earlier attempt are in `folder`, and are continued
-    peer.transport.announce([(item.key, item.size) for item in objects])
-    progress.phase(f"Receiving {len(objects):,} objects", total)
-    together = _Together(progress)
-
-    def receive(item: DataObject) -> None:
-        try:
-            _receive(peer, item, arriving(folder, item.key), together)
-        except BaseException as error:
-            together.fail(error)
-            raise
-
-    with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:
-        tasks = [pool.submit(receive, item) for item in objects]
-        try:
-            for task in as_completed(tasks):
-                task.result()
-        except BaseException as error:  # noqa: BLE001 - the first of all failures is raised below
-            together.fail(error)
-            pool.shutdown(wait=False, cancel_futures=True)
-    if together.failure is not None:
-        raise together.failure
-
-    def store(item: DataObject) -> None:
-        store_of(dataset, item.key.kind).put_file(arriving(folder, item.key), item.key.name)
-
-    with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:  # each waits for the disk
-        list(pool.map(store, objects))
-    return total
-
-
 def arriving(folder: Path, key: ObjectKey) -> Path:
     """The path of an object until all are complete."""
     return folder / f"{key.kind.value}-{key.name}"
-
-
-def _check_sizes(peer: Store, objects: Sequence[DataObject]) -> None:
-    sizes: dict[ObjectKey, DataObject] = {}
-    for item in objects:
-        other = sizes.setdefault(item.key, item)
-        if other.size != item.size:
-            raise errors.CorruptedPeerError(
-                f"{item.key} of {peer.where}: block {item.sequence_number} says that it has {item.size:,} "
-                f"bytes, block {other.sequence_number} {other.size:,}"
-            )
-
-
-def _check_space(peer: Store, folder: Path, objects: Sequence[DataObject]) -> None:
-    with fsio.storage_errors(folder):
-        free = shutil.disk_usage(folder).free
-        present = sum(path.stat().st_size for path in folder.iterdir())
-    lacking = sum(item.size for item in objects) - present
-    if lacking > free:
-        largest = max(objects, key=lambda item: item.size)
-        raise errors.StorageFullError(
-            f"{folder}: {lacking:,} bytes of objects of {peer.where} do not fit into the {free:,} that are "
-            f"free; the largest is {largest.key} of block {largest.sequence_number} with {largest.size:,}",
-            hint="if the dataset is that large: make room, or pull a part of it (--last, --metadata-only)",
-        )
-
-
-def _receive(peer: Store, item: DataObject, target: Path, progress: Progress) -> None:
-    progress.advance(0)
-    with fsio.storage_errors(target):
-        if target.exists() and (found := target.stat()).st_size >= item.size:
-            if found.st_size == item.size and (
-                peer.transport.has_hashed(item.key, fsio.file_state(found))
-                or hash_file(target)[0] == item.key.name
-            ):
-                progress.advance(item.size)
-                return
-            target.unlink()
-    peer.fetch(item.key, item.size, target, progress)
-
-
-class _Together:
-    """Progress of transfers that end together: after the first failure all others stop."""
-
-    def __init__(self, inner: Progress) -> None:
-        self.failure: BaseException | None = None
-        self._inner = inner
-        self._lock = threading.Lock()
-
-    def fail(self, error: BaseException) -> None:
-        with self._lock:
-            self.failure = self.failure or error
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        self._inner.phase(name, total)
-
-    def advance(self, steps: int = 1) -> None:
-        if self.failure is not None:
-            raise errors.TransferError("stopped, because another object could not be received")
-        self._inner.advance(steps)
-
-    def note(self, text: str) -> None:
-        self._inner.note(text)
 
 
 # Partial copies: datasets of which slices may be missing on purpose.
@@ -296,21 +159,6 @@ class _Together:
 # (RFC-021).
 
 _READ_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class FetchOutcome:
-    """The fetched slices, and the number that are still missing."""
-
-    objects: int
-    bytes: int
-    missing_slices: int
-    skipped: int = 0
-    """Missing slices that have no row of which the condition is true."""
-    unknown: int = 0
-    """Slices that were fetched because no trusted manifest describes them."""
-    understood: bool = True
-    """True if a part of the condition can exclude a slice."""
 
 
 def mark_path(dataset: DatasetFiles) -> Path:
@@ -333,55 +181,6 @@ def data_objects(dataset: DatasetFiles) -> list[DataObject]:
 def missing_objects(dataset: DatasetFiles) -> list[DataObject]:
     """Slices and checkpoints that the chain names and no file of their size is there for, oldest first."""
     return absent(dataset, data_objects(dataset))
-
-
-def fetch_missing(
-    dataset: DatasetFiles,
-    peer: Store,
-    selection: Selection = EVERYTHING,
-    *,
-    where: Where | None = None,
-    parallel: int = 10,
-    progress: Progress = SILENT,
-) -> FetchOutcome:
-    """The selected slices and checkpoints that are missing come from a peer.
-
-    With `where` slices alone come, and none that has no row of which it is true, by what was found in its
-    verified bytes here, or the owner signed (`OwnersManifests`).
-
-    None is stored before all were received. When nothing is missing any more, on branches neither, the copy
-    is whole, and later pulls keep it so.
-    """
-    with fsio.locked(lock_path(dataset)):
-        wanted, skipped, unknown = absent(dataset, selection.of(data_objects(dataset))), 0, 0
-        if where is not None:
-            wanted, skipped, unknown = _that_may_match(dataset, peer, wanted, where)
-        folder = incoming_folder(dataset)
-        size = bring(dataset, peer, wanted, folder / "objects", parallel=parallel, progress=progress)
-        shutil.rmtree(folder / "objects", ignore_errors=True)
-        rest = missing_objects(dataset)
-        others = [dataset.on(ref) for ref in (HEAD, *branch_names(dataset)) if ref != dataset.ref]
-        # nothing is missing any more, on branches neither: the copy is whole
-        if not rest and not any(missing_objects(other) for other in others):
-            unmark(dataset)
-    left = sum(found.offsets is not None for found in rest)
-    understood = where is None or where.understood
-    return FetchOutcome(len(wanted), size, left, skipped, unknown, understood)
-
-
-def _that_may_match(
-    dataset: DatasetFiles, peer: Store, objects: Sequence[DataObject], where: Where
-) -> tuple[list[DataObject], int, int]:
-    """(the slices that may hold a row, how many others there are, of how many nothing is known)."""
-    from odfchain.profiles.manifests import OwnersManifests  # noqa: PLC0415 - few commands need it
-    from odfchain.slices.skipping import may_match  # noqa: PLC0415
-    from odfchain.transfer.snapshot_objects import object_from  # noqa: PLC0415
-
-    signed = OwnersManifests(dataset, DatasetState.read(dataset.chain))
-    stats = signed.trusted_stats(lambda line: object_from(dataset, peer, line))
-    slices = [(item, stats.get(item.key.name)) for item in objects if item.offsets is not None]
-    wanted = [item for item, its in slices if its is None or may_match(its, where.condition)]
-    return wanted, len(slices) - len(wanted), sum(its is None for _, its in slices)
 
 
 def unmark(dataset: DatasetFiles) -> None:

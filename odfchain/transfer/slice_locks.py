@@ -19,7 +19,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.storage.http_rules import Deadline, Pieces
 from odfchain.storage.locations import Location
 from odfchain.storage.store import AbsentError, Opened, Store, Transport
-from odfchain.transfer.slice_files import FetchOutcome, fetch_missing
+from odfchain.transfer.pulling import FetchOutcome, fetch_missing
 from odfchain.workspace.dataset_files import DatasetFiles
 
 

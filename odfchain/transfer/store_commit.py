@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -32,9 +31,10 @@ from odfchain.storage.bucket_store import (
     ConditionsUnknownError,
     Version,
     WriteRefusedError,
+    bucket_at,
 )
 from odfchain.storage.local import HEAD, LocalRefStore, check_object_name, conflict
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
 from odfchain.storage.store import Store
 from odfchain.transfer.branch_fetch import bring_merged, fetching, unknown_sources
 from odfchain.transfer.pulling import SyncOptions, SyncStatus, pull_branch_from, pull_dataset
@@ -107,7 +107,7 @@ class StoredDataset:
     @property
     def bucket(self) -> BucketTransport:
         """The dataset in the store, for conditional writes."""
-        return _bucket_at(self._url, self._limits)
+        return bucket_at(self._url, self._limits)
 
     def peer(self, ref: str = HEAD) -> Store:
         """The dataset in the store, on its head or on a branch."""
@@ -121,7 +121,7 @@ class StoredDataset:
     @property
     def local_head(self) -> Multihash | None:
         """The head here; None where the dataset is not."""
-        return LocalRefStore(self.folder / "refs", self.folder / "info" / "lock").get(HEAD)
+        return LocalRefStore(self.folder).get(HEAD)
 
     # --- the head ------------------------------------------------------------------------------------
 
@@ -308,11 +308,6 @@ class StoredDataset:
         """A lost compare-and-swap; the other writer's blocks are fetched."""
         self.follow(ref)
         raise conflict(ref, expected, actual)
-
-
-@functools.lru_cache(maxsize=1_024)
-def _bucket_at(url: str, limits: FetchLimits) -> BucketTransport:
-    return BucketTransport(PeerUrl.parse(url), limits)
 
 
 def _is_needed(branch: DatasetFiles, block: Multihash) -> bool:
@@ -523,9 +518,9 @@ class _Commit(StoreSync):
 class SharedRefStore(LocalRefStore):
     """The references of a dataset in a store. Reading them makes no request (opening does)."""
 
-    def __init__(self, folder: Path, stored: StoredDataset) -> None:
+    def __init__(self, stored: StoredDataset) -> None:
         """Those whose copies are in the folder of a dataset."""
-        super().__init__(folder / "refs", folder / "info" / "lock")
+        super().__init__(stored.folder)
         self.stored = stored
 
     def move_here(self, name: str, expected: Multihash | None, new: Multihash) -> None:

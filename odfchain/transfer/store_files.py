@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.spark.executor_files import kept_copy
 from odfchain.storage import fsio
-from odfchain.storage.bucket_store import STORE_LIMITS, BucketTransport, retry
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.bucket_store import BucketTransport, bucket_at, retry
 
 KEPT_BYTES = 16 << 30
 """Copies that a machine keeps for its workers [bytes]."""
@@ -35,7 +33,7 @@ class StoreFiles:
 
     @property
     def _space(self) -> BucketTransport:
-        return _space_at(self.url)
+        return bucket_at(self.url)
 
     def put(self, path: Path, key: str) -> None:
         """As `ExecutorFiles`."""
@@ -80,11 +78,6 @@ class StoreFiles:
     def clear(self, below: str) -> None:
         """As `ExecutorFiles`."""
         self._space.clear(below)
-
-
-@functools.lru_cache(maxsize=64)
-def _space_at(url: str) -> BucketTransport:
-    return BucketTransport(PeerUrl.parse(url), STORE_LIMITS)
 
 
 @contextlib.contextmanager

@@ -11,11 +11,11 @@ another form stays, too: manifests, profiles, names. Source: RFC-048.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import secrets
 import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from odfchain.errors import BusyError, InvalidIdError, ObjectNotFoundError, OdfchainError
 from odfchain.limits import LIMITS, SHARING
@@ -174,30 +174,20 @@ class Removal:
     dry_run: bool
 
     def of_dataset(self, folder: str, needed: Callable[[], frozenset[str] | None]) -> list[Garbage]:
-        """Garbage of a dataset by kind of object, the last too young to be removed; `needed` None: all."""
+        """Garbage of a dataset by kind of object, the last too young to be removed."""
         with Leases(self.space, folder).removing() as lease:
             # not before the lease is held: no commit can rely on old objects now
-            keys = needed()
-            unneeded = self._unneeded(folder, keys)
-            found = []
-            young: list[Listed] = []
+            if (keys := needed()) is None:
+                return []
+            found, young = list[Garbage](), list[Listed]()
             for kind, title in _KINDS.items():
-                old = [each for each in unneeded[kind] if lease.now - each.modified >= self.grace]
-                young += [each for each in unneeded[kind] if lease.now - each.modified < self.grace]
-                self._remove([f"datasets/{folder}/{each.key}" for each in old], lease)
+                below, old = f"datasets/{folder}/{kind.value}", list[Listed]()
+                for each in self.space.listed(below, _MOST):
+                    if f"{kind.value}/{each.key}" not in keys and _is_object(kind, each.key):
+                        (old if lease.now - each.modified >= self.grace else young).append(each)
+                self._remove([f"{below}/{each.key}" for each in old], lease)
                 found.append(_garbage(title, old))
         return [*found, _garbage("young", young)]
-
-    def _unneeded(self, folder: str, needed: frozenset[str] | None) -> dict[ObjectKind, list[Listed]]:
-        found: dict[ObjectKind, list[Listed]] = {kind: [] for kind in _KINDS}
-        if needed is None:
-            return found
-        for kind in _KINDS:
-            for each in self.space.listed(f"datasets/{folder}/{kind.value}", _MOST):
-                key = f"{kind.value}/{each.key}"
-                if key not in needed and _is_object(kind, each.key):
-                    found[kind].append(dataclasses.replace(each, key=key))
-        return found
 
     def of_workspace(self, named: Container[str]) -> list[Garbage]:
         """Remains of runs, and datasets that have neither a name nor a head."""
@@ -218,7 +208,7 @@ class Removal:
             for folder in self.space.folders("datasets/")
             if folder not in named and _is_dataset(folder)
             if self.space.size(f"datasets/{folder}/{HEAD_KEY}") is None
-            for garbage in self.of_dataset(folder, lambda folder=folder: self._nothing(folder))[:-1]  # type: ignore[misc]
+            for garbage in self.of_dataset(folder, partial(self._nothing, folder))[:-1]
         ]
         return [_garbage("runs in the store", dead), *left]
 

@@ -297,7 +297,7 @@ def still_reached(dataset: DatasetFiles, *more: Multihash) -> set[Multihash]:
 def bring_branches(workspace: WorkspaceFiles) -> None:
     """Fetch the branches of a store; the caller holds no lock of a dataset."""
     for dataset in workspace.datasets():
-        dataset.shared.branches(dataset.folder)
+        dataset.shared.follow(dataset.folder)
 
 
 def _inputs(state: DatasetState) -> Iterator[DatasetId]:

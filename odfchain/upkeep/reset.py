@@ -23,12 +23,11 @@ from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.storage.store import Store
 from odfchain.transfer.object_workspace import SharedWorkspace
-from odfchain.transfer.open_peer import open_peer, options_of
-from odfchain.transfer.receive import PeerLinks
-from odfchain.transfer.repositories import Repositories
-from odfchain.transfer.sharing import AliasKind, aliases, resolve_remote
+from odfchain.transfer.open_peer import open_peer
+from odfchain.transfer.sharing import AliasKind, Sharing, aliases
 from odfchain.transfer.signed_statements import Seen, SeenHeads
 from odfchain.transfer.store_commit import StoredDataset
+from odfchain.transfer.sync import PeerLinks
 from odfchain.upkeep.garbage import Referrers, bring_branches, refuse, still_reached
 from odfchain.workspace import points
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -84,13 +83,14 @@ class Rewriting:
         for kind in AliasKind:
             for alias in aliases(self.dataset, kind):
                 known.setdefault(alias, []).append(kind.value)
-        options = options_of(self.workspace.config.share)
+        sharing = Sharing(self.workspace)
+        options = sharing.peer_options(None)
 
         def ask(alias: str, kinds: tuple[str, ...]) -> Remote:
             # a URL may hold a password, which is left out only once it is parsed
             shown = "a place that is not understood" if "://" in alias else alias
             try:
-                url = resolve_remote(alias, Repositories(self.workspace.root))
+                url = sharing.url_of(alias)
                 shown = str(url) if "://" in alias else alias
                 with closing(open_peer(url, options)) as peer:
                     theirs = peer.head(self.dataset.ref)

@@ -43,7 +43,7 @@ _NOT_REFS = ".jws"
 
 def refs_of(dataset: DatasetFiles) -> LocalRefStore:
     """The references of a dataset."""
-    return LocalRefStore(dataset.folder / "refs", dataset.folder / "info" / "lock")
+    return LocalRefStore(dataset.folder)
 
 
 def ref_names(dataset: DatasetFiles) -> list[str]:
@@ -184,7 +184,7 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
 def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
     """The dataset on a reference that it has, or `BranchNotFoundError`."""
     if is_branch_name(branch):
-        dataset.shared.branch(dataset.folder, branch)
+        dataset.shared.follow(dataset.folder, branch)
     found = dataset.on(branch) if _is_reference(branch) else None
     if found is None or found.chain.head() is None:
         raise errors.BranchNotFoundError(

@@ -34,6 +34,8 @@ class SharedStore:
 
     where: str | None = None
     """The URL of the store."""
+    executor_files: ExecutorFiles | None = None
+    """How machines that do not see the folder reach what is here."""
 
     def place(self, folder: Path) -> str | None:
         """Where the store has a dataset."""
@@ -53,23 +55,18 @@ class SharedStore:
 
     def refs(self, folder: Path) -> LocalRefStore:
         """The references of a dataset; its head and its branches move in the store first."""
-        return LocalRefStore(folder / "refs", folder / "info" / "lock")
+        return LocalRefStore(folder)
 
-    def branch(self, folder: Path, name: str) -> None:
+    def follow(self, folder: Path, ref: str | None = None) -> None:
         """A branch, or the head, is here as it is in the store, or is not, with what was merged into it.
 
-        The caller holds no lock of the dataset.
+        Without a name all branches are; one that is damaged stays as it is here, with a warning. The caller
+        holds no lock of the dataset.
         """
-
-    def branches(self, folder: Path) -> None:
-        """Fetches all branches; one that is damaged stays as it is here, with a warning."""
 
     def objects(self, folder: Path) -> LocalObjectStore:
         """The slices or checkpoints of a dataset, `folder` being theirs; they come when they are read."""
         return LocalObjectStore(folder)
-
-    def executor_files(self) -> ExecutorFiles | None:
-        """How machines that do not see the folder reach what is here."""
 
     def sent(self, folder: Path, kind: str, name: Multihash, since: float) -> None:
         """Executors have put a slice or checkpoint into the store, after a time [s, `time.monotonic`]."""
@@ -77,11 +74,8 @@ class SharedStore:
     def publish(self, folder: Path) -> None:
         """A dataset that was built in a folder is in the store, under its name, which must be free there."""
 
-    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias) -> None:
-        """A dataset has another name in the store, which must be free there."""
-
-    def delete(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
-        """A dataset is not in the store any more."""
+    def rename(self, dataset_id: DatasetId, old: DatasetAlias, new: DatasetAlias | None) -> None:
+        """A dataset has another name in the store, which must be free there; with None it is removed."""
 
     def signed(self, folder: Path, ref: str) -> None:
         """The signature of the head, or of a branch, here is in the store; what goes wrong is said only."""

@@ -457,7 +457,7 @@ class WorkspaceFiles:
     def delete(self, dataset: DatasetFiles, *, with_key: bool = False) -> None:
         """Remove a dataset from the workspace; its private key is kept, unless it was never published."""
         key = self._key_path(dataset.id) if with_key else None
-        self.shared.delete(self._id_of(dataset), dataset.alias)
+        self.shared.rename(self._id_of(dataset), dataset.alias, None)
         with fsio.locked(self.root / "lock"):
             # moved first, which is atomic; removing the files takes longer and may be interrupted
             doomed = self.root / "trash" / uuid.uuid4().hex
@@ -605,7 +605,7 @@ def like(dataset: DatasetFiles, other: DatasetFiles) -> DatasetFiles:
     """A dataset on the branch that another one is on, or on its head where it has none of that name."""
     if not names.is_branch_name(other.ref):
         return dataset
-    dataset.shared.branch(dataset.folder, other.ref)
+    dataset.shared.follow(dataset.folder, other.ref)
     there = dataset.on(other.ref)
     return dataset if there.chain.head() is None else there
 

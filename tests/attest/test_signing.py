@@ -135,7 +135,7 @@ def test_a_head_that_its_owner_sets_back(cities: DatasetFiles) -> None:
 
 
 def test_the_signature_is_no_reference(cities: DatasetFiles) -> None:
-    refs = LocalRefStore(cities.folder / "refs", cities.folder / "info" / "lock")
+    refs = LocalRefStore(cities.folder)
     assert list(refs.names()) == [HEAD]
     head = cities.chain.head()
     assert head is not None

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import FetchError
-from odfchain.storage.locations import redact
-from odfchain.storage.template import expand, names_in, public_name
+from odfchain.storage.locations import public_name, redact
+from odfchain.storage.template import expand, names_in
 from odfchain.text import one_line, printable
 from tests.kit.support import conformance
 

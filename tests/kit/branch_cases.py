@@ -180,7 +180,7 @@ class Scene:
         block = Multihash.parse(self.labels[at]) if at else head
         folder = self.on(HEAD).folder
         assert block is not None
-        LocalRefStore(folder / "refs", folder / "info" / "lock").compare_and_swap(name, None, block)
+        LocalRefStore(folder).compare_and_swap(name, None, block)
 
     def _record(self, step: dict[str, Any], on: str) -> None:
         dataset = self.on(on)
@@ -333,7 +333,7 @@ class Scene:
     def verify(self, notes: list[str]) -> None:
         """All references are as verification wants them."""
         folder = self.on(HEAD).folder
-        for name in LocalRefStore(folder / "refs", folder / "info" / "lock").names():
+        for name in LocalRefStore(folder).names():
             report = verify_dataset(self.on(name))
             # the signature is the head's
             faults = [fault for fault in report.faults if name == HEAD or fault.check != SIGNATURE]

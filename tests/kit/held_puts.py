@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from odfchain.storage.public_layout import Incoming, ObjectKey
+from odfchain.storage.public_layout import ObjectKey
+from odfchain.storage.store import Incoming
 from odfchain.transfer import node_pushes
 
 PIECE = 5 << 18

@@ -18,7 +18,7 @@ from odfchain.odf import events as ev
 from odfchain.odf.times import Timestamp
 from odfchain.spark.session import SparkEngine, recording_session
 from odfchain.storage.bucket_store import STORE_LIMITS
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.transfer.store_files import StoreFiles
 from odfchain.workspace.commit import StagedFile, commit

@@ -8,11 +8,10 @@ from odfchain import Workspace
 from odfchain.api.dataset import Dataset
 from odfchain.transfer import pulling, pushing
 from odfchain.transfer.branch_fetch import FetchedSources
-from odfchain.transfer.pulling import Pulled
+from odfchain.transfer.pulling import FetchOutcome, Pulled
 from odfchain.transfer.pushing import PushOutcome, PushPlan
 from odfchain.transfer.sharing import Ref
 from odfchain.transfer.sharing import Sharing as Places
-from odfchain.transfer.slice_files import FetchOutcome
 from odfchain.workspace.dataset_files import DatasetFiles
 
 
@@ -29,7 +28,7 @@ class Sharing(Places):
         return pushing.push(self, *given, **options)
 
     def plan_push(self, *given: Any, **options: Any) -> PushPlan:
-        return pushing.planned_push(self, *given, **options)
+        return pushing.plan_push(self, *given, **options)
 
     def fetch(self, ref: Ref | DatasetFiles, *given: Any, **options: Any) -> FetchOutcome:
         return self._opened(ref).fetch(*given, **options)

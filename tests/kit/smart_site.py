@@ -17,7 +17,8 @@ from websockets.sync.client import ClientConnection, connect
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
-from odfchain.storage.public_layout import ObjectKind, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKind
 from odfchain.storage.store import RawBlock
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.block_batch import packed

@@ -12,7 +12,7 @@ from typing import Any
 from odfchain.errors import DatasetNotFoundError
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.bucket_store import STORE_LIMITS
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.transfer.server import RepositoryServer

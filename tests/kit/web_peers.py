@@ -21,7 +21,8 @@ from typing import Protocol
 
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
 from odfchain.transfer.open_peer import KINDS, Kind, Listing
 from tests.kit.memory_peer import MemoryTransport
 from tests.kit.small_s3 import SmallS3

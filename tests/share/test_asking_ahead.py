@@ -15,10 +15,11 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage.http_store import HttpTransport
-from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY
 from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncStatus, pull_dataset
-from odfchain.transfer.receive import AHEAD
+from odfchain.transfer.sync import AHEAD
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.hostile_server import End, HostilePeer, Trick, answer, body, lookup, raw
 from tests.kit.scenario import Chain, chain_of, numbered

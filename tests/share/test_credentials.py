@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from odfchain.cli.main import main
 from odfchain.errors import AccessError, UnsupportedPeerError
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.credentials import Credentials, checked_token
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import make_dataset

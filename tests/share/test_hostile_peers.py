@@ -28,9 +28,10 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.storage import http_connection as http_dial
 from odfchain.storage import routes as fetch_address
 from odfchain.storage.http_store import HttpTransport
-from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind, SignedFile
 from odfchain.storage.store import PEER_LIMITS, Store
-from odfchain.transfer import receive
+from odfchain.transfer import sync
 from odfchain.transfer.pulling import SyncOptions, pull_dataset
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import pull_client as clients
@@ -643,7 +644,7 @@ def test_the_limit_of_blocks_is_inclusive(
 ) -> None:
     limits = replace(LIMITS, chain_blocks=blocks)
     monkeypatch.setattr(compare, "LIMITS", limits)
-    monkeypatch.setattr(receive, "LIMITS", limits)
+    monkeypatch.setattr(sync, "LIMITS", limits)
     with HostilePeer(lookup(world.chain)) as peer, by_library(peer.url) as link:
         if allowed:
             pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
@@ -660,7 +661,7 @@ def test_the_limit_of_blocks_is_inclusive(
 def test_the_bytes_of_a_chain_are_bounded(world: World, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(map(len, world.chain.blocks))
     for most, allowed in ((size - 1, False), (size, True)):
-        monkeypatch.setattr(receive, "SHARING", replace(SHARING, chain_bytes=most))
+        monkeypatch.setattr(sync, "SHARING", replace(SHARING, chain_bytes=most))
         with HostilePeer(lookup(world.chain)) as peer, by_library(peer.url) as link:
             if allowed:
                 pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)

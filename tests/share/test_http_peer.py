@@ -24,7 +24,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
 from odfchain.storage.http_store import HttpTransport
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import PEER_LIMITS, Store
 from tests.kit.servers import Clock, Meter, Reply, Request, Server, closed_port
 from tests.kit.stand_ins import write_certificate

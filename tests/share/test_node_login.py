@@ -16,7 +16,7 @@ import pytest
 
 from odfchain.cli.main import main
 from odfchain.odf.times import Timestamp
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.credentials import Credentials
 from odfchain.transfer.server import RepositoryServer

@@ -21,8 +21,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
 from odfchain.storage.bucket_store import STORE_LIMITS, BucketTransport, place_of
-from odfchain.storage.locations import Location
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl, SignedFile
+from odfchain.storage.locations import Location, PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
 from odfchain.storage.store import Store
 from tests.kit.servers import Meter, Reply, Request, Server, closed_port
 from tests.kit.small_s3 import SmallS3, tag_of

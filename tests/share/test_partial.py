@@ -12,12 +12,11 @@ from odfchain.errors import CorruptedPeerError, StoreError, TransferError, Usage
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.public_layout import ObjectKey
 from odfchain.storage.store import Store
-from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, fetch_missing, pull_dataset
 from odfchain.transfer.slice_files import (
     EVERYTHING,
     DataObject,
     Selection,
-    fetch_missing,
     is_partial,
     mark_path,
     missing_objects,

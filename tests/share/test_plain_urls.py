@@ -8,7 +8,7 @@ import pytest
 
 from odfchain.errors import SignatureError
 from odfchain.odf.names import RepoName
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.signed_statements import NO_POLICY, SignaturePolicy
 from tests.kit.signed_heads import COMMON, Reader, owned, publish
 

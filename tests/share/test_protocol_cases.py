@@ -36,7 +36,8 @@ from odfchain.storage.local import (
     check_object_name,
     parse_ref,
 )
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.transfer.open_peer import open_writable
 from tests.kit.case_language import Expected, Given, attempts, check_refusal
@@ -80,7 +81,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
     blocks = LocalObjectStore(tmp_path / "blocks")
     for name in ("blocks", "refs", "info"):
         (tmp_path / name).mkdir()
-    refs = LocalRefStore(tmp_path / "refs", tmp_path / "info" / "lock")
+    refs = LocalRefStore(tmp_path)
     return Stores(MetadataChain(blocks, refs, LocalScratch(tmp_path / "info" / "chain-index")), blocks)
 
 
@@ -151,8 +152,9 @@ def test_every_deviation_is_met_by_a_case() -> None:
 
 
 def test_a_reference_is_written_without_white_space(tmp_path: Path) -> None:
+    (tmp_path / "refs").mkdir()
     LocalRefStore(tmp_path, tmp_path / "lock").compare_and_swap(HEAD, None, hash_of("foo"))
-    assert (tmp_path / HEAD).read_bytes() == str(hash_of("foo")).encode()
+    assert (tmp_path / "refs" / HEAD).read_bytes() == str(hash_of("foo")).encode()
 
 
 # --- appending -------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
-from odfchain.transfer.receive import AHEAD
+from odfchain.transfer.sync import AHEAD
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.memory_peer import MemoryPeer

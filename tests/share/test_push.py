@@ -21,10 +21,11 @@ from odfchain.errors import (
     UnsupportedPeerError,
 )
 from odfchain.odf.identity import Multihash
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.transfer.open_peer import open_writable
-from odfchain.transfer.pushing import plan_push, push_dataset
+from odfchain.transfer.pushing import plan_dataset_push, push_dataset
 from odfchain.workspace.options import PushOptions
 from tests.kit.local_folder import LocalDataset
 from tests.kit.servers import Meter
@@ -203,7 +204,7 @@ def test_a_fast_forward_reads_one_block_of_the_destination_at_most(store: SmallS
     push_dataset(local(tmp_path, CHAIN[:3]).files, peer)
     source = local(tmp_path, CHAIN)
     store.requests.clear()
-    plan = plan_push(source.files, peer)
+    plan = plan_dataset_push(source.files, peer)
     assert store.sent("GET") == ["bucket/x/refs/head"], "what is here is not asked for"
     assert store.sent("PUT") == []
     assert (plan.blocks[0], len(plan.blocks), plan.overwrites) == (source.head, 1, False)
@@ -213,7 +214,7 @@ def test_a_fast_forward_reads_one_block_of_the_destination_at_most(store: SmallS
 
 
 def test_a_plan_writes_nothing(peer: Store, tmp_path: Path) -> None:
-    plan = plan_push(local(tmp_path, CHAIN).files, peer)
+    plan = plan_dataset_push(local(tmp_path, CHAIN).files, peer)
     assert (len(plan.blocks), len(plan.objects), plan.present) == (4, 4, 0)
     assert peer.head() is None
     assert not any(peer.contains(item.key) for item in plan.objects)

@@ -31,7 +31,8 @@ from odfchain.odf.names import (
     RepoName,
 )
 from odfchain.storage.bucket_store import place_of
-from odfchain.storage.public_layout import HEAD_KEY, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import HEAD_KEY
 from odfchain.transfer import repositories as transfer_repositories
 from odfchain.transfer.open_peer import open_writable
 from odfchain.transfer.pushing import push_dataset

@@ -12,7 +12,7 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles

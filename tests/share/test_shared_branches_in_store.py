@@ -16,7 +16,7 @@ from odfchain.errors import (
     UnsavedBlocksError,
 )
 from odfchain.storage.bucket_store import BucketTransport
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.storage.store import Store
 from odfchain.transfer import server_app
 from odfchain.transfer.server import RepositoryServer

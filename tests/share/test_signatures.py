@@ -22,7 +22,8 @@ from odfchain.errors import (
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias, RepoName
 from odfchain.odf.times import Timestamp
-from odfchain.storage.public_layout import HEAD_KEY, PeerUrl, SignedFile
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import HEAD_KEY, SignedFile
 from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, policy_of, pull_dataset
 from odfchain.transfer.signed_statements import NO_POLICY, Seen, SeenHeads, SignaturePolicy, read_offer

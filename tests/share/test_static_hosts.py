@@ -13,7 +13,8 @@ import pytest
 
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer.open_peer import open_peer, open_writable
 from odfchain.transfer.pushing import push_dataset
 from odfchain.transfer.server import RepositoryServer

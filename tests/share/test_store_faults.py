@@ -18,7 +18,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.errors import AccessError, TransferError
 from odfchain.odf.times import Timestamp
 from odfchain.storage.bucket_store import STORE_LIMITS
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.object_workspace import SharedWorkspace, make_workspace_at
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.processes import odfchain

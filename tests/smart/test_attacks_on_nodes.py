@@ -23,7 +23,8 @@ from odfchain.errors import OdfchainError, TransferError
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes, hash_file
 from odfchain.odf.times import Timestamp
-from odfchain.storage.public_layout import ObjectKey, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import PeerOptions, open_writable
 from odfchain.transfer.pushing import push_dataset

@@ -15,7 +15,7 @@ import pytest
 from odfchain.errors import CorruptedPeerError
 from odfchain.limits import SHARING, SMART
 from odfchain.odf.names import DatasetAlias
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer import server
 from odfchain.transfer import server as transfer_server
 from odfchain.transfer import smart_messages as m

@@ -22,7 +22,7 @@ from websockets.sync.client import connect
 from odfchain.errors import ChainsDifferError, NameCollisionError, OdfchainError
 from odfchain.limits import SMART
 from odfchain.odf.names import DatasetAlias
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer import node_pushes, server_app
 from odfchain.transfer.access_tokens import PushSessions
 from odfchain.transfer.block_batch import packed

@@ -19,7 +19,7 @@ import pytest
 from odfchain.errors import OdfchainError
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
 from odfchain.transfer.pulling import SyncOptions, pull_dataset

@@ -13,7 +13,7 @@ from odfchain.errors import DatasetNotFoundError, OdfchainError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.open_peer import PeerOptions, open_writable
 from odfchain.transfer.pushing import push_dataset
 from odfchain.workspace.options import PushOptions

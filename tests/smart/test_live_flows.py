@@ -20,7 +20,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.storage.store import RawBlock
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.block_batch import unpacked

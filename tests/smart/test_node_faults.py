@@ -14,7 +14,8 @@ import pytest
 from odfchain.errors import OdfchainError, StorageFullError, TransferError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
-from odfchain.storage.public_layout import Incoming, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.store import Incoming
 from odfchain.transfer import node_pushes
 from odfchain.transfer.access_tokens import AccessToken, PushSession, PushSessions, TokenFile
 from odfchain.transfer.node_pushes import DatasetTarget

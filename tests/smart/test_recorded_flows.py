@@ -12,7 +12,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.transfer.block_batch import packed, unpacked
 from odfchain.transfer.node_pulls import FlowError, PullServing, Turn
 from odfchain.transfer.node_pushes import PushServing
-from odfchain.transfer.smart_flows import PULLED, PUSHED, ClosedError, PullFlow, PushFlow, RefusedError
+from odfchain.transfer.node_store import PULLED, PUSHED, ClosedError, PullFlow, PushFlow, RefusedError
 from odfchain.transfer.smart_messages import (
     NORMAL,
     Message,

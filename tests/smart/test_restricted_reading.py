@@ -18,7 +18,7 @@ from odfchain.cli.main import cli
 from odfchain.errors import AccessError, DatasetNotFoundError, TransferError, UsageError
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.open_peer import PeerOptions, open_peer
 from odfchain.transfer.pulling import pull_dataset

@@ -20,7 +20,8 @@ from odfchain.errors import (
 )
 from odfchain.limits import SMART
 from odfchain.odf.names import DatasetAlias
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import RawBlock
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import open_peer

@@ -22,12 +22,12 @@ from odfchain.errors import (
 from odfchain.limits import SMART
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.local import HEAD
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.storage.store import RawBlock
 from odfchain.transfer.block_batch import packed, unpacked
 from odfchain.transfer.node_store import WebSocketChannel
 from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.pushing import PushOutcome, plan_push, push_dataset
+from odfchain.transfer.pushing import PushOutcome, plan_dataset_push, push_dataset
 from odfchain.transfer.smart_messages import PushedBlocks, message_of, text_of
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import PushOptions
@@ -361,5 +361,5 @@ def test_a_plan_is_made_without_a_connection(dataset: DatasetFiles) -> None:
     with node({}) as found:
         peer = open_writable(PeerUrl.parse(f"odf+{found.url}cities"))
         with contextlib.closing(peer):
-            assert len(plan_push(dataset, peer).blocks) == len(LABELS)
+            assert len(plan_dataset_push(dataset, peer).blocks) == len(LABELS)
     assert [path for path, _ in found.asked] == [f"/cities/refs/{HEAD}"]

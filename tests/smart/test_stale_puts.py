@@ -13,7 +13,8 @@ from odfchain.errors import BusyError, CorruptedPeerError, StoreError
 from odfchain.odf.identity import Multihash, encode
 from odfchain.odf.physical_hash import hash_file
 from odfchain.progress import SILENT
-from odfchain.storage.public_layout import Incoming, ObjectKey, ObjectKind
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.store import Incoming
 from odfchain.transfer import node_pushes
 from tests.kit.held_puts import PIECE, HeldPut, Watched, path_of
 from tests.kit.scenario import Chain, chain_of, install

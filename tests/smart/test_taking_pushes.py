@@ -34,7 +34,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.times import Timestamp
-from odfchain.storage.public_layout import ObjectKey, ObjectKind, PeerUrl
+from odfchain.storage.locations import PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.transfer import access_tokens, node_pushes, server
 from odfchain.transfer.access_tokens import PushSessions, TokenFile
 from odfchain.transfer.block_batch import packed, unpacked
@@ -398,7 +399,7 @@ def test_what_was_hashed_when_it_came_is_hashed_again_if_it_changed(
     chain, token = chain_of(LABELS), site.token()
     hashed: list[str] = []
     monkeypatch.setattr(
-        "odfchain.transfer.slice_files.hash_file", lambda path: hashed.append(path.name) or hash_file(path)
+        "odfchain.transfer.sync.hash_file", lambda path: hashed.append(path.name) or hash_file(path)
     )
     for bent in (True, False):
         hashed.clear()

@@ -21,7 +21,7 @@ from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage.bucket_store import STORE_LIMITS, BucketTransport
 from odfchain.storage.fsio import LocalScratch, MemoryScratch
 from odfchain.storage.local import HEAD, BroughtObjectStore, LocalObjectStore, LocalRefStore
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.store_commit import CommitPlan, SharedRefStore, StoredDataset
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.shared_store import environment
@@ -41,7 +41,7 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 @pytest.fixture(params=["local", "memory", "shared"])
 def refs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (tmp_path / "refs").mkdir()
-    local = LocalRefStore(tmp_path / "refs", tmp_path / "lock")
+    local = LocalRefStore(tmp_path, tmp_path / "lock")
     if request.param != "shared":
         yield local if request.param == "local" else MemoryRefStore()
         return
@@ -50,7 +50,7 @@ def refs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         url = PeerUrl.parse(server.url("bucket/x"))
         (tmp_path / "info").mkdir()
         space = BucketTransport(url, STORE_LIMITS)
-        yield SharedRefStore(tmp_path, WithoutBlocks(space, url.text, STORE_LIMITS, tmp_path))
+        yield SharedRefStore(WithoutBlocks(space, url.text, STORE_LIMITS, tmp_path))
 
 
 class WithoutBlocks(StoredDataset):

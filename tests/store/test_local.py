@@ -29,7 +29,7 @@ def objects(tmp_path: Path) -> LocalObjectStore:
 @pytest.fixture
 def refs(tmp_path: Path) -> LocalRefStore:
     (tmp_path / "refs").mkdir()
-    return LocalRefStore(tmp_path / "refs", tmp_path / "lock")
+    return LocalRefStore(tmp_path, tmp_path / "lock")
 
 
 def test_layout(objects: LocalObjectStore, refs: LocalRefStore, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_every_failing_call(tmp_path: Path, error: int, forever: bool) -> None:
         (folder / "refs").mkdir()
         everything(
             LocalObjectStore(folder / "objects"),
-            LocalRefStore(folder / "refs", folder / "lock"),
+            LocalRefStore(folder, folder / "lock"),
             folder / "staged",
         )
     assert counter.count > 20
@@ -132,7 +132,7 @@ def test_every_failing_call(tmp_path: Path, error: int, forever: bool) -> None:
         (folder / "objects").mkdir(parents=True)
         (folder / "refs").mkdir()
         objects = LocalObjectStore(folder / "objects")
-        refs = LocalRefStore(folder / "refs", folder / "lock")
+        refs = LocalRefStore(folder, folder / "lock")
         with faulty(fail_at, error, forever=forever) as faults:
             try:
                 everything(objects, refs, folder / "staged")
@@ -228,7 +228,7 @@ WRITER = textwrap.dedent(
     from odfchain.errors import RefConflictError
     from odfchain.storage.local import LocalRefStore
     folder, me = Path(sys.argv[1]), sys.argv[2]
-    refs = LocalRefStore(folder / "refs", folder / "lock")
+    refs = LocalRefStore(folder, folder / "lock")
     for step in range(25):
         mine = hash_bytes(f"{me}-{step}".encode())
         while True:

@@ -15,7 +15,7 @@ from odfchain.cli.start import manifest_template, questions
 from odfchain.errors import StoreError, UsageError
 from odfchain.odf.manifests import read_snapshots
 from odfchain.spark.known_errors import known_error
-from odfchain.storage.public_layout import PeerUrl
+from odfchain.storage.locations import PeerUrl
 from odfchain.workspace.creation import in_creation_order
 
 
