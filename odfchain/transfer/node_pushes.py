@@ -137,9 +137,9 @@ class DatasetTarget:
     """The caller's header `Authorization`; his uploads need the same."""
     problem: Callable[[str], object] = lambda _: None
     """Reports faults of the store, which are hidden from the client."""
-    _request: msg.PushRequest | None = field(default=None, init=False)
+    _request: msg.PushRequest = field(init=False)
     # The newest block that was sent.
-    _head: Multihash | None = field(default=None, init=False)
+    _head: Multihash = field(init=False)
     # Of the seed that was sent.
     _new_id: DatasetId | None = field(default=None, init=False)
     # Why a new dataset cannot be here; it is said where nodes say it, when objects are named.
@@ -160,7 +160,7 @@ class DatasetTarget:
 
     @property
     def _is_new(self) -> bool:
-        return self._request is not None and self._request.current_head is None
+        return self._request.current_head is None
 
     def begin(self, request: msg.PushRequest) -> msg.Refusal | None:
         """Check that the push may follow the head."""
@@ -168,18 +168,13 @@ class DatasetTarget:
             raise _refused(msg.Phase.INITIAL_REQUEST, "This token may not overwrite history.")
         if not 0 < request.transfer_plan.num_blocks <= SMART.blocks:
             raise _refused(msg.Phase.INITIAL_REQUEST, f"A push has 1 to {SMART.blocks} blocks.")
-        with self._asking(msg.Phase.INITIAL_REQUEST):
-            here = self.workspace.present(self.session.alias)
-        head = here.chain.head() if here is not None else None
-        if head != request.current_head:
-            # the names are the reference node's: its own head is the expected one
-            return msg.Refusal(msg.InvalidHead(actual_head=request.current_head, expected_head=head))
         self._request = request
-        return None
+        with self._asking(msg.Phase.INITIAL_REQUEST):
+            head = self._present_head()
+        return None if head == request.current_head else self._moved(head)
 
     def take_blocks(self, batch: msg.BlocksBatch) -> msg.Refusal | None:
         """Validate the blocks and keep them in private."""
-        assert self._request is not None  # noqa: S101 - it began
         if batch.num_blocks != self._request.transfer_plan.num_blocks:
             raise errors.CorruptedPeerError(f"{self._where}other blocks than the plan says")
         blocks = unpacked(batch)
@@ -198,7 +193,7 @@ class DatasetTarget:
                 with begin_pull(self.workspace, peer, self.session.alias, self._options, SILENT) as pull:
                     found = pull.plan().received.objects
             except errors.RefConflictError:
-                return self._moved()
+                return self._overtaken()
             self._objects = {item.key: item for item in found}
             self._unnamed = Counter(item.key for item in found)
         return None
@@ -213,17 +208,21 @@ class DatasetTarget:
         if not self.sessions.reserve(self.session, "blocks", size, shutil.disk_usage(uploads).free):
             raise _refused(msg.Phase.METADATA_REQUEST, "Insufficient storage.")
 
-    def _moved(self) -> msg.Refusal:
-        assert self._request is not None  # noqa: S101 - it began
+    def _present_head(self) -> Multihash | None:
+        here = self.workspace.present(self.session.alias)
+        return here.chain.head() if here is not None else None
+
+    def _moved(self, head: Multihash | None) -> msg.Refusal:
+        # the names are the reference node's: its own head is the expected one
+        return msg.Refusal(msg.InvalidHead(actual_head=self._request.current_head, expected_head=head))
+
+    def _overtaken(self) -> msg.Refusal:
         # the answer names the head that the other writer has set
         self.workspace.shared.renew()
-        here = self.workspace.present(self.session.alias)
-        head = here.chain.head() if here is not None else None
-        return msg.Refusal(msg.InvalidHead(actual_head=self._request.current_head, expected_head=head))
+        return self._moved(self._present_head())
 
     @property
     def _options(self) -> SyncOptions:
-        assert self._request is not None  # noqa: S101 - it began
         head = self._request.current_head
         return SyncOptions(force=self._request.force_update_if_diverged and head is not None, onto=head)
 
@@ -316,7 +315,6 @@ class DatasetTarget:
             self._commit()
 
     def _commit(self) -> None:
-        assert self._head is not None  # noqa: S101 - blocks were taken
         self._refuse_collision()
         self.sessions.close(self.session)
         # the blocks lie where they were put when they were judged
@@ -326,7 +324,7 @@ class DatasetTarget:
         except errors.NameCollisionError:
             raise FlowError(msg.Refusal(self._name_taken)) from None
         except errors.RefConflictError:
-            raise FlowError(self._moved()) from None
+            raise FlowError(self._overtaken()) from None
         self.sessions.committed(self.session, outcome.new)
 
     @contextmanager

@@ -416,7 +416,7 @@ class Examination:
     force: bool
     trusted: Callable[[], Collection[str]]
     """The auditors whom this workspace believes."""
-    signature: HeadSignature | None = field(default=None, init=False)
+    signature: HeadSignature = field(init=False)
     attestations: int = field(default=0, init=False)
     believed: list[Did] = field(default_factory=list, init=False)
     """The owner and those auditors, once something of theirs was received."""
@@ -431,7 +431,7 @@ class Examination:
     def text(self) -> str | None:
         """The owner's statement on this chain, for the memory."""
         found = self.signature
-        return found.text if found is not None and found.status is not SignatureStatus.INVALID else None
+        return found.text if found.status is not SignatureStatus.INVALID else None
 
     @property
     def snapshot_lines(self) -> bytes | None:
@@ -509,7 +509,6 @@ class Examination:
         self, dataset: DatasetFiles, dataset_id: DatasetId, theirs: BlockAt, about: str
     ) -> None:
         # the key's holder vouches for all blocks below the next one, and for what was signed before
-        assert self.signature is not None  # noqa: S101 - it was judged before
         if self.signature.status is not SignatureStatus.SIGNED and dataset.chain.head() != self.offer.head:
             self.warnings.append(
                 f"{about}: its newest blocks are not signed with the dataset's key, which is here: your next "
@@ -539,7 +538,6 @@ class Examination:
 
     def keep(self, dataset: DatasetFiles) -> None:
         """Store the signature of the head that has moved, and the attestations of this chain."""
-        assert self.signature is not None  # noqa: S101 - it was judged before
         _keep_signature(dataset, self.offer.head, self.signature, self.policy.now())
         if self._received:
             self.believed = [dataset.id, *(parse_did(text) for text in self.trusted())]
