@@ -159,13 +159,16 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 
 @contextlib.contextmanager
-def replaced(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
-    """A stream of what `path` durably has once the block inside ends; after an error all is as it was."""
+def replaced(path: Path, *, mode: int = 0o644, durable: bool = True) -> Iterator[BinaryIO]:
+    """A stream of what `path` has once the block inside ends; after an error all is as it was."""
     with storage_errors(path), _temporary(path.parent, mode) as (temp, stream):
         yield stream
-        _sync(stream)
+        stream.flush()
+        if durable:
+            os.fsync(stream.fileno())
         os.replace(temp, path)
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def adopt_file(source: Path, path: Path) -> bool:

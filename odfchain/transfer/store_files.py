@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from odfchain.errors import InvalidIdError, ObjectCorruptedError
 from odfchain.odf.identity import Multihash
@@ -51,7 +49,7 @@ class StoreFiles:
         name, hasher = None, sha3_256()
         with contextlib.suppress(InvalidIdError):
             name = Multihash.parse(key.rpartition("/")[2])
-        with _new_file(path) as sink:
+        with fsio.replaced(path, durable=False) as sink:
             for chunk in self._space.chunks(key):
                 hasher.update(chunk)
                 sink.write(chunk)
@@ -69,7 +67,7 @@ class StoreFiles:
         """As `ExecutorFiles`."""
 
         def attempt() -> None:
-            with _new_file(target) as sink:
+            with fsio.replaced(target, durable=False) as sink:
                 for chunk in self._space.chunks(key, start, end):
                     sink.write(chunk)
 
@@ -78,20 +76,6 @@ class StoreFiles:
     def clear(self, below: str) -> None:
         """As `ExecutorFiles`."""
         self._space.clear(below)
-
-
-@contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that appears at `path` when the block ends; it is not synced."""
-    temp = fsio.temp_path(path.parent)
-    try:
-        with fsio.storage_errors(path):
-            with temp.open("xb") as sink:
-                yield sink
-            temp.replace(path)
-    except BaseException:
-        fsio.remove_quietly(temp)
-        raise
 
 
 def _keep_within(folder: Path, most: int) -> None:

@@ -136,22 +136,13 @@ class Manifest:
         for name in names:
             if not _PART_NAME.fullmatch(name):
                 raise EngineError(f"{path}: part name {name!r} (lower-case letters, digits, `_` and `-`)")
-        temp = fsio.temp_path(path.parent)
-        try:
-            with fsio.storage_errors(path), temp.open("xb") as out:
-                _write_entry(out, MANIFEST_NAME, [text], len(text))
-                for name in names:
-                    with fsio.storage_errors(parts[name]):
-                        size = parts[name].stat().st_size
-                    _write_entry(out, _entry_name(name), _chunks(parts[name]), size)
-                out.write(_ZEROS * 2)
-            fsio.sync_file(temp)
-            with fsio.storage_errors(path):
-                temp.replace(path)
-        except BaseException:
-            fsio.remove_quietly(temp)
-            raise
-        fsio.sync_folder(path.parent)
+        with fsio.replaced(path) as out:
+            _write_entry(out, MANIFEST_NAME, [text], len(text))
+            for name in names:
+                with fsio.storage_errors(parts[name]):
+                    size = parts[name].stat().st_size
+                _write_entry(out, _entry_name(name), _chunks(parts[name]), size)
+            out.write(_ZEROS * 2)
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
