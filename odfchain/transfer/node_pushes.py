@@ -530,9 +530,8 @@ class Writing:
                         lambda text: loop.call_soon_threadsafe(self.problem, text),
                     )
                     expect = scope.get("extensions", {}).get(EXPECT, lambda _: None)
-                    closing = await _converse(
-                        self, PushServing(target), session, first, receive, send, expect
-                    )
+                    talk = _Conversation(self, PushServing(target), session, receive, send, expect)
+                    closing = await talk.hold(first)
             finally:
                 self.sessions.leave(token)
                 if session is not None:
@@ -572,73 +571,67 @@ class Writing:
         return status
 
 
-async def _converse(
-    writing: Writing,
-    serving: PushServing,
-    session: PushSession,
-    text: str,
-    receive: Receive,
-    send: Send,
-    expect: Callable[[int], None],
-) -> Closing | None:
-    sessions = writing.sessions
-    while True:
-        # a token may be revoked between two messages
-        if not writing.still(session.token):
-            return REVOKED
-        began = sessions.now()
-        turn = await _answered(writing, serving, text)
-        session.touched = sessions.now()
-        session.until += session.touched - began
-        refused = isinstance(turn.message, msg.Refusal)
-        if refused or turn.closing is not None:
-            writing.refused()
-        if refused or serving.is_done:
-            sessions.end(session)  # the client may push again at once
-        await say(send, turn.message)
-        if turn.closing is not None:
-            return turn.closing
-        blocks = serving.phase is msg.Phase.METADATA_REQUEST and not refused
-        expect(SMART.message_bytes if blocks else SMART.request_bytes)
-        found = await _next(sessions, serving, session, receive, send, refused=refused)
-        if not isinstance(found, str):
-            return found
-        if refused:
-            return Closing(msg.FAILED, "This push was refused.")
-        session.touched, text = sessions.now(), found
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """One push over its WebSocket; `expect` says how large the next message may be."""
 
+    writing: Writing
+    serving: PushServing
+    session: PushSession
+    receive: Receive
+    send: Send
+    expect: Callable[[int], None]
 
-async def _next(
-    sessions: PushSessions,
-    serving: PushServing,
-    session: PushSession,
-    receive: Receive,
-    send: Send,
-    *,
-    refused: bool,
-) -> str | Closing | None:
-    uploads = serving.asks_for_progress
-    while (left := session.until - sessions.now()) > 0:
-        seconds = _REFUSED_SECONDS if refused else _PING_SECONDS if uploads else SILENT_SECONDS
-        found = await heard(receive, min(seconds, left))
-        is_over = not uploads or sessions.now() - session.touched >= SILENT_SECONDS
-        if found is not TOO_SILENT or is_over:
-            return found
-        # a client that uploads is pinged; session.until bounds the push as a whole
-        await say(send, msg.Empty())
-    return Closing(msg.FAILED, "This push took too long.")
+    async def hold(self, text: str) -> Closing | None:
+        """Answer this first message, and all that follow; why the connection ends."""
+        session, sessions, serving = self.session, self.writing.sessions, self.serving
+        while True:
+            # a token may be revoked between two messages
+            if not self.writing.still(session.token):
+                return REVOKED
+            began = sessions.now()
+            turn = await self._answered(text)
+            session.touched = sessions.now()
+            session.until += session.touched - began
+            refused = isinstance(turn.message, msg.Refusal)
+            if refused or turn.closing is not None:
+                self.writing.refused()
+            if refused or serving.is_done:
+                sessions.end(session)  # the client may push again at once
+            await say(self.send, turn.message)
+            if turn.closing is not None:
+                return turn.closing
+            blocks = serving.phase is msg.Phase.METADATA_REQUEST and not refused
+            self.expect(SMART.message_bytes if blocks else SMART.request_bytes)
+            found = await self._next(refused=refused)
+            if not isinstance(found, str):
+                return found
+            if refused:
+                return Closing(msg.FAILED, "This push was refused.")
+            session.touched, text = sessions.now(), found
 
+    async def _next(self, *, refused: bool) -> str | Closing | None:
+        session, sessions, uploads = self.session, self.writing.sessions, self.serving.asks_for_progress
+        while (left := session.until - sessions.now()) > 0:
+            seconds = _REFUSED_SECONDS if refused else _PING_SECONDS if uploads else SILENT_SECONDS
+            found = await heard(self.receive, min(seconds, left))
+            is_over = not uploads or sessions.now() - session.touched >= SILENT_SECONDS
+            if found is not TOO_SILENT or is_over:
+                return found
+            # a client that uploads is pinged; session.until bounds the push as a whole
+            await say(self.send, msg.Empty())
+        return Closing(msg.FAILED, "This push took too long.")
 
-async def _answered(writing: Writing, serving: PushServing, text: str) -> Turn:
-    asks_store = writing.workspace.shared.where is not None and serving.phase is msg.Phase.INITIAL_REQUEST
-    # the first answer is not delayed by a store that does not respond
-    seconds = _FIRST_SECONDS if asks_store else None
-    answer = asyncio.get_running_loop().run_in_executor(writing.threads, serving.answer, text)
-    try:
-        return await asyncio.wait_for(asyncio.shield(answer), seconds)
-    except TimeoutError:
-        said = "The store of this node does not answer."
-        return failed(internal("Push", msg.Phase.INITIAL_REQUEST, said))
+    async def _answered(self, text: str) -> Turn:
+        begins = self.serving.phase is msg.Phase.INITIAL_REQUEST
+        # the first answer is not delayed by a store that does not respond
+        seconds = _FIRST_SECONDS if begins and self.writing.workspace.shared.where is not None else None
+        answer = asyncio.get_running_loop().run_in_executor(self.writing.threads, self.serving.answer, text)
+        try:
+            return await asyncio.wait_for(asyncio.shield(answer), seconds)
+        except TimeoutError:
+            said = "The store of this node does not answer."
+            return failed(internal("Push", msg.Phase.INITIAL_REQUEST, said))
 
 
 # --- files -------------------------------------------------------------------------------------------

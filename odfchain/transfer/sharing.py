@@ -31,6 +31,7 @@ from odfchain.odf.names import (
 from odfchain.storage.local import HEAD
 from odfchain.storage.locations import HOST_AND_PORT, PeerUrl
 from odfchain.storage.store import Store
+from odfchain.transfer.credentials import Credentials, NodeAccounts
 from odfchain.transfer.open_peer import PeerOptions, open_peer
 from odfchain.transfer.repositories import (
     Repositories,
@@ -306,8 +307,6 @@ class Sharing:
 
     def peer_options(self, token: str | None, parallel: int | None = None) -> PeerOptions:
         """How peers are spoken to by the workspace's settings, with the tokens that its user keeps."""
-        from odfchain.transfer.credentials import Credentials  # noqa: PLC0415 - most commands reach no peer
-
         config = self.config
         return PeerOptions(
             token=token,
@@ -336,8 +335,6 @@ class Sharing:
         """The same, but at a node with several accounts, where none is named: the dataset of the token's."""
         if not url.is_smart:
             return ref, url
-        from odfchain.transfer.credentials import NodeAccounts  # noqa: PLC0415 - for few nodes
-
         account = NodeAccounts(url).account(options.token_for(url))
         if account is None:
             return ref, url
