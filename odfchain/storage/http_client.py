@@ -149,7 +149,6 @@ class HttpPool:
                 except StaleError:
                     if kept is None:
                         raise
-                    # a kept connection that turns out to be closed does not count as an attempt
                     self._drop(connection)
                     continue
                 yield response

@@ -300,7 +300,6 @@ def public_name(url: str) -> str:
         url, masked = (text[: match.start(1)] + text[match.end(1) :] for text in (url, masked))
     shown, end = "", 0
     for found in _PARAMETER.finditer(masked.partition("#")[0]):
-        # any value may be a secret: no list of names would have them all
         shown += url[end : found.start("value")] + shown_value(url[found.start("value") : found.end()])
         end = found.end()
     return one_line(shown + url[end : len(masked.partition("#")[0])])
