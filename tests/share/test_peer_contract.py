@@ -22,8 +22,8 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
 from odfchain.storage.folder_store import FolderTransport
-from odfchain.storage.locations import PeerUrl
-from odfchain.storage.public_layout import _SCHEMES, ObjectKey, ObjectKind, SignedFile
+from odfchain.storage.locations import _SCHEMES, PeerUrl
+from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
 from odfchain.storage.store import Store
 from odfchain.transfer.open_peer import KINDS, PeerOptions, gateway_url, open_peer, open_writable
 from tests.kit.servers import Meter
