@@ -6,11 +6,10 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from odfchain.api.changing import commit_checks, drift_check, foreign_keys
-from odfchain.api.options import takes
 from odfchain.errors import ObjectCorruptedError, StoreError, TransferError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
@@ -24,15 +23,17 @@ from odfchain.workspace.options import (
     CommitOptions,
     CorrectOptions,
     MergeOptions,
+    PullOptions,
     RevertOptions,
     VerifyOptions,
     as_time,
+    given_options,
+    takes,
 )
 from odfchain.workspace.points import OnBranch, Point, parse_point
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
-    from odfchain.api.options import PullKeywords
     from odfchain.api.pulling import PullResult
     from odfchain.api.workspace import Workspace
     from odfchain.audit.drawings import DrawnBlock
@@ -52,6 +53,15 @@ class Merge(MergeOptions):
     """A merge of a branch of this name, or of a plan."""
 
     source: str | MergePlan
+
+
+@dataclass(frozen=True)
+class PullBranch(PullOptions):
+    """A pull of a branch from another place, for which the token is."""
+
+    name: str
+    source: str | None = None
+    token: str | None = field(default=None, kw_only=True)
 
 
 class Branching(OwnErrors):
@@ -152,31 +162,24 @@ class Branching(OwnErrors):
         self._files.shared.follow(self._files.folder)
         return BlockDrawing(self._files).blocks(limit)
 
-    def pull_branch(
-        self,
-        name: str,
-        source: str | None = None,
-        *,
-        token: str | None = None,
-        progress: Progress = SILENT,
-        **options: Unpack[PullKeywords],
-    ) -> PullResult:
+    @takes(PullBranch)
+    def pull_branch(self, asked: PullBranch) -> PullResult:
         """Fetch a remote branch, complete and validated, or change nothing; the head stays.
 
         `source` is a URL or `repo/name`; None is where the branch came from before. A branch that has blocks
-        of its own is moved aside only with `force`. Its rows are verified when a merge uses them. `options`
-        are `force`, `parallel`, `require_signature` and `max_age`, as in `Workspace.pull`.
+        of its own is moved aside only with `force`. Its rows are verified when a merge uses them. Options are
+        `force`, `parallel`, `require_signature` and `max_age`, as in `Workspace.pull`.
 
         Raises:
             InvalidIdError, UsageError: it cannot be a branch's name, or no source is given or known.
             BranchNotFoundError: there is no such branch.
             TransferError, SignatureError, RefConflictError, StorageFullError: it cannot be brought.
         """
-        from odfchain.api.pulling import branch_target, check_branch_options
+        from odfchain.api.pulling import branch_target, check_branch_options, pull
 
-        check_branch_options({option: option for option in options})
-        target = branch_target(self._workspace, f"{self._files.alias}@{name}", source)
-        return self._workspace.pull(target, token=token, progress=progress, **options)
+        check_branch_options({name: name for name in given_options(asked, PullOptions)})
+        target = branch_target(self._workspace, f"{self._files.alias}@{asked.name}", asked.source)
+        return pull(self._workspace, target, asked, token=asked.token)
 
     def fetch_merged(
         self,
@@ -269,7 +272,7 @@ class Branching(OwnErrors):
         workspace, branch = self._workspace, self._files
         _check_head_is_ours(workspace, branch, "correct", force=options.force)
         bound = _latest_of(workspace, allow_future=options.allow_future)
-        with commit_checks(workspace, options.progress, options) as check:
+        with commit_checks(workspace, options) as check:
             attempt = functools.partial(ChangesByHand(branch).correct, options, bound=bound, check=check)
             return _repeated(workspace, attempt, options.progress)
 
@@ -557,7 +560,7 @@ def merge_means(workspace: Workspace, options: CommitOptions) -> Iterator[MergeM
             trusted=trust_of(workspace),
             verified=lambda dataset, block: ensure_verified(dataset, block, progress),
             check=check,
-            guard=drift_check(workspace, progress, options),
+            guard=drift_check(workspace, options),
             bound=_latest_of(workspace),
             retries=workspace.ingest_config.retries,
         )

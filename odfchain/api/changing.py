@@ -51,15 +51,15 @@ def foreign_keys(
 
 
 @contextlib.contextmanager
-def commit_checks(workspace: Workspace, progress: Progress, options: CommitOptions) -> Iterator[CommitCheck]:
+def commit_checks(workspace: Workspace, options: CommitOptions) -> Iterator[CommitCheck]:
     """The check for what is committed in the block: of foreign keys (as `foreign_keys`), and of drift."""
     from odfchain.workspace.commit import both
 
-    with foreign_keys(workspace, progress, options.violations) as keys:
-        yield both(keys, drift_check(workspace, progress, options))
+    with foreign_keys(workspace, options.progress, options.violations) as keys:
+        yield both(keys, drift_check(workspace, options))
 
 
-def drift_check(workspace: Workspace, progress: Progress, options: CommitOptions) -> CommitCheck:
+def drift_check(workspace: Workspace, options: CommitOptions) -> CommitCheck:
     """The check that the settings ask for: it refuses drift, and has the new profile written.
 
     Raises (when it is called):
@@ -83,7 +83,7 @@ def drift_check(workspace: Workspace, progress: Progress, options: CommitOptions
             return None
         from odfchain.profiles.drift_guard import CommitProfiles
 
-        return CommitProfiles(guard, writes, progress)(dataset, state, events, staged)
+        return CommitProfiles(guard, writes, options.progress)(dataset, state, events, staged)
 
     return check
 

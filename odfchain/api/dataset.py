@@ -8,23 +8,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Unpack
+from typing import TYPE_CHECKING, Any
 
 from odfchain.api.branching import Branching
 from odfchain.api.changing import commit_checks
-from odfchain.api.options import (
-    FrameKeywords,
-    IngestKeywords,
-    MergeKeywords,
-    PullKeywords,
-    commit_options,
-    refuse_unknown,
-    takes,
-)
 from odfchain.api.view import Readable, table_html
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.enums import DatasetKind
@@ -40,13 +31,19 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import (
     Block,
     CheckOptions,
+    FileOptions,
+    FrameOptions,
     GcOptions,
     MirrorOptions,
+    PullOptions,
     PushOptions,
+    RecordOptions,
     Time,
     VerifyOptions,
     as_time,
+    given_options,
     maybe_time,
+    takes,
 )
 
 if TYPE_CHECKING:
@@ -202,17 +199,13 @@ class Upkeep(OwnErrors):
         return Dataset(self._workspace, self._compaction.run_soft(plan, progress))
 
 
-def _member(kind: Any, name: str, value: object) -> Any:
+def _member(kind: Any, name: str, value: str | None, default: Any) -> Any:
     try:
-        return kind(value)
+        return default if value is None else kind(value)
     except ValueError:
         raise UsageError(
             f"{name}: {one_line(str(value))!r} is not one of {', '.join(m.value for m in kind)}"
         ) from None
-
-
-Files = str | Path | Iterable[str | Path] | BinaryIO
-"""Paths, one or several, or a binary stream."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +215,14 @@ class Attest(VerifyOptions):
     key_file: str | Path
     faulty: bool = field(default=False, kw_only=True)
     now: Time | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class RecordLock(RecordOptions):
+    """A lock of assets that is recorded."""
+
+    lock: AssetLock
+    probed: bool = field(default=True, kw_only=True)
 
 
 class Dataset(Branching, Readable, Upkeep):
@@ -276,9 +277,8 @@ class Dataset(Branching, Readable, Upkeep):
 
     # --- bringing data -----------------------------------------------------------------------------
 
-    def ingest(
-        self, files: Files, *, progress: Progress = SILENT, **options: Unpack[IngestKeywords]
-    ) -> IngestOutcome:
+    @takes(FileOptions)
+    def ingest(self, asked: FileOptions) -> IngestOutcome:
         """Ingest files in the order given: each is one transaction, all are published together or none.
 
         A stream is one file; it is written to disk first, to be read more than once.
@@ -289,10 +289,10 @@ class Dataset(Branching, Readable, Upkeep):
         """
         from odfchain.storage.fsio import storage_errors
 
-        refuse_unknown(options, IngestKeywords.__annotations__)
+        progress = asked.progress
         start = functools.partial(self._workspace._engines.session, progress)
-        run = functools.partial(self._ingest_files, start, self._ingest_options(options), options, progress)
-        given: Any = (files,) if isinstance(files, str | Path) else files
+        run = functools.partial(self._ingest_files, start, self._ingest_options(asked), asked)
+        given: Any = (asked.files,) if isinstance(asked.files, str | Path) else asked.files
         if not hasattr(given, "read"):
             return run([Path(file).resolve() for file in given])
         with self._files.staging() as folder:
@@ -302,62 +302,54 @@ class Dataset(Branching, Readable, Upkeep):
                 shutil.copyfileobj(given, out, 4 << 20)
             return run([path.resolve()])
 
-    def _ingest_options(self, given: Mapping[str, Any]) -> IngestOptions:
+    def _ingest_options(self, asked: RecordOptions) -> IngestOptions:
         from odfchain.ingest.ingesting import IngestOptions
         from odfchain.workspace.config import DuplicateKeys, LateEdits
 
         config = self._workspace._files.config
-        kinds = {"late_edits": LateEdits, "duplicate_keys": DuplicateKeys}
-        times = ("event_time", "system_time")
-        settings = ("max_retract_ratio", "late_edits", "duplicate_keys", "retries", "max_future")
-        values: dict[str, Any] = {name: getattr(config.ingest, name) for name in settings}
-        for name, value in given.items():
-            if name in times and value is not None:
-                values[name] = as_time(value)
-            elif name in kinds and value is not None:
-                values[name] = _member(kinds[name], name, value)
-            elif value is not None and name not in ("allow_drift", "violations", "allow_retract"):
-                values[name] = value
-        if given.get("allow_retract"):
-            values["max_retract_ratio"] = 1.0
-        values["allow_future"] = given.get("allow_future") or config.ingest.allow_future
+        known, ratio = config.ingest, 1.0 if asked.allow_retract else asked.max_retract_ratio
         return IngestOptions(
-            **values, system_columns=self._system_columns(config), slice_bytes=config.slice.max_bytes
+            allow_empty=asked.allow_empty,
+            max_retract_ratio=known.max_retract_ratio if ratio is None else ratio,
+            late_edits=_member(LateEdits, "late_edits", asked.late_edits, known.late_edits),
+            duplicate_keys=_member(
+                DuplicateKeys, "duplicate_keys", asked.duplicate_keys, known.duplicate_keys
+            ),
+            allow_future=asked.allow_future or known.allow_future,
+            max_future=known.max_future,
+            system_columns=self._system_columns(config),
+            slice_bytes=config.slice.max_bytes,
+            source_name=getattr(asked, "source_name", None),
+            input_format=getattr(asked, "input_format", None),
+            event_time=maybe_time(getattr(asked, "event_time", None)),
+            system_time=maybe_time(asked.system_time),
+            retries=known.retries if asked.retries is None else asked.retries,
         )
 
     def _ingest_files(
         self,
         start: Callable[[], SparkSession],
         options: IngestOptions,
-        given: MergeKeywords,
-        progress: Progress,
+        asked: RecordOptions,
         paths: list[Path],
     ) -> IngestOutcome:
         from odfchain.ingest.ingesting import Ingestion
 
-        with commit_checks(self._workspace, progress, commit_options(given)) as check:
-            return Ingestion(self._files, start, options, progress, check).push(paths)
+        with commit_checks(self._workspace, asked) as check:
+            return Ingestion(self._files, start, options, asked.progress, check).push(paths)
 
-    def ingest_frame(
-        self,
-        frame: Any,
-        *,
-        batch: tuple[str, int] | None = None,
-        progress: Progress = SILENT,
-        **options: Unpack[FrameKeywords],
-    ) -> IngestOutcome:
+    @takes(FrameOptions)
+    def ingest_frame(self, asked: FrameOptions) -> IngestOutcome:
         """Ingest a Spark DataFrame of this process, or what streams Arrow, as `ingest` does a file.
 
         A `batch` is (name of a stream, number that grows) and comes in once. Errors as `ingest`."""
-        refuse_unknown(options, FrameKeywords.__annotations__)
-        return self._ingest_frame(frame, batch, options, progress)
+        return self._ingest_frame(asked.frame, asked, asked.batch)
 
     def _ingest_frame(
         self,
         frame: Any,
-        batch: tuple[str, int] | None,
-        options: MergeKeywords,
-        progress: Progress,
+        asked: RecordOptions,
+        batch: tuple[str, int] | None = None,
         *,
         name: str = "the frame",
     ) -> IngestOutcome:
@@ -366,42 +358,37 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.ingest.read_formats import write_frame_file
 
         chosen = dataclasses.replace(
-            self._ingest_options(options),
+            self._ingest_options(asked),
             input_format="parquet",
             input_name=name,
             batch=None if batch is None else Batch(*batch),
         )
-        start = self._session_for(frame, progress)
+        start = self._session_for(frame, asked.progress)
         if (outcome := Ingestion(self._files, start, chosen).already_ingested(self.summary)) is not None:
             return outcome  # nothing of it is computed again
         with self._files.staging() as folder:
-            progress.phase(f"Writing {name}")
+            asked.progress.phase(f"Writing {name}")
             path = write_frame_file(frame, folder)
-            return self._ingest_files(start, chosen, options, progress, [path.resolve()])
+            return self._ingest_files(start, chosen, asked, [path.resolve()])
 
-    def record_lock(
-        self,
-        lock: AssetLock,
-        *,
-        probed: bool = True,
-        progress: Progress = SILENT,
-        **merging: Unpack[MergeKeywords],
-    ) -> IngestOutcome:
+    @takes(RecordLock)
+    def record_lock(self, asked: RecordLock) -> IngestOutcome:
         """Record a lock of assets as one block of changes, or none where no row differs. Errors as `ingest`.
 
         Assets whose stores did not answer, or with `probed=False` were not asked, keep their recorded facts.
         """
         from odfchain.ingest.ingesting import IngestOutcome, InputOutcome
 
-        known = self.lock()
-        if not probed or lock.faults:
-            lock = lock.completed_by(known, probed=probed)
+        lock, known = asked.lock, self.lock()
+        if not asked.probed or lock.faults:
+            lock = lock.completed_by(known, probed=asked.probed)
         # equal locks need no merge, and thus no Spark
-        if known.table.num_rows and not any(merging.values()) and known.table.equals(lock.table):
+        same = known.table.num_rows and known.table.equals(lock.table)
+        if same and not given_options(asked, RecordOptions):
             state, nothing = self.summary, dict.fromkeys(("+A", "-R", "-C", "+C"), 0)
             brought = InputOutcome("the lock", lock.table.num_rows, nothing, None)
             return IngestOutcome((brought,), state.head, state.head, 0, state.watermark)
-        return self._ingest_frame(lock.table, None, merging, progress, name="the lock")
+        return self._ingest_frame(lock.table, asked, name="the lock")
 
     def _session_for(self, frame: Any, progress: Progress) -> Callable[[], SparkSession]:
         from odfchain.ingest.read_formats import is_of_spark
@@ -418,7 +405,8 @@ class Dataset(Branching, Readable, Upkeep):
             )
         return functools.partial(engines.session, progress)
 
-    def pull(self, *, progress: Progress = SILENT, **options: Unpack[PullKeywords]) -> PullResult:
+    @takes(PullOptions)
+    def pull(self, asked: PullOptions) -> PullResult:
         """Bring the dataset up to date: with the peer it was copied from, its inputs, or its polling source.
 
         Every byte of a source is ingested once, and every record of an input read once, however often this
@@ -430,11 +418,11 @@ class Dataset(Branching, Readable, Upkeep):
             GuardError, TransformError, DatasetNotFoundError (an input), TransferError, SignatureError,
             RefConflictError, StorageFullError, EngineError: all is as the last transaction left it.
         """
-        from odfchain.api.pulling import check_alone, target_of
+        from odfchain.api.pulling import check_alone, pull, target_of
 
         target = target_of(self)
-        check_alone(target, None, options)
-        return self._workspace.pull(target, progress=progress, **options)
+        check_alone(target, None, asked)
+        return pull(self._workspace, target, asked)
 
     def set_watermark(self, watermark: Time, *, allow_future: bool = False) -> Multihash:
         """Record a watermark without data; returns the hash of the block.

@@ -5,33 +5,34 @@ from __future__ import annotations
 import functools
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.branching import check_branch, matching_at
-from odfchain.api.options import (
-    MergeKeywords,
-    check_pull_options,
-    commit_options,
-    signature_policy,
-)
 from odfchain.errors import UsageError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.storage.local import HEAD
-from odfchain.workspace.options import maybe_time
+from odfchain.workspace.options import (
+    CopyOptions,
+    InputsOptions,
+    PullOptions,
+    SourceOptions,
+    given_options,
+    maybe_time,
+)
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
-    from odfchain.api.options import PullKeywords
     from odfchain.api.workspace import Workspace
     from odfchain.ingest.ingesting import InputOutcome, PullOutcome
     from odfchain.ingest.polling import FetchAhead, FetchOptions
     from odfchain.storage.locations import PeerUrl
     from odfchain.transfer.pulling import SyncOutcome
+    from odfchain.transfer.signed_statements import SignaturePolicy
     from odfchain.transform.catch_up import StepOutcome, TransformOutcome
 
 
@@ -187,40 +188,74 @@ def with_inputs(workspace: Workspace, datasets: Iterable[Dataset]) -> list[Datas
 def pull(
     workspace: Workspace,
     target: PullTarget,
-    name: str | None,
-    given: PullKeywords,
-    token: str | None,
-    progress: Progress,
+    asked: PullOptions,
+    *,
+    name: str | None = None,
+    token: str | None = None,
     ahead: FetchAhead | None = None,
 ) -> PullResult:
     """Bring one target up to date, whose source may be fetched `ahead`."""
     if target.way is Way.PEER:
-        return _from_peer(workspace, target, name, given, token, progress)
+        return _from_peer(workspace, target, asked, name, token)
     assert target.dataset is not None  # noqa: S101 - only what a peer has is elsewhere
     if target.way is Way.INPUTS:
-        return _from_inputs(target.dataset, given, progress)
-    return _from_source(target.dataset, given, progress, ahead)
+        return _from_inputs(target.dataset, asked)
+    return _from_source(target.dataset, asked, ahead)
 
 
-def check_alone(target: PullTarget, name: str | None, given: Iterable[str]) -> None:
+def check_alone(target: PullTarget, name: str | None, asked: PullOptions) -> None:
     """Check that the options apply to this target."""
     copies = int(target.way is Way.PEER)
-    labels = {key: key for key in given} | ({"name": "name"} if name is not None else {})
-    check_pull_options(labels, copies=copies, others=1 - copies)
+    named = given_options(asked, PullOptions) + ["name"] * (name is not None)
+    check_pull_options(dict(zip(named, named, strict=True)), copies=copies, others=1 - copies)
 
 
-def _fetch_options(dataset: Dataset, given: PullKeywords) -> FetchOptions:
+_FOR_COPIES = frozenset(CopyOptions.__annotations__) | {"name"}
+_FOR_OTHERS = frozenset(each.name for kind in (SourceOptions, InputsOptions) for each in fields(kind))
+
+
+def check_pull_options(given: Mapping[str, str], *, copies: int, others: int) -> None:
+    """Every option applies to at least one dataset of a pull; `given` says what the caller calls each.
+
+    Raises:
+        UsageError: one does not; the message names it.
+    """
+    for name, label in given.items():
+        if name in _FOR_COPIES and not copies:
+            raise UsageError(
+                f"{label} applies only to datasets pulled from a URL", hint="name a URL or repository/dataset"
+            )
+        if name in _FOR_OTHERS and not others:
+            raise UsageError(f"{label} applies only to datasets with a source or a query, not to copies")
+
+
+def signature_policy(*, require: bool | None, max_age: float | None) -> SignaturePolicy | None:
+    """The required signatures; None without an option.
+
+    Raises:
+        UsageError: the two contradict each other.
+    """
+    if require is None and max_age is None:
+        return None
+    if require is False and max_age is not None:
+        raise UsageError("--max-age needs a signature, which --no-require-signature does without")
+    from odfchain.transfer.signed_statements import SignaturePolicy
+
+    return SignaturePolicy(require=require is not False, max_age=None if max_age is None else round(max_age))
+
+
+def _fetch_options(dataset: Dataset, asked: PullOptions) -> FetchOptions:
     from odfchain.ingest.polling import FetchOptions
     from odfchain.limits import FetchLimits
 
     files = dataset._workspace._files
     config, own = files.config, files.has_key(dataset._files.id)
     return FetchOptions(
-        system_time=maybe_time(given.get("system_time")),
-        fetch_uncacheable=given.get("fetch_uncacheable", False),
+        system_time=maybe_time(asked.system_time),
+        fetch_uncacheable=asked.fetch_uncacheable,
         # what the source of a dataset that was made here runs is trusted
-        allow_commands=given.get("allow_commands", False) or config.ingest.allow_commands or own,
-        variables=config.ingest.values | dict(given.get("variables") or {}),
+        allow_commands=asked.allow_commands or config.ingest.allow_commands or own,
+        variables=config.ingest.values | dict(asked.variables or {}),
         bindings=config.ingest.bindings,
         limits=FetchLimits(
             deadline=config.fetch.deadline_seconds,
@@ -231,66 +266,56 @@ def _fetch_options(dataset: Dataset, given: PullKeywords) -> FetchOptions:
     )
 
 
-def _from_source(
-    dataset: Dataset, given: PullKeywords, progress: Progress, ahead: FetchAhead | None
-) -> PullResult:
+def _from_source(dataset: Dataset, asked: PullOptions, ahead: FetchAhead | None) -> PullResult:
     from odfchain.api.changing import commit_checks
     from odfchain.ingest.ingesting import Ingestion
 
     engines = dataset._workspace._engines
-    start = functools.partial(engines.session, progress)
-    merging: Any = {name: value for name, value in given.items() if name in MergeKeywords.__annotations__}
-    merge, fetch = dataset._ingest_options(merging), _fetch_options(dataset, given)
-    with commit_checks(dataset._workspace, progress, commit_options(given)) as check:
-        run = Ingestion(dataset._files, start, merge, progress, check)
+    start = functools.partial(engines.session, asked.progress)
+    merge, fetch = dataset._ingest_options(asked), _fetch_options(dataset, asked)
+    with commit_checks(dataset._workspace, asked) as check:
+        run = Ingestion(dataset._files, start, merge, asked.progress, check)
         outcome = run.pull(fetch, expect_rows=engines.begin, ahead=ahead)
     return _result(dataset, Way.SOURCE, outcome.status.value, outcome, outcome.inputs)
 
 
-def _from_inputs(dataset: Dataset, given: PullKeywords, progress: Progress) -> PullResult:
+def _from_inputs(dataset: Dataset, asked: PullOptions) -> PullResult:
     from odfchain.api.changing import commit_checks
     from odfchain.transform.catch_up import TransformOptions, run_transform
 
     files, workspace = dataset._files, dataset._workspace
     inputs = workspace._files.inputs_of(files)
     config = workspace._files.config
-    retries = given.get("retries")
     options = TransformOptions(
-        system_time=maybe_time(given.get("system_time")),
-        reset_on_diverged_input=given.get("reset_derivatives_on_diverged_input", False),
-        retries=config.ingest.retries if retries is None else retries,
-        timeout=given.get("timeout"),
+        system_time=maybe_time(asked.system_time),
+        reset_on_diverged_input=asked.reset_derivatives_on_diverged_input,
+        retries=config.ingest.retries if asked.retries is None else asked.retries,
         system_columns=dataset._system_columns(config),
         slice_bytes=config.slice.max_bytes,
     )
     with (
-        workspace._engines.of(files, progress, timeout=options.timeout) as engines,
-        commit_checks(workspace, progress, commit_options(given)) as check,
+        workspace._engines.of(files, asked.progress, timeout=asked.timeout) as engines,
+        commit_checks(workspace, asked) as check,
     ):
-        outcome = run_transform(files, inputs, engines, options, progress, check=check)
+        outcome = run_transform(files, inputs, engines, options, asked.progress, check=check)
     status = "updated" if outcome.blocks else outcome.reason or "up to date"
     return _result(dataset, Way.INPUTS, status, outcome, outcome.steps)
 
 
 def _from_peer(
-    workspace: Workspace,
-    target: PullTarget,
-    name: str | None,
-    given: PullKeywords,
-    token: str | None,
-    progress: Progress,
+    workspace: Workspace, target: PullTarget, asked: PullOptions, name: str | None, token: str | None
 ) -> PullResult:
     from odfchain.transfer import pulling as transfer
     from odfchain.transfer.pulling import SyncOptions
 
-    sharing = workspace._sharing
+    sharing, progress = workspace._sharing, asked.progress
     options = SyncOptions(
-        force=given.get("force", False),
-        metadata_only=given.get("metadata_only", False),
-        since=maybe_time(given.get("since")),
-        last=given.get("last"),
-        parallel=given.get("parallel") or sharing.config.parallel,
-        signature=signature_policy(require=given.get("require_signature"), max_age=given.get("max_age")),
+        force=asked.force,
+        metadata_only=asked.metadata_only,
+        since=maybe_time(asked.since),
+        last=asked.last,
+        parallel=asked.parallel or sharing.config.parallel,
+        signature=signature_policy(require=asked.require_signature, max_age=asked.max_age),
     )
     if target.dataset is not None and target.dataset.ref != HEAD:
         dataset = target.dataset
@@ -353,11 +378,13 @@ class Pulls:
         self,
         workspace: Workspace,
         targets: list[PullTarget],
+        asked: PullOptions,
+        *,
         name: str | None,
         token: str | None,
-        given: PullKeywords,
     ) -> None:
-        self._workspace, self._name, self._token, self._given = workspace, name, token, given
+        self._workspace, self._asked = workspace, asked
+        self._elsewhere = {"name": name, "token": token}
         sources = [target for target in targets if target.way is Way.SOURCE]
         self._waiting = deque(sources if len(sources) > 1 else ())
         self._begun: dict[Dataset, FetchAhead] = {}
@@ -365,8 +392,8 @@ class Pulls:
 
     def pull(self, target: PullTarget, progress: Progress) -> PullResult:
         """Pull one of them."""
-        ahead = self._of(target)
-        return pull(self._workspace, target, self._name, self._given, self._token, progress, ahead)
+        asked = replace(self._asked, progress=progress)
+        return pull(self._workspace, target, asked, ahead=self._of(target), **self._elsewhere)
 
     def _of(self, target: PullTarget) -> FetchAhead | None:
         from odfchain.ingest.polling import FetchAhead
@@ -375,7 +402,7 @@ class Pulls:
         while self._waiting and len(self._begun) < _AT_ONCE:
             dataset = self._waiting.popleft().dataset
             assert dataset is not None  # noqa: S101 - sources are of datasets that are here
-            options = functools.partial(_fetch_options, dataset, self._given)
+            options = functools.partial(_fetch_options, dataset, self._asked)
             begin = self._workspace._engines.begin
             self._begun[dataset] = FetchAhead(dataset._files, options, begin)
         self._end()

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain import errors
-from odfchain.api.options import takes
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors, with_own_errors
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.options import ExportOptions, ProfileOptions
+from odfchain.workspace.options import ExportOptions, ProfileOptions, takes
 
 if TYPE_CHECKING:
     import pyarrow as pa

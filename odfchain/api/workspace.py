@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 from odfchain import errors
 from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
-from odfchain.api.options import (
-    MergeKeywords,
-    PullKeywords,
-    ServeKeywords,
-    refuse_unknown,
-    takes,
-)
 from odfchain.api.view import Readable, table_html
 from odfchain.odf.events import DatasetSnapshot
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
-from odfchain.workspace.options import GcOptions, ProofOptions, QueryOptions, Time, VerifyOptions, maybe_time
+from odfchain.workspace.options import (
+    GcOptions,
+    ImportOptions,
+    ProofOptions,
+    PullOptions,
+    QueryOptions,
+    RecordOptions,
+    ServeOptions,
+    Time,
+    VerifyOptions,
+    maybe_time,
+    takes,
+)
 from odfchain.workspace.workspace_files import FOLDER, WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -35,7 +40,6 @@ if TYPE_CHECKING:
     from odfchain.audit.lineage import Graph
     from odfchain.audit.report import Report
     from odfchain.chain.equivocation import EvidenceStore
-    from odfchain.ingest.importing import ImportPlan
     from odfchain.odf.events import MetadataEvent
     from odfchain.query.answers import Answer
     from odfchain.query.resolved_tables import CheckedSlices
@@ -95,6 +99,15 @@ class VerifyRemote(VerifyOptions):
     """A verification of a dataset elsewhere, for which the token is."""
 
     source: str
+    token: str | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Pull(PullOptions):
+    """A pull of a dataset, which is called by the name here; the token is for where it is."""
+
+    ref: str | PullTarget
+    name: str | None = field(default=None, kw_only=True)
     token: str | None = field(default=None, kw_only=True)
 
 
@@ -167,7 +180,8 @@ class Workspace(OwnErrors):
         """
         return self._files.config.ingest
 
-    def serve(self, **options: Unpack[ServeKeywords]) -> None:
+    @takes(ServeOptions)
+    def serve(self, asked: ServeOptions) -> None:
         """Publish every dataset of the workspace, to be read (`write`: pushed to), until SIGTERM or Ctrl-C.
 
         Raises:
@@ -176,8 +190,7 @@ class Workspace(OwnErrors):
         from odfchain.limits import HOST, PORT
         from odfchain.transfer import server
 
-        refuse_unknown(options, ServeKeywords.__annotations__)
-        chosen: Any = {"host": HOST, "port": PORT} | {n: v for n, v in options.items() if v is not None}
+        chosen: Any = {"host": HOST, "port": PORT} | {n: v for n, v in vars(asked).items() if v is not None}
         listening = chosen.pop("listening", None)
         server.RepositoryServer(self._files, **chosen).run(listening)
 
@@ -251,15 +264,8 @@ class Workspace(OwnErrors):
         """
         return [Dataset(self, files) for files in self._current().matching(pattern)]
 
-    def pull(
-        self,
-        ref: str | PullTarget,
-        *,
-        name: str | None = None,
-        token: str | None = None,
-        progress: Progress = SILENT,
-        **options: Unpack[PullKeywords],
-    ) -> PullResult:
+    @takes(Pull)
+    def pull(self, asked: Pull) -> PullResult:
         """A dataset elsewhere is here, complete and checked; or one of this workspace is up to date.
 
         `ref` is a URL or `repo/name`, or a name of this workspace (then as `Dataset.pull`). What was pulled
@@ -274,11 +280,11 @@ class Workspace(OwnErrors):
         """
         from odfchain.api.pulling import check_alone, pull
 
-        refuse_unknown(options, PullKeywords.__annotations__)
-        if isinstance(ref, str):
-            (ref,) = self.pull_targets([ref])
-            check_alone(ref, name, options)
-        return pull(self, ref, name, options, token, progress)
+        target = asked.ref
+        if isinstance(target, str):
+            (target,) = self.pull_targets([target])
+            check_alone(target, asked.name, asked)
+        return pull(self, target, asked, name=asked.name, token=asked.token)
 
     def pull_targets(
         self, names: Iterable[str] | None = None, *, recursive: bool = False
@@ -526,20 +532,8 @@ class Workspace(OwnErrors):
         )
         return Dataset(self, made)
 
-    def import_(
-        self,
-        path: str | Path,
-        *,
-        name: str | None = None,
-        key: str | Sequence[str] = (),
-        event_time: str | None = None,
-        merge: str | None = None,
-        input_format: str | None = None,
-        force: bool = False,
-        on_inferred: Callable[[ImportPlan], None] | None = None,
-        progress: Progress = SILENT,
-        **options: Unpack[MergeKeywords],
-    ) -> Imported:
+    @takes(ImportOptions)
+    def import_(self, asked: ImportOptions) -> Imported:
         """Make a dataset of a file and ingest it; nothing stays behind when that fails.
 
         The columns and their types are inferred from every value and written into `NAME.yaml` beside the
@@ -558,10 +552,10 @@ class Workspace(OwnErrors):
         from odfchain.ingest.importing import FileImport
         from odfchain.storage import fsio
 
-        refuse_unknown(options, MergeKeywords.__annotations__)
-        path = Path(path)
-        asked = FileImport.of(path, name, (key,) if isinstance(key, str) else key, merge)
-        alias = asked.name
+        path, progress = Path(asked.path), asked.progress
+        key = (asked.key,) if isinstance(asked.key, str) else asked.key
+        given = FileImport.of(path, asked.name, key, asked.merge)
+        alias = given.name
         if self._files.resolve(alias) is not None:
             raise errors.NameCollisionError(
                 f"the dataset {alias} already exists",
@@ -572,17 +566,18 @@ class Workspace(OwnErrors):
         taken = errors.UsageError(
             f"{manifest} already exists", hint="choose another name with --as, or replace it with --force"
         )
-        if manifest.exists() and not force:
+        if manifest.exists() and not asked.force:
             raise taken
         progress.phase("Inferring the columns")
         with tempfile.TemporaryDirectory(dir=self._files.run_folder) as scratch:
-            plan = asked.plan(Path(scratch), event_time, input_format=input_format)
-        if on_inferred is not None:
-            on_inferred(plan)
+            plan = given.plan(Path(scratch), asked.event_time, input_format=asked.input_format)
+        if asked.on_inferred is not None:
+            asked.on_inferred(plan)
         dataset = self.create(plan.snapshot, progress=progress)
         try:
-            outcome = dataset.ingest(path, progress=progress, **options)
-            if force:
+            recorded = {each.name: getattr(asked, each.name) for each in fields(RecordOptions)}
+            outcome = dataset.ingest(path, **recorded)
+            if asked.force:
                 fsio.replace_file(manifest, plan.manifest.encode())
             elif not fsio.create_file(manifest, plan.manifest.encode()):
                 # it was made since it was looked for

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.api.options import MergeKeywords
 from odfchain.assets.objects import StoreOptions
 from odfchain.cli.context import open_workspace, say
 from odfchain.cli.parameters import DATASET_AT, MERGING, argument, command, formats, keywords, option
@@ -19,6 +18,7 @@ from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_lines, echo_page, print_records
 from odfchain.errors import UsageError
 from odfchain.text import counted
+from odfchain.workspace.options import RecordOptions
 
 if TYPE_CHECKING:
     from odfchain import CheckedAsset
@@ -64,7 +64,7 @@ def derive_command(
     include_metadata: bool = option("Also assets whose key is `metadata`."),
     alternate: str | None = option("Take this alternate href of each asset.", "KEY"),
     strip_query: bool = option("Drop the queries of hrefs that a server signed."),
-    merging: MergeKeywords = keywords(MergeKeywords, *MERGING),
+    merging: dict[str, Any] = keywords(RecordOptions, *MERGING),
     stores: dict[str, Any] = _STORES,
 ) -> int:
     """Make a lock out of Items, ItemCollections, catalogs, ndjson, or STAC GeoParquet.
@@ -207,7 +207,7 @@ def relocate_command(
     dry_run: bool = option("Print the rows as they would be; make no request."),
     overwrite: bool = option("Replace objects of another size that are there."),
     checksum: bool = option("Record SHA-256 of what was copied (a draft of the format)."),
-    merging: MergeKeywords = keywords(MergeKeywords, *MERGING),
+    merging: dict[str, Any] = keywords(RecordOptions, *MERGING),
     stores: dict[str, Any] = _STORES,
 ) -> int:
     """Copy the objects of a lock, and describe the copies.
@@ -285,7 +285,7 @@ def export_command(
 
 
 def _check_target(
-    output: Path | None, into: str | None, merging: MergeKeywords, filters: Collection[str] = (), *,
+    output: Path | None, into: str | None, merging: dict[str, Any], filters: Collection[str] = (), *,
     checksum: bool,
 ) -> None:  # fmt: skip
     if (output is None) == (into is None):
@@ -362,7 +362,7 @@ def _stores(given: dict[str, Any]) -> StoreOptions:
 
 
 def _finish(
-    lock: AssetLock, output: Path | None, into: str | None, merging: MergeKeywords, *,
+    lock: AssetLock, output: Path | None, into: str | None, merging: dict[str, Any], *,
     keep_going: bool, probed: bool = True,
 ) -> int:  # fmt: skip
     for fault in lock.faults:
@@ -376,7 +376,7 @@ def _finish(
 
 
 def _put(
-    lock: AssetLock, output: Path | None, into: str | None, merging: MergeKeywords, *, probed: bool
+    lock: AssetLock, output: Path | None, into: str | None, merging: dict[str, Any], *, probed: bool
 ) -> None:
     if output is not None:
         lock.write(output)

@@ -13,16 +13,7 @@ import click
 
 from odfchain.api.branching import on_branch
 from odfchain.api.executing import engines_of
-from odfchain.api.options import (
-    IngestKeywords,
-    MergeKeywords,
-    PeerKeywords,
-    PullKeywords,
-    SourceKeywords,
-    TransformKeywords,
-    check_pull_options,
-)
-from odfchain.api.pulling import Pulls
+from odfchain.api.pulling import Pulls, check_pull_options
 from odfchain.cli.context import open_workspace, print_outcome, say, silence_libraries
 from odfchain.cli.parameters import (
     DATASET,
@@ -39,7 +30,15 @@ from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by
 from odfchain.cli.screen import echo, human_size, print_records, standard_input
 from odfchain.errors import UsageError
 from odfchain.text import counted
-from odfchain.workspace.options import MirrorOptions
+from odfchain.workspace.options import (
+    CopyOptions,
+    FileOptions,
+    InputsOptions,
+    MirrorOptions,
+    PullOptions,
+    RecordOptions,
+    SourceOptions,
+)
 
 if TYPE_CHECKING:
     from odfchain import Timestamp, Workspace
@@ -57,14 +56,14 @@ def pull_command(
     everything: bool = option("Pull every dataset that has a source or is made of others.", "-a", "--all"),
     recursive: bool = option("Pull what the datasets come from first.", "-r"),
     set_watermark: Timestamp | None = option("Record this watermark instead of pulling; for one dataset."),
-    sources: SourceKeywords = keywords(
-        SourceKeywords, "fetch_uncacheable", "allow_commands", *MERGING, "variables", "system_time"
+    sources: dict[str, Any] = keywords(
+        SourceOptions, "fetch_uncacheable", "allow_commands", *MERGING, "variables", "system_time"
     ),
-    transforms: TransformKeywords = keywords(TransformKeywords),
+    transforms: dict[str, Any] = keywords(InputsOptions),
     watch: float | None = option("Pull again and again, with this pause; Ctrl-C ends it."),
     source: str | None = option("Bring the branch DATASET@BRANCH from this place.", "--from", "URL"),
     name: str | None = option("What to call a dataset that is pulled from a URL.", "--as", "NAME"),
-    peers: PeerKeywords = keywords(PeerKeywords),
+    copies: dict[str, Any] = keywords(CopyOptions),
     output: str = formats(),
 ) -> int:
     """Bring datasets up to date with their polling sources, or with the datasets they are made of.
@@ -83,7 +82,7 @@ def pull_command(
     if bool(datasets) == everything:
         raise UsageError("name the datasets to pull (names, ids, % patterns or URLs), or use --all")
     silence_libraries()
-    chosen: PullKeywords = {**sources, **transforms, **peers}
+    chosen = sources | transforms | copies
     named = chosen.keys() | ({"name"} if name is not None else set())
     params = click.get_current_context().command.params
     given = {str(each.name): each.opts[0] for each in params if each.name in named}
@@ -100,8 +99,8 @@ def pull_command(
             targets = [branch_target(workspace, datasets[0], source)]
         else:
             targets = workspace.pull_targets(None if everything else datasets, recursive=recursive)
-            copies = [target for target in targets if target.way.value == "peer"]
-            check_pull_options(given, copies=len(copies), others=len(targets) - len(copies))
+            number = sum(target.way.value == "peer" for target in targets)
+            check_pull_options(given, copies=number, others=len(targets) - number)
         remotes = [target.url for target in targets if target.url is not None]
         if name is not None and not (len(remotes) == len(targets) == 1):
             raise UsageError("--as names one dataset that is pulled from a URL or from repository/dataset")
@@ -109,7 +108,7 @@ def pull_command(
             raise UsageError("--violations is for one dataset: each has foreign keys of its own")
         if "variables" in chosen:
             chosen["variables"] = dict(map(_variable, chosen["variables"]))
-        run = _Run(workspace, name, token_for(remotes), chosen, output)
+        run = _Run(workspace, name, token_for(remotes), PullOptions(**chosen), output)
         while True:
             code = run.pull_all(targets)
             if watch is None:
@@ -138,13 +137,15 @@ class _Run:
     workspace: Workspace
     name: str | None
     token: str | None
-    chosen: PullKeywords
+    asked: PullOptions
     output: str
 
     def pull_all(self, targets: list[PullTarget]) -> int:
         with (
             TerminalProgress() as progress,
-            contextlib.closing(Pulls(self.workspace, targets, self.name, self.token, self.chosen)) as pulls,
+            contextlib.closing(
+                Pulls(self.workspace, targets, self.asked, name=self.name, token=self.token)
+            ) as pulls,
         ):
             rows, code = one_by_one(targets, lambda target: self._row(target, progress, pulls), progress)
         if rows or code == 0:
@@ -210,8 +211,8 @@ def ingest_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
     files: tuple[Path, ...] = argument(),
     from_stdin: bool = option("Read one input from standard input.", "--stdin"),
-    chosen: IngestKeywords = keywords(
-        IngestKeywords, "source_name", "input_format", "event_time", "system_time", *MERGING
+    chosen: dict[str, Any] = keywords(
+        FileOptions, "source_name", "input_format", "event_time", "system_time", *MERGING
     ),
     output: str = formats(),
 ) -> None:
@@ -318,7 +319,7 @@ def source_command() -> None:
 def disable_command(
     dataset: str = argument(DATASET),
     name: str | None = option("Which source, when there are several.", "--source", "NAME"),
-    chosen: dict[str, Any] = keywords(MergeKeywords, "system_time"),
+    chosen: dict[str, Any] = keywords(RecordOptions, "system_time"),
 ) -> None:
     """Record that the polling source, or a push source, is no longer used.
 

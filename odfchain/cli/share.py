@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain import errors
-from odfchain.api.options import ServeKeywords, signature_policy
+from odfchain.api.pulling import signature_policy
 from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, options, report_error, say
 from odfchain.cli.parameters import (
@@ -27,7 +27,7 @@ from odfchain.cli.parameters import (
 )
 from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
 from odfchain.limits import HOST, PORT
-from odfchain.workspace.options import PushOptions
+from odfchain.workspace.options import PushOptions, ServeOptions
 
 if TYPE_CHECKING:
     from odfchain import SignaturePolicy, Workspace
@@ -39,9 +39,7 @@ def serve_command(
     host: str = option("Address to listen on.", default=HOST),
     port: int = option("TCP port to listen on; 0 takes a free one.", least=0, most=65_535, default=PORT),
     read_only: bool = option("Read-only (default)."),
-    publishing: ServeKeywords = keywords(
-        ServeKeywords, "write", "restrict_reading", "behind_proxy", "allow_hosts"
-    ),
+    publishing: dict[str, Any] = keywords(ServeOptions),
     branches: bool = option("Publish all branches, too; else only the heads are there."),
     names: tuple[str, ...] = option("Publish branches of this name, too.", "--branch", "NAME"),
     verbose: bool = option("Print a line for each request, to standard error."),

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain import errors
-from odfchain.api.options import FILE_FORMATS, MergeKeywords
 from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, options, print_outcome, report_error, say, silence_libraries
-from odfchain.cli.parameters import argument, command, formats, one_of, option
+from odfchain.cli.parameters import argument, command, formats, keywords, one_of, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.limits import LIMITS
 from odfchain.text import printable
+from odfchain.workspace.options import ImportOptions
 
 if TYPE_CHECKING:
     from odfchain import Dataset, DatasetAlias, StateChange, SystemColumns, Workspace
@@ -209,20 +209,12 @@ def init_command(
 @command("import")
 def import_command(
     file: Path = argument(),
-    name: str | None = option("Name of the dataset (default: made of the file's).", "--as", "NAME"),
-    key: tuple[str, ...] = option("Column that names a record; several times for several.", "COLUMN"),
-    event_time: str | None = option("Column that says when something happened.", "COLUMN"),
-    merge: str | None = option(
-        "What a later file is: the whole present state, new and known records, or new rows "
-        "(default: snapshot with a key, append without).",
-        choices=["snapshot", "ledger", "append"],
-    ),
-    input_format: str | None = option("Format, when the file's name does not say it.", choices=FILE_FORMATS),
+    chosen: dict[str, Any] = keywords(ImportOptions, "name", "key", "event_time", "merge", "input_format"),
     duplicate_keys: str | None = option(
         "What to do with rows that have one key and other values.", choices=["refuse", "first", "last"]
     ),
     allow_future: bool = option("Accept rows far in the future."),
-    force: bool = option("Replace a manifest that is there."),
+    force: dict[str, Any] = keywords(ImportOptions, "force"),
     output: str = formats("table", "json"),
 ) -> None:
     """Make a dataset of a file, without a manifest.
@@ -233,9 +225,6 @@ def import_command(
     if not file.is_file():
         raise errors.UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
     silence_libraries()
-    merging: MergeKeywords = {"allow_future": allow_future}
-    if duplicate_keys is not None:
-        merging["duplicate_keys"] = duplicate_keys
     with open_workspace() as workspace, TerminalProgress() as progress:
 
         def say_inferred(plan: ImportPlan) -> None:
@@ -243,8 +232,8 @@ def import_command(
             _say_inferred(file, plan)
 
         made = workspace.import_(
-            file, name=name, key=key, event_time=event_time, merge=merge, input_format=input_format,
-            force=force, on_inferred=say_inferred, progress=progress, **merging,
+            file, duplicate_keys=duplicate_keys, allow_future=allow_future, on_inferred=say_inferred,
+            progress=progress, **chosen, **force,
         )  # fmt: skip
         progress.stop()
     if output == "json":

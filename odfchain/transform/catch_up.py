@@ -153,8 +153,6 @@ class TransformOptions:
     """Drop what was computed, and compute it anew, when an input was rewritten."""
     retries: int = 0
     """Runs repeated when another writer was faster."""
-    timeout: float | None = None
-    """Longest time for one step [s]; None is what the settings say."""
     system_columns: SystemColumns = SystemColumns.SPECIFICATION
     """Types of offsets and operations, where the dataset has no schema yet."""
     slice_bytes: int = 0

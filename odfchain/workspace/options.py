@@ -11,10 +11,12 @@ a `date`, or a text that says less, such as `2025-07`, the first moment is meant
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 
 from odfchain.errors import InvalidIdError, UsageError
 from odfchain.limits import SHARING
@@ -24,6 +26,13 @@ from odfchain.progress import SILENT, Progress
 from odfchain.text import one_line
 from odfchain.workspace.points import parse_time
 
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+
+FILE_FORMATS = ("csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parquet")
+"""The keys of `INPUT_FORMATS`, without loading what reads them."""
 Time = Timestamp | dt.date | str
 BlockName = Multihash | int
 Block = BlockName | str
@@ -98,6 +107,41 @@ def as_block(value: Block) -> BlockName:
             f"block {one_line(value)!r}: {error.message}",
             hint="a block is given by its hash or its sequence number; `odfchain log` lists them",
         ) from None
+
+
+def takes(cls: Callable[P, T]) -> Callable[[Callable[[S, T], R]], Callable[Concatenate[S, P], R]]:
+    """The method has the fields of a dataclass as its parameters, and gets the dataclass."""
+    declared = inspect.signature(cls)
+
+    def made(method: Callable[[S, T], R]) -> Callable[Concatenate[S, P], R]:
+        own, _ = inspect.signature(method).parameters.values()
+
+        @functools.wraps(method)
+        def called(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            _refuse_unknown(kwargs, declared.parameters)
+            return method(self, cls(*args, **kwargs))
+
+        called.__signature__ = inspect.signature(method).replace(  # type: ignore[attr-defined]
+            parameters=[own, *declared.parameters.values()]
+        )
+        return called
+
+    return made
+
+
+def _refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            import difflib
+
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f" (did you mean {close[0]!r}?)" if close else ""
+            raise TypeError(f"unexpected keyword argument {name!r}{meant}")
+
+
+def given_options(options: object, of: type[Any]) -> list[str]:
+    """The names of the options that are not as they are by default, of those that a class has."""
+    return [each.name for each in fields(of) if each.compare and getattr(options, each.name) != each.default]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,6 +300,157 @@ class CommitOptions(Watched):
 
     allow_drift: AllowDrift = False
     violations: Violations = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions(CommitOptions):
+    """How rows come into a root dataset; what is not said is as the workspace's settings have it."""
+
+    allow_empty: Annotated[bool, "Accept an empty snapshot (it retracts everything)."] = False
+    allow_retract: Annotated[bool, "Accept a snapshot that retracts most of the records."] = False
+    max_retract_ratio: float | None = None
+    """Largest share [0 to 1] of the recorded keys that a snapshot may retract."""
+    late_edits: Annotated[
+        str | None,
+        "What to do with a ledger's known keys that come with other values.",
+        {"choices": ["ignore", "warn", "refuse", "correct"]},
+    ] = None
+    duplicate_keys: Annotated[
+        str | None,
+        "What to do with rows of one input that have one key and other values.",
+        {"choices": ["refuse", "first", "last"]},
+    ] = None
+    allow_future: Annotated[bool, "Accept rows and watermarks far in the future."] = False
+    retries: int | None = None
+    """Runs repeated when another writer was faster [count]."""
+    system_time: SystemTime = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushedOptions(RecordOptions):
+    """How rows that are pushed come into a dataset."""
+
+    source_name: Annotated[str | None, "Push source to use when there are several.", "NAME"] = None
+    event_time: Annotated[Time | None, "Event time of rows that carry none."] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions(PushedOptions):
+    """Files whose rows are pushed, or one binary stream."""
+
+    files: Paths | BinaryIO = field(kw_only=False)
+    input_format: Annotated[
+        str | None, "Format of the files, when it is not the source's.", {"choices": FILE_FORMATS}
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameOptions(PushedOptions):
+    """A frame whose rows are pushed."""
+
+    frame: Any = field(kw_only=False)
+    batch: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(RecordOptions):
+    """A file that becomes a dataset."""
+
+    path: str | Path = field(kw_only=False)
+    name: Annotated[str | None, "Name of the dataset (default: made of the file's).", "--as", "NAME"] = None
+    key: Annotated[
+        str | Sequence[str], "Column that names a record; several times for several.", "COLUMN"
+    ] = ()
+    event_time: Annotated[str | None, "Column that says when something happened.", "COLUMN"] = None
+    merge: Annotated[
+        str | None,
+        "What a later file is: the whole present state, new and known records, or new rows "
+        "(default: snapshot with a key, append without).",
+        {"choices": ["snapshot", "ledger", "append"]},
+    ] = None
+    input_format: Annotated[
+        str | None, "Format, when the file's name does not say it.", {"choices": FILE_FORMATS}
+    ] = None
+    force: Annotated[bool, "Replace a manifest that is there."] = False
+    on_inferred: Callable[[Any], None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(RecordOptions):
+    """How a polling source is asked."""
+
+    fetch_uncacheable: Annotated[bool, "Pull even where rows that are recorded might come again."] = False
+    allow_commands: Annotated[bool, "Run the commands that prepare steps name."] = False
+    variables: Annotated[
+        Mapping[str, str] | None, "Value for ${{ env.NAME }}.", "-e", "--env", "NAME=VALUE"
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputsOptions(Watched):
+    """How a derivative dataset is brought up to date with its inputs."""
+
+    reset_derivatives_on_diverged_input: Annotated[
+        bool, "Compute derivative datasets anew when an input was rewritten."
+    ] = False
+    timeout: Annotated[float | None, "Longest time for one step of a derivative dataset, such as 10m."] = None
+    """[s]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyOptions(Watched):
+    """How a copy of a dataset elsewhere is brought here."""
+
+    force: Annotated[bool, "Replace a copy that has other blocks than its peer."] = False
+    metadata_only: Annotated[bool, "Bring the chain of a dataset, and none of its data."] = False
+    since: Since = None
+    last: Last = None
+    parallel: Parallel = None
+    require_signature: Annotated[
+        bool | None,
+        "Refuse a head that its owner has not signed, now and from now on.",
+        "--require-signature/--no-require-signature",
+        {"default": None},
+    ] = None
+    """False gives that up."""
+    max_age: Annotated[
+        float | None, "Refuse a head whose signature is older, such as 7d, now and from now on."
+    ] = None
+    """[s]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullOptions(SourceOptions, InputsOptions, CopyOptions):
+    """All of a pull. What is for another way than the dataset's is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """How datasets are published; None is as if it were not said."""
+
+    host: str | None = None
+    """The address to listen on."""
+    port: int | None = None
+    """0 is any that is free."""
+    listening: Callable[[str], None] | None = None
+    """Called with the URL."""
+    on_request: Callable[[str], None] | None = None
+    """Called with a line for each request."""
+    on_problem: Callable[[str], None] | None = None
+    """Called with a line for each error of the server."""
+    branches: bool | Sequence[str] | None = None
+    """Branches that are published with the heads: all, or those of these names."""
+    write: Annotated[bool | None, "Let those push who have a token (odfchain token)."] = None
+    restrict_reading: Annotated[bool | None, "Show datasets to those alone whose token is for them."] = None
+    behind_proxy: Annotated[
+        bool | None, "A proxy with TLS is in front, whose X-Forwarded fields are believed."
+    ] = None
+    allow_hosts: Annotated[
+        Sequence[str] | None,
+        "Answer those who ask for this host, too (share.hosts); else the address and localhost.",
+        "--allow-host",
+        "NAME",
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import inspect
 import io
@@ -17,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
-from odfchain.api.options import PullKeywords
 from odfchain.odf.manifests import read_snapshots
 from odfchain.spark.session import SparkEngine
+from odfchain.workspace.options import PullOptions
 from tests.kit.lock_datasets import lock_dataset
 from tests.kit.support import derivative, manifest
 
@@ -697,7 +698,8 @@ def test_the_command_line_has_the_same_words() -> None:
     from odfchain.cli.bring import pull_command
 
     shown = {param.name for param in pull_command.params}
-    assert set(PullKeywords.__annotations__) - shown == {"max_retract_ratio", "retries"}
+    named = {each.name for each in dataclasses.fields(PullOptions)}
+    assert named - shown == {"max_retract_ratio", "retries", "progress"}
 
 
 # --- what is shown -------------------------------------------------------------------------------------

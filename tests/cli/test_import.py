@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.api.options import FILE_FORMATS
 from odfchain.api.workspace import Workspace
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.errors import BadInputError
 from odfchain.ingest.read_formats import INPUT_FORMATS
 from odfchain.odf.names import DatasetAlias
+from odfchain.workspace.options import FILE_FORMATS
 from tests.kit.support import Result
 
 SALES = "id,city,amount,sold,code\n1,Bern,10.5,2024-05-01,007\n2,Basel,20,2024-05-02,008\n"
