@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from odfchain.upkeep.compact import BatchLimits, Compaction, CompactPlan, SoftPlan
     from odfchain.upkeep.fsck import FsckReport
     from odfchain.upkeep.garbage import Collected
-    from odfchain.upkeep.reset import ResetPlan
+    from odfchain.upkeep.reset import Reset, ResetPlan
     from odfchain.workspace.config import WorkspaceConfig
     from odfchain.workspace.dataset_state import SystemColumns
 
@@ -87,10 +87,13 @@ class Upkeep(OwnErrors):
         In a workspace with a store the hash of the head there may be given, whatever was seen here: then
         `reset` follows it (`Workspace.last_seen`).
         """
+        return self._reset.plan(str(block) if isinstance(block, int) else block)
+
+    @property
+    def _reset(self) -> Reset:
         from odfchain.upkeep.reset import Reset
 
-        target = str(block) if isinstance(block, int) else block
-        return Reset(self._workspace._files, self._files).plan(target)
+        return Reset(self._workspace._files, self._files)
 
     def reset(
         self, to: Block | ResetPlan, *, force: bool = False, break_references: bool = False
@@ -103,11 +106,8 @@ class Upkeep(OwnErrors):
             RefConflictError, BusyError: another process is at work on the dataset.
             UsageError, InvalidIdError, ObjectNotFoundError: there is no such block.
         """
-        from odfchain.upkeep.reset import Reset
-
         plan = self.plan_reset(to) if isinstance(to, Multihash | int | str) else to
-        reset = Reset(self._workspace._files, self._files)
-        return reset.run(plan, force=force, break_references=break_references)
+        return self._reset.run(plan, force=force, break_references=break_references)
 
     @takes(GcOptions)
     def gc(self, options: GcOptions) -> Collected:
@@ -670,10 +670,8 @@ class Dataset(Branching, Readable, Upkeep):
             InvalidIdError, WorkspaceError: the key file is no key, or others may read it.
             SignatureError, StoreError: the statement cannot be kept.
         """
-        from odfchain.audit.verification import Auditor
-
         workspace = self._workspace
-        made = Auditor(workspace._files).attest(
+        made = workspace._auditor.attest(
             self._files, workspace._engines.of, Path(asked.key_file), asked,
             faulty=asked.faulty, progress=asked.progress, now=maybe_time(asked.now),
         )  # fmt: skip
@@ -682,9 +680,7 @@ class Dataset(Branching, Readable, Upkeep):
 
     def attestations(self) -> list[ListedAttestation]:
         """Each line of the dataset's attestations, valid or not."""
-        from odfchain.audit.verification import Auditor
-
-        return Auditor(self._workspace._files).attestations(self._files)
+        return self._workspace._auditor.attestations(self._files)
 
     def add_attestation(self, text: str) -> None:
         """Keep an attestation that someone handed over, if it is valid and of a block of this dataset.
@@ -693,9 +689,7 @@ class Dataset(Branching, Readable, Upkeep):
             SignatureError, UsageError: it is not valid, or its block is not in the chain.
             StoreError: there is no room for it, or it cannot be written.
         """
-        from odfchain.audit.verification import Auditor
-
-        Auditor(self._workspace._files).add_statement(self._files, text)
+        self._workspace._auditor.add_statement(self._files, text)
         self._files.shared.publish_statements(self._files.folder)
 
     # --- where data come from ----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -425,31 +426,22 @@ def drift_between(
     taken as it is; others are computed, which reads slices.
     """
     notes: list[str] = []
-    opened: list[Workspace] = []
-
-    def shared() -> Workspace:
-        if not opened:
-            opened.append(workspace())
-        return opened[0]
+    shared = functools.cache(workspace)
 
     def of_dataset(dataset: Dataset) -> Profile:
         return _profile_of(dataset, notes, compute=compute, progress=progress)
 
+    def named(text: str) -> Profile:
+        from odfchain.api.branching import at_point  # files need no chain
+
+        return Profile.read(text) if is_profile_file(text) else of_dataset(at_point(shared(), text))
+
     if b is None:
-        before, after = (of_dataset(dataset) for dataset in _last_two(shared(), a))
+        before, after = map(of_dataset, _last_two(shared(), a))
     else:
-        before, after = (
-            Profile.read(text) if is_profile_file(text) else of_dataset(_at_point(shared(), text))
-            for text in (a, b)
-        )
+        before, after = named(a), named(b)
     found = compare_profiles(before, after, policy)
     return dataclasses.replace(found, notes=(*found.notes, *notes))
-
-
-def _at_point(workspace: Workspace, text: str) -> Dataset:
-    from odfchain.api.branching import at_point  # files need no chain
-
-    return at_point(workspace, text)
 
 
 def _last_two(workspace: Workspace, text: str) -> list[Dataset]:

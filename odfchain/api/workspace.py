@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     from odfchain.api.pushing import PushTarget
     from odfchain.audit.lineage import Graph
     from odfchain.audit.report import Report
+    from odfchain.audit.verification import Auditor
     from odfchain.chain.equivocation import EvidenceStore
     from odfchain.odf.events import MetadataEvent
     from odfchain.query.answers import Answer
     from odfchain.query.resolved_tables import CheckedSlices
     from odfchain.query.results import QueryResult
     from odfchain.storage.locations import PeerUrl
-    from odfchain.transfer.access_tokens import AccessToken, NewToken
+    from odfchain.transfer.access_tokens import AccessToken, NewToken, TokenFile
     from odfchain.transfer.repositories import Repositories, RepositoryEntry
     from odfchain.transfer.sharing import Sharing
     from odfchain.transform.validate import Definitions, StateChange
@@ -331,11 +332,15 @@ class Workspace(OwnErrors):
             DatasetNotFoundError: there is no such dataset.
             JavaNotFoundError, EngineError, StorageFullError: there is no engine to replay with.
         """
-        from odfchain.audit.verification import Auditor
-
         named = self if asked.datasets is None else asked.datasets
         files = [(self[each] if isinstance(each, str) else each)._files for each in named]
-        return Auditor(self._files).verify(files, self._engines.of, asked, asked.progress)
+        return self._auditor.verify(files, self._engines.of, asked, asked.progress)
+
+    @property
+    def _auditor(self) -> Auditor:
+        from odfchain.audit.verification import Auditor
+
+        return Auditor(self._files)
 
     @takes(VerifyRemote)
     def verify_remote(self, asked: VerifyRemote) -> Report:
@@ -347,10 +352,7 @@ class Workspace(OwnErrors):
             UsageError: a replay or inputs are asked for, or the range is not one of the chain.
             InvalidIdError, WorkspaceError, TransferError: the dataset cannot be read.
         """
-        from odfchain.audit.verification import Auditor
-
-        auditor = Auditor(self._files)
-        return auditor.verify_remote(asked.source, asked, token=asked.token, progress=asked.progress)
+        return self._auditor.verify_remote(asked.source, asked, token=asked.token, progress=asked.progress)
 
     def lineage(self, refs: Iterable[str] = (), *, downstream: bool = False) -> Graph:
         """The upstream or downstream graph of datasets (default: all); gaps and damage are in the graph.
@@ -689,6 +691,12 @@ class Workspace(OwnErrors):
         found = self._sharing.datasets_of(repository, token=token)
         return [entry for entry in found if entry.matches(text)]
 
+    @property
+    def _tokens(self) -> TokenFile:
+        from odfchain.transfer.access_tokens import TokenFile
+
+        return TokenFile(self._files.root)
+
     def create_token(self, name: str, allow: Iterable[str]) -> NewToken:
         """A new token with rights such as `read:%` and `push:org.%`; its text is nowhere else.
 
@@ -698,9 +706,8 @@ class Workspace(OwnErrors):
             AccessError, StoreError: the file of tokens cannot be read, or written.
         """
         from odfchain.odf.times import Timestamp
-        from odfchain.transfer.access_tokens import TokenFile
 
-        return TokenFile(self._files.root).create(name, allow, Timestamp.now())
+        return self._tokens.create(name, allow, Timestamp.now())
 
     def tokens(self) -> tuple[AccessToken, ...]:
         """The tokens that are in force, ordered by name; their texts are not known.
@@ -708,9 +715,7 @@ class Workspace(OwnErrors):
         Raises:
             AccessError: the file of tokens cannot be read.
         """
-        from odfchain.transfer.access_tokens import TokenFile
-
-        return TokenFile(self._files.root).tokens()
+        return self._tokens.tokens()
 
     def revoke_token(self, name: str) -> None:
         """End a token: from now on nobody gets in with it, also not into pushes that are going on.
@@ -719,9 +724,7 @@ class Workspace(OwnErrors):
             UsageError, WorkspaceError: there is no such token.
             AccessError, StoreError: as `create_token`.
         """
-        from odfchain.transfer.access_tokens import TokenFile
-
-        TokenFile(self._files.root).revoke(name)
+        self._tokens.revoke(name)
 
     # --- Spark -------------------------------------------------------------------------------------
 

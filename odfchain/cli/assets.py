@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from odfchain.api.branching import on_branch
 from odfchain.assets.objects import StoreOptions
-from odfchain.cli.context import open_workspace, say
+from odfchain.cli.context import open_workspace, opened, say
 from odfchain.cli.parameters import DATASET_AT, MERGING, argument, command, formats, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_lines, echo_page, print_records
@@ -73,25 +75,25 @@ def derive_command(
     are refused; a secret inside a path cannot be recognised. With --into only what differs is recorded: what
     is not in the catalog any more is retracted; with --keep-going what could not be reached stays as it is.
     """
-    _check_target(output, into, merging, [*items, *assets], checksum=checksum is not None)
+    target = _Target(output, into, merging, keep_going)
+    target.check([*items, *assets], checksum=checksum is not None)
     if (slices is None) != (at is None) or bool(sources) == (slices is not None):
         raise UsageError("name SOURCE…, or --slices DATASET --at URL")
     if slices is not None and (items or assets or checksum or include_metadata or alternate or strip_query):
         raise UsageError(
             "--slices records all slices of a dataset: what is chosen of SOURCE does not go with it"
         )
-    from odfchain.api.branching import at_point
     from odfchain.assets.locks import AssetLock
 
     with TerminalProgress() as progress:
         if slices is not None:
-            lock = at_point(open_workspace(), slices).slices_lock(
-                at or "", folder=_folder(output, into), probe=not no_probe_metadata, keep_going=True,
+            lock = opened(slices).slices_lock(
+                at or "", folder=target.folder, probe=not no_probe_metadata, keep_going=True,
                 stores=_stores(stores), progress=progress,
             )  # fmt: skip
         else:
             lock = AssetLock.derive(
-                sources, folder=_folder(output, into), probe=not no_probe_metadata, checksum=checksum,
+                sources, folder=target.folder, probe=not no_probe_metadata, checksum=checksum,
                 items=items, assets=assets, include_metadata=include_metadata, alternate=alternate,
                 strip_query=strip_query, keep_going=True, stores=_stores(stores), progress=progress,
             )  # fmt: skip
@@ -99,7 +101,7 @@ def derive_command(
         say(f"warning: {warning}")
     left_out = f", {len(lock.faults):,} left out" if lock.faults else ""
     say(f"{'named' if no_probe_metadata else 'probed'} {lock.summary}{left_out}")
-    return _finish(lock, output, into, merging, keep_going=keep_going, probed=not no_probe_metadata)
+    return target.finish(lock, probed=not no_probe_metadata)
 
 
 @command("check", assets_command)
@@ -215,12 +217,13 @@ def relocate_command(
     What is not what the lock says is not copied. When this is interrupted the old lock stays valid, and the
     same command copies the rest.
     """
+    target = _Target(output, into, merging, keep_going)
     if not dry_run:
-        _check_target(output, into, merging, checksum=checksum)
-    arrivals = _arrivals(output, into)
+        target.check(checksum=checksum)
+    arrivals = target.arrivals
     with TerminalProgress() as progress:
         moved = _read(lock).relocate(
-            to, layout=layout, prefix=prefix, folder=_folder(output, into), overwrite=overwrite,
+            to, layout=layout, prefix=prefix, folder=target.folder, overwrite=overwrite,
             checksum=checksum, dry_run=dry_run, arrivals=arrivals, stores=_stores(stores),
             progress=progress,
         )  # fmt: skip
@@ -228,7 +231,7 @@ def relocate_command(
         print_records(moved.table.to_pylist(), moved.table.schema.names, "table")
         return 0
     say(moved.summary)
-    code = _finish(moved, output, into, merging, keep_going=keep_going)
+    code = target.finish(moved)
     if arrivals is not None and (not moved.faults or keep_going):
         from odfchain.storage.fsio import remove_quietly
 
@@ -284,45 +287,75 @@ def export_command(
     say(f"wrote {output}: {lock.table.num_rows:,} rows")
 
 
-def _check_target(
-    output: Path | None, into: str | None, merging: dict[str, Any], filters: Collection[str] = (), *,
-    checksum: bool,
-) -> None:  # fmt: skip
-    if (output is None) == (into is None):
-        raise UsageError("say where the lock goes: -o FILE or --into DATASET")
-    if output is not None and merging:
-        raise UsageError(f"--{next(iter(merging)).replace('_', '-')} is for --into: a file is written anew")
-    # rows that are not in the lock would be retracted
-    if into is not None and filters:
-        raise UsageError(
-            "--into records a whole lock: with --item or --asset all others would be retracted",
-            hint="write a part to a file with -o",
-        )
-    if into is not None:
-        from odfchain.api.branching import on_branch
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where a lock goes: to a file, or into a dataset by the options of merging."""
+
+    output: Path | None
+    into: str | None
+    merging: dict[str, Any]
+    keep_going: bool
+
+    def check(self, filters: Collection[str] = (), *, checksum: bool) -> None:
+        if (self.output is None) == (self.into is None):
+            raise UsageError("say where the lock goes: -o FILE or --into DATASET")
+        if self.into is None:
+            for name in self.merging:
+                raise UsageError(f"--{name.replace('_', '-')} is for --into: a file is written anew")
+            return
+        # rows that are not in the lock would be retracted
+        if filters:
+            raise UsageError(
+                "--into records a whole lock: with --item or --asset all others would be retracted",
+                hint="write a part to a file with -o",
+            )
         from odfchain.api.view import lock_schema
 
-        schema = lock_schema(on_branch(open_workspace(), into))
+        schema = lock_schema(on_branch(open_workspace(), self.into))
         if checksum and "file_checksum" not in schema.names:
             raise UsageError(
-                f"{into}: has no column `file_checksum`",
+                f"{self.into}: has no column `file_checksum`",
                 hint="record checksums in a file with -o, or leave out --checksum",
             )
 
+    @property
+    def folder(self) -> Path:
+        if self.output is not None:
+            return self.output.resolve().parent
+        return Path.cwd() if self.into is None else open_workspace().path.parent
 
-def _folder(output: Path | None, into: str | None) -> Path:
-    if output is not None:
-        return output.resolve().parent
-    return Path.cwd() if into is None else open_workspace().path.parent
+    @property
+    def arrivals(self) -> Path | None:
+        if self.output is not None:
+            # next to the output, so that a later run finds it
+            return self.output.with_name(f"{self.output.name}.arrived")
+        if self.into is None:
+            return None
+        return open_workspace()[self.into.partition("@")[0]].path / "info" / "assets.arrived"
 
+    def finish(self, lock: AssetLock, *, probed: bool = True) -> int:
+        for fault in lock.faults:
+            echo(f"error: {fault}", err=True)
+        # with --keep-going the lock is written without the rows that failed
+        if not lock.faults or self.keep_going:
+            self._put(lock, probed=probed)
+        else:
+            say("nothing is written; --keep-going leaves out what failed")
+        return min((fault.error.exit_code for fault in lock.faults), default=0)
 
-def _arrivals(output: Path | None, into: str | None) -> Path | None:
-    if output is not None:
-        # next to the output, so that a later run finds it
-        return output.with_name(f"{output.name}.arrived")
-    if into is None:
-        return None
-    return open_workspace()[into.partition("@")[0]].path / "info" / "assets.arrived"
+    def _put(self, lock: AssetLock, *, probed: bool) -> None:
+        if self.output is not None:
+            lock.write(self.output)
+            say(f"wrote {self.output}: {lock.table.num_rows:,} rows")
+            return
+        with open_workspace() as workspace, TerminalProgress() as progress:
+            dataset = on_branch(workspace, self.into or "")
+            outcome = dataset.record_lock(lock, probed=probed, progress=progress, **self.merging)
+            progress.stop()
+            found = {op: sum(each.operations.get(op, 0) for each in outcome.inputs) for op in _OPERATIONS}
+            changes = "  ".join(f"{op} {count:,}" for op, count in found.items() if count)
+            number = dataset.summary.head_block.sequence_number
+            echo(f"{self.into}  {changes or 'nothing new'}   block {number}")
 
 
 def _read(text: str) -> AssetLock:
@@ -337,17 +370,15 @@ def _is_file(text: str) -> bool:
 
 
 def _of_dataset(text: str) -> AssetLock:
-    from odfchain.api.branching import at_point
     from odfchain.errors import LockNotFoundError, NotAWorkspaceError
 
     try:
-        workspace = open_workspace()
+        return opened(text).lock()
     except NotAWorkspaceError as error:
         raise LockNotFoundError(
             f"{text}: no such file, and not inside a workspace that could have such a dataset",
             hint=error.hint,
         ) from None
-    return at_point(workspace, text).lock()
 
 
 def _stores(given: dict[str, Any]) -> StoreOptions:
@@ -359,35 +390,3 @@ def _stores(given: dict[str, Any]) -> StoreOptions:
     except NotAWorkspaceError:  # a lock needs none
         named = []
     return StoreOptions(**{**given, "endpoints": [*given.get("endpoints", ()), *named]})
-
-
-def _finish(
-    lock: AssetLock, output: Path | None, into: str | None, merging: dict[str, Any], *,
-    keep_going: bool, probed: bool = True,
-) -> int:  # fmt: skip
-    for fault in lock.faults:
-        echo(f"error: {fault}", err=True)
-    # with --keep-going the lock is written without the rows that failed
-    if not lock.faults or keep_going:
-        _put(lock, output, into, merging, probed=probed)
-    else:
-        say("nothing is written; --keep-going leaves out what failed")
-    return min((fault.error.exit_code for fault in lock.faults), default=0)
-
-
-def _put(
-    lock: AssetLock, output: Path | None, into: str | None, merging: dict[str, Any], *, probed: bool
-) -> None:
-    if output is not None:
-        lock.write(output)
-        say(f"wrote {output}: {lock.table.num_rows:,} rows")
-        return
-    from odfchain.api.branching import on_branch
-
-    with open_workspace() as workspace, TerminalProgress() as progress:
-        dataset = on_branch(workspace, into or "")
-        outcome = dataset.record_lock(lock, probed=probed, progress=progress, **merging)
-        progress.stop()
-        found = {op: sum(each.operations.get(op, 0) for each in outcome.inputs) for op in _OPERATIONS}
-        changes = "  ".join(f"{op} {count:,}" for op, count in found.items() if count)
-        echo(f"{into}  {changes or 'nothing new'}   block {dataset.summary.head_block.sequence_number}")

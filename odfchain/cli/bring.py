@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
-from odfchain.cli.screen import echo, human_size, print_records, standard_input
+from odfchain.cli.screen import echo, human_size, print_records, record, standard_input
 from odfchain.errors import UsageError
 from odfchain.text import counted
 from odfchain.workspace.options import (
@@ -108,9 +107,9 @@ def pull_command(
             raise UsageError("--violations is for one dataset: each has foreign keys of its own")
         if "variables" in chosen:
             chosen["variables"] = dict(map(_variable, chosen["variables"]))
-        run = _Run(workspace, name, token_for(remotes), PullOptions(**chosen), output)
+        asked, token = PullOptions(**chosen), token_for(remotes)
         while True:
-            code = run.pull_all(targets)
+            code = _pull_all(targets, Pulls(workspace, targets, asked, name=name, token=token), output)
             if watch is None:
                 return code
             time.sleep(watch)
@@ -130,39 +129,25 @@ def _set_watermark(workspace: Workspace, name: str, watermark: Timestamp, allow_
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One round over all that is to be pulled."""
+def _pull_all(targets: list[PullTarget], pulls: Pulls, output: str) -> int:
+    with TerminalProgress() as progress, contextlib.closing(pulls):
 
-    workspace: Workspace
-    name: str | None
-    token: str | None
-    asked: PullOptions
-    output: str
+        def row(target: PullTarget) -> dict[str, Any]:
+            is_copy = target.way.value == "peer"
+            result = pulls.pull(target, TransferProgress(progress) if is_copy else progress)
+            if not is_copy:
+                return _row(result)
+            for text in result.warnings:
+                progress.stop()
+                echo(f"warning: {text}", err=True)
+            return _copy_row(result)
 
-    def pull_all(self, targets: list[PullTarget]) -> int:
-        with (
-            TerminalProgress() as progress,
-            contextlib.closing(
-                Pulls(self.workspace, targets, self.asked, name=self.name, token=self.token)
-            ) as pulls,
-        ):
-            rows, code = one_by_one(targets, lambda target: self._row(target, progress, pulls), progress)
-        if rows or code == 0:
-            columns = _columns(targets, rows)
-            right = [column for column in columns if column not in _TEXTS]
-            print_records(rows, columns, self.output, shown={"bytes": human_size}, right=right)
-        return code
-
-    def _row(self, target: PullTarget, progress: TerminalProgress, pulls: Pulls) -> dict[str, Any]:
-        is_copy = target.way.value == "peer"
-        result = pulls.pull(target, TransferProgress(progress) if is_copy else progress)
-        if not is_copy:
-            return _row(result)
-        for text in result.warnings:
-            progress.stop()
-            echo(f"warning: {text}", err=True)
-        return _copy_row(result)
+        rows, code = one_by_one(targets, row, progress)
+    if rows or code == 0:
+        columns = _columns(targets, rows)
+        right = [column for column in columns if column not in _TEXTS]
+        print_records(rows, columns, output, shown={"bytes": human_size}, right=right)
+    return code
 
 
 def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[str]:
@@ -192,9 +177,7 @@ def _copy_row(result: PullResult) -> dict[str, Any]:
     return {
         "dataset": result.dataset.label,
         "status": result.status,
-        "blocks": outcome.blocks,
-        "objects": outcome.objects,
-        "bytes": outcome.bytes,
+        **record(outcome, "blocks", "objects", "bytes"),
         "signature": str(outcome.signature.status) if outcome.signature else None,
         **({"missing": outcome.missing_slices} if outcome.missing_slices else {}),
         "source": result.where,
@@ -271,8 +254,8 @@ def fetch_command(
         if merged:
             with TerminalProgress() as progress:
                 brought = found.fetch_merged(progress=TransferProgress(progress), **chosen)
-            row = {"dataset": found.label, "blocks": brought.blocks, "objects": brought.objects}
-            _print_fetched(row | {"bytes": brought.bytes}, output)
+            row = {"dataset": found.label, **record(brought, "blocks", "objects", "bytes")}
+            _print_fetched(row, output)
             return
         with TerminalProgress() as progress:
             shown = TransferProgress(progress)
@@ -287,14 +270,9 @@ def fetch_command(
                 outcome = found.fetch_from_locks(read, stores=stores, parallel=parallel, progress=shown)
             else:
                 outcome = found.fetch(progress=shown, **chosen)
-    row = {
-        "dataset": found.label,
-        "objects": outcome.objects,
-        "bytes": outcome.bytes,
-        "missing": outcome.missing_slices,
-    }
+    row = {"dataset": found.label, **record(outcome, "objects", "bytes"), "missing": outcome.missing_slices}
     if "where" in chosen:
-        row |= {"skipped": outcome.skipped, "unknown": outcome.unknown}
+        row |= record(outcome, "skipped", "unknown")
         if not outcome.understood:
             say("note: nothing is skipped: no part of the condition compares a column with a literal")
         elif outcome.unknown:

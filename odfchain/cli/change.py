@@ -249,11 +249,7 @@ def merge_command(
 
 def _merge_row(outcome: MergeOutcome) -> dict[str, Any]:
     return {
-        "dataset": outcome.dataset,
-        "into": outcome.into,
-        "status": outcome.status.value,
-        "sourceRef": outcome.source_ref,
-        "source": str(outcome.source),
+        **screen.record(outcome, "dataset", "into", "status", "source_ref", "source"),
         **{op: outcome.operations.get(op, 0) for op in ("+A", "-R", "-C", "+C")},
         "conflicts": sum(outcome.conflicts.values()),
         "block": outcome.number,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,19 +98,13 @@ def _print_reports(reports: list[Report], output: str, *, verbose: bool) -> None
         for report in sorted(reports, key=lambda r: not r.faults):
             print_report(report, verbose=verbose)
         return
-    from odfchain.odf.yaml import dump_json
-
     documents = [report.to_document() for report in reports]
     if output == "html":
         from odfchain.audit.page import render_page
 
         screen.echo_page(render_page(documents))
         return
-    if output == "json":
-        screen.echo_json_text(dump_json(documents))
-    else:
-        for document in documents:
-            screen.echo_json_text(dump_json(document, indent=None))
+    screen.echo_tree(documents, output)
 
 
 @command("attest")
@@ -146,10 +139,7 @@ def attest_command(
     if output == "jws":
         screen.echo(done.text)
     elif output == "json":
-        from odfchain.odf.yaml import dump_json
-
-        found = {"auditor": str(done.attestation.auditor), **done.attestation.to_json()}
-        screen.echo_json_text(dump_json(found))
+        screen.echo_tree({"auditor": str(done.attestation.auditor), **done.attestation.to_json()}, output)
     else:
         print_report(done.report)
         screen.echo(f"attested as {done.report.verdict} by {done.attestation.auditor}")
@@ -202,15 +192,9 @@ def _attestation_row(item: ListedAttestation) -> dict[str, Any]:
             ("auditor", "verdict", "block", "time", "checks", "notChecked", "head", "report", "tool")
         ) | {"trusted": False, "status": status}
     return {
-        "auditor": str(found.auditor),
-        "verdict": str(found.verdict),
+        **screen.record(found, "auditor", "verdict"),
         "block": found.sequence_number,
-        "head": str(found.head),
-        "time": str(found.time),
-        "checks": list(found.checks),
-        "notChecked": list(found.not_checked),
-        "report": str(found.report),
-        "tool": found.tool,
+        **screen.record(found, "head", "time", "checks", "not_checked", "report", "tool"),
         "trusted": item.trusted,
         "status": "valid" if item.in_chain else "of a block that is not in this chain",
     }
@@ -292,7 +276,8 @@ def proof_verify_command(
         with open_workspace() as workspace:
             verdict = verify_proof(answer, workspace)
     if output == "json":
-        screen.echo_json({"file": str(file), "signer": verdict.signer, **verdict.to_json(), **_more(verdict)})
+        more = screen.record(verdict, "incomplete", "engine", "datasets", "rows")
+        screen.echo_json({"file": str(file), "signer": verdict.signer, **verdict.to_json(), **more})
     else:
         screen.echo(f"{file}: {_sentence(verdict)}", err=not verdict.ok)
     return verdict.exit_code
@@ -304,15 +289,6 @@ def _sentence(verdict: ProofVerdict) -> str:
     signer = verdict.signer
     here = f"{', '.join(verdict.datasets)} {'are' if len(verdict.datasets) > 1 else 'is'} here; "
     return f"signed by {signer[:13]}…{signer[-4:]}; {here if verdict.datasets else ''}{verdict.message}"
-
-
-def _more(verdict: ProofVerdict) -> dict[str, Any]:
-    return {
-        "incomplete": verdict.incomplete,
-        "engine": verdict.engine,
-        "datasets": list(verdict.datasets),
-        "rows": verdict.rows,
-    }
 
 
 def _rows(answer: Answer) -> list[str] | None:
@@ -360,13 +336,8 @@ def sign_command(
                 if before.problem in (Problem.OTHER_HEAD, Problem.NEWER_HEAD):
                     confirm(f"{alias}: {before.message}. Both signatures will show that; sign this head too?")
         signed = found.sign()
-    row = {
-        "dataset": found.label,
-        "sequenceNumber": signed.sequence_number,
-        "head": str(signed.head),
-        "time": str(signed.time),
-        "signer": str(signed.dataset_id),
-    }
+    row = {"dataset": found.label, **screen.record(signed, "sequence_number", "head", "time")}
+    row["signer"] = str(signed.dataset_id)
     columns = ["dataset", "sequenceNumber", "head", "time"]
     screen.print_records([row], columns, output, titles={"sequenceNumber": "block"}, right=columns[1:2])
 
@@ -504,10 +475,7 @@ def _row(
         }
     row |= {
         "id": dataset_id,
-        "signed": [
-            {"head": str(s.head), "sequenceNumber": s.sequence_number, "time": str(s.time)}
-            for s in evidence.signed
-        ],
+        "signed": [screen.record(each, "head", "sequence_number", "time") for each in evidence.signed],
         "blocks": [len(branch.blocks) for branch in evidence.branches],
     }
     if kept is not None:
@@ -588,7 +556,7 @@ def _print_tables(report: Report, *, verbose: bool) -> None:
             }
             for fault in report.faults
         ]
-        _print_rows(rows, right=["block"])
+        screen.print_records(rows, [*rows[0]], "table", right=["block"], no_wrap=["check", "block"])
     if long:
         screen.echo()
         _print_checks(report)
@@ -601,7 +569,8 @@ def _print_tables(report: Report, *, verbose: bool) -> None:
             (f"check{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}", reason)
             for numbers, reason in left
         ]
-        _print_rows([{"not checked": what, "because": why} for what, why in asked + others], keep=[])
+        rows = [{"not checked": what, "because": why} for what, why in asked + others]
+        screen.print_records(rows, ["not checked", "because"], "table")
     if long:
         screen.echo()
     _say(report.signature_text)
@@ -628,22 +597,8 @@ def _print_checks(report: Report) -> None:
         }
         for number, check in CHECKS.items()
     ]
-    _print_rows(rows, right=["checked", "faults"])
-
-
-def _print_rows(
-    rows: list[dict[str, Any]], *, right: Sequence[str] = (), keep: Sequence[str] = ("check",)
-) -> None:
-    names = list(rows[0])
-    screen.echo_table(
-        names,
-        [
-            [cell if isinstance(cell, tuple) else screen.cell_text(cell) for cell in row.values()]
-            for row in rows
-        ],
-        right={names.index(name) for name in right},
-        no_wrap={names.index(name) for name in (*keep, *right)},
-    )
+    right = ["checked", "faults"]
+    screen.print_records(rows, [*rows[0]], "table", right=right, no_wrap=["check", *right])
 
 
 def _say(text: str) -> None:

@@ -13,7 +13,7 @@ from odfchain.errors import ForeignKeyError, OdfchainError, QueryError, UsageErr
 from odfchain.text import counted
 
 if TYPE_CHECKING:
-    from odfchain import Workspace
+    from odfchain import Dataset, Workspace
     from odfchain.results import IngestOutcome
 
 
@@ -58,6 +58,13 @@ def open_workspace(*, session_stays: bool = True) -> Workspace:
     if session_stays:
         engines_of(workspace).may_stay = True
     return workspace
+
+
+def opened(text: str) -> Dataset:
+    """The dataset that `DATASET[@POINT]` names, for who reads."""
+    from odfchain.api.branching import at_point
+
+    return at_point(open_workspace(), text)
 
 
 def _close_to_others(path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain import errors
+from odfchain.api.branching import at_point
 from odfchain.cli import screen
-from odfchain.cli.context import open_workspace, report_error, say
+from odfchain.cli.context import open_workspace, opened, report_error, say
 from odfchain.cli.parameters import (
     DATASET,
     DATASET_AT,
@@ -44,12 +45,10 @@ def inspect_schema(
     output: str = formats("table", "ddl", "json", "yaml", "ndjson", "csv"),
 ) -> None:
     """Show a dataset's schema, system columns included."""
-    from odfchain.api.branching import at_point
     from odfchain.odf.schema import format_ddl, type_name
     from odfchain.odf.tree import to_tree
-    from odfchain.odf.yaml import dump_json, dump_yaml
 
-    schema = at_point(open_workspace(), dataset).schema
+    schema = opened(dataset).schema
     if schema is None:
         raise errors.DatasetNotFoundError(
             f"{dataset} has no schema yet", hint="it gets one with its first data"
@@ -58,10 +57,8 @@ def inspect_schema(
         case "ddl":
             *lines, last = format_ddl(schema)
             screen.echo_lines([*(f"{line}," for line in lines), last])
-        case "json":
-            screen.echo_json_text(dump_json(to_tree(schema)))
-        case "yaml":
-            screen.echo_document(dump_yaml(to_tree(schema)))
+        case "json" | "yaml":
+            screen.echo_tree(to_tree(schema), output)
         case _:
             rows = [
                 {"name": f.name, "type": type_name(f.type, f.extra), "required": not f.optional}
@@ -79,23 +76,14 @@ def inspect_profile(
 
     Nothing is computed: `profile` does that. It may be the profile of an earlier block with the same rows.
     """
-    from odfchain.api.branching import at_point
-
-    with open_workspace() as workspace:
-        opened = at_point(workspace, dataset)
-        found = opened.known_profile()
+    found_at = opened(dataset)
+    found = found_at.known_profile()
     if found is None:
         raise errors.PointNotFoundError(
-            f"no profile of the rows of {opened.label} is here",
+            f"no profile of the rows of {found_at.label} is here",
             hint=f"`odfchain profile {dataset}` makes one",
         )
-    match output:
-        case "json":
-            screen.echo_json_text(found.content)
-        case "html":
-            screen.echo_page(found.to_html())
-        case _:
-            print_profile(found, opened.label)
+    _print_profile(found, found_at.label, output)
 
 
 _QUERY_CHARACTERS = 2_000
@@ -149,14 +137,12 @@ def inspect_query(dataset: str = argument(DATASET), output: str = formats("table
     for index, item in enumerate(found):
         if index:
             screen.echo()
-        rows = [{"field": name, "value": value} for name, value in _definition_lines(item)]
-        for row in rows:
-            screen.echo(f"{row['field']:<10}", fg="cyan", nl=False)
-            screen.echo(f"  {row['value']}".rstrip())
+        for name, value in _definition_lines(item):
+            screen.echo(f"{name:<10}", fg="cyan", nl=False)
+            screen.echo(f"  {value}".rstrip())
 
 
 def _definition_lines(item: Definition) -> Iterator[tuple[str, str]]:
-
     tree = item.to_document()
     yield "block", f"#{item.sequence_number} {item.block}"
     yield "event", item.event.KIND
@@ -203,9 +189,7 @@ def inspect_slices(
                 "end": ref.slice.offset_interval.end,
             },
             "records": ref.slice.offset_interval.count,
-            "size": ref.slice.size,
-            "logicalHash": str(ref.slice.logical_hash),
-            "physicalHash": str(ref.slice.physical_hash),
+            **screen.record(ref.slice, "size", "logical_hash", "physical_hash"),
             "path": str(pin.dataset.data.path(ref.slice.physical_hash).resolve()),
             "here": pin.dataset.data.contains(ref.slice.physical_hash),
         }
@@ -235,27 +219,20 @@ def profile_command(
     JSON is its one text, html one page with pictures. No Java starts, and slices that were profiled before
     are not read again.
     """
-    from odfchain.api.branching import at_point
     from odfchain.chain.statements import read_key_file
 
     chosen["tags"] = dict(map(_label, chosen.get("tags", ())))
     with open_workspace() as workspace, TerminalProgress() as progress:
-        opened = at_point(workspace, dataset)
+        found_at = at_point(workspace, dataset)
         signer = None if key is None else read_key_file(key).dataset_id
         # as the dataset itself, or as an auditor
-        created_by = None if signer is None else str(signer if signer == opened.id else signer.as_did_key())
-        found = opened.profile(created_by=created_by, progress=progress, **chosen)
-        written = opened.write_profile(found, key=key) if write or key is not None else None
+        created_by = None if signer is None else str(signer if signer == found_at.id else signer.as_did_key())
+        found = found_at.profile(created_by=created_by, progress=progress, **chosen)
+        written = found_at.write_profile(found, key=key) if write or key is not None else None
     if written is not None:
         signed = " and signed" if written.published else ", not signed: its key is not here"
         say(f"profile {written.object} is stored{signed}")
-    if output == "json":
-        screen.echo_json_text(found.content)
-        return
-    if output == "html":
-        screen.echo_page(found.to_html())
-        return
-    print_profile(found, opened.label)
+    _print_profile(found, found_at.label, output)
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -293,16 +270,14 @@ def manifest_command(
     With --write it is kept with the dataset and travels with it, and a signed line names it, so that a
     reader finds it without walking the chain. A push does that for the head.
     """
-    from odfchain.api.branching import at_point
-
     if where is not None and output == "json":
         raise errors.UsageError("the JSON text is the whole manifest: --where is for the table")
     if key_file is not None and not write:
         raise errors.UsageError("--key is the key that --write signs with")
     with open_workspace() as workspace:
-        opened = at_point(workspace, dataset)
-        found = opened.manifest()
-        written = opened.write_manifest(key_file) if write else None
+        found_at = at_point(workspace, dataset)
+        found = found_at.manifest()
+        written = found_at.write_manifest(key_file) if write else None
     if output == "json":
         screen.echo_json_text(found.content)
     else:
@@ -361,11 +336,9 @@ def blame_command(
     newest one with that key. What is missing or cannot be known is said. Reading a damaged slice ends with
     exit code 6.
     """
-    from odfchain.api.branching import at_point
-
     if bool(key) == (offset is not None) or (key and last is not None):
         raise errors.UsageError("name the record: --offset N [--to M], or its primary key like iata=ZRH")
-    found = at_point(open_workspace(), dataset)
+    found = opened(dataset)
     if offset is None:
         newest = found.history(key_values(key), limit=1)
         if not newest:
@@ -407,17 +380,13 @@ def block_decode(
     """
     from odfchain.odf.block_codec import block_hash, decode_block, encode_block, open_manifest
     from odfchain.odf.manifests import block_document
-    from odfchain.odf.yaml import dump_json, dump_yaml
 
     data = _block_bytes(source)
     version, _ = open_manifest(data)
     block = decode_block(data)
     document = block_document(block, version)
     found, canonical = block_hash(data), block_hash(encode_block(block, version))
-    if output == "json":
-        screen.echo_json_text(dump_json(document))
-    else:
-        screen.echo_document(dump_yaml(document))
+    screen.echo_tree(document, output)
     if canonical != found:
         say(
             f"note: not in canonical form: the bytes hash to {found}, "
@@ -551,8 +520,13 @@ def _grow(tree: Tree, branch: TextTree) -> None:
 # Profiles as tables: a line for each column, with its histogram in bars.
 
 
-def print_profile(found: Profile, label: str) -> None:
-    """Print a profile of the dataset that is called so."""
+def _print_profile(found: Profile, label: str, output: str) -> None:
+    if output == "json":
+        screen.echo_json_text(found.content)
+        return
+    if output == "html":
+        screen.echo_page(found.to_html())
+        return
     from odfchain.profiles.pages import line_of, percent
 
     document = found.document

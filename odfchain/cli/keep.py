@@ -24,7 +24,7 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo, echo_json, echo_lines, human_size, print_records
+from odfchain.cli.screen import echo, echo_json, echo_lines, human_size, print_records, record
 from odfchain.errors import BrokenChainError, OdfchainError, UsageError
 from odfchain.text import counted
 from odfchain.workspace.options import GcOptions
@@ -313,11 +313,24 @@ def compact_command(
         if mode == "soft":
             assert name is not None  # noqa: S101 - checked above
             _soft(found, name, limits, output, dry_run=dry_run)
-        else:
-            _hard(
-                found, limits, output,
-                metadata_only=metadata_only, force=force, break_references=break_references, dry_run=dry_run,
-            )  # fmt: skip
+            return
+        plan = found.plan_compact(limits=limits, metadata_only=metadata_only)
+        _tell_consequences(plan.places, plan.dependents)
+        if plan.nothing or dry_run:
+            status = "nothing to do" if plan.nothing else "would be compacted"
+            _print_hard(plan, status, plan.old_head, output)
+            return
+        if plan.referrers and not break_references:
+            found.compact(plan, force=force)  # says why not
+        _tell_of_proof(found)
+        what = "give up all data" if metadata_only else f"merge {counted(plan.slices_before, 'slice')}"
+        confirm(
+            f"Replace {counted(len(plan.replaced), 'block')} of {plan.dataset} ({what})? "
+            "All who have read them must start over."
+        )
+        with TerminalProgress() as progress:
+            head = found.compact(plan, force=force, break_references=break_references, progress=progress)
+    _print_hard(plan, "compacted", head, output)
 
 
 def _verify(dataset: Dataset) -> None:
@@ -330,34 +343,6 @@ def _verify(dataset: Dataset) -> None:
             f"{first.file}: {first.message}",
             hint=f"`odfchain verify {dataset.alias}` lists all of them",
         )
-
-
-def _hard(
-    dataset: Dataset,
-    limits: BatchLimits,
-    output: str,
-    *,
-    metadata_only: bool,
-    force: bool,
-    break_references: bool,
-    dry_run: bool,
-) -> None:
-    plan = dataset.plan_compact(limits=limits, metadata_only=metadata_only)
-    _tell_consequences(plan.places, plan.dependents)
-    if plan.nothing or dry_run:
-        _print_hard(plan, "nothing to do" if plan.nothing else "would be compacted", plan.old_head, output)
-        return
-    if plan.referrers and not break_references:
-        dataset.compact(plan, force=force)  # says why not
-    _tell_of_proof(dataset)
-    what = "give up all data" if metadata_only else f"merge {counted(plan.slices_before, 'slice')}"
-    confirm(
-        f"Replace {counted(len(plan.replaced), 'block')} of {plan.dataset} ({what})? "
-        "All who have read them must start over."
-    )
-    with TerminalProgress() as progress:
-        head = dataset.compact(plan, force=force, break_references=break_references, progress=progress)
-    _print_hard(plan, "compacted", head, output)
 
 
 def _print_hard(plan: CompactPlan, status: str, head: Multihash, output: str) -> None:
@@ -445,7 +430,7 @@ def _print_gc(found: list[Collected], output: str, *, dry_run: bool) -> None:
     people = output == "table"
     rows = [
         {"dataset": item.dataset or ("(workspace)" if people else item.dataset),
-         "kind": kind.kind, "files": kind.files, "bytes": kind.bytes}
+         **record(kind, "kind", "files", "bytes")}
         for item in found
         for kind in item.removed
     ]  # fmt: skip
@@ -460,8 +445,8 @@ def _gc_tree(item: Collected, *, dry_run: bool) -> dict[str, Any]:
     return {
         "dataset": item.dataset,
         "dryRun": dry_run,
-        "removed": [{"kind": g.kind, "files": g.files, "bytes": g.bytes} for g in item.removed],
-        "young": {"files": item.young.files, "bytes": item.young.bytes},
+        "removed": [record(each, "kind", "files", "bytes") for each in item.removed],
+        "young": record(item.young, "files", "bytes"),
         "droppedRefs": list(item.refs),
         "keptRefs": list(item.kept_refs),
         "referrers": list(item.referrers),
@@ -543,25 +528,9 @@ def _print_fsck(reports: list[FsckReport], output: str) -> None:
 
 
 def _fsck_tree(report: FsckReport) -> dict[str, Any]:
-    return {
-        "dataset": report.dataset,
-        "whole": report.whole,
-        "objects": report.objects,
-        "bytes": report.bytes,
-        "absent": report.absent,
-        "findings": [
-            {
-                "kind": f.kind,
-                "file": f.file,
-                "message": f.message,
-                "state": f.state.value,
-                "source": f.source,
-                "hint": f.hint,
-            }
-            for f in report.findings
-        ],
-        "notes": report.notes,
-    }
+    found = [record(f, "kind", "file", "message", "state", "source", "hint") for f in report.findings]
+    told = record(report, "dataset", "whole", "objects", "bytes", "absent")
+    return {**told, "findings": found, "notes": report.notes}
 
 
 # Warnings before history is given up: other copies, and broken references.
@@ -582,14 +551,8 @@ def _tell_of_proof(dataset: Dataset) -> None:
 
 def _places(places: Sequence[Remote]) -> list[dict[str, Any]]:
     return [
-        {
-            "alias": place.alias,
-            "kinds": list(place.kinds),
-            "answer": place.answer.value,
-            "blocks": len(place.has),
-            "problem": place.problem,
-        }
-        for place in places
+        {**record(each, "alias", "kinds", "answer"), "blocks": len(each.has), "problem": each.problem}
+        for each in places
     ]
 
 

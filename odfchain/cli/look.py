@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from odfchain.api.branching import at_point
 from odfchain.cli import screen
-from odfchain.cli.context import open_workspace, report_error, say
+from odfchain.cli.context import open_workspace, opened, report_error, say
 from odfchain.cli.parameters import DATASET_AT, argument, command, formats, key_values, option
 from odfchain.cli.rows import TABLE_ROWS, numeric_columns
 from odfchain.errors import OdfchainError, UsageError
@@ -49,26 +49,17 @@ def log_command(
             raise UsageError("--graph draws the whole dataset: without a point, and not as data")
         _draw(open_workspace()[dataset], limit)
         return
-    entries = at_point(open_workspace(), dataset).log(limit)
+    entries = opened(dataset).log(limit)
     match output:
         case "table":
             for entry in entries:
                 _print_entry(entry)
-        case "ndjson":
-            from odfchain.odf.yaml import dump_json
-
-            for entry in entries:
-                screen.echo_json_text(dump_json(entry.to_document(), indent=None))
-        case "json":
-            from odfchain.odf.yaml import dump_json
-
-            screen.echo_json_text(dump_json([entry.to_document() for entry in entries]))
         case "csv":
             screen.print_records(map(_entry_record, entries), list(_LOG_COLUMNS), output)
-        case "yaml":
-            from odfchain.odf.yaml import dump_yaml
-
-            screen.echo_document(dump_yaml([entry.to_document() for entry in entries]))
+        case "ndjson":  # each as it is read
+            screen.echo_tree((entry.to_document() for entry in entries), output)
+        case _:
+            screen.echo_tree([entry.to_document() for entry in entries], output)
 
 
 def _draw(dataset: Dataset, limit: int | None) -> None:
@@ -247,20 +238,10 @@ def tail_command(
 
     DATASET@POINT is the dataset on a branch, as of a block (its number or hash), or as of a time.
     """
-    found = at_point(open_workspace(), dataset)
+    found = opened(dataset)
     table = found.tail(num_records, skip=skip_records)
-    rows = table.to_pylist()
-    names = list(table.schema.names)
-    op = found.summary.vocabulary.operation_type_column
-    if output == "table" and op in names:
-        from odfchain import OperationType
-
-        for row in rows:
-            try:
-                row[op] = OperationType.from_code(row[op]).value
-            except ValueError:
-                continue
-    screen.print_records(rows, names, output, right=numeric_columns(table.schema))
+    op = found.summary.vocabulary.operation_type_column if output == "table" else None
+    screen.print_records(_rows(table, op), table.schema.names, output, right=numeric_columns(table.schema))
 
 
 @command("state")
@@ -276,8 +257,7 @@ def state_command(
     key the rows are those that were not taken back. They come in order of offset, as they were recorded; a
     table shows the newest 1,000 of them unless -n says another number.
     """
-
-    found_at = at_point(open_workspace(), dataset)
+    found_at = opened(dataset)
     scan = found_at.state(key=found_at.summary.primary_key, event_time=event_time)
     found = scan.to_arrow()
     most = TABLE_ROWS if newest is None and output == "table" else newest
@@ -295,8 +275,9 @@ def _rows(table: pa.Table, op: str | None) -> Iterator[dict[str, Any]]:
     for batch in table.to_batches():
         for row in batch.to_pylist():
             if op in row:
-                # people read names, not codes
-                row[op] = OperationType.from_code(row[op]).value
+                # people read names, not codes, of those that have one
+                with contextlib.suppress(ValueError):
+                    row[op] = OperationType.from_code(row[op]).value
             yield row
 
 
@@ -312,8 +293,7 @@ def history_command(
     The key is named column by column: iata=ZRH. POINT is a branch, a block (its number or hash), or a time.
     VIA says where a merge has a change from: a branch, and the change there, by block and offset.
     """
-
-    changes = at_point(open_workspace(), dataset).history(key_values(key), limit=limit)
+    changes = opened(dataset).history(key_values(key), limit=limit)
     if not changes:
         say("no row with this key was ever recorded there")
     if output == "table":
@@ -364,10 +344,7 @@ def _document(change: RowChange) -> dict[str, Any]:
     return {
         "block": change.sequence_number,
         "blockHash": str(change.block),
-        "offset": change.offset,
-        "systemTime": str(change.system_time),
-        "change": change.change.value,
-        "columns": list(change.columns),
+        **screen.record(change, "offset", "system_time", "change", "columns"),
         "from": change.before,
         "to": change.after,
         "via": None

@@ -173,19 +173,11 @@ class TransferProgress:
     """Shows a transfer: what is done, and what there is to do, in blocks and in bytes."""
 
     def __init__(self, shown: TerminalProgress) -> None:
-        self._shown = shown
+        self._shown, self.advance, self.note = shown, shown.advance, shown.note
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Replace the line."""
         self._shown.phase(name, total, amount=_blocks if name.startswith(_IN_BLOCKS) else human_size)
-
-    def advance(self, steps: int = 1) -> None:
-        """Move the bar."""
-        self._shown.advance(steps)
-
-    def note(self, text: str) -> None:
-        """Print a note that stays."""
-        self._shown.note(text)
 
 
 # The phases of a transfer whose steps are blocks; those of the others are bytes.

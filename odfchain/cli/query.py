@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import operator
 import os
 import re
 import shutil
@@ -369,12 +371,16 @@ def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) ->
     made = temp_path(target.parent)
     make_folder(made)
     try:
-        batches = iter(_Pieces(rows, most))
-        number = 0
-        for part in batches:
-            number += 1
+
+        def write(number: int, batches: Iterable[pa.RecordBatch]) -> None:
             with replaced(made / f"{number:06}.{output}") as stream:
-                write_rows(rows.schema, part, output, stream)
+                write_rows(rows.schema, batches, output, stream)
+
+        number = 0
+        for number, pieces in itertools.groupby(_pieces(rows, most), operator.itemgetter(0)):
+            write(number, (batch for _, batch in pieces))
+        if not number:  # of no rows there is a file, too
+            write(number := 1, ())
         with storage_errors(target):
             if target.exists():
                 target.rmdir()
@@ -385,35 +391,17 @@ def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) ->
     return number
 
 
-class _Pieces:
-    """The batches of a result, in parts of so many rows; there is a first one also of no rows."""
-
-    def __init__(self, rows: Counted, most: int | None) -> None:
-        self._batches = iter(rows)
-        self._most = most
-        self._left: pa.RecordBatch | None = None
-
-    def __iter__(self) -> Iterator[Iterator[pa.RecordBatch]]:
-        yield self._part()
-        while self._more():
-            yield self._part()
-
-    def _more(self) -> bool:
-        while self._left is None or self._left.num_rows == 0:
-            self._left = next(self._batches, None)
-            if self._left is None:
-                return False
-        return True
-
-    def _part(self) -> Iterator[pa.RecordBatch]:
-        room = self._most
-        while (room is None or room > 0) and self._more():
-            batch = self._left
-            assert batch is not None  # noqa: S101 - there is more
-            piece = batch if room is None else batch.slice(0, room)
-            self._left = batch.slice(piece.num_rows)
-            room = None if room is None else room - piece.num_rows
-            yield piece
+def _pieces(rows: Counted, most: int | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The batches, cut so that each is of one file of so many rows, whose number comes with it."""
+    written = 0
+    for batch in rows:
+        left = batch
+        while left.num_rows:
+            number, used = (0, 0) if most is None else divmod(written, most)
+            piece = left if most is None else left.slice(0, most - used)
+            yield number + 1, piece
+            written += piece.num_rows
+            left = left.slice(piece.num_rows)
 
 
 # The shell: a query ends with `;`, Ctrl-C ends the query and not the shell, Ctrl-D leaves. What was typed is

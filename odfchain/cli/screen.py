@@ -16,6 +16,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from enum import Enum
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -45,6 +46,20 @@ def echo_json_text(document: str | bytes) -> None:
         click.echo(escaped_json(document if isinstance(document, str) else document.decode()))
     else:
         click.echo(_writable_json(document) if isinstance(document, str) else document)
+
+
+def echo_tree(tree: Any, output: str) -> None:
+    """Print a document of the specification's values as `json` or `yaml`, or several as `ndjson`."""
+    from odfchain.odf.yaml import dump_json, dump_yaml
+
+    match output:
+        case "ndjson":
+            for each in tree:
+                echo_json_text(dump_json(each, indent=None))
+        case "yaml":
+            echo_document(dump_yaml(tree))
+        case _:
+            echo_json_text(dump_json(tree))
 
 
 def echo_lines(lines: Iterable[str]) -> None:
@@ -204,10 +219,12 @@ def print_records(
     shown: Mapping[str, Callable[[Any], object]] | None = None,
     titles: Mapping[str, str] | None = None,
     right: Sequence[str] = (),
+    no_wrap: Sequence[str] = (),
 ) -> None:
     """Print records: JSON has all of each, CSV and tables the columns.
 
-    In tables `shown` writes the values of a column, `titles` are headings, and `right` is aligned right.
+    In tables `shown` writes the values of a column, `titles` are headings, `right` is aligned right, and
+    `no_wrap` stays on one line. A cell that is a tuple has several lines.
     """
     match output:
         case "json":
@@ -218,14 +235,35 @@ def print_records(
         case "csv":
             echo_csv(columns, ([cell_text(row.get(c)) for c in columns] for row in rows))
         case _:
-            how = [(shown or {}).get(c, cell_text) for c in columns]
-            values = ([row.get(c) for c in columns] for row in rows)
-            cells = (
-                ["" if v is None else cell_text(to(v)) for v, to in zip(row, how, strict=True)]
-                for row in values
-            )
+
+            def cell(row: dict[str, Any], column: str) -> str | Sequence[str]:
+                value = row.get(column)
+                if value is not None and shown is not None and column in shown:
+                    value = shown[column](value)
+                return value if isinstance(value, tuple) else cell_text(value)
+
+            cells = ([cell(row, column) for column in columns] for row in rows)
             names = [(titles or {}).get(c, c) for c in columns]
-            echo_table(names, cells, right={columns.index(c) for c in right})
+            places = [{columns.index(c) for c in each} for each in (right, no_wrap)]
+            echo_table(names, cells, right=places[0], no_wrap=places[1])
+
+
+def record(result: object, *names: str) -> dict[str, Any]:
+    """These properties of a result as documents have them: in camel case, and what JSON lacks as text."""
+    from odfchain.odf.tree import camel_case
+
+    return {camel_case(name): _in_document(getattr(result, name)) for name in names}
+
+
+def _in_document(value: Any) -> Any:
+    match value:
+        case None | str() | int() | float():
+            return value
+        case Enum():
+            return value.value
+        case tuple() | list():
+            return [_in_document(each) for each in value]
+    return str(value)
 
 
 def plain(value: Any) -> Any:

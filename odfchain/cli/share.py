@@ -31,7 +31,7 @@ from odfchain.workspace.options import PushOptions, ServeOptions
 
 if TYPE_CHECKING:
     from odfchain import SignaturePolicy, Workspace
-    from odfchain.results import PeerUrl, PushOutcome, PushPlan, PushTarget, RepositoryEntry
+    from odfchain.results import PeerUrl, PushOutcome, PushPlan, PushTarget
 
 
 @command("serve")
@@ -244,14 +244,7 @@ def token_create(
 @command("list", token_command)
 def token_list(output: str = formats()) -> None:
     """List the tokens, what they allow and since when; not the tokens themselves."""
-    rows = [
-        {
-            "name": token.name,
-            "allow": list(map(str, token.allow)),
-            "created": str(token.created),
-        }
-        for token in open_workspace().tokens()
-    ]
+    rows = [screen.record(token, "name", "allow", "created") for token in open_workspace().tokens()]
     if not rows and output == "table":
         say("no tokens; `odfchain token create NAME --allow push:DATASET` makes one")
         return
@@ -299,23 +292,15 @@ def search_command(
             code = code or error.exit_code
             continue
         prefix = str(workspace.repository_url(place)) if "/" in place else f"{place}/"
-        rows += [_search_row(f"{prefix}{entry.alias}", entry) for entry in found]
+        rows += [
+            {"dataset": f"{prefix}{entry.alias}"}
+            | screen.record(entry, "kind", "records", "size", "blocks", "id", "head")
+            for entry in found
+        ]
     if rows or not code:
         columns = _FOUND if output == "table" else [*_FOUND, "id", "head"]
         screen.print_records(rows, columns, output, shown={"size": screen.human_size}, right=_FOUND[2:])
     return code
-
-
-def _search_row(name: str, entry: RepositoryEntry) -> dict[str, Any]:
-    return {
-        "dataset": name,
-        "kind": entry.kind.value if entry.kind else None,
-        "records": entry.records,
-        "size": entry.size,
-        "blocks": entry.blocks,
-        "id": str(entry.id) if entry.id else None,
-        "head": str(entry.head),
-    }
 
 
 @click.group("repo")
