@@ -380,8 +380,8 @@ class Pulls:
         targets: list[PullTarget],
         asked: PullOptions,
         *,
-        name: str | None,
-        token: str | None,
+        name: str | None = None,
+        token: str | None = None,
     ) -> None:
         self._workspace, self._asked = workspace, asked
         self._elsewhere = {"name": name, "token": token}

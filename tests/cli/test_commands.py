@@ -550,7 +550,7 @@ def test_one_dataset_that_cannot_be_read_does_not_keep_the_others_back(
 ) -> None:
     asked: list[str] = []
 
-    def fail(_: object, target: object, *__: object) -> None:
+    def fail(_: object, target: object, *__: object, **___: object) -> None:
         asked.append(str(target))
         raise FileNotFoundError(2, "No such file or directory", f"{target}.csv")
 

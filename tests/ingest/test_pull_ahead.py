@@ -13,6 +13,7 @@ import pytest
 from odfchain.api.pulling import Pulls
 from odfchain.api.workspace import Workspace
 from odfchain.progress import SILENT, DeferredProgress
+from odfchain.workspace.options import PullOptions
 from tests.kit.polled_sources import polled, rows
 from tests.kit.servers import Reply, Request, Server
 from tests.kit.support import Result
@@ -82,7 +83,7 @@ def test_a_head_that_moved_meanwhile_is_fetched_for_anew(workspace: Workspace) -
     with Server(source) as server:
         sources(workspace, server, 2)
         targets = workspace.pull_targets()
-        with contextlib.closing(Pulls(workspace, targets, None, None, {})) as pulls:
+        with contextlib.closing(Pulls(workspace, targets, PullOptions())) as pulls:
             assert pulls.pull(targets[0], SILENT).status == "updated"
             assert workspace["d1"].pull().status == "updated"
             assert pulls.pull(targets[1], SILENT).status == "up to date"
@@ -100,7 +101,7 @@ def test_what_nobody_takes_is_given_up(workspace: Workspace) -> None:
         targets = workspace.pull_targets()
         assert [str(target) for target in targets] == ["cities", "d0", "d1"]
         begun, head = time.monotonic(), workspace["d1"].head
-        with contextlib.closing(Pulls(workspace, [*targets[1:], targets[0]], None, None, {})) as pulls:
+        with contextlib.closing(Pulls(workspace, [*targets[1:], targets[0]], PullOptions())) as pulls:
             assert pulls.pull(targets[1], SILENT).status == "updated"
         assert time.monotonic() - begun < 50, "a byte is waited for a minute"
         assert [path.name for path in (workspace["d1"].path / "staging").iterdir()] == [".lock"]
