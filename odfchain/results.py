@@ -8,8 +8,8 @@ from odfchain.api.pushing import PushTarget
 from odfchain.api.view import Log
 from odfchain.audit.blame import Blame
 from odfchain.audit.lineage import Definition, Graph, TextTree
-from odfchain.audit.report import CHECKS, Fault, Report
-from odfchain.audit.verification import ListedAttestation, NewAttestation
+from odfchain.audit.report import CHECKS, Fault, ListedAttestation, Report
+from odfchain.audit.verification import NewAttestation
 from odfchain.branches.branches import Branch
 from odfchain.branches.diff import Change, Diff
 from odfchain.branches.merging import MergeOutcome, MergePlan, MergeStatus

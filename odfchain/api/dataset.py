@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from odfchain.assets.objects import StoreOptions
     from odfchain.audit.blame import Blame
     from odfchain.audit.lineage import Definition, Graph
-    from odfchain.audit.report import Report
-    from odfchain.audit.verification import ListedAttestation, NewAttestation
+    from odfchain.audit.report import ListedAttestation, Report
+    from odfchain.audit.verification import NewAttestation
     from odfchain.chain.signed_heads import HeadSignature
     from odfchain.chain.statements import SignedHead
     from odfchain.ingest.ingesting import IngestOptions, IngestOutcome

@@ -16,21 +16,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from odfchain.audit.report import BLOCKS, HEAD, LINKS, RULES, SCHEMA, SYSTEM, Report
+from odfchain.audit.report import (
+    BLOCKS,
+    HEAD,
+    LINKS,
+    RULES,
+    SCHEMA,
+    SYSTEM,
+    Checking,
+    LeftOut,
+    Looked,
+    Note,
+    Read,
+    Skipped,
+    fault,
+)
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import EVENT_KINDS, MERGE, ReplayHistory, link_kind
 from odfchain.chain.rules import check_append
-from odfchain.chain.statements import Attestation, read_regular
-from odfchain.errors import AppendError, CodecError, InvalidIdError, OdfchainError, StoreError
+from odfchain.chain.statements import read_regular
+from odfchain.errors import AppendError, CodecError, OdfchainError, StoreError
 from odfchain.limits import LIMITS
 from odfchain.odf import events as ev
 from odfchain.odf.block_codec import decode_block
+from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddData, ExecuteTransform, MetadataBlock, Seed
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.merge_record import RecordedMerge, first_records
 
 # The blocks of a chain, in bounded memory.
 # Blocks of a short chain stay decoded. Those of a long one are bytes in unnamed temporary files (`TMPDIR`),
@@ -40,7 +56,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 DECODED_BLOCKS = 50_000
 """Chains of up to so many blocks stay decoded, where their bytes are not many."""
 _DECODED_BYTES = 64 << 20
-# Bytes of blocks that are in memory at once, before they are written to a file and when they are read.
+# Bytes of blocks that are in memory before they are written to a file.
 _IN_MEMORY = 8 << 20
 _KINDS = (*EVENT_KINDS, MERGE)
 _ROW = struct.Struct("<32sBBBxIQQ")
@@ -139,16 +155,9 @@ class StoredBlocks:
                     yield stored
             return
         for end in range(self._count, 0, -_ROWS_AT_ONCE):
-            rows = self._rows_between(max(0, end - _ROWS_AT_ONCE), end)
-            first, last = rows[0].start, rows[-1].start + rows[-1].size
-            data = self._bytes(first, last) if last - first <= _IN_MEMORY else None
-            for row in reversed(rows):
+            for row in reversed(self._rows_between(max(0, end - _ROWS_AT_ONCE), end)):
                 if not row.sound or _is_of(row.kind, kinds):
-                    yield (
-                        self._again(row)
-                        if data is None
-                        else _decoded(row, data[row.start - first :][: row.size])
-                    )
+                    yield self._again(row)
 
     def newest_first(self, *kinds: str) -> Iterator[StoredBlock]:
         """The sound blocks with these events, newest first."""
@@ -193,12 +202,11 @@ class StoredBlocks:
         )
 
     def _at(self, index: int, row: StoredRow) -> StoredBlock:
-        if self._decoded is not None:
-            return self._decoded[index]
-        return self._again(row)
+        return self._again(row) if self._decoded is None else self._decoded[index]
 
     def _again(self, row: StoredRow) -> StoredBlock:
-        return _decoded(row, self._bytes(row.start, row.start + row.size))
+        data = _piece(self._data, row.start, row.start + row.size)
+        return StoredBlock(row.name, decode_block(data), row.sound, row.number)
 
     def _rows_between(self, begin: int, end: int) -> list[StoredRow]:
         begin, end = begin * _ROW.size, min(end, self._count) * _ROW.size
@@ -209,16 +217,9 @@ class StoredBlocks:
             )
         ]
 
-    def _bytes(self, begin: int, end: int) -> bytes:
-        return _piece(self._data, begin, end)
-
 
 def _is_of(kind: str, kinds: tuple[str, ...]) -> bool:
     return kind in kinds or (kind == MERGE and AddData.KIND in kinds)
-
-
-def _decoded(row: StoredRow, data: bytes) -> StoredBlock:
-    return StoredBlock(row.name, decode_block(data), row.sound, row.number)
 
 
 def _piece(stream: IO[bytes], begin: int, end: int) -> bytes:
@@ -242,12 +243,10 @@ _ALL_OF = (
 _RESTS_ON_THE_INDEX = (BLOCKS, LINKS, RULES, SYSTEM, SCHEMA)
 
 
-def add_what_is_in_force(
-    dataset: DatasetFiles, blocks: StoredBlocks, before: Multihash, report: Report
-) -> bool:
+def add_what_is_in_force(dataset: DatasetFiles, blocks: StoredBlocks, before: Multihash) -> Checking[bool]:
     """Add the earlier blocks that count from `before` on; False where they cannot be looked up."""
     number = blocks.oldest.number
-    report.skip(
+    yield Skipped(
         _RESTS_ON_THE_INDEX,
         f"the chain was read down to block {number:,}: what is in force before it was looked up in its index",
     )
@@ -256,7 +255,7 @@ def add_what_is_in_force(
             data = dataset.chain.get_bytes(found.hash)
             blocks.add(StoredBlock(found.hash, found.block, True, found.block.sequence_number), data)
     except OdfchainError as error:
-        report.leave_out(
+        yield LeftOut(
             f"what is in force before block {number:,} cannot be looked up: {error.message}", check=RULES
         )
         return False
@@ -279,6 +278,8 @@ def _in_force(dataset: DatasetFiles, before: Multihash) -> list[HashedBlock]:
 class StoredChain:
     """The readable blocks; `complete` if they begin with the first block of the chain."""
 
+    head: Multihash | None = None
+    """What the reference says."""
     blocks: StoredBlocks = field(default_factory=StoredBlocks)
     complete: bool = False
     newest: int | None = None
@@ -290,6 +291,18 @@ class StoredChain:
         """True if all blocks are sound and linked."""
         return self.complete and self.blocks.sound
 
+    @property
+    def seed(self) -> Seed | None:
+        """None where the chain cannot be followed to it."""
+        first = self.blocks.oldest if self.blocks else None
+        event = first.block.event if first is not None and first.sound else None
+        return event if isinstance(event, Seed) else None
+
+    @property
+    def is_root(self) -> bool:
+        """True if the Seed can be reached, and is that of a root dataset."""
+        return self.seed is not None and self.seed.dataset_kind is DatasetKind.ROOT
+
     def hash_at(self, number: int) -> Multihash | None:
         """The hash of the block with this number, None where there is none."""
         return self.blocks.name_of(number)
@@ -297,6 +310,11 @@ class StoredChain:
     def count_slices(self, upto: int) -> int:
         """How many slices the chain names up to a block."""
         return sum(row.has_data for row in self.blocks.rows() if row.number <= upto)
+
+    def merges(self, damaged: list[tuple[HashedBlock, OdfchainError]] | None = None) -> list[RecordedMerge]:
+        """The merges, oldest first; records that are not understood are added to `damaged`."""
+        carrying = (HashedBlock(item.name, item.block) for item in self.blocks.newest_first(MERGE))
+        return first_records(carrying, damaged)
 
     def within(self, after: int, upto: int, *kinds: str) -> Iterator[StoredBlock]:
         """The sound blocks `(after, upto]` with these events, oldest first."""
@@ -307,24 +325,19 @@ class StoredChain:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A verification of the blocks `(after, upto]` of a chain; what its checks find is in the report."""
+    """A verification of the blocks `(after, upto]` of a chain."""
 
     dataset: DatasetFiles
     chain: StoredChain
     after: int
     upto: int
-    report: Report
     progress: Progress = SILENT
-    attestations: list[Attestation] = field(default_factory=list)
-    """The valid ones of blocks of the chain."""
 
     @property
     def dataset_id(self) -> DatasetId | None:
         """None where the chain cannot be followed to its Seed."""
-        try:
-            return DatasetId.parse(self.report.dataset_id) if self.report.kind is not None else None
-        except InvalidIdError:
-            return None
+        seed = self.chain.seed
+        return seed.dataset_id if seed is not None else None
 
     def block_file(self, block: Multihash) -> Path:
         """The file of a block."""
@@ -332,9 +345,9 @@ class Run:
 
 
 def read_chain(
-    dataset: DatasetFiles, report: Report, progress: Progress, *, last: int | None = None
-) -> StoredChain:
-    """The blocks from the head down; what is wrong with the reference, bytes and links is in the report.
+    dataset: DatasetFiles, progress: Progress, *, last: int | None = None
+) -> Checking[StoredChain]:
+    """The blocks from the head down; finds what is wrong with the reference, bytes and links.
 
     With `last`, so many of them, and what is in force before these.
     """
@@ -342,15 +355,14 @@ def read_chain(
     try:
         head = dataset.chain.head()
     except StoreError as error:
-        report.fault(HEAD, reference, error.message)
+        yield fault(HEAD, reference, error.message)
         return StoredChain()
     if head is None:
-        report.fault(HEAD, reference, "the dataset has no head")
+        yield fault(HEAD, reference, "the dataset has no head")
         return StoredChain()
-    report.head = str(head)
-    report.count(HEAD)
+    yield Looked(HEAD)
     if reference.name != str(head) and _spelling(reference) != str(head):  # not as of a block
-        report.notes.append(f"{reference}: the reference is not spelled as references are written: {head}")
+        yield Note(f"{reference}: the reference is not spelled as references are written: {head}")
     progress.phase(f"Reading the chain of {dataset.alias}")
     folder = dataset.folder / "blocks"
     blocks = StoredBlocks()
@@ -358,14 +370,14 @@ def read_chain(
     expected: int | None = None
     believed = True
     while current is not None:
-        read = _read(folder / str(current), current, expected, report, believed=believed)
+        read = yield from _read(folder / str(current), current, expected, believed=believed)
         if read is None:
             break
         item, data = read
         progress.advance()
-        report.blocks += 1
+        yield Read(blocks=1)
         if item.sound:
-            _check_link(folder, item, expected, report)
+            yield from _check_link(folder, item, expected)
         blocks.add(item, data)
         believed = item.sound
         expected = item.number - 1
@@ -373,16 +385,12 @@ def read_chain(
         if item.number == 0 or len(blocks) > LIMITS.chain_blocks:
             break
         if last is not None and len(blocks) >= last and item.sound and current is not None:
-            known = add_what_is_in_force(dataset, blocks, current, report)
-            chain = StoredChain(blocks, known and blocks.oldest.number == 0, item.number)
-            _describe(chain, report)
-            return chain
+            known = yield from add_what_is_in_force(dataset, blocks, current)
+            return StoredChain(head, blocks, known and blocks.oldest.number == 0, item.number)
     if not blocks and not os.path.lexists(folder / str(head)):
         # either of the two files may be the damaged one
-        report.fault(HEAD, reference, f"the reference names a block that is not here: {head}")
-    chain = StoredChain(blocks, bool(blocks) and blocks.oldest.block.prev_block_hash is None)
-    _describe(chain, report)
-    return chain
+        yield fault(HEAD, reference, f"the reference names a block that is not here: {head}")
+    return StoredChain(head, blocks, bool(blocks) and blocks.oldest.block.prev_block_hash is None)
 
 
 def _spelling(reference: Path) -> str:
@@ -393,8 +401,8 @@ def _spelling(reference: Path) -> str:
 
 
 def _read(
-    path: Path, name: Multihash, expected: int | None, report: Report, *, believed: bool
-) -> tuple[StoredBlock, bytes] | None:
+    path: Path, name: Multihash, expected: int | None, *, believed: bool
+) -> Checking[tuple[StoredBlock, bytes] | None]:
     try:
         content = read_regular(path, LIMITS.block_bytes, follow=True)
         problem = "No such file or directory" if content is None else None
@@ -405,70 +413,58 @@ def _read(
         problem = f"it has more than {LIMITS.block_bytes:,} bytes"
     if problem is not None:
         if believed:
-            report.fault(BLOCKS, path, f"the block cannot be read: {problem}", expected)
+            yield fault(BLOCKS, path, f"the block cannot be read: {problem}", expected)
         return None
     actual = hash_bytes(data)
     sound = actual == name
     # a link that is only claimed proves no damage
     if not believed and not sound:
         return None
-    report.count(BLOCKS)
+    yield Looked(BLOCKS)
     try:
         block = decode_block(data)
     except CodecError as error:
         why = "" if sound else f"the block's bytes hash to {actual}; "
-        report.fault(BLOCKS, path, f"{why}the block cannot be decoded: {error}", expected)
+        yield fault(BLOCKS, path, f"{why}the block cannot be decoded: {error}", expected)
         return None
     if not believed and block.sequence_number != expected:
         return None
     if not sound:
-        report.fault(BLOCKS, path, f"the block's bytes hash to {actual}", expected)
+        yield fault(BLOCKS, path, f"the block's bytes hash to {actual}", expected)
     number = block.sequence_number if sound or expected is None else expected
     return StoredBlock(name, block, sound, number), data
 
 
-def _check_link(folder: Path, item: StoredBlock, expected: int | None, report: Report) -> None:
+def _check_link(folder: Path, item: StoredBlock, expected: int | None) -> Checking[None]:
     number = item.number
-    report.count(LINKS)
-    wrong = []
+    path = folder / str(item.name)
+    yield Looked(LINKS)
     if expected is not None and number != expected:
-        wrong.append((f"sequence number {number} where {expected} is expected", expected))
+        yield fault(LINKS, path, f"sequence number {number} where {expected} is expected", expected)
     if item.block.prev_block_hash is None and number != 0:
-        wrong.append((f"block {number} has no predecessor", number))
+        yield fault(LINKS, path, f"block {number} has no predecessor", number)
     if item.block.prev_block_hash is not None and number == 0:
-        wrong.append(("the first block names a predecessor", number))
-    for message, at in wrong:
-        report.fault(LINKS, folder / str(item.name), message, at)
-
-
-def _describe(chain: StoredChain, report: Report) -> None:
-    if not chain.blocks:
-        return
-    report.sequence_number = chain.blocks.newest.number
-    first = chain.blocks.oldest
-    if first.sound and isinstance(first.block.event, Seed):
-        report.dataset_id = str(first.block.event.dataset_id)
-        report.kind = first.block.event.dataset_kind
+        yield fault(LINKS, path, "the first block names a predecessor", number)
 
 
 # --- 4: append rules -------------------------------------------------------------------------------
 
 
-def check_rules(run: Run) -> None:
+def check_rules(run: Run) -> Checking[None]:
     """Every block of the range may follow the blocks before it, those outside the range included."""
     if not run.chain.complete:
-        run.report.skip([RULES], "append rules were not checked: the chain cannot be followed to its Seed")
+        yield Skipped([RULES], "append rules were not checked: the chain cannot be followed to its Seed")
         return
     history = ReplayHistory()
     for index, stored in enumerate(run.chain.blocks):
         if not stored.sound:
-            run.report.skip([RULES], f"block {stored.number} is damaged, so what follows it was not judged")
+            yield Skipped([RULES], f"block {stored.number} is damaged, so what follows it was not judged")
             return
         if run.after < stored.number <= run.upto:
-            run.report.count(RULES)
+            yield Looked(RULES)
             path = run.block_file(stored.name)
             try:
                 check_append(stored.block, history if index else None)
             except AppendError as error:
-                run.report.fault(RULES, path, f"{error.message} (rule {error.rule})", stored.number)
+                yield fault(RULES, path, f"{error.message} (rule {error.rule})", stored.number)
         history.add(stored.block)

@@ -32,8 +32,7 @@ decoding release the interpreter.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from itertools import zip_longest
-from pathlib import Path
+from dataclasses import dataclass
 
 from odfchain.audit.chain_checks import (
     Run,
@@ -52,27 +51,37 @@ from odfchain.audit.report import (
     REPLAY,
     STATISTICS,
     BlockLine,
+    Checking,
+    Note,
     Report,
+    Skipped,
 )
 from odfchain.audit.signature_checks import SignedStatements
 from odfchain.audit.slice_checks import SliceReading
 from odfchain.audit.state_checks import CheckedRows, readable_slices
-from odfchain.chain.chain import HashedBlock
-from odfchain.chain.index import MERGE, ROW_BYTES, ChainIndex
+from odfchain.chain.index import ROW_BYTES, ChainIndex
 from odfchain.errors import UsageError
-from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddData, ExecuteTransform
 from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT, Progress
+from odfchain.storage import fsio
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_records
+from odfchain.workspace.merge_record import MergeMode, MergeRecord
 from odfchain.workspace.options import BlockName, VerifyOptions
 
 _UNFOLLOWED = "the chain cannot be followed: what is below was not reached"
 
 
 _DEFAULTS = VerifyOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What was verified of a dataset, and the report of it."""
+
+    run: Run
+    report: Report
 
 
 def examine(
@@ -83,53 +92,56 @@ def examine(
     *,
     trusted: Collection[str] = (),
     signature_unread: str | None = None,
-) -> Run:
+) -> Examined:
     """Run all checks but the replay; `find` finds the inputs, `trusted` are auditors.
 
     `signature_unread` is the reason for an unknown signature of the head; None where it can be read.
     """
     report = Report("unknown", dataset.label, None)
-    chain = read_chain(dataset, report, progress, last=options.last)
+    chain = report.take(read_chain(dataset, progress, last=options.last))
+    report.head = str(chain.head) if chain.head is not None else None
     if not chain.blocks:
-        report.skip((n for n in CHECKS if n > 1), "there is no chain that could be read")
+        report.add(Skipped([n for n in CHECKS if n > 1], "there is no chain that could be read"))
         report.sort()
-        return Run(dataset, chain, -1, -1, report, progress)
+        return Examined(Run(dataset, chain, -1, -1, progress), report)
+    report.sequence_number = chain.blocks.newest.number
+    if chain.seed is not None:
+        report.dataset_id, report.kind = str(chain.seed.dataset_id), chain.seed.dataset_kind
     after, upto = _resolve_range(dataset, chain, options)
     report.after = chain.hash_at(after) if options.after is not None or chain.newest is not None else None
     report.upto = chain.hash_at(upto) if options.upto is not None else None
-    run = Run(dataset, chain, after, upto, report, progress)
+    run = Run(dataset, chain, after, upto, progress)
     statements = SignedStatements(run)
-    carrying = (HashedBlock(stored.name, stored.block) for stored in chain.blocks.newest_first(MERGE))
-    merged = {item.block.hash: item.record for item in first_records(carrying)}
+    merged = {item.block.hash: item.record for item in chain.merges()}
     report.lines = _BlockLines(chain.blocks, after, upto, merged)
-    check_rules(run)
-    hashed = _check_data(run, options, find)
-    statements.check_snapshots(hashed, profiles=options.profiles)
+    report.take(check_rules(run))
+    hashed = _check_data(run, report, options, find)
+    report.take(statements.check_snapshots(hashed, profiles=options.profiles))
     if not chain.complete:
-        report.skip([*range(3, REPLAY), MERGES, FOREIGN_KEYS, STATISTICS], _UNFOLLOWED)
-    if report.kind is not DatasetKind.ROOT:
-        report.skip([REPLAY], "it was not asked for (--replay)")
+        report.add(Skipped([*range(3, REPLAY), MERGES, FOREIGN_KEYS, STATISTICS], _UNFOLLOWED))
+    if not chain.is_root:
+        report.add(Skipped([REPLAY], "it was not asked for (--replay)"))
     if signature_unread is None:
-        statements.check_head(required=options.require_signature)
+        report.take(statements.check_head(required=options.require_signature))
     else:
-        statements.leave_out_head(signature_unread, required=options.require_signature)
-    statements.check_attestations(trusted)
-    _note_index(run)
+        report.take(statements.leave_out_head(signature_unread, required=options.require_signature))
+    report.take(statements.check_attestations(trusted))
+    report.take(_check_index(run))
     report.sort()
-    return run
+    return Examined(run, report)
 
 
-def _check_data(run: Run, options: VerifyOptions, find: Find) -> set[int]:
+def _check_data(run: Run, report: Report, options: VerifyOptions, find: Find) -> set[int]:
     # the blocks whose slices have the recorded bytes
-    checked, inputs = SliceReading.of(run, options.jobs), InputChains(find)
-    if run.report.kind is not DatasetKind.ROOT:
-        inputs.check(run, wanted=options.replay or options.recursive)
-    checked.check_watermarks(inputs.watermarks)
+    checked, inputs = report.take(SliceReading.of(run, options.jobs)), InputChains(find)
+    if not run.chain.is_root:
+        report.take(inputs.check(run, wanted=options.replay or options.recursive))
+    report.take(checked.check_watermarks(inputs.watermarks))
     rows = CheckedRows.of(run, readable_slices(checked))
-    rows.check_corrections()
-    rows.check_states()
-    rows.check_foreign_keys(find)
-    MergeCheck(checked, find, options.jobs).check()
+    report.take(rows.check_corrections())
+    report.take(rows.check_states({fault.file for fault in report.faults}))
+    report.take(rows.check_foreign_keys(find))
+    report.take(MergeCheck(checked, find, options.jobs).check())
     return {number for number, outcome in checked.outcomes.items() if outcome.as_recorded}
 
 
@@ -163,13 +175,6 @@ class _BlockLines:
     ) -> None:
         self._blocks, self._after, self._upto, self._merged = blocks, after, upto, merged
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BlockLines | list) and all(
-            one == another for one, another in zip_longest(self, other)
-        )
-
-    __hash__ = None  # type: ignore[assignment] # as of a list
-
     def __iter__(self) -> Iterator[BlockLine]:
         for stored in self._blocks:
             if self._after < stored.number <= self._upto:
@@ -190,7 +195,7 @@ def _line(stored: StoredBlock, record: MergeRecord | None) -> BlockLine:
 _AHEAD_BYTES = 4_096 * ROW_BYTES
 
 
-def _note_index(run: Run) -> None:
+def _check_index(run: Run) -> Checking[None]:
     """An index that says something else than the chain is noted: it is only a cache, and heals itself."""
     path = run.dataset.index_path
     try:
@@ -203,33 +208,19 @@ def _note_index(run: Run) -> None:
             break  # blocks that it does not know yet
         row = index.row(stored.number)
         if stored.sound and (row is None or (row.hash, row.kind) != (stored.name, stored.event_kind)):
-            run.report.notes.append(
-                f"{path}: the index of the chain is damaged or old; it is made anew when used"
-            )
+            yield Note(f"{path}: the index of the chain is damaged or old; it is made anew when used")
             return
     if size % ROW_BYTES:
-        run.report.notes.append(f"{path}: the index of the chain is cut; it is made anew when used")
+        yield Note(f"{path}: the index of the chain is cut; it is made anew when used")
 
 
-class _ReadAhead:
+class _ReadAhead(fsio.LocalScratch):
     """A file that is read in order, many rows at once."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._start = 0
-        self._data = b""
+    _start, _data = 0, b""
 
     def read(self, start: int, count: int) -> bytes:
         if not self._start <= start <= start + count <= self._start + len(self._data):
-            try:
-                with self._path.open("rb", buffering=0) as stream:
-                    stream.seek(start)
-                    self._start, self._data = start, stream.read(max(count, _AHEAD_BYTES))
-            except OSError:
-                # an unreadable file reads as empty
-                self._data = b""
+            self._start, self._data = start, super().read(start, max(count, _AHEAD_BYTES))
         at = start - self._start
         return self._data[at : at + count]
-
-    def write(self, start: int, data: bytes) -> None:
-        """Nothing: verification changes nothing."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from odfchain.audit.chain_checks import Run, StoredBlock, StoredChain
 from odfchain.audit.lineage import input_aliases
-from odfchain.audit.report import INPUTS
+from odfchain.audit.report import INPUTS, Checking, Finding, LeftOut, Looked, Skipped, fault
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.errors import OdfchainError
 from odfchain.odf.events import AddData, ExecuteTransform, ExecuteTransformInput, SetTransform
@@ -109,7 +109,7 @@ class InputChains:
             marks.append(known.places[end].watermark)
         return marks
 
-    def check(self, run: Run, *, wanted: bool) -> None:
+    def check(self, run: Run, *, wanted: bool) -> Checking[None]:
         """Those of the blocks `(after, upto]`; with `wanted`, what cannot be checked is not clean."""
         aliases = _aliases(run.chain)
         for stored, event, continued in _executions(run.chain, run.after, run.upto):
@@ -122,13 +122,13 @@ class InputChains:
                         f"{where}: it is read for the first time, and what comes before is left out: block "
                     )
                     message += f"{item.prev_block_hash or 'none'} and offset {_text(item.prev_offset)}"
-                    run.report.fault(INPUTS, path, message, stored.number)
+                    yield fault(INPUTS, path, message, stored.number)
             for item in event.query_inputs:
                 known = self.of(item.dataset_id)
                 alias = aliases.get(item.dataset_id)
                 if not isinstance(known, _InputChain):
                     reason = known if known is not None else missing_input(alias, item.dataset_id)
-                    _left_out(run, reason, stored.number, wanted=wanted)
+                    yield _left_out(reason, stored.number, wanted=wanted)
                     continue
                 ends = (item.prev_block_hash, item.new_block_hash)
                 lost = next((end for end in ends if end is not None and end not in known.places), None)
@@ -137,11 +137,11 @@ class InputChains:
                     error = diverged(
                         run.dataset, known.dataset, item.dataset_id, lost, known.head, where=where
                     )
-                    _left_out(run, error.message, stored.number, wanted=wanted)
+                    yield _left_out(error.message, stored.number, wanted=wanted)
                     continue
-                run.report.count(INPUTS)
+                yield Looked(INPUTS)
                 for message in _contradictions(item, known, alias):
-                    run.report.fault(INPUTS, path, message, stored.number)
+                    yield fault(INPUTS, path, message, stored.number)
 
 
 def _walked(dataset: DatasetFiles) -> _InputChain | str:
@@ -172,11 +172,8 @@ def _executions(
             before = None if before is None else count
 
 
-def _left_out(run: Run, reason: str, number: int, *, wanted: bool) -> None:
-    if wanted:
-        run.report.leave_out(reason, number, check=INPUTS)
-    else:
-        run.report.skip([INPUTS], reason)
+def _left_out(reason: str, number: int, *, wanted: bool) -> Finding:
+    return LeftOut(reason, number, INPUTS) if wanted else Skipped([INPUTS], reason)
 
 
 def _contradictions(item: ExecuteTransformInput, known: _InputChain, alias: str | None) -> Iterator[str]:

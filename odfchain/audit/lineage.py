@@ -8,7 +8,7 @@ Source: specification "Provenance", "Query Evolution".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -21,7 +21,6 @@ from odfchain.odf import events as ev
 from odfchain.odf import sources as src
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.names import DatasetRefAny, RemoteDatasetId
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
@@ -191,38 +190,46 @@ class Definition:
     def all_of(cls, workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Definition]:
         """Every transform or source that a dataset has had, oldest first."""
         state = DatasetState.read(dataset.chain)
-        definitions: list[Definition] = []
-        ends: dict[int, HashedBlock] = {}
+        found: list[tuple[HashedBlock, HashedBlock | None]] = []
         following: dict[str, HashedBlock] = {}
         for block in dataset.chain.nearest_all(*_KINDS, head=state.head):  # newest first
-            end = following.get(_slot(block))
+            if isinstance(block.block.event, Defining):
+                found.append((block, following.get(_slot(block))))
             following[_slot(block)] = block
-            event = block.block.event
-            if not isinstance(event, ev.SetTransform | ev.SetPollingSource | ev.AddPushSource):
-                continue
-            number = block.block.sequence_number
-            ends[number] = end or HashedBlock(state.head, state.head_block)
-            inputs = event.inputs if isinstance(event, ev.SetTransform) else ()
-            definitions.append(
-                cls(
-                    block=block.hash,
-                    sequence_number=number,
-                    system_time=block.block.system_time,
-                    event=event,
-                    last_block=end.block.sequence_number - 1 if end else state.head_block.sequence_number,
-                    in_force=end is None,
-                    inputs=tuple(_input(workspace, item) for item in inputs),
-                )
-            )
-        if not definitions:
+        if not found:
             raise DatasetNotFoundError(
                 f"{dataset.alias} has no transform and no source",
                 hint="its data are pushed to it directly",
             )
-        return [
-            _counted(dataset.chain, item, ends[item.sequence_number], definitions)
-            for item in reversed(definitions)
+        newest = state.head_block.sequence_number
+        spans = [
+            (block.block.sequence_number, end.block.sequence_number - 1 if end else newest)
+            for block, end in found
         ]
+        definitions = []
+        for (block, end), (first, last) in zip(reversed(found), reversed(spans), strict=True):
+            event, heads = block.block.event, (block.hash, end.hash if end else state.head)
+            before, upto = (DatasetState.read(dataset.chain, head).last_offset for head in heads)
+            assert isinstance(event, Defining)  # noqa: S101 - it was chosen for this
+            new = upto is not None and upto != before
+            definitions.append(
+                cls(
+                    block=block.hash,
+                    sequence_number=first,
+                    system_time=block.block.system_time,
+                    event=event,
+                    last_block=last,
+                    in_force=end is None,
+                    first_offset=(0 if before is None else before + 1) if new else None,
+                    last_offset=upto if new else None,
+                    shared=sum(begin <= last and first <= stop for begin, stop in spans) > 1,
+                    inputs=tuple(
+                        _input(workspace, item)
+                        for item in (event.inputs if isinstance(event, ev.SetTransform) else ())
+                    ),
+                )
+            )
+        return definitions
 
     @property
     def transform(self) -> Transform | None:
@@ -279,29 +286,12 @@ def _slot(block: HashedBlock) -> str:
 
 
 def _input(workspace: WorkspaceFiles, item: ev.TransformInput) -> QueryInput:
-    ref = item.dataset_ref
-    target = str(ref.id if isinstance(ref, RemoteDatasetId) else ref)
+    target = str(item.id or item.dataset_ref)
     try:
         name = str(workspace.dataset(target).alias)
     except OdfchainError:
         name = None
     return QueryInput(item.alias, target, name)
-
-
-def _counted(
-    chain: MetadataChain, item: Definition, end: HashedBlock, all_found: list[Definition]
-) -> Definition:
-    before, upto = (DatasetState.read(chain, head).last_offset for head in (item.block, end.hash))
-    shared = any(
-        other is not item
-        and other.sequence_number <= item.last_block
-        and item.sequence_number <= other.last_block
-        for other in all_found
-    )
-    if upto is None or upto == before:
-        return replace(item, shared=shared)
-    first = 0 if before is None else before + 1
-    return replace(item, first_offset=first, last_offset=upto, shared=shared)
 
 
 def steps_of(transform: Transform | None) -> list[dict[str, Any]]:
@@ -623,7 +613,7 @@ class _GraphReader:
             try:
                 for first, last, event in transforms_of(dataset):
                     for item in event.inputs:
-                        other = self._resolve(item.dataset_ref)
+                        other = self._resolve(str(item.id or item.dataset_ref))
                         intervals = uses.setdefault(other, (item.alias, []))[1]
                         if intervals and last is not None and intervals[0].first_block == last + 1:
                             intervals[0] = InputUse(first, intervals[0].last_block)
@@ -635,8 +625,7 @@ class _GraphReader:
             self._edges[key] = edges
         return self._edges[key]
 
-    def _resolve(self, ref: DatasetRefAny) -> str:
-        target = str(ref.id if isinstance(ref, RemoteDatasetId) else ref)
+    def _resolve(self, target: str) -> str:
         key = one_line(target)
         if key not in self.local:
             try:
@@ -683,11 +672,8 @@ def _pulled_from(dataset: DatasetFiles) -> tuple[str, ...]:
 
 def input_aliases(transform: ev.SetTransform | None) -> dict[DatasetId, str]:
     """How the queries of a transform call its inputs, where they have other names there."""
-    return {
-        ref.id: item.alias
-        for item in (transform.inputs if transform is not None else ())
-        if isinstance(ref := item.dataset_ref, RemoteDatasetId) and item.alias is not None
-    }
+    inputs = transform.inputs if transform is not None else ()
+    return {item.id: item.alias for item in inputs if item.id is not None and item.alias is not None}
 
 
 def transforms_of(dataset: DatasetFiles) -> Iterator[tuple[int, int | None, ev.SetTransform]]:

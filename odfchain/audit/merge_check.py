@@ -9,7 +9,7 @@ either way. A record counts where it first appears: other tools may carry it on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,18 @@ import pyarrow.compute as pc
 from odfchain import errors
 from odfchain.audit.chain_checks import Run, StoredChain, check_rules, read_chain
 from odfchain.audit.input_claims import Find
-from odfchain.audit.report import CORRECTIONS, MERGES, Report
+from odfchain.audit.report import (
+    CORRECTIONS,
+    MERGES,
+    Checking,
+    Fault,
+    Finding,
+    Looked,
+    Note,
+    Report,
+    Skipped,
+    fault,
+)
 from odfchain.audit.row_checks import shown
 from odfchain.audit.slice_checks import UNREADABLE, SliceOutcome, SliceReading, check_objects
 from odfchain.audit.state_checks import CheckedRows, ReadableSlice, has_several_keys, readable_slices
@@ -32,7 +43,7 @@ from odfchain.branches.intervals import Interval, MergedColumns, parquet_bytes, 
 from odfchain.branches.merging import Sides
 from odfchain.branches.three_way import Conflicts, MergedTables, MergeInput, ThreeWay
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.index import MERGE, DataEvent
+from odfchain.chain.index import DataEvent
 from odfchain.limits import AUDIT
 from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.events import AddData
@@ -47,7 +58,7 @@ from odfchain.text import counted, one_line
 from odfchain.workspace import merge_record
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.merge_record import Granularity, MergeMode, MergeRecord, RecordedMerge, first_records
+from odfchain.workspace.merge_record import Granularity, MergeMode, MergeRecord, RecordedMerge
 from odfchain.workspace.points import opened_at
 
 # The rows of a merge block against the same merge computed again.
@@ -58,14 +69,6 @@ from odfchain.workspace.points import opened_at
 
 # Conflicts that are listed one by one.
 _SHOWN = 100
-
-
-@dataclass(slots=True)
-class MergedRows:
-    """Faults and notes of the rows of a merge block."""
-
-    faults: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,44 +88,43 @@ class MergeAgain:
         sides = Sides.of(graph, asked)
         return cls(dataset, merge, sides, sides.intervals(lambda *_: True))
 
-    def compare(self) -> MergedRows:
-        """Compare the slice of the block with its computed rows."""
-        found = MergedRows()
+    def compare(self) -> Iterator[str | Note]:
+        """Compare the slice of the block with its computed rows: what is wrong with it, and notes."""
         if not self.sides.key:
-            self._compare_with(self.sides.appended_rows(self.intervals), found)
-            return found
+            yield from self._compare_with(self.sides.appended_rows(self.intervals))
+            return
         tables = [read_rows(interval, self.sides.columns, self.sides.key) for interval in self.intervals]
         record, event_time = self.merge.record, self.sides.columns.names.event_time_column
         by_row = record.granularity is Granularity.ROW
         tables = tables or [self.sides.columns.rows.empty_table()]
         again = MergedTables(tables, self.sides.asked, self.sides.key, event_time).merged(by_row=by_row)
         if again.conflicts.count != record.conflicts:
-            found.faults.append(
+            yield (
                 f"it records {counted(record.conflicts, 'decided conflict')}, and the merge has "
                 f"{again.conflicts.count:,}"
             )
         match record.resolution:
             case merge_record.Resolution.NONE:
-                self._compare_changes(again.changes, found)
+                yield from self._compare_changes(again.changes)
             case merge_record.Resolution.ROWS:
-                self._compare_decided(again, found)
+                yield from self._compare_decided(again)
             case side:
-                changes = resolve(again, Resolution.of_side(side.value)).changes
-                self._compare_changes(changes, found)
-        return found
+                yield from self._compare_changes(resolve(again, Resolution.of_side(side.value)).changes)
 
     # --- what has one outcome ----------------------------------------------------------------------------
 
-    def _compare_changes(self, changes: row_diff.RowDiff, found: MergedRows) -> None:
+    def _compare_changes(self, changes: row_diff.RowDiff) -> Iterator[str]:
         if not self._is_written(row_diff.rows_of_changes(changes, self.sides.columns.names)):
-            found.faults += self._differences(changes, found)
+            net = yield from self._net()
+            if net is not None:
+                yield from _differences(net, changes)
 
-    def _compare_with(self, rows: pa.Table, found: MergedRows) -> None:
+    def _compare_with(self, rows: pa.Table) -> Iterator[str]:
         if self._is_written(rows):
             return
         written = self._written()
         if not _equal(written, rows):
-            found.faults.append(
+            yield (
                 f"its {counted(written.num_rows, 'row')} are not the {rows.num_rows:,} that the source added "
                 f"since the base, in their order: {_first_row(written, rows)}"
             )
@@ -157,56 +159,29 @@ class MergeAgain:
         )
         return rows.select(range(1, rows.num_columns))
 
-    def _net(self, found: MergedRows) -> row_diff.RowDiff | None:
+    def _net(self) -> Generator[str, None, row_diff.RowDiff | None]:
         rows = self._written()
         data = rows.select(range(1, rows.num_columns))
         try:
             net = row_diff.net_of(rows.column(0).to_numpy(), data, self.sides.key)
         except errors.ChainError as error:
-            found.faults.append(error.message)
+            yield error.message
             return None
         # a merge writes one change for each key, in a fixed order
         if not _equal(rows, row_diff.rows_of_changes(net, self.sides.columns.names)):
-            found.faults.append(
-                "its rows are not one change of each key, in the order of keys and then of operations"
-            )
+            yield "its rows are not one change of each key, in the order of keys and then of operations"
         return net
-
-    def _differences(
-        self, expected: row_diff.RowDiff, found: MergedRows, but: Conflicts | None = None
-    ) -> Iterator[str]:
-        net = self._net(found)
-        if net is None:
-            return
-        if but is not None:
-            # conflicts are judged by what was decided, not by the automatic merge
-            net = net.without(_unchanged(but))
-        _, at, at_expected = row_diff.aligned(net, expected)
-        extra, lacking = at[at_expected < 0], at_expected[at < 0]
-        both = (at >= 0) & (at_expected >= 0)
-        mine, other = net.only(at[both]), expected.only(at_expected[both])
-        wrong = (mine.has != other.has) | (mine.had != other.had)
-        for one, two in ((mine.before, other.before), (mine.after, other.after)):
-            wrong |= ~row_diff.same_rows(one, two, one.column_names)
-        more_rows, fewer_rows = net.only(extra), expected.only(lacking)
-        for recorded, computed, message in (
-            (more_rows, _unmoved(more_rows), "is changed, which the merge does not change"),
-            (_unmoved(fewer_rows), fewer_rows, "is not changed as the merge changes it: it has no rows"),
-            (mine.only(wrong), other.only(wrong), "is not what the merge makes of it"),
-        ):
-            if count := len(recorded):
-                more = f" ({count:,} such keys)" if count > 1 else ""
-                named = recorded if recorded.has[0] or recorded.had[0] else computed
-                found_at = _first_cell(recorded, computed)
-                yield f"{row_diff.key_text(named.rows_of_keys())} {message}{more}: {found_at}"
 
     # --- what was decided one by one ---------------------------------------------------------------------
 
-    def _compare_decided(self, again: ThreeWay, found: MergedRows) -> None:
+    def _compare_decided(self, again: ThreeWay) -> Iterator[str | Note]:
         conflicts = again.conflicts
-        found.faults += self._differences(again.changes, found, conflicts)
-        net = self._net(MergedRows())
-        if net is None or not len(conflicts):
+        net = yield from self._net()
+        if net is None:
+            return
+        # conflicts are judged by what was decided, not by the automatic merge
+        yield from _differences(net.without(_unchanged(conflicts)), again.changes)
+        if not len(conflicts):
             return
         result = _decided(net, conflicts)
         keys = conflicts.rows_of_keys()
@@ -215,13 +190,13 @@ class MergeAgain:
             name = row_diff.key_text(keys, row)
             for column, what in self._taken(conflicts, result, row):
                 if column is None:
-                    found.faults.append(f"{name} {what}")
+                    yield f"{name} {what}"
                 else:
                     taken.append(f"{name}{column and f', {one_line(column, 60)}'}: {what}")
         where = f"block {self.merge.block.block.sequence_number}, conflict decided: "
-        found.notes += [where + text for text in taken[:_SHOWN]]
+        yield from (Note(where + text) for text in taken[:_SHOWN])
         if len(taken) > _SHOWN:
-            found.notes.append(f"{where}and {len(taken) - _SHOWN:,} more")
+            yield Note(f"{where}and {len(taken) - _SHOWN:,} more")
 
     def _taken(
         self, conflicts: Conflicts, result: row_diff.RowDiff, row: int
@@ -258,6 +233,27 @@ class MergeAgain:
                 if found is not None:
                     name = one_line(column, 60)
                     yield None, f"is not as it merges in {name}, which is in no conflict: {found}"
+
+
+def _differences(net: row_diff.RowDiff, expected: row_diff.RowDiff) -> Iterator[str]:
+    _, at, at_expected = row_diff.aligned(net, expected)
+    extra, lacking = at[at_expected < 0], at_expected[at < 0]
+    both = (at >= 0) & (at_expected >= 0)
+    mine, other = net.only(at[both]), expected.only(at_expected[both])
+    wrong = (mine.has != other.has) | (mine.had != other.had)
+    for one, two in ((mine.before, other.before), (mine.after, other.after)):
+        wrong |= ~row_diff.same_rows(one, two, one.column_names)
+    more_rows, fewer_rows = net.only(extra), expected.only(lacking)
+    for recorded, computed, message in (
+        (more_rows, _unmoved(more_rows), "is changed, which the merge does not change"),
+        (_unmoved(fewer_rows), fewer_rows, "is not changed as the merge changes it: it has no rows"),
+        (mine.only(wrong), other.only(wrong), "is not what the merge makes of it"),
+    ):
+        if count := len(recorded):
+            more = f" ({count:,} such keys)" if count > 1 else ""
+            named = recorded if recorded.has[0] or recorded.had[0] else computed
+            found_at = _first_cell(recorded, computed)
+            yield f"{row_diff.key_text(named.rows_of_keys())} {message}{more}: {found_at}"
 
 
 def _unmoved(diff: row_diff.RowDiff) -> row_diff.RowDiff:
@@ -371,33 +367,35 @@ class MergedSources:
         return Report("unknown", str(self.dataset.alias), None)
 
     def _read(self, head: Multihash) -> _SideChain:
-        report = self._report()
-        opened = opened_at(self.dataset, head)
-        chain = read_chain(opened, report, SILENT)
+        report, opened = self._report(), opened_at(self.dataset, head)
+        chain = report.take(read_chain(opened, SILENT))
         places = {row.name: row.number for row in chain.blocks.rows()}
         parting = max((number for name, number in places.items() if name in self.own), default=-1)
         return _SideChain(opened, chain, places, report, parting)
 
     def _checked(self, side: _SideChain, after: int, upto: int) -> Report:
-        report = self._report()
-        run = Run(side.dataset, side.chain, after, upto, report, self.progress)
-        check_rules(run)
-        readable = readable_slices(SliceReading.of(run, self.jobs))
+        report, run = self._report(), Run(side.dataset, side.chain, after, upto, self.progress)
+        report.take(check_rules(run))
+        readable = readable_slices(report.take(SliceReading.of(run, self.jobs)))
         if report.faults or not any(item.takes_back for item in readable):
             return report
-        if not self._keyed(side, after, readable, report):
-            CheckedRows.of(run, [*self._earlier(side, after), *readable]).check_corrections()
-        return report
-
-    def _keyed(self, side: _SideChain, after: int, slices: Sequence[ReadableSlice], report: Report) -> bool:
-        names = {number: name for name, number in side.places.items()}
-        state = DatasetState.read(side.dataset.chain, names[slices[-1].job.number])
+        state = DatasetState.read(side.dataset.chain, side.chain.hash_at(readable[-1].job.number))
         # without one primary key for the whole chain, rows are compared as a whole
         if after < 0 or has_several_keys(side.chain) or not side.chain.follows or not state.primary_key:
-            return False
-        interval = Interval(side.dataset, names[after], state.head, believed=False)
+            rows = CheckedRows.of(run, [*self._earlier(side, after), *readable])
+            report.take(rows.check_corrections())
+        else:
+            report.take(self._check_by_key(side, after, state, readable))
+        return report
+
+    def _check_by_key(
+        self, side: _SideChain, after: int, state: DatasetState, slices: Sequence[ReadableSlice]
+    ) -> Checking[None]:
+        before = side.chain.hash_at(after)
+        assert before is not None  # noqa: S101 - the chain follows
+        interval = Interval(side.dataset, before, state.head, believed=False)
         rows = read_rows(interval, MergedColumns.of(state), state.primary_key)
-        report.count(CORRECTIONS)
+        yield Looked(CORRECTIONS)
         # only the touched values are looked up, not the whole state
         wrong = taken_back_in_vain_by_key(rows, state.primary_key)
         for item in slices:
@@ -405,12 +403,11 @@ class MergedSources:
             mine = wrong[(wrong >= span.start) & (wrong <= span.end)]
             if len(mine):
                 message = f"row at offset {int(mine[0]):,} takes back values that no row in force has"
-                report.fault(CORRECTIONS, item.path, message, item.job.number)
-        return True
+                yield fault(CORRECTIONS, item.path, message, item.job.number)
 
     def _earlier(self, side: _SideChain, upto: int) -> list[ReadableSlice]:
         # a scratch report: these slices are looked into, not judged
-        jobs = check_objects(Run(side.dataset, side.chain, -1, upto, self._report()))
+        jobs = self._report().take(check_objects(Run(side.dataset, side.chain, -1, upto)))
         store = side.dataset.data
         return [
             ReadableSlice(job, job.expected, Path(store.locate(job.slice.physical_hash)), (0, 0, 0, 0))
@@ -447,64 +444,64 @@ class MergeCheck:
     def __init__(self, checked: SliceReading, find: Find, jobs: int) -> None:
         run = checked.run
         self._run, self._outcomes, self._find = run, checked.outcomes, find
-        self._dataset, self._report, self._blocks = run.dataset, run.report, run.chain.blocks
+        self._dataset, self._blocks = run.dataset, run.chain.blocks
         self._own = {row.name: row.number for row in run.chain.blocks.rows()}
         self._graph = BlockGraph(run.dataset)
         self._sources = MergedSources(run.dataset, frozenset(self._own), jobs, run.progress)
 
-    def check(self) -> None:
-        """Add to the report what is wrong with them."""
+    def check(self) -> Checking[None]:
+        """What is wrong with them."""
         run = self._run
-        carrying = (HashedBlock(item.name, item.block) for item in run.chain.blocks.newest_first(MERGE))
         damaged: list[tuple[HashedBlock, errors.OdfchainError]] = []
-        merges = first_records(carrying, damaged)
+        merges = run.chain.merges(damaged)
         for block, error in damaged:
             number = block.block.sequence_number
             if run.after < number <= run.upto:
-                run.report.fault(MERGES, run.block_file(block.hash), error.message, number)
+                yield fault(MERGES, run.block_file(block.hash), error.message, number)
         asked = [merge for merge in merges if run.after < merge.block.block.sequence_number <= run.upto]
         if not asked:
             return
         if run.chain.newest is not None:
-            self._skip("the newest blocks alone were read")
+            yield _skipped("the newest blocks alone were read")
         elif not run.chain.follows:
-            self._skip("the chain is damaged, so what it merged cannot be found")
+            yield _skipped("the chain is damaged, so what it merged cannot be found")
         else:
             for merge in reversed(asked):  # the newest source is read first, and has most others in its chain
-                self._check(merge)
+                yield from self._check(merge)
 
-    def _check(self, merge: RecordedMerge) -> None:
+    def _check(self, merge: RecordedMerge) -> Checking[None]:
         record, number = merge.record, merge.block.block.sequence_number
         missing = [
             block for block in (record.source, *record.base) if not self._dataset.chain.contains(block)
         ]
         if missing:
-            self._skip(
+            yield _skipped(
                 f"block {number} merged {one_line(record.source_ref, 80)}, and block {missing[0]} of that "
                 f"is not here: `odfchain fetch {self._dataset.alias} --merged` brings it"
             )
             return
-        self._report.count(MERGES)
+        yield Looked(MERGES)
         try:
-            asked = self._input(merge) if self._is_from_there(merge) else None
-            if asked is not None and self._sources_are_sound(merge, asked):
-                self._check_outcome(merge, asked)
+            asked = self._input(merge)
+            if isinstance(asked, str):
+                yield self._fault(merge, asked)
+            elif (unsound := self._unsound(merge, asked)) is not None:
+                yield unsound
+            else:
+                yield from self._check_outcome(merge, asked)
         except errors.ObjectNotFoundError as error:
-            self._skip(f"block {number} cannot be merged again: {error.message}")
+            yield _skipped(f"block {number} cannot be merged again: {error.message}")
         except (errors.SchemaError, errors.IngestError, errors.UsageError) as error:
-            self._fault(merge, f"the two sides cannot be merged: {error.message}")
+            yield self._fault(merge, f"the two sides cannot be merged: {error.message}")
         except MemoryError:
-            self._skip("there is not enough memory to merge again")
+            yield _skipped("there is not enough memory to merge again")
         except UNREADABLE as error:
             reason = error.message if isinstance(error, errors.OdfchainError) else str(error)
-            self._fault(merge, f"it cannot be merged again: {one_line(reason)}")
+            yield self._fault(merge, f"it cannot be merged again: {one_line(reason)}")
 
-    def _skip(self, reason: str) -> None:
-        self._report.skip([MERGES], reason)
-
-    def _fault(self, merge: RecordedMerge, message: str, file: object = None) -> None:
+    def _fault(self, merge: RecordedMerge, message: str, file: object = None) -> Fault:
         path = file or self._run.block_file(merge.block.hash)
-        self._report.fault(MERGES, path, message, merge.block.block.sequence_number)
+        return fault(MERGES, path, message, merge.block.block.sequence_number)
 
     # --- what it was made from ---------------------------------------------------------------------------
 
@@ -513,10 +510,7 @@ class MergeCheck:
         number = merge.block.block.sequence_number
         # only metadata of the same transaction may lie between
         between = range(target + 1 if target is not None else 0, number)
-        if target is not None and target < number and all(self._is_before_it(merge, n) for n in between):
-            return True
-        self._fault(merge, f"the target that it records, {merge.record.target}, is not the block before it")
-        return False
+        return target is not None and target < number and all(self._is_before_it(merge, n) for n in between)
 
     def _is_before_it(self, merge: RecordedMerge, number: int) -> bool:
         stored = self._blocks.numbered(number)
@@ -525,20 +519,21 @@ class MergeCheck:
         # one transaction shares one system time, and only its last block has data
         return not isinstance(block.event, DataEvent) and block.system_time == merge.block.block.system_time
 
-    def _input(self, merge: RecordedMerge) -> MergeInput | None:
+    def _input(self, merge: RecordedMerge) -> MergeInput | str:
+        # what is merged again, or what is wrong with the record
         record = merge.record
+        if not self._is_from_there(merge):
+            return f"the target that it records, {record.target}, is not the block before it"
         if record.mode is MergeMode.REVERT:
-            if problem := self._reverted_wrongly(record):
-                self._fault(merge, problem)
-                return None
-            return MergeInput.between(self._graph, record.base, record.target, record.source)
+            return self._reverted_wrongly(record) or MergeInput.between(
+                self._graph, record.base, record.target, record.source
+            )
         # the base is computed from the graph, not taken from the record
         asked = MergeInput.of(self._graph, record.target, record.source)
         if asked.bases == record.base:
             return asked
         recorded, found = (", ".join(map(str, blocks)) for blocks in (record.base, asked.bases))
-        self._fault(merge, f"the base that it records is {recorded}; that of its two sides is {found}")
-        return None
+        return f"the base that it records is {recorded}; that of its two sides is {found}"
 
     def _reverted_wrongly(self, record: MergeRecord) -> str | None:
         number = self._own.get(record.base[0]) if len(record.base) == 1 else None
@@ -549,59 +544,67 @@ class MergeCheck:
             return "its source is not the block before the one that it reverts"
         return None
 
-    def _sources_are_sound(self, merge: RecordedMerge, asked: MergeInput) -> bool:
+    def _unsound(self, merge: RecordedMerge, asked: MergeInput) -> Finding | None:
         for after, upto in asked.intervals:
             found = self._sources.verify(after, upto)
             if found.faults:
                 first, more = found.faults[0], len(found.faults) - 1
                 others = f" (and {more:,} more faults)" if more else ""
                 message = f"what it merged is not sound, by check {first.check}: {first.message}{others}"
-                self._fault(merge, message, first.file)
-                return False
+                return self._fault(merge, message, first.file)
             if found.reasons:
-                self._skip(f"what was merged could not be verified: {next(iter(found.reasons.values()))}")
-                return False
-        return True
+                reason = next(iter(found.reasons.values()))
+                return _skipped(f"what was merged could not be verified: {reason}")
+        return None
 
     # --- what came of it ---------------------------------------------------------------------------------
 
-    def _check_outcome(self, merge: RecordedMerge, asked: MergeInput) -> None:
+    def _check_outcome(self, merge: RecordedMerge, asked: MergeInput) -> Checking[None]:
         again = MergeAgain.of(self._dataset, merge, self._graph, asked)
         number = merge.block.block.sequence_number
         if parquet_bytes(again.intervals) > AUDIT.merged_bytes:
-            self._skip(f"merges of more than {AUDIT.merged_bytes:,} bytes of slices are not computed anew")
+            yield _skipped(
+                f"merges of more than {AUDIT.merged_bytes:,} bytes of slices are not computed anew"
+            )
             return
         state = DatasetState.read(self._dataset.chain, merge.block.hash)
         if again.sides.columns.declared is not None and state.schema != again.sides.columns.declared:
-            self._fault(merge, "the schema after it is not that of its target, with the source's new columns")
-        self._check_watermark(merge, self._outcomes.get(number))
-        if number in self._outcomes and self._outcomes[number].operations is None:
+            yield self._fault(
+                merge, "the schema after it is not that of its target, with the source's new columns"
+            )
+        outcome = self._outcomes.get(number)
+        yield from self._check_watermark(merge, outcome)
+        if outcome is not None and outcome.operations is None:
             return  # what is wrong with the slice is said elsewhere
-        found = again.compare()
         event = merge.block.block.event
         slice_ = event.new_data if isinstance(event, AddData) else None
         where = self._dataset.data.locate(slice_.physical_hash) if slice_ is not None else None
-        for message in found.faults:
-            self._fault(merge, f"not what its two sides merge into: {message}", where)
-        self._report.notes += found.notes
-        if not found.faults:
-            self._check_references(merge, state)
+        # as a whole: what cannot be computed again says nothing of a part
+        found = list(again.compare())
+        wrong = [text for text in found if isinstance(text, str)]
+        yield from (self._fault(merge, f"not what its two sides merge into: {text}", where) for text in wrong)
+        yield from (item for item in found if isinstance(item, Note))
+        if not wrong:
+            yield from self._check_references(merge, state)
 
-    def _check_references(self, merge: RecordedMerge, state: DatasetState) -> None:
+    def _check_references(self, merge: RecordedMerge, state: DatasetState) -> Checking[None]:
         before = DatasetState.read(self._dataset.chain, merge.record.target)
         rows = Rows.after(self._dataset, before, state)
         # the dataset itself, and those whose blocks the record names
         known = {self._dataset.seed.dataset_id, *merge.record.references}
-        check = ForeignKeys(self._find, note=self._skip, references=merge.record.references)
+        unknown: list[str] = []
+        check = ForeignKeys(self._find, note=unknown.append, references=merge.record.references)
         for key in rows.constraints.foreign_keys if rows.new else ():
             if key.dataset not in known and not key.changes:
-                self._skip(f"a merge does not say against what its foreign key {key} was checked")
+                yield _skipped(f"a merge does not say against what its foreign key {key} was checked")
                 continue
             broken = check.holds(key, rows)
+            yield from map(_skipped, unknown)
+            unknown.clear()
             if broken is not None and broken.refused:
-                self._fault(merge, f"it brought rows that break a foreign key: {broken.message}")
+                yield self._fault(merge, f"it brought rows that break a foreign key: {broken.message}")
 
-    def _check_watermark(self, merge: RecordedMerge, outcome: SliceOutcome | None) -> None:
+    def _check_watermark(self, merge: RecordedMerge, outcome: SliceOutcome | None) -> Checking[None]:
         event = merge.block.block.event
         assert isinstance(event, AddData)  # noqa: S101 - only those have records
         before = DatasetState.read(self._dataset.chain, merge.record.target).watermark
@@ -613,4 +616,9 @@ class MergeCheck:
         latest = outcome.latest_ms if outcome is not None else None
         # it may only grow, up to the latest event time of the merged rows
         if (before is None or mark > before) and (latest is None or mark.epoch_ms > latest):
-            self._fault(merge, f"its watermark, {mark}, is later than its target's and than all of its rows")
+            message = f"its watermark, {mark}, is later than its target's and than all of its rows"
+            yield self._fault(merge, message)
+
+
+def _skipped(reason: str) -> Skipped:
+    return Skipped([MERGES], reason)

@@ -7,6 +7,7 @@ comes from itself is not entered twice on one path, and long lists say how many 
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -63,24 +64,16 @@ class Locator:
 
     def first_data(self, since: int, upto: int) -> HashedBlock | None:
         """The first data block in `[since; upto]`."""
-
-        def reached(number: int) -> bool:
-            found = self.last_data(number)
-            return found is not None and found.block.sequence_number >= since
-
-        number = _first(since, upto, reached)
-        return None if number is None else self.last_data(number)
+        return self._first(since, upto, lambda found: found.block.sequence_number >= since)
 
     def block_of(self, offset: int) -> HashedBlock:
         """The block that added a record of the dataset."""
 
-        def reached(number: int) -> bool:
-            found = self.last_data(number)
-            last = data_event(found).last_offset if found is not None else None
+        def has_added(found: HashedBlock) -> bool:
+            last = data_event(found).last_offset
             return last is not None and last >= offset
 
-        number = _first(0, self.state.head_block.sequence_number, reached)
-        found = self.last_data(number) if number is not None else None
+        found = self._first(0, self.state.head_block.sequence_number, has_added)
         data = data_event(found).new_data if found is not None else None
         if (
             found is None
@@ -94,18 +87,14 @@ class Locator:
             )
         return found
 
+    def _first(self, since: int, upto: int, fits: Callable[[HashedBlock], bool]) -> HashedBlock | None:
+        # bisection: where a data block fits, all later ones do
+        def is_reached(number: int) -> bool:
+            found = self.last_data(number)
+            return found is not None and fits(found)
 
-def _first(low: int, high: int, reached: Callable[[int], bool]) -> int | None:
-    if low > high or not reached(high):
-        return None
-    # bisection: `reached` stays true once it is
-    while low < high:
-        middle = (low + high) // 2
-        if reached(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+        number = since + bisect_left(range(since, upto + 1), True, key=is_reached)
+        return self.last_data(number) if number <= upto else None
 
 
 Interval = tuple[int, int]

@@ -7,12 +7,12 @@ counted, and said to be left out. The same reports always give the same page.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from odfchain.errors import UsageError
 from odfchain.limits import PAGE, PageLimits
-from odfchain.profiles.pages import Excerpt, LabelledValue, T, excerpt, fitted, listed, moment, one_page
+from odfchain.profiles.pages import Excerpt, LabelledValue, excerpt, fitted, listed, moment, one_page
 from odfchain.text import counted, one_line
 
 # The blocks of a chain on a page: marks of a strip, and rows of a table; few of both for many blocks.
@@ -142,12 +142,8 @@ def _groups(blocks: Sequence[View], limit: int) -> Iterator[Sequence[View]]:
 
 
 def _round_up(number: int) -> int:
-    step = 1
-    while True:
-        for factor in (1, 2, 5):
-            if step * factor >= number:
-                return step * factor
-        step *= 10
+    step: int = 10 ** (len(str(number)) - 1)
+    return next(step * factor for factor in (1, 2, 5, 10) if step * factor >= number)
 
 
 def _row(block: View) -> View:
@@ -306,33 +302,25 @@ _UNSIGNED = {
 }
 
 
-# View of each dataset: texts in order, limited in number.
+# View of each dataset: its report, what takes more than a look at it, and the limits for its texts.
 
 
 def dataset_view(node: View, limits: PageLimits) -> View:
     """The view of a report."""
-    faults, checks = node["faults"], node["checks"]
-    names = {check["number"]: one_line(check["name"], limits.text) for check in checks}
-    blocks, head = node["blocks"], node["head"]
+    names = {check["number"]: one_line(check["name"], limits.text) for check in node["checks"]}
     return {
+        "node": node,
+        "limits": limits,
+        "names": names,
         "facts": facts_of(node, limits),
         "brief": brief_of(node, limits),
         "identity": _identity(node, limits),
-        "faults": _views(faults, limits.faults, lambda fault: _fault(fault, names, limits)),
-        "checks": _views(checks, limits.lines, lambda check: _check(check, limits)),
-        "unchecked": _views(node["unchecked"], limits.lines, lambda u: _unchecked(u, names, limits)),
-        "notes": _views(node["notes"], limits.lines, lambda note: one_line(note, limits.message)),
-        "strip": strip_of(blocks, limits.marks),
-        "rows": tuple(rows_of(blocks, limits.rows)),
+        "unchecked": [_unchecked(item, names, limits) for item in node["unchecked"][: limits.lines]],
+        "strip": strip_of(node["blocks"], limits.marks),
+        "rows": tuple(rows_of(node["blocks"], limits.rows)),
         "signature": signature_of(node, limits),
-        "attestations": _views(node["attestations"], limits.lines, lambda a: _attestation(a, head, limits)),
         "inputs": _inputs(node["inputs"], limits, iter(range(limits.lines)), _DEEPEST),
     }
-
-
-def _views(parts: Sequence[Any], limit: int, view: Callable[[Any], T]) -> Excerpt[T]:
-    kept = excerpt(parts, limit)
-    return Excerpt(tuple(view(node) for node in kept.shown), kept.rest)
 
 
 def _identity(node: View, limits: PageLimits) -> tuple[LabelledValue, ...]:
@@ -351,52 +339,12 @@ def _identity(node: View, limits: PageLimits) -> tuple[LabelledValue, ...]:
     return tuple(lines)
 
 
-def _fault(node: View, names: dict[int, str], limits: PageLimits) -> View:
-    number, check = node["sequenceNumber"], node["check"]
-    return {
-        "where": f"Block {number:,}" if number is not None else "The whole dataset",
-        "check": f"check {check} {names.get(check, '')}".strip(),
-        "message": one_line(node["message"], limits.message),
-        "file": one_line(node["file"], limits.message),
-        "block": one_line(node["block"] or "", 100),
-    }
-
-
-def _check(node: View, limits: PageLimits) -> View:
-    state, word = OUTCOMES[node["state"]]
-    return {
-        "number": node["number"],
-        "name": one_line(node["name"], limits.text),
-        "section": one_line(node["section"], limits.text),
-        "state": state,
-        "result": word,
-        "checked": node["checked"],
-        "faults": node["faults"],
-        "reason": one_line(node["reason"] or "", limits.message),
-    }
-
-
 def _unchecked(node: View, names: dict[int, str], limits: PageLimits) -> LabelledValue:
     check = node["check"]
     name = f"Check {check} {names.get(check, '')}".strip() if check is not None else ""
     blocks = blocks_in_words(node["blocks"])
     where = ", ".join(filter(None, (name, blocks))) or "The whole dataset"
     return LabelledValue(where[0].upper() + where[1:], one_line(node["message"], limits.message))
-
-
-def _attestation(node: View, head: object, limits: PageLimits) -> View:
-    verdict = one_line(node["verdict"], 20)
-    same, trusted = node["head"] == head, node["trusted"]
-    counts = verdict != "clean" or (same and trusted)  # an unknown auditor's praise is no green mark here
-    return {
-        "auditor": one_line(node["auditor"], limits.text),
-        "about": f"{'this head' if same else 'another head'}, block {node['sequenceNumber']:,}",
-        "head": one_line(node["head"], 100),
-        "time": _moment(node["time"]),
-        "state": MARKS.get(verdict, "unchecked") if counts else "none",
-        "verdict": verdict,
-        "trusted": trusted,
-    }
 
 
 # Datasets below each other in a lineage that are shown.
@@ -449,6 +397,8 @@ def _render(parts: Sequence[View], limits: PageLimits) -> str:
         datasets=detailed,
         places={view["facts"]["id"]: number for number, view in reversed(list(enumerate(detailed)))},
         KINDS=KINDS,
+        MARKS=MARKS,
+        OUTCOMES=OUTCOMES,
         STATES=STATES,
     )
 

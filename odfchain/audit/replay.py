@@ -15,6 +15,7 @@ RFC-019.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -28,10 +29,23 @@ from odfchain import errors
 from odfchain.audit.chain_checks import Run
 from odfchain.audit.input_claims import Find, missing_input
 from odfchain.audit.lineage import input_aliases
-from odfchain.audit.report import BLOCKS, CHECKPOINTS, HEAD, INPUTS, LINKS, OF_ENGINES, REPLAY, Replay
+from odfchain.audit.report import (
+    BLOCKS,
+    HEAD,
+    INPUTS,
+    LINKS,
+    REPLAY,
+    Checking,
+    Fault,
+    Finding,
+    LeftOut,
+    Note,
+    Replayed,
+    Skipped,
+    fault,
+)
 from odfchain.audit.row_checks import shown
 from odfchain.chain.chain import HashedBlock
-from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import DataSlice, ExecuteTransform, OffsetInterval
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.logical_hash import LogicalDigest
@@ -55,21 +69,6 @@ _CHAIN_CHECKS = frozenset({HEAD, BLOCKS, LINKS})
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The result of replaying one transaction."""
-
-    fault: str | None = None
-    # The check that found the fault.
-    check: int = REPLAY
-    unchecked: str | None = None
-    notes: tuple[str, ...] = ()
-    # The engine; None when nothing was computed.
-    engine: str | None = None
-    # The recorded checkpoint, if the same came out again.
-    checkpoint: Multihash | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Replaying:
     """The replay of a dataset that is verified, by the engines that may execute its transforms."""
 
@@ -77,22 +76,17 @@ class Replaying:
     inputs: Find
     engines: Engines
     config: TransformConfig
+    known: Sequence[Fault]
+    """What is wrong with the dataset or its inputs, which is not found again."""
 
-    def replay(self, after: int, *, jobs: int = 2) -> None:
-        """Add to a report what replaying the transactions after a block shows; `jobs` run side by side.
+    def replay(self, after: int, *, jobs: int = 2) -> Checking[None]:
+        """What replaying the transactions after a block shows; `jobs` run side by side.
 
-        A root dataset has nothing to replay. What is wrong with the dataset or its inputs is in the report,
-        and the report does not depend on `jobs`.
+        What is found does not depend on `jobs`.
         """
-        run, report, chain, progress = self.run, self.run.report, self.run.chain, self.run.progress
-        # a root has no transactions to replay
-        if report.kind is DatasetKind.ROOT:
-            return
-        report.replay = Replay()
-        report.reasons.pop(REPLAY, None)
-        if report.kind is None or any(fault.check in _CHAIN_CHECKS for fault in report.faults):
-            message = "no transaction was replayed: the chain cannot be followed"
-            report.leave_out(message, check=REPLAY)
+        run, chain, progress = self.run, self.run.chain, self.run.progress
+        if chain.seed is None or any(item.check in _CHAIN_CHECKS for item in self.known):
+            yield LeftOut("no transaction was replayed: the chain cannot be followed", check=REPLAY)
             return
         wanted = [
             HashedBlock(stored.name, stored.block)
@@ -103,43 +97,14 @@ class Replaying:
         progress.phase(step, len(wanted))
         together = SideBySide(progress, step)
         with JobThreads(jobs) as pool:
-            running = [
-                (block, self._started(pool, plan, together.part()))
-                for block, plan in self._plans(wanted, tail, head)
-            ]
-            for block, work in running:
-                outcome = work if isinstance(work, _Outcome) else work.result()
-                self._add(block, outcome)
+            running = [self._started(pool, plan, together.part()) for plan in self._plans(wanted, tail, head)]
+            for work in running:
+                yield from work.result() if isinstance(work, Future) else work
                 progress.advance()
-        report.sort()
-
-    def _add(self, block: HashedBlock, outcome: _Outcome) -> None:
-        report, number = self.run.report, block.block.sequence_number
-        known = outcome.check == INPUTS and any(
-            f.check == INPUTS and f.sequence_number == number for f in report.faults
-        )
-        if outcome.fault is not None and not known:
-            report.fault(outcome.check, self.run.block_file(block.hash), outcome.fault, number)
-        if outcome.check != REPLAY:
-            report.skip([REPLAY], "transactions that contradict their inputs were not computed again")
-        if outcome.unchecked is not None:
-            report.leave_out(outcome.unchecked, number, check=REPLAY)
-        report.notes += (f"block {number}: {note}" for note in outcome.notes)
-        if outcome.checkpoint in report.unjudged:
-            report.unjudged.discard(outcome.checkpoint)
-            report.count(CHECKPOINTS)
-            if not report.unjudged and report.reasons.get(CHECKPOINTS) == OF_ENGINES:
-                del report.reasons[CHECKPOINTS]
-        replay = report.replay
-        if replay is not None and outcome.engine is not None:
-            report.count(REPLAY)
-            replay.transactions += 1
-            if outcome.engine not in replay.engines:
-                replay.engines.append(outcome.engine)
 
     def _plans(
         self, wanted: Sequence[HashedBlock], after: Multihash | None, upto: Multihash | None
-    ) -> Iterator[tuple[HashedBlock, RecordedStep | _Outcome]]:
+    ) -> Iterator[RecordedStep | list[Finding]]:
         inputs: dict[DatasetId, DatasetFiles | None] = {}
         for item in wanted:
             for dataset_id in _input_ids(item):
@@ -154,15 +119,26 @@ class Replaying:
             if gone:
                 reasons = "; ".join(missing_input(aliases.get(i), i) for i in gone)
                 after = remaining[0].hash
-                yield remaining.popleft(), _Outcome(unchecked=reasons)
+                yield [LeftOut(reasons, remaining.popleft().block.sequence_number, REPLAY)]
                 continue
             try:
                 for step in plan_recorded(self.run.dataset, at_hand, tail=after, head=upto):
-                    yield remaining.popleft(), step
+                    remaining.popleft()
+                    yield step
             except errors.OdfchainError as error:
                 # planning goes on behind the transaction that cannot be planned
                 after = remaining[0].hash
-                yield remaining.popleft(), _unplanned(error)
+                yield [*self._unplanned(remaining.popleft(), error)]
+
+    def _unplanned(self, block: HashedBlock, error: errors.OdfchainError) -> Iterator[Finding]:
+        number = block.block.sequence_number
+        # an input that has changed since proves nothing about this block
+        if not isinstance(error, errors.TransformError) or isinstance(error, errors.DivergedInputError):
+            yield LeftOut(error.message, number, REPLAY)
+            return
+        if not any(item.check == INPUTS and item.sequence_number == number for item in self.known):
+            yield fault(INPUTS, self.run.block_file(block.hash), error.message, number)
+        yield Skipped([REPLAY], "transactions that contradict their inputs were not computed again")
 
     def _name(self, transform: Transform) -> str:
         # the version of the engine, or its address where it is another process's business
@@ -170,44 +146,45 @@ class Replaying:
         return rules_of(transform.version).version if address is None else f"{transform.engine} at {address}"
 
     def _started(
-        self, pool: JobThreads, plan: RecordedStep | _Outcome, progress: Progress
-    ) -> _Outcome | Future[_Outcome]:
-        if isinstance(plan, _Outcome):
+        self, pool: JobThreads, plan: RecordedStep | list[Finding], progress: Progress
+    ) -> list[Finding] | Future[list[Finding]]:
+        if isinstance(plan, list):
             return plan
         transform = unmarked(plan.step.transform.transform)
         try:
             engine = self.engines(transform)
         except (errors.TransformError, errors.DatasetNotFoundError) as error:
-            return _Outcome(unchecked=error.message)
+            return [LeftOut(error.message, plan.sequence_number, REPLAY)]
         return pool.submit(self._replayed, plan, engine, self._name(transform), progress)
 
     def _replayed(
         self, recorded: RecordedStep, engine: TransformEngine, name: str, progress: Progress
-    ) -> _Outcome:
-        dataset = self.run.dataset
+    ) -> list[Finding]:
+        dataset, number = self.run.dataset, recorded.sequence_number
         try:
             with dataset.staging() as folder:
                 run = StepRun(dataset, engine, folder, recorded.system_time, progress)
                 done = run.execute(recorded.step)
-                differences = list(self._differences(recorded, done))
-                notes = tuple(_checkpoint_notes(recorded, done, done.version or name))
+                problem = "; ".join(self._differences(recorded, done))
+                notes = list(_checkpoint_notes(recorded, done, done.version or name))
                 if done.version is not None:
                     name = f"{recorded.step.transform.transform.engine}_{done.version}"
         except (errors.JavaNotFoundError, errors.StorageFullError):
             raise
         except errors.RefusedQueryError as error:
             # what is allowed changes with the engine, and says nothing about who recorded it (RFC-016)
-            return _Outcome(unchecked=f"it cannot be replayed: {name} refuses the query: {error}")
+            return [LeftOut(f"it cannot be replayed: {name} refuses the query: {error}", number, REPLAY)]
         except errors.QueryError as error:
-            return _Outcome(fault=f"DataNotReproducible: {name} refuses the query: {error}", engine=name)
+            problem = f"{name} refuses the query: {error}"
         except errors.OdfchainError as error:
-            return _Outcome(unchecked=f"it cannot be replayed: {error}")
-        if not differences:
-            old, new = recorded.event.new_checkpoint, done.checkpoint
-            same = old.physical_hash if old and new and old.physical_hash == new.physical_hash else None
-            return _Outcome(notes=notes, engine=name, checkpoint=same)
+            return [LeftOut(f"it cannot be replayed: {error}", number, REPLAY)]
         # another checkpoint goes without saying then
-        return _Outcome(fault=f"DataNotReproducible: {'; '.join(differences)}", engine=name)
+        if problem:
+            file = self.run.block_file(recorded.block_hash)
+            return [fault(REPLAY, file, f"DataNotReproducible: {problem}", number), Replayed(name)]
+        old, new = recorded.event.new_checkpoint, done.checkpoint
+        same = old.physical_hash if old and new and old.physical_hash == new.physical_hash else None
+        return [*notes, Replayed(name, same)]
 
     def _differences(self, recorded: RecordedStep, done: ExecutedStep) -> Iterator[str]:
         old, new = recorded.event.new_data, done.slice
@@ -245,26 +222,20 @@ class Replaying:
         return "the recorded logical hash is not that of the replayed records, which the slice does hold"
 
 
-def _unplanned(error: errors.OdfchainError) -> _Outcome:
-    if isinstance(error, errors.TransformError) and not isinstance(error, errors.DivergedInputError):
-        return _Outcome(fault=error.message, check=INPUTS)
-    # an input that has changed since proves nothing about this block
-    return _Outcome(unchecked=error.message)
-
-
 def _input_ids(block: HashedBlock) -> list[DatasetId]:
     event = block.block.event
     return [item.dataset_id for item in event.query_inputs] if isinstance(event, ExecuteTransform) else []
 
 
-def _checkpoint_notes(recorded: RecordedStep, done: ExecutedStep, version: str) -> Iterator[str]:
+def _checkpoint_notes(recorded: RecordedStep, done: ExecutedStep, version: str) -> Iterator[Note]:
     # other versions may write other bytes for the same state
     if unmarked(recorded.step.transform.transform).version != version:
         return
     old, new = recorded.event.new_checkpoint, done.checkpoint
     if (old and old.physical_hash) != (new and new.physical_hash):
-        yield (
-            f"the checkpoint differs: {old.physical_hash if old else 'none'} recorded, "
+        yield Note(
+            f"block {recorded.sequence_number}: the checkpoint differs: "
+            f"{old.physical_hash if old else 'none'} recorded, "
             f"{new.physical_hash if new else 'none'} replayed"
         )
 
@@ -388,27 +359,20 @@ def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
 
 
 def _in_batch(left: pa.RecordBatch, right: pa.RecordBatch) -> tuple[int, int] | None:
-    found: tuple[int, int] | None = None
-    end = left.num_rows
-    for index in range(left.num_columns):
-        row = _first_row(left.column(index), right.column(index), end)
-        if row is not None:
-            found, end = (row, index), row
-    return found
+    def is_different(last: int) -> bool:
+        return _hashes(left.slice(0, last + 1)) != _hashes(right.slice(0, last + 1))
 
-
-def _first_row(left: pa.Array, right: pa.Array, end: int) -> int | None:
-    if _hash(left.slice(0, end)) == _hash(right.slice(0, end)):
+    rows = range(left.num_rows)
+    if not is_different(rows[-1]):
         return None
-    low, high = 0, end
-    # bisection: a prefix hashes alike exactly when its rows are equal
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _hash(left.slice(low, middle - low)) == _hash(right.slice(low, middle - low)):
-            low = middle
-        else:
-            high = middle
-    return low
+    # bisection: first rows hash alike exactly when they are equal
+    row = bisect_left(rows, True, key=is_different)
+    both = zip(_hashes(left.slice(row, 1)), _hashes(right.slice(row, 1)), strict=True)
+    return row, next(index for index, (one, other) in enumerate(both) if one != other)
+
+
+def _hashes(batch: pa.RecordBatch) -> list[Multihash | list[object]]:
+    return [_hash(column) for column in batch.columns]
 
 
 def _hash(column: pa.Array) -> Multihash | list[object]:

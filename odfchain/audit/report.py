@@ -4,6 +4,9 @@ A fault is proof that something is not as recorded. What could not be checked pr
 is kept apart: it neither accuses the dataset nor lets it pass. A check that did not run, or ran on a part
 only, says so and why; it never counts as passed.
 
+Checks are generators of findings, and know no report; those that read something for other checks return it in
+the end. A report is what takes the findings.
+
 As a document it is `odfchain-report/1` (`schemas/Report.json`). That is what an auditor signs, so it says
 everything: what was found, what was looked at, what was not, and in which range of the chain.
 """
@@ -11,10 +14,11 @@ everything: what was found, what was looked at, what was not, and in which range
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
+from odfchain.chain.signed_lines import AttestationLine
 from odfchain.errors import ObjectCorruptedError, StoreError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
@@ -79,6 +83,9 @@ CLEAN, FAULTY, INCOMPLETE = "clean", "faulty", "incomplete"
 SIGNED, UNSIGNED, INVALID, NOT_CHECKED = "signed", "unsigned", "invalid", "notChecked"
 
 
+# What a check finds.
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Something that is not as recorded."""
@@ -89,41 +96,136 @@ class Fault:
     sequence_number: int | None = None
 
 
+def fault(check: int, file: object, message: str, block: int | None = None) -> Fault:
+    """A fault; a message with untrusted text stays one line without control characters."""
+    return Fault(check, str(file), one_line(message, _MESSAGE_CHARACTERS), block)
+
+
 @dataclass(frozen=True, slots=True)
-class Unchecked:
-    """Something that was asked for and could not be checked, in these blocks or in the whole dataset."""
+class Looked:
+    """A check looked at something."""
+
+    check: int
+    things: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Blocks or slices were read."""
+
+    blocks: int = 0
+    slices: int = 0
+    records: int = 0
+    data_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that is worth knowing, and no fault."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Why checks did not run, or not on everything; the first reason of a check stays."""
+
+    checks: Iterable[int]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Something that was asked for could not be checked, in a block or in the whole dataset."""
 
     message: str
-    blocks: tuple[int, ...] = ()
+    block: int | None = None
     check: int | None = None
+    also: Iterable[int] = ()
+    """Other checks that did not run on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unjudged:
+    """A checkpoint of which only the bytes are known to be the recorded ones."""
+
+    checkpoint: Multihash
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """An engine computed a transaction again; the recorded checkpoint, if the same came out."""
+
+    engine: str
+    checkpoint: Multihash | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureLine:
+    """The signature of the head; `status` is signed, unsigned, invalid or notChecked."""
+
+    status: str = NOT_CHECKED
+    signer: str | None = None
+    time: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAttestation:
+    """One line of a dataset's attestations; `in_chain` if its block is in the dataset's chain."""
+
+    line: AttestationLine
+    in_chain: bool
+    trusted: bool
+
+    def __repr__(self) -> str:
+        item = self.line.statement
+        if item is None:
+            return f"<no attestation: {self.line.message}>"
+        return f"<{item.verdict} at block {item.sequence_number:,} by {item.auditor}>"
+
+
+Finding: TypeAlias = (
+    Fault | Looked | Read | Note | Skipped | LeftOut | Unjudged | Replayed | SignatureLine | ListedAttestation
+)
+T = TypeVar("T")
+Checking: TypeAlias = Generator[Finding, None, T]
+"""A check that runs: its findings, and what it has read for others."""
+
+# What a report makes of it.
+
+
+@dataclass(slots=True)
+class Unchecked:
+    """Something that was asked for and could not be checked, in some blocks or in the whole dataset."""
+
+    message: str
+    check: int | None = None
+    _blocks: array[int] = field(default_factory=lambda: array("Q"))
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The blocks; none for the whole dataset."""
+        return tuple(self._blocks)
 
     @property
     def where(self) -> str:
         """The blocks in a few words; empty for the whole dataset."""
-        if not self.blocks:
-            return ""
-        if len(self.blocks) > _SHOWN_BLOCKS:
-            return f"{len(self.blocks):,} blocks from {self.blocks[0]} to {self.blocks[-1]}"
-        plural = "s" if len(self.blocks) > 1 else ""
-        return f"block{plural} " + ", ".join(map(str, self.blocks))
+        count = len(self._blocks)
+        if count > _SHOWN_BLOCKS:
+            return f"{count:,} blocks from {self._blocks[0]} to {self._blocks[-1]}"
+        return f"block{'s' * (count > 1)} " + ", ".join(map(str, self._blocks)) if count else ""
+
+    def add(self, block: int) -> None:
+        """Say that it is so in this block, too."""
+        # mostly the newest so far, so the search is rare
+        if not self._blocks or block > self._blocks[-1] or block not in self._blocks:
+            self._blocks.append(block)
 
 
 _SHOWN_BLOCKS = 8
 _SHOWN_ROWS = 20
 _MESSAGE_CHARACTERS = 2_000
-
-
-@dataclass(slots=True)
-class _LeftOut:
-    """Blocks of which something could not be checked for one reason."""
-
-    check: int | None = None
-    blocks: array[int] = field(default_factory=lambda: array("Q"))
-
-    def add(self, block: int) -> None:
-        # mostly the newest so far, so the search is rare
-        if not self.blocks or block > self.blocks[-1] or block not in self.blocks:
-            self.blocks.append(block)
 
 
 @dataclass(slots=True)
@@ -146,28 +248,6 @@ class BlockLine:
     watermark: Timestamp | None = None
     merged: str | None = None
     """The branch that it merged."""
-
-
-@dataclass(frozen=True, slots=True)
-class SignatureLine:
-    """The signature of the head; `status` is signed, unsigned, invalid or notChecked."""
-
-    status: str = NOT_CHECKED
-    signer: str | None = None
-    time: str | None = None
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AttestationLine:
-    """Another auditor's word about a head of this dataset."""
-
-    auditor: str
-    head: str
-    sequence_number: int
-    time: str
-    verdict: str
-    trusted: bool = False
 
 
 @dataclass(slots=True, repr=False)
@@ -194,22 +274,21 @@ class Report:
     replay: Replay | None = None
     """None when it was not asked for, or the dataset is a root."""
     signature: SignatureLine = SignatureLine()
-    attestations: list[AttestationLine] = field(default_factory=list)
+    attestations: list[ListedAttestation] = field(default_factory=list)
     inputs: list[dict[str, Any]] = field(default_factory=list)
     """The inputs of the dataset, nested, as in the document."""
     done: dict[int, int] = field(default_factory=dict)
     """How many things each check looked at."""
     reasons: dict[int, str] = field(default_factory=dict)
     """The reason for not running a check, or not on everything."""
-    unjudged: set[Multihash] = field(default_factory=set)
-    """Checkpoints of which only the bytes are known to be the recorded ones."""
     time: Timestamp = field(default_factory=Timestamp.now, compare=False)
-    _left_out: dict[str, _LeftOut] = field(default_factory=dict)
+    _left_out: dict[str, Unchecked] = field(default_factory=dict)
+    _unjudged: set[Multihash] = field(default_factory=set)
 
     @property
     def unchecked(self) -> list[Unchecked]:
         """Checks that were requested and not possible, by reason."""
-        return [Unchecked(why, tuple(item.blocks), item.check) for why, item in self._left_out.items()]
+        return list(self._left_out.values())
 
     @property
     def ok(self) -> bool:
@@ -289,29 +368,60 @@ class Report:
                 return f"invalid signature: {found.message}"
         return f"signature not checked: {found.message or self.reasons.get(SIGNATURE)}"
 
-    def count(self, check: int, things: int = 1) -> None:
-        """Say that a check looked at something."""
-        self.done[check] = self.done.get(check, 0) + things
+    def take(self, checking: Checking[T]) -> T:
+        """Add what a check finds; what it returns."""
+        while True:
+            try:
+                self.add(next(checking))
+            except StopIteration as end:
+                returned: T = end.value
+                return returned
 
-    def fault(self, check: int, file: object, message: str, block: int | None = None) -> None:
-        """Add a fault; a message with untrusted text stays one line without control characters."""
-        self.faults.append(Fault(check, str(file), one_line(message, _MESSAGE_CHARACTERS), block))
+    def add(self, finding: Finding) -> None:
+        """Add what was found; equal reasons for leaving something out become one item."""
+        match finding:
+            case Fault():
+                self.faults.append(finding)
+            case Looked(check, things):
+                self.done[check] = self.done.get(check, 0) + things
+            case Read():
+                self.blocks += finding.blocks
+                self.slices += finding.slices
+                self.records += finding.records
+                self.data_bytes += finding.data_bytes
+            case Note(text):
+                self.notes.append(text)
+            case Skipped(checks, reason):
+                for check in checks:
+                    self.reasons.setdefault(check, one_line(reason, _MESSAGE_CHARACTERS))
+            case LeftOut(message, block, check, also):
+                message = one_line(message, _MESSAGE_CHARACTERS)
+                self.add(Skipped((*(() if check is None else (check,)), *also), message))
+                left = self._left_out.setdefault(message, Unchecked(message, check))
+                left.check = left.check or check
+                if block is not None:
+                    left.add(block)
+            case Unjudged(checkpoint):
+                self._unjudged.add(checkpoint)
+                self.add(Skipped([CHECKPOINTS], OF_ENGINES))
+            case Replayed():
+                self._add_replayed(finding)
+            case SignatureLine():
+                self.signature = finding
+            case ListedAttestation():
+                self.attestations.append(finding)
 
-    def skip(self, checks: Iterable[int], reason: str) -> None:
-        """Say why checks did not run (everywhere); the first reason stays."""
-        for check in checks:
-            self.reasons.setdefault(check, one_line(reason, _MESSAGE_CHARACTERS))
-
-    def leave_out(
-        self, message: str, block: int | None = None, *, check: int | None = None, also: Iterable[int] = ()
-    ) -> None:
-        """Say that something that was asked for could not be checked; equal reasons become one item."""
-        message = one_line(message, _MESSAGE_CHARACTERS)
-        self.skip((*(() if check is None else (check,)), *also), message)
-        left = self._left_out.setdefault(message, _LeftOut(check))
-        left.check = left.check or check
-        if block is not None:
-            left.add(block)
+    def _add_replayed(self, found: Replayed) -> None:
+        if found.checkpoint in self._unjudged:
+            self._unjudged.discard(found.checkpoint)
+            self.add(Looked(CHECKPOINTS))
+            if not self._unjudged and self.reasons.get(CHECKPOINTS) == OF_ENGINES:
+                del self.reasons[CHECKPOINTS]
+        if self.replay is not None:
+            self.add(Looked(REPLAY))
+            self.replay.transactions += 1
+            if found.engine not in self.replay.engines:
+                self.replay.engines.append(found.engine)
 
     def sort(self) -> None:
         """Put the faults in the order of the chain, those of the whole dataset first."""
@@ -364,14 +474,15 @@ class Report:
             "signature": asdict(self.signature),
             "attestations": [
                 {
-                    "auditor": item.auditor,
-                    "head": item.head,
+                    "auditor": str(item.auditor),
+                    "head": str(item.head),
                     "sequenceNumber": item.sequence_number,
-                    "time": item.time,
-                    "verdict": item.verdict,
-                    "trusted": item.trusted,
+                    "time": str(item.time),
+                    "verdict": str(item.verdict),
+                    "trusted": found.trusted,
                 }
-                for item in self.attestations
+                for found in self.attestations
+                if (item := found.line.statement) is not None
             ],
             "engines": [_engine(text) for text in (self.replay.engines if self.replay else ())],
             "inputs": self.inputs,

@@ -297,11 +297,6 @@ class RowChecks:
         if self._open:
             self._say(CORRECTIONS, "pair", f"row {self._row(-1)}: a -C without the +C after it")
 
-    @property
-    def rows(self) -> int:
-        """How many there were."""
-        return self._position
-
     def _say(self, check: int, kind: str, message: str, detail: str = "") -> None:
         self.findings.setdefault((check, kind + detail), SliceFinding(check, message))
 

@@ -14,7 +14,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from odfchain.audit.chain_checks import Run, StoredChain
-from odfchain.audit.report import INVALID, MANIFESTS, PROFILES, SIGNATURE, AttestationLine, SignatureLine
+from odfchain.audit.report import (
+    INVALID,
+    MANIFESTS,
+    PROFILES,
+    SIGNATURE,
+    Checking,
+    Fault,
+    Finding,
+    LeftOut,
+    ListedAttestation,
+    Looked,
+    Note,
+    SignatureLine,
+    Skipped,
+    fault,
+)
 from odfchain.chain import signed_heads
 from odfchain.chain.chain import MetadataChain
 from odfchain.chain.signed_heads import SignatureStatus
@@ -54,120 +69,107 @@ _SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class SignedStatements:
-    """The statements about the dataset of a verification; what they say wrongly is in its report."""
+    """The statements about the dataset of a verification."""
 
     run: Run
 
     # --- 16: the signature of the head, and what auditors attested ---------------------------------------
 
-    def check_head(self, *, required: bool) -> None:
+    def check_head(self, *, required: bool) -> Checking[None]:
         """The owner's signature of the head; an unsigned one is a fault only where it is `required`."""
-        path, dataset_id = (
-            self.run.dataset.folder / signature_key(self.run.dataset.ref),
-            self.run.dataset_id,
-        )
-        if dataset_id is None or not self.run.chain.blocks:
-            self.run.report.skip(
+        dataset, chain, dataset_id = self.run.dataset, self.run.chain, self.run.dataset_id
+        path = dataset.folder / signature_key(dataset.ref)
+        if dataset_id is None or not chain.blocks:
+            yield Skipped(
                 [SIGNATURE], "the dataset's id is not known: its chain cannot be followed to its Seed"
             )
             return
-        if self.run.dataset.ref != HEAD and not is_branch_name(self.run.dataset.ref):
+        if dataset.ref != HEAD and not is_branch_name(dataset.ref):
             reason = "it was verified as of an earlier block: the newest one is what is signed"
-            self.leave_out_head(reason, required=required)
+            yield from self.leave_out_head(reason, required=required)
             return
-        head = self.run.chain.blocks.newest
+        head = chain.blocks.newest
         try:
-            content = signed_heads.read_head_signature(self.run.dataset.folder, self.run.dataset.ref)
+            content = signed_heads.read_head_signature(dataset.folder, dataset.ref)
         except StoreError as error:
-            self.run.report.fault(SIGNATURE, path, error.message)
-            self.run.report.signature = SignatureLine(INVALID, message=error.message)
+            yield fault(SIGNATURE, path, error.message)
+            yield SignatureLine(INVALID, message=error.message)
             return
-        if self.run.dataset.ref == HEAD:
+        if dataset.ref == HEAD:
             found = signed_heads.check_head(
                 content,
                 dataset_id,
                 head.name,
                 head.number,
                 block_at=lambda number: (
-                    self.run.chain.hash_at(number)
-                    if self.run.chain.newest is None or number >= self.run.chain.newest
-                    else self.run.dataset.chain.hash_at(number, head.name)
+                    chain.hash_at(number)
+                    if chain.newest is None or number >= chain.newest
+                    else dataset.chain.hash_at(number, head.name)
                 ),
             )
         else:
-            found = signed_heads.check_branch(content, dataset_id, self.run.dataset.ref, head.name)
-        self.run.report.signature = SignatureLine(
+            found = signed_heads.check_branch(content, dataset_id, dataset.ref, head.name)
+        yield SignatureLine(
             str(found.status),
             str(found.signer) if found.signer is not None else None,
             str(found.signed.time) if found.signed is not None else None,
             found.message,
         )
-        if found.status is not SignatureStatus.UNSIGNED:
-            self.run.report.count(SIGNATURE)
-        if found.status is SignatureStatus.INVALID or (required and found.status is SignatureStatus.UNSIGNED):
-            self.run.report.fault(SIGNATURE, path, found.message or "the head is not signed")
-        elif found.status is SignatureStatus.UNSIGNED:
-            self.run.report.skip([SIGNATURE], found.message or "the head is not signed")
-            self.run.report.notes.append(found.message or "the head is not signed")
+        problem, unsigned = found.message or "the head is not signed", SignatureStatus.UNSIGNED
+        if found.status is not unsigned:
+            yield Looked(SIGNATURE)
+        if found.status is SignatureStatus.INVALID or (required and found.status is unsigned):
+            yield fault(SIGNATURE, path, problem)
+        elif found.status is unsigned:
+            yield Skipped([SIGNATURE], problem)
+            yield Note(problem)
 
-    def leave_out_head(self, reason: str, *, required: bool) -> None:
-        """Say why the signature of the head is not known; where it is `required`, that is not clean."""
-        self.run.report.signature = SignatureLine(message=reason)
-        if required:
-            self.run.report.leave_out(reason, check=SIGNATURE)
-        else:
-            self.run.report.skip([SIGNATURE], reason)
+    def leave_out_head(self, reason: str, *, required: bool) -> Checking[None]:
+        """Why the signature of the head is not known; where it is `required`, that is not clean."""
+        yield SignatureLine(message=reason)
+        yield LeftOut(reason, check=SIGNATURE) if required else Skipped([SIGNATURE], reason)
 
-    def check_attestations(self, trusted: Collection[str]) -> None:
+    def check_attestations(self, trusted: Collection[str]) -> Checking[None]:
         """What auditors attested of the dataset: damaged lines are faults, those of other chains notes."""
-        dataset_id = self.run.dataset_id
+        dataset, chain, dataset_id = self.run.dataset, self.run.chain, self.run.dataset_id
         if dataset_id is None:
             return
-        path = self.run.dataset.folder / AUDITS.key
+        path = dataset.folder / AUDITS.key
         try:
-            lines = read_attestations(self.run.dataset.folder, dataset_id)
+            lines = read_attestations(dataset.folder, dataset_id)
         except OdfchainError as error:
-            self.run.report.fault(SIGNATURE, path, error.message)
+            yield fault(SIGNATURE, path, error.message)
             return
         for line in lines:
             # third parties' words: those of other chains are notes, an altered line is a fault
-            if line.statement is None:
-                self.run.report.fault(SIGNATURE, path, f"line {line.number}: {line.message}")
-                continue
             item = line.statement
-            self.run.report.attestations.append(
-                AttestationLine(
-                    str(item.auditor),
-                    str(item.head),
-                    item.sequence_number,
-                    str(item.time),
-                    str(item.verdict),
-                    item.is_by(trusted),
-                )
-            )
-            if self.run.chain.newest is not None and item.sequence_number < self.run.chain.newest:
+            if item is None:
+                yield fault(SIGNATURE, path, f"line {line.number}: {line.message}")
                 continue
-            if self.run.chain.hash_at(item.sequence_number) == item.head:
-                self.run.attestations.append(item)
-            else:
-                self.run.report.notes.append(
+            before = chain.newest is not None and item.sequence_number < chain.newest
+            in_chain = not before and chain.hash_at(item.sequence_number) == item.head
+            yield ListedAttestation(line, in_chain, item.is_by(trusted))
+            if not in_chain and not before:
+                yield Note(
                     f"{item.auditor} attested block {item.sequence_number} with the hash {item.head}, "
                     "which is not in this chain"
                 )
 
     # --- lines about snapshots ---------------------------------------------------------------------------
 
-    def check_snapshots(self, hashed: Collection[int], *, profiles: bool) -> None:
+    def check_snapshots(self, hashed: Collection[int], *, profiles: bool) -> Checking[None]:
         """Every line about a snapshot; `hashed` are the blocks whose slices have the recorded bytes."""
-        lines = self._signed_lines()
-        self._check_manifests([line for line in lines if line.kind is SnapshotKind.MANIFEST], hashed)
+        lines = yield from self._signed_lines()
+        yield from self._check_manifests(
+            [line for line in lines if line.kind is SnapshotKind.MANIFEST], hashed
+        )
         signed = [line for line in lines if line.kind is SnapshotKind.PROFILE]
         if signed and profiles:
-            self._check_profiles(signed)
+            yield from self._check_profiles(signed)
         elif signed:
-            self.run.report.skip([PROFILES], "it was not asked for (--profiles)")
+            yield Skipped([PROFILES], "it was not asked for (--profiles)")
 
-    def _signed_lines(self) -> list[SnapshotLine]:
+    def _signed_lines(self) -> Checking[list[SnapshotLine]]:
         """The valid lines about blocks `(after, upto]` of this chain, oldest first.
 
         What is no line is a fault of the file; one about a block that is not in the chain is a note.
@@ -176,7 +178,7 @@ class SignedStatements:
         try:
             content = SNAPSHOTS.content(self.run.dataset.folder)
         except OdfchainError as error:
-            self.run.report.fault(MANIFESTS, path, error.message)
+            yield fault(MANIFESTS, path, error.message)
             return []
         if content is None or (dataset_id := self.run.dataset_id) is None:
             return []
@@ -184,11 +186,11 @@ class SignedStatements:
         for line in SNAPSHOTS.lines_of(content, dataset_id):
             item = line.statement
             if item is None:
-                self.run.report.fault(MANIFESTS, path, f"line {line.number}: {line.message}")
+                yield fault(MANIFESTS, path, f"line {line.number}: {line.message}")
             elif self.run.chain.newest is not None and item.sequence_number < self.run.chain.newest:
                 continue
             elif self.run.chain.hash_at(item.sequence_number) != item.block:
-                self.run.report.notes.append(
+                yield Note(
                     f"{item.signer} signed a {item.kind} of block {item.sequence_number} with the hash "
                     f"{item.block}, which is not in this chain"
                 )
@@ -196,44 +198,37 @@ class SignedStatements:
                 found.append(item)
         return sorted(found, key=lambda item: item.sequence_number)
 
-    def _stored_document(self, line: SnapshotLine, check: int) -> tuple[bytes | None, bool]:
-        """(the document that a line names, whether there is a file of it); damage is a fault of the copy."""
+    def _stored_document(self, line: SnapshotLine, check: int) -> bytes | Fault | None:
+        """The document that a line names; damage is a fault of the copy, None where there is no file."""
         try:
-            return object_of(self.run.dataset, line), True
+            return object_of(self.run.dataset, line)
         except ObjectNotFoundError:
-            return None, False
+            return None
         except OdfchainError as error:
             place = store_of_kind(self.run.dataset, line.kind).locate(line.object)
-            self.run.report.fault(check, place, error.message, line.sequence_number)
-            return None, True
+            return fault(check, place, error.message, line.sequence_number)
 
-    def _disagree(self, line: SnapshotLine, check: int, what: str) -> None:
-        """Say that a line names something else than the dataset gives."""
+    def _disagree(self, line: SnapshotLine, check: int, what: str) -> Finding:
+        """A line names something else than the dataset gives."""
+        block = line.sequence_number
         if line.by_owner:
             message = f"the {line.kind} {line.object} that the owner signed: {what}"
-            self.run.report.fault(
-                check, self.run.dataset.folder / SNAPSHOTS.key, message, line.sequence_number
-            )
-        else:
-            block = line.sequence_number
-            self.run.report.notes.append(
-                one_line(
-                    f"the {line.kind} of block {block} that {line.signer} signed ({line.object}): {what}", 800
-                )
-            )
+            return fault(check, self.run.dataset.folder / SNAPSHOTS.key, message, block)
+        message = f"the {line.kind} of block {block} that {line.signer} signed ({line.object}): {what}"
+        return Note(one_line(message, 800))
 
     # Check 20: signed manifests, byte for byte.
     # A manifest is made again from the blocks and from the footers of hashed slices; the document itself need
     # not be here, since its hash is in the line. Source: RFC-043.
 
-    def _check_manifests(self, lines: Sequence[SnapshotLine], hashed: Collection[int]) -> None:
+    def _check_manifests(self, lines: Sequence[SnapshotLine], hashed: Collection[int]) -> Checking[None]:
         if not lines:
             return
         if self.run.chain.newest is not None:
-            self.run.report.skip([MANIFESTS], "the newest blocks alone were read")
+            yield Skipped([MANIFESTS], "the newest blocks alone were read")
             return
         if not self.run.chain.follows:
-            self.run.report.skip([MANIFESTS], UNBELIEVED)
+            yield Skipped([MANIFESTS], UNBELIEVED)
             return
         wanted: dict[int, list[SnapshotLine]] = {}
         for line in lines:
@@ -242,57 +237,58 @@ class SignedStatements:
         for facts, ref in _snapshots(self.run.chain, lines[0].dataset_id, max(wanted)):
             if ref is not None:
                 made = self._file(ref, hashed)
-                if made is None:
+                if isinstance(made, Skipped):
+                    yield made
                     return
                 files.append(made)
             for line in wanted.get(facts.block.sequence_number, ()):
-                self.run.report.count(MANIFESTS)
-                self._check(line, _text(facts, files))
+                yield Looked(MANIFESTS)
+                yield from self._check(line, _text(facts, files))
 
-    def _file(self, ref: SliceRef, hashed: Collection[int]) -> tuple[FileStats, bytes] | None:
+    def _file(self, ref: SliceRef, hashed: Collection[int]) -> tuple[FileStats, bytes] | Skipped:
         # a footer of unverified bytes proves nothing
         if ref.sequence_number not in hashed:
-            self.run.report.skip(
+            return Skipped(
                 [MANIFESTS], "not all slices were found as they are recorded, so footers are missing"
             )
-            return None
         try:
             stats = file_stats(self.run.dataset.data.path(ref.slice.physical_hash))
             return stats, canonical_bytes(file_document(ref, stats))
         except OdfchainError as error:  # the slice has a fault of its own
-            self.run.report.skip([MANIFESTS], error.message)
-            return None
+            return Skipped([MANIFESTS], error.message)
 
-    def _check(self, line: SnapshotLine, made: bytes) -> None:
-        signed, _ = self._stored_document(line, MANIFESTS)
+    def _check(self, line: SnapshotLine, made: bytes) -> Checking[None]:
+        signed = self._stored_document(line, MANIFESTS)
+        if isinstance(signed, Fault):
+            yield signed
         name = hash_bytes(made)
         if (name, len(made)) == (line.object, line.size):
             return
         where = None
-        if signed is not None:
+        if isinstance(signed, bytes):
             try:
                 where = document_difference(json.loads(signed), json.loads(made))
             except (ValueError, RecursionError):
                 where = "it is no manifest"
         what = where or f"chain and footers give {name} ({len(made):,} bytes)"
-        self._disagree(line, MANIFESTS, what)
+        yield self._disagree(line, MANIFESTS, what)
 
     # Check 21: signed profiles, byte for byte, by profiling the rows again.
     # The publisher's words and hidden columns come from the document. Languages rest on a library's floats:
     # with the same version of it, 0.005 more or less are accepted. Source: RFC-043.
 
-    def _check_profiles(self, lines: Sequence[SnapshotLine]) -> None:
+    def _check_profiles(self, lines: Sequence[SnapshotLine]) -> Checking[None]:
         if not self.run.chain.follows:
-            self.run.report.leave_out(UNBELIEVED, check=PROFILES)
+            yield LeftOut(UNBELIEVED, check=PROFILES)
             return
         rows = _Rows(self.run.dataset, self.run.progress)
         for line in lines:
-            data, here = self._stored_document(line, PROFILES)
+            data = self._stored_document(line, PROFILES)
             if data is None:
-                if not here:
-                    self.run.report.leave_out(
-                        f"the profile {line.object} is not here", line.sequence_number, check=PROFILES
-                    )
+                yield LeftOut(f"the profile {line.object} is not here", line.sequence_number, PROFILES)
+                continue
+            if isinstance(data, Fault):
+                yield data
                 continue
             try:
                 document = _document(data, line)
@@ -300,11 +296,11 @@ class SignedStatements:
             except (OdfchainError, MemoryError) as error:
                 said = error.message if isinstance(error, OdfchainError) else "there is not enough memory"
                 reason = f"the profile {line.object} was not computed again: {said}"
-                self.run.report.leave_out(reason, line.sequence_number, check=PROFILES)
+                yield LeftOut(reason, line.sequence_number, PROFILES)
                 continue
-            self.run.report.count(PROFILES)
+            yield Looked(PROFILES)
             if difference is not None:
-                self._disagree(line, PROFILES, difference)
+                yield self._disagree(line, PROFILES, difference)
 
 
 def document_difference(signed: Any, made: Any, path: str = "") -> str | None:

@@ -34,8 +34,15 @@ from odfchain.audit.report import (
     STATISTICS,
     SYSTEM,
     WATERMARKS,
+    Checking,
     Fault,
-    Report,
+    Finding,
+    LeftOut,
+    Looked,
+    Note,
+    Read,
+    Skipped,
+    fault,
 )
 from odfchain.audit.row_checks import ExpectedSchema, RowChecks, SchemaInForce, SliceFinding
 from odfchain.chain.index import DATA_EVENTS
@@ -65,13 +72,31 @@ _FEW = 64
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A column as footers have it, and how its bounds and its values are compared."""
+    """A column as footers have it, and how its values are compared."""
 
     name: str
     kind: pa.DataType
-    bounds: Callable[[pq.Statistics, pa.DataType], tuple[Any, Any]]
-    # The type of numbers that values of this type are compared by.
+    # The type of numbers that values of this type are compared by, and how much of a bound one of them is.
     view: pa.DataType | None
+    scale: int
+
+    @classmethod
+    def of(cls, name: str, kind: pa.DataType) -> _Leaf:
+        view = None
+        if t.is_date32(kind) or t.is_time32(kind):
+            view = pa.int32()
+        elif t.is_timestamp(kind) or t.is_time64(kind):
+            view = pa.int64()
+        return cls(name, kind, view, nanoseconds_per_unit(kind) if view and not t.is_date32(kind) else 1)
+
+    def bounds(self, stats: pq.Statistics) -> tuple[Any, Any]:
+        if not stats.has_min_max:
+            return None, None
+        if not t.is_string(self.kind) and not t.is_large_string(self.kind):
+            return bounds_of(stats, self.kind)
+        # raw bytes: a writer may cut a text within a character
+        low, high = stats.min_raw, stats.max_raw
+        return (low, high) if isinstance(low, bytes) and isinstance(high, bytes) else (None, None)
 
 
 class _Claim:
@@ -82,8 +107,7 @@ class _Claim:
     def __init__(self, leaf: _Leaf, stats: pq.Statistics) -> None:
         self.leaf = leaf
         self.nulls: int | None = stats.null_count if stats.has_null_count else None
-        bounds: tuple[Any, Any] = leaf.bounds(stats, leaf.kind) if stats.has_min_max else (None, None)
-        self.low, self.high = bounds
+        self.low, self.high = bounds = leaf.bounds(stats)
         self.bounded = None not in bounds
         self.found_nulls = 0
         self.found: tuple[Any, Any] | None = None
@@ -107,7 +131,8 @@ class _Claim:
             said, found = counted(self.nulls, "null"), counted(self.found_nulls, "null")
             yield "nulls", self._message(said, found)
         if self.found is not None:
-            low, high = map(str.encode, self.found) if isinstance(self.found[0], str) else self.found
+            scale, texts = self.leaf.scale, isinstance(self.found[0], str)
+            low, high = (v.encode() if texts else v * scale if scale > 1 else v for v in self.found)
             if low < self.low or high > self.high:
                 yield "bounds", self._message(self._shown(self.low, self.high), self._shown(low, high))
 
@@ -170,33 +195,10 @@ class FooterCheck:
 
 @lru_cache(maxsize=32)
 def _plan(schema: pa.Schema) -> tuple[tuple[_Leaf | None, ...], bool]:
-    found = [None if repeated else _leaf(name, kind) for name, kind, repeated in leaves(schema)]
+    found = [None if repeated else _Leaf.of(name, kind) for name, kind, repeated in leaves(schema)]
     # without nesting, leaves and columns are the same
     nested = any(t.is_nested(field.type) or t.is_dictionary(field.type) for field in schema)
     return tuple(found), not nested
-
-
-def _leaf(name: str, kind: pa.DataType) -> _Leaf:
-    if t.is_string(kind) or t.is_large_string(kind):
-        return _Leaf(name, kind, _bytes_of, None)
-    if t.is_date32(kind) or t.is_time32(kind):
-        return _Leaf(name, kind, _raw_of, pa.int32())
-    if t.is_timestamp(kind) or t.is_time64(kind):
-        return _Leaf(name, kind, _raw_of, pa.int64())
-    if t.is_signed_integer(kind):
-        return _Leaf(name, kind, _raw_of, None)
-    return _Leaf(name, kind, bounds_of, None)
-
-
-def _raw_of(stats: pq.Statistics, _: pa.DataType) -> tuple[Any, Any]:
-    low, high = stats.min_raw, stats.max_raw
-    return (low, high) if isinstance(low, int) and isinstance(high, int) else (None, None)
-
-
-def _bytes_of(stats: pq.Statistics, _: pa.DataType) -> tuple[Any, Any]:
-    # raw bytes: a writer may cut a text within a character
-    low, high = stats.min_raw, stats.max_raw
-    return (low, high) if isinstance(low, bytes) and isinstance(high, bytes) else (None, None)
 
 
 def _range_of(column: pa.Array) -> tuple[Any, Any]:
@@ -233,8 +235,6 @@ def _leaf_arrays(batch: pa.RecordBatch) -> Iterator[pa.Array | None]:
 def _text(value: Any, kind: pa.DataType) -> str:
     if isinstance(value, bytes) and (t.is_string(kind) or t.is_large_string(kind)):
         return repr(one_line(value.decode(errors="backslashreplace"), 60))
-    if t.is_timestamp(kind) or t.is_time(kind):
-        value *= nanoseconds_per_unit(kind)
     text = shown(value, kind)
     return one_line(str(value if text is None else text), 60)
 
@@ -253,17 +253,16 @@ class SliceJob:
     derivative: bool
     expected: ExpectedSchema | None
 
+    def fault(self, check: int, path: Path, message: str) -> Fault:
+        """A fault of the slice in its file."""
+        return Fault(check, str(path), message, self.number)
+
 
 @dataclass(slots=True)
 class SliceOutcome:
-    """One slice's part of the report."""
+    """What is found in one slice, and what its rows say."""
 
-    faults: list[Fault] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    done: list[int] = field(default_factory=list)
-    """The checks that were run."""
-    unchecked: str | None = None
-    """The reason why the rows could not be read, where that is no fault."""
+    findings: list[Finding] = field(default_factory=list)
     operations: tuple[int, ...] | None = None
     """Rows of each operation; None when the rows could not be looked at."""
     latest_ms: int | None = None
@@ -273,6 +272,11 @@ class SliceOutcome:
     system_span: tuple[int, int] | None = None
     """The system times of the first and the last row [ns since the epoch]."""
 
+    @property
+    def faults(self) -> list[Fault]:
+        """What is not as recorded."""
+        return [item for item in self.findings if isinstance(item, Fault)]
+
 
 def check_slice(
     store: LocalObjectStore, job: SliceJob, progress: Progress, leaves: Executor | None = None
@@ -281,52 +285,47 @@ def check_slice(
 
     With `leaves`, the columns of a batch are hashed side by side.
     """
-    path = Path(store.locate(job.slice.physical_hash))
-    outcome = SliceOutcome(done=[PHYSICAL])
+    path, outcome = Path(store.locate(job.slice.physical_hash)), SliceOutcome()
     try:
         actual, size = hash_file(path, progress.advance)
     except OSError as error:
-        outcome.faults.append(
-            Fault(PHYSICAL, str(path), f"the slice cannot be read: {error.strerror}", job.number)
-        )
-        return outcome
-    if actual == job.slice.physical_hash:
-        outcome.as_recorded = True
-        _check_records(path, job, outcome, leaves)
-    elif job.derivative:
-        _check_written_anew(path, job, size, outcome, leaves)
+        outcome.findings.append(job.fault(PHYSICAL, path, f"the slice cannot be read: {error.strerror}"))
     else:
-        message = f"PhysicalHashMismatch: the slice's bytes hash to {actual}"
-        outcome.faults.append(Fault(PHYSICAL, str(path), message, job.number))
+        outcome.as_recorded = actual == job.slice.physical_hash
+        if outcome.as_recorded or job.derivative:
+            _check_records(path, job, outcome, leaves)
+        else:
+            message = f"PhysicalHashMismatch: the slice's bytes hash to {actual}"
+            outcome.findings.append(job.fault(PHYSICAL, path, message))
+        if job.derivative and not outcome.as_recorded:
+            _judge_written_anew(path, job, size, outcome)
+    if not any(item == Looked(LOGICAL) or isinstance(item, LeftOut) for item in outcome.findings):
+        outcome.findings.append(Skipped(OF_ROWS, "a slice is damaged, so its rows were not looked at"))
+    read = Read(slices=1, records=job.slice.offset_interval.count, data_bytes=job.slice.size)
+    outcome.findings += [Looked(PHYSICAL), read]
     return outcome
 
 
-def _check_written_anew(
-    path: Path, job: SliceJob, size: int, outcome: SliceOutcome, leaves: Executor | None
-) -> None:
-    records = SliceOutcome()
-    _check_records(path, job, records, leaves)
-    outcome.done += records.done
-    if records.unchecked is not None:
-        outcome.unchecked = records.unchecked
-        return
-    outcome.operations, outcome.latest_ms = records.operations, records.latest_ms
+def _judge_written_anew(path: Path, job: SliceJob, size: int, outcome: SliceOutcome) -> None:
+    faults = outcome.faults
+    left_out = any(isinstance(item, LeftOut) for item in outcome.findings)
     # other bytes with the same records are as good for a derivative
-    if not records.faults:
-        outcome.system_span = records.system_span
-        outcome.notes.append(
-            f"{path}: the slice was written anew, with the same records (its bytes are not the recorded ones)"
-        )
-        outcome.notes += records.notes
+    if not faults and not left_out:
+        message = "the slice was written anew, with the same records (its bytes are not the recorded ones)"
+        outcome.findings.insert(0, Note(f"{path}: {message}"))
         return
     # what the rows of another file say is not said of the recorded ones
-    telling = [f for f in records.faults if f.check == LOGICAL] or records.faults
+    outcome.findings = [item for item in outcome.findings if isinstance(item, Looked | LeftOut)]
+    outcome.system_span = None
+    telling = [item for item in faults if item.check == LOGICAL] or faults
+    if left_out:
+        return
     if size == job.slice.size:
-        outcome.faults += telling
+        outcome.findings += telling
     else:
         resized = other_size("slice", size, job.slice.size)
-        message = "; ".join((resized, *(fault.message for fault in telling)))
-        outcome.faults.append(Fault(PRESENT, str(path), message, job.number))
+        message = "; ".join((resized, *(item.message for item in telling)))
+        outcome.findings.append(job.fault(PRESENT, path, message))
 
 
 def other_size(what: str, actual: int, declared: int) -> str:
@@ -335,40 +334,41 @@ def other_size(what: str, actual: int, declared: int) -> str:
 
 
 def _check_records(path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Executor | None) -> None:
+    found = outcome.findings
     try:
-        logical, rows, checks = _decode(path, job, outcome, leaves)
+        logical, rows, checks = _decode(path, job, found, leaves)
     except MemoryError:  # also Arrow's; it says nothing of the dataset
-        outcome.unchecked = f"{path}: there is not enough memory to read the records"
+        reason = f"{path}: there is not enough memory to read the records"
+        found.append(LeftOut(reason, job.number, LOGICAL, OF_ROWS))
         return
     except OversizedInputError as error:  # it might be honest, though hardly
-        outcome.unchecked = str(error)
+        found.append(LeftOut(str(error), job.number, LOGICAL, OF_ROWS))
         return
     except UNREADABLE as error:
         reason = one_line(error.message if isinstance(error, OdfchainError) else str(error))
-        message = f"the records cannot be hashed: {reason}"
-        outcome.faults.append(Fault(LOGICAL, str(path), message, job.number))
+        found.append(job.fault(LOGICAL, path, f"the records cannot be hashed: {reason}"))
         return
-    outcome.done += [LOGICAL, OFFSETS, STATISTICS]
+    found += map(Looked, (LOGICAL, OFFSETS, STATISTICS))
     if logical != job.slice.logical_hash:
-        _blame(path, job, outcome, logical)
+        found.append(_judge_hash(path, job, logical))
     expected = job.slice.offset_interval.count
     if rows != expected:
         message = f"the slice has {rows:,} records, its offsets say {expected:,}"
-        outcome.faults.append(Fault(OFFSETS, str(path), message, job.number))
+        found.append(job.fault(OFFSETS, path, message))
     if checks is None:
         return
-    outcome.done += [SYSTEM, SCHEMA]
+    found += map(Looked, (SYSTEM, SCHEMA))
     outcome.operations, outcome.latest_ms = tuple(checks.operations), checks.latest_ms
     outcome.system_span = checks.system_span
     if any(checks.operations[1:]):
-        outcome.done.append(CORRECTIONS)
+        found.append(Looked(CORRECTIONS))
     if checks.system_times > 1:
-        outcome.notes.append(f"{path}: rows of several system times, as in a slice that was compacted")
-    outcome.faults += (_fault(path, job, item) for item in checks.findings.values())
+        found.append(Note(f"{path}: rows of several system times, as in a slice that was compacted"))
+    found += (job.fault(item.check, path, item.message) for item in checks.findings.values())
 
 
 def _decode(
-    path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Executor | None
+    path: Path, job: SliceJob, found: list[Finding], leaves: Executor | None
 ) -> tuple[Multihash, int, RowChecks | None]:
     with open_parquet(path) as file:
         schema = file.schema_arrow
@@ -377,8 +377,8 @@ def _decode(
         if job.expected is not None:
             checks = RowChecks(schema, job.expected, job.slice.offset_interval, job.time)
             faults, notes = job.expected.check(schema)
-            outcome.notes += notes
-            outcome.faults += (_fault(path, job, item) for item in faults)
+            found += map(Note, notes)
+            found += (job.fault(item.check, path, item.message) for item in faults)
         footer, rows = FooterCheck(file.metadata, schema), 0
         for batch in file.batches():
             digest.update(batch)
@@ -388,22 +388,21 @@ def _decode(
                 checks.update(batch)
         if checks is not None:
             checks.finish()
-        outcome.faults += (_fault(path, job, item) for item in footer.finish())
+        found += (job.fault(item.check, path, item.message) for item in footer.finish())
     return digest.finish(), rows, checks
 
 
-def _blame(path: Path, job: SliceJob, outcome: SliceOutcome, logical: Multihash) -> None:
+def _judge_hash(path: Path, job: SliceJob, logical: Multihash) -> Fault | Note:
     rule, declared = None, job.expected.schema if job.expected is not None else None
     with contextlib.suppress(*UNREADABLE, MemoryError):  # it was readable a moment ago
         rule = _other_rule(path, job.slice.logical_hash, declared)
     if rule is not None:
-        outcome.notes.append(f"{path}: the logical hash {rule}")
-        return
+        return Note(f"{path}: the logical hash {rule}")
     message = (
         f"LogicalHashMismatch: the records differ from the recorded ones: "
         f"they hash to {logical}, the block says {job.slice.logical_hash}"
     )
-    outcome.faults.append(Fault(LOGICAL, str(path), message, job.number))
+    return job.fault(LOGICAL, path, message)
 
 
 def _other_rule(path: Path, recorded: Multihash, declared: DataSchema | None) -> str | None:
@@ -421,10 +420,6 @@ def _other_rule(path: Path, recorded: Multihash, declared: DataSchema | None) ->
     return None
 
 
-def _fault(path: Path, job: SliceJob, finding: SliceFinding) -> Fault:
-    return Fault(finding.check, str(path), finding.message, job.number)
-
-
 InputMarks = Callable[[ExecuteTransform], Sequence[Timestamp | None] | None]
 """The watermarks of the inputs at the blocks that an execution names; None when they are not at hand."""
 
@@ -438,14 +433,14 @@ class SliceReading:
     outcomes: Mapping[int, SliceOutcome]
 
     @classmethod
-    def of(cls, run: Run, threads: int) -> SliceReading:
-        """Check all slices and checkpoints; what is found is in the report."""
-        jobs = check_objects(run)
-        checked = cls(run, jobs, _read(run, jobs, threads))
-        run.report.faults += checked._system_times()
+    def of(cls, run: Run, threads: int) -> Checking[SliceReading]:
+        """Check all slices and checkpoints."""
+        jobs = yield from check_objects(run)
+        checked = cls(run, jobs, (yield from _read(run, jobs, threads)))
+        yield from checked._system_times()
         return checked
 
-    def _system_times(self) -> Iterator[Fault]:
+    def _system_times(self) -> Checking[None]:
         # check 9 between slices: no row is said to have been recorded before one that comes earlier
         latest: int | None = None
         for job in self.jobs:
@@ -469,7 +464,7 @@ class SliceReading:
     # at most those of its inputs; beyond all of them is a note, because a query may move event times: only a
     # replay can tell.
 
-    def check_watermarks(self, input_marks: InputMarks) -> None:
+    def check_watermarks(self, input_marks: InputMarks) -> Checking[None]:
         """Those of the blocks `(after, upto]`; what came before the range is taken as it is recorded."""
         run = self.run
         last: Timestamp | None = None
@@ -491,27 +486,23 @@ class SliceReading:
                 latest_ms = max((ms for ms in times if ms is not None), default=None)
             mark = event.new_watermark
             if stored.number > run.after:
-                run.report.count(WATERMARKS, int(mark is not None or last is not None))
+                yield Looked(WATERMARKS, int(mark is not None or last is not None))
                 if last is not None and (mark is None or mark < last):
                     message = f"the watermark goes back from {last} to {mark or 'none'}"
-                    run.report.fault(WATERMARKS, run.block_file(stored.name), message, stored.number)
+                    yield fault(WATERMARKS, run.block_file(stored.name), message, stored.number)
                 elif mark is None or mark == last:
                     pass
                 elif isinstance(event, ExecuteTransform):
-                    _check_derived(stored.number, mark, input_marks(event), run.report)
+                    yield from _check_derived(stored.number, mark, input_marks(event))
                 elif event.new_data is None:
-                    run.report.notes.append(f"block {stored.number} sets the watermark {mark} by hand")
+                    yield Note(f"block {stored.number} sets the watermark {mark} by hand")
                 elif latest_ms is None or mark.epoch_ms > latest_ms:
                     if known:
                         message = f"the watermark {mark} is ahead of the data, whose latest event time is "
-                        run.report.fault(
-                            WATERMARKS,
-                            run.block_file(stored.name),
-                            message + _event_time(latest_ms),
-                            stored.number,
-                        )
+                        message += _event_time(latest_ms)
+                        yield fault(WATERMARKS, run.block_file(stored.name), message, stored.number)
                     else:
-                        run.report.skip([WATERMARKS], "the event times of earlier slices are not known")
+                        yield Skipped([WATERMARKS], "the event times of earlier slices are not known")
             last = mark
 
 
@@ -524,22 +515,20 @@ def _event_time(epoch_ms: int | None) -> str:
         return f"{epoch_ms} ms"
 
 
-def _check_derived(
-    number: int, mark: Timestamp, marks: Sequence[Timestamp | None] | None, report: Report
-) -> None:
+def _check_derived(number: int, mark: Timestamp, marks: Sequence[Timestamp | None] | None) -> Checking[None]:
     if marks is None:
-        report.skip([WATERMARKS], "the watermarks of its inputs are not at hand")
+        yield Skipped([WATERMARKS], "the watermarks of its inputs are not at hand")
         return
     given = [item for item in marks if item is not None]
     least = min(given) if given and len(given) == len(marks) else None
     if least is None or mark > least:
-        report.notes.append(
+        yield Note(
             f"block {number}: the watermark {mark} is ahead of its inputs' {least or 'none'}; only a replay "
             "can tell whether the query moves event times"
         )
 
 
-def _read(run: Run, jobs: Sequence[SliceJob], threads: int) -> dict[int, SliceOutcome]:
+def _read(run: Run, jobs: Sequence[SliceJob], threads: int) -> Checking[dict[int, SliceOutcome]]:
     # several in parallel, each decoded once for all checks
     if not jobs:
         return {}
@@ -561,23 +550,15 @@ def _read(run: Run, jobs: Sequence[SliceJob], threads: int) -> dict[int, SliceOu
         else:
             results = pools.enter_context(ThreadPoolExecutor(min(threads, len(jobs)))).map(check, order)
         outcomes = dict(zip(order, results, strict=True))
-    for index, job in enumerate(jobs):
-        _report_slice(run, job, outcomes[index])
+    noted: set[str] = set()
+    for index in range(len(jobs)):
+        for item in outcomes[index].findings:
+            if not isinstance(item, Note):
+                yield item
+            elif item.text not in noted:  # several blocks may name one file
+                noted.add(item.text)
+                yield item
     return {job.number: outcomes[index] for index, job in enumerate(jobs)}
-
-
-def _report_slice(run: Run, job: SliceJob, outcome: SliceOutcome) -> None:
-    run.report.slices += 1
-    run.report.records += job.slice.offset_interval.count
-    run.report.data_bytes += job.slice.size
-    run.report.faults += outcome.faults
-    run.report.notes += (note for note in outcome.notes if note not in run.report.notes)
-    for check in outcome.done:
-        run.report.count(check)
-    if outcome.unchecked is not None:
-        run.report.leave_out(outcome.unchecked, job.number, check=LOGICAL, also=OF_ROWS)
-    elif LOGICAL not in outcome.done:
-        run.report.skip(OF_ROWS, "a slice is damaged, so its rows were not looked at")
 
 
 # Checks 5 and 6: the named files exist with their sizes, and checkpoints are hashed. What a partial copy
@@ -586,7 +567,7 @@ def _report_slice(run: Run, job: SliceJob, outcome: SliceOutcome) -> None:
 _NOT_HERE = "the {} is not in this partial copy; `odfchain fetch {}` brings it"
 
 
-def check_objects(run: Run) -> list[SliceJob]:
+def check_objects(run: Run) -> Checking[list[SliceJob]]:
     """Presence, sizes, and bytes of checkpoints; returns the slices whose bytes are worth hashing."""
     slices: list[SliceJob] = []
     partial = is_partial(run.dataset)
@@ -603,7 +584,7 @@ def check_objects(run: Run) -> list[SliceJob]:
         if begins and event.prev_offset is not None:
             # no append rule says so of the first one, because there is none before it to compare with
             message = f"prevOffset is {event.prev_offset}, and there are no records before this block"
-            run.report.fault(OFFSETS, run.block_file(stored.name), message, stored.number)
+            yield fault(OFFSETS, run.block_file(stored.name), message, stored.number)
         if event.new_data is not None:
             expected = in_force.expected
             job = SliceJob(
@@ -615,51 +596,55 @@ def check_objects(run: Run) -> list[SliceJob]:
             )
             if in_force.problem is not None:
                 message = f"the declared schema cannot be read: {one_line(in_force.problem)}"
-                run.report.leave_out(message, stored.number, check=SCHEMA)
+                yield LeftOut(message, stored.number, SCHEMA)
             if expected is None:
-                run.report.skip(
-                    OF_ROWS[2:], "the chain before it is damaged, so the form of rows is not known"
-                )
-            if _check_slice_file(run, job, partial=partial):
+                yield Skipped(OF_ROWS[2:], "the chain before it is damaged, so the form of rows is not known")
+            if (yield from _check_slice_file(run, job, partial=partial)):
                 slices.append(job)
         if event.new_checkpoint is not None:
-            _check_checkpoint(run, stored, event.new_checkpoint, partial=partial)
+            yield from _check_checkpoint(run, stored, event.new_checkpoint, partial=partial)
     return slices
 
 
-def _check_slice_file(run: Run, job: SliceJob, *, partial: bool) -> bool:
+def _check_slice_file(run: Run, job: SliceJob, *, partial: bool) -> Checking[bool]:
     store, name = run.dataset.data, job.slice.physical_hash
     # a partial copy may lack slices on purpose
     if partial and _is_missing(store, name):
         message = _NOT_HERE.format("slice", run.dataset.alias)
-        run.report.leave_out(message, job.number, check=PRESENT, also=(PHYSICAL, *OF_ROWS))
+        yield LeftOut(message, job.number, PRESENT, (PHYSICAL, *OF_ROWS))
         return False
-    run.report.count(PRESENT)
-    if _check_size(run, store, name, job.slice.size, "slice", job.number, any_size=job.derivative):
+    yield Looked(PRESENT)
+    found = _size_fault(store, name, job.slice.size, "slice", job.number, any_size=job.derivative)
+    if found is None:
         return True
-    run.report.slices += 1
-    run.report.skip((PHYSICAL, *OF_ROWS), "a slice is missing or has another size")
+    yield found
+    yield Read(slices=1)
+    yield Skipped((PHYSICAL, *OF_ROWS), "a slice is missing or has another size")
     return False
 
 
-def _check_checkpoint(run: Run, stored: StoredBlock, checkpoint: Checkpoint, *, partial: bool) -> None:
+def _check_checkpoint(
+    run: Run, stored: StoredBlock, checkpoint: Checkpoint, *, partial: bool
+) -> Checking[None]:
     # A checkpoint that did not change is named again; its bytes were hashed at the block that made it.
     store, name = run.dataset.checkpoints, checkpoint.physical_hash
     if partial and _is_missing(store, name):
         message = _NOT_HERE.format("checkpoint", run.dataset.alias)
-        run.report.leave_out(message, stored.number, check=PRESENT, also=(PHYSICAL,))
+        yield LeftOut(message, stored.number, PRESENT, (PHYSICAL,))
         return
-    run.report.count(PRESENT)
-    if not _check_size(run, store, name, checkpoint.size, "checkpoint", stored.number):
+    yield Looked(PRESENT)
+    found = _size_fault(store, name, checkpoint.size, "checkpoint", stored.number)
+    if found is not None:
+        yield found
         return
-    run.report.count(PHYSICAL)
+    yield Looked(PHYSICAL)
     try:
         store.verified_path(name)
     except OdfchainError as error:
         place = store.locate(name)
         reason = error.message.removeprefix(f"{place}: ")
         message = f"PhysicalHashMismatch: the checkpoint is damaged: {reason}"
-        run.report.fault(PHYSICAL, place, message, stored.number)
+        yield fault(PHYSICAL, place, message, stored.number)
 
 
 def _is_missing(store: LocalObjectStore, name: Multihash) -> bool:
@@ -670,30 +655,20 @@ def _is_missing(store: LocalObjectStore, name: Multihash) -> bool:
         return False
 
 
-def _check_size(
-    run: Run,
-    store: LocalObjectStore,
-    name: Multihash,
-    size: int,
-    what: str,
-    number: int,
-    *,
-    any_size: bool = False,
-) -> bool:
+def _size_fault(
+    store: LocalObjectStore, name: Multihash, size: int, what: str, number: int, *, any_size: bool = False
+) -> Fault | None:
     try:
         actual = store.size(name)
     except OdfchainError as error:
         place = _locate(store, name)
         message = f"the {what} is missing: {error.message.removeprefix(f'{place}: ')}"
-        run.report.fault(PRESENT, place, message, number)
-        return False
+        return fault(PRESENT, place, message, number)
     if not store.contains(name):
-        run.report.fault(PRESENT, store.locate(name), f"the {what} is not an ordinary file", number)
-        return False
+        return fault(PRESENT, store.locate(name), f"the {what} is not an ordinary file", number)
     if actual == size or any_size:
-        return True
-    run.report.fault(PRESENT, store.locate(name), other_size(what, actual, size), number)
-    return False
+        return None
+    return fault(PRESENT, store.locate(name), other_size(what, actual, size), number)
 
 
 def _locate(store: LocalObjectStore, name: Multihash) -> str:

@@ -7,7 +7,7 @@ again, so the row must only have been there. Only datasets with retractions pay 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,22 @@ import numpy as np
 
 from odfchain.audit.chain_checks import Run, StoredChain
 from odfchain.audit.input_claims import Find
-from odfchain.audit.report import CHECKPOINTS, CORRECTIONS, FOREIGN_KEYS, OF_ENGINES, Report
+from odfchain.audit.report import (
+    CHECKPOINTS,
+    CORRECTIONS,
+    FOREIGN_KEYS,
+    OF_ENGINES,
+    Checking,
+    Looked,
+    Note,
+    Skipped,
+    Unjudged,
+    fault,
+)
 from odfchain.audit.row_checks import ExpectedSchema
 from odfchain.audit.slice_checks import UNREADABLE, SliceJob, SliceReading
 from odfchain.branches.foreign_keys import ForeignKeys, Rows
-from odfchain.chain.index import DATA_EVENTS, SOURCES, are_of_several_keys, sources_in_force
+from odfchain.chain.index import DATA_EVENTS, SOURCES, ReplayHistory, are_of_several_keys
 from odfchain.errors import OdfchainError
 from odfchain.limits import AUDIT
 from odfchain.odf import events as ev
@@ -87,20 +98,20 @@ class CheckedRows:
         all_read = run.chain.follows and run.chain.newest is None
         return cls(run, slices, all_read and len(slices) == run.chain.count_slices(run.upto))
 
-    def check_corrections(self) -> None:
+    def check_corrections(self) -> Checking[None]:
         """Every row that takes another back finds it."""
         asked = [item for item in self.slices if item.takes_back]
         if not asked:
             return
         if not self.complete:
-            self.run.report.skip(
+            yield Skipped(
                 [CORRECTIONS], "not all slices could be read that may have the rows which are taken back"
             )
             return
         count = sum(item.takes_back for item in asked)
         # bounded: earlier rows are looked up for each of them
         if count > AUDIT.retractions:
-            self.run.report.skip(
+            yield Skipped(
                 [CORRECTIONS],
                 f"{count:,} rows are taken back; no more than {AUDIT.retractions:,} are compared",
             )
@@ -110,12 +121,10 @@ class CheckedRows:
             files, those = [item.file for item in self.slices], [item.file for item in asked]
             wrong = taken_back_in_vain(files, those, in_force=in_force)
         except MemoryError:
-            self.run.report.skip(
-                [CORRECTIONS], "there is not enough memory to compare the rows that are taken back"
-            )
+            yield Skipped([CORRECTIONS], "there is not enough memory to compare the rows that are taken back")
             return
         except UNREADABLE as error:
-            self.run.report.skip(
+            yield Skipped(
                 [CORRECTIONS], f"a slice changed while it was read: {str(error).partition(chr(10))[0]}"
             )
             return
@@ -128,45 +137,50 @@ class CheckedRows:
                     f"row at offset {int(mine[0]):,} takes back values that no row {where} has"
                     f"{f' ({len(mine):,} such rows)' if len(mine) > 1 else ''}"
                 )
-                self.run.report.fault(CORRECTIONS, item.path, message, item.job.number)
+                yield fault(CORRECTIONS, item.path, message, item.job.number)
 
-    def check_states(self) -> None:
-        """The state checkpoints that blocks `(after, upto]` name, each at the block that names it first."""
-        for named in _named(self.run):
+    def check_states(self, damaged: Collection[str]) -> Checking[None]:
+        """The state checkpoints that blocks `(after, upto]` name, each at the block that names it first.
+
+        What is wrong with the bytes of `damaged` files is found elsewhere.
+        """
+        for named in (yield from _named(self.run, damaged)):
             path, last = named.described.path, named.described.last_offset
-            self.run.report.count(CHECKPOINTS)
+            yield Looked(CHECKPOINTS)
             if named.last_offset is None or last > named.last_offset:
                 message = (
                     f"the state is said to be as of offset {last:,}, which comes after block {named.number}"
                 )
-                self.run.report.fault(CHECKPOINTS, path, message, named.number)
+                yield fault(CHECKPOINTS, path, message, named.number)
                 continue
             if not self.complete:
-                self.run.report.skip([CHECKPOINTS], "not all slices are here that the state follows from")
+                yield Skipped([CHECKPOINTS], "not all slices are here that the state follows from")
                 continue
             if last >= AUDIT.state_rows:
-                self.run.report.skip(
+                yield Skipped(
                     [CHECKPOINTS], f"states of more than {AUDIT.state_rows:,} records are not computed anew"
                 )
                 continue
             try:
                 message_or_none = _difference(named.described, self.slices)
             except MemoryError:
-                self.run.report.skip([CHECKPOINTS], "there is not enough memory to compute a state anew")
+                yield Skipped([CHECKPOINTS], "there is not enough memory to compute a state anew")
                 continue
             except UNREADABLE as error:
                 reason = one_line(error.message if isinstance(error, OdfchainError) else str(error))
                 message_or_none = f"the state cannot be read: {reason}"
             if message_or_none is not None:
-                self.run.report.fault(CHECKPOINTS, path, message_or_none, named.number)
+                yield fault(CHECKPOINTS, path, message_or_none, named.number)
 
-    def check_foreign_keys(self, find: Find) -> None:
+    def check_foreign_keys(self, find: Find) -> Checking[None]:
         """The foreign keys that are declared at the block `upto`, for the rows in force there."""
         run = self.run
-        events = [
-            stored.block.event for stored in run.chain.blocks.of(*_DECLARING) if stored.number <= run.upto
-        ][::-1]
-        attached = next((event for event in events if isinstance(event, ev.SetAttachments)), None)
+        # from the blocks, not from the chain's index: a verification trusts nothing derived
+        history = ReplayHistory()
+        for stored in run.chain.blocks.of(*_DECLARING):
+            if stored.number <= run.upto:
+                history.add(stored.block)
+        attached = history.nearest_event(ev.SetAttachments)
         try:
             if attached is None or attached_text(attached) is None:
                 return
@@ -174,17 +188,17 @@ class CheckedRows:
             if not declared.foreign_keys:
                 return
             if not self.complete:
-                run.report.skip([FOREIGN_KEYS], "not all slices could be read that have the rows in force")
+                yield Skipped([FOREIGN_KEYS], "not all slices could be read that have the rows in force")
                 return
             rows = Rows(
-                run.dataset, _columns(run, events, declared.primary_key), declared, None,
+                run.dataset, _columns(run, history, declared.primary_key), declared, None,
                 tuple(item.file for item in self.slices),
             )  # fmt: skip
-            _check(rows, find, run.report)
+            yield from _check(rows, find)
         except MemoryError:
-            run.report.skip([FOREIGN_KEYS], "there is not enough memory to compare keys")
+            yield Skipped([FOREIGN_KEYS], "there is not enough memory to compare keys")
         except OdfchainError as error:
-            run.report.skip([FOREIGN_KEYS], error.message)
+            yield Skipped([FOREIGN_KEYS], error.message)
 
 
 # Check 13: a state checkpoint has the rows in force up to its offset (RFC-018).
@@ -201,10 +215,9 @@ class _Named:
     last_offset: int | None
 
 
-def _named(run: Run) -> list[_Named]:
+def _named(run: Run, damaged: Collection[str]) -> Checking[list[_Named]]:
     if not run.chain.blocks.has_checkpoints:
         return []
-    damaged = {fault.file for fault in run.report.faults}
     found: list[_Named] = []
     seen: set[Multihash] = set()
     for stored in run.chain.within(run.after, run.upto, *DATA_EVENTS):
@@ -217,19 +230,18 @@ def _named(run: Run) -> list[_Named]:
         seen.add(name)
         path = Path(run.dataset.checkpoints.locate(name))
         if str(path) in damaged or not path.is_file():
-            run.report.skip([CHECKPOINTS], "a checkpoint is missing or damaged")
+            yield Skipped([CHECKPOINTS], "a checkpoint is missing or damaged")
             continue
         if isinstance(event, ExecuteTransform):
-            run.report.unjudged.add(name)
-            run.report.skip([CHECKPOINTS], OF_ENGINES)
+            yield Unjudged(name)
             continue
         try:
             described = read_description(path)
         except OdfchainError as error:
-            run.report.fault(CHECKPOINTS, path, error.message, stored.number)
+            yield fault(CHECKPOINTS, path, error.message, stored.number)
             continue
         if described is None:
-            run.report.skip([CHECKPOINTS], OF_ENGINES)
+            yield Skipped([CHECKPOINTS], OF_ENGINES)
             continue
         found.append(_Named(stored.number, described, event.last_offset))
     return found
@@ -273,45 +285,37 @@ def _rows(files: Sequence[SliceFile], upto: int, chosen: Numbers | None = None) 
 # A dangling reference into the same dataset is a fault. Into another one it is a counted note, because that
 # one has a history of its own; so is one that the dataset declares as reported only.
 
-_DECLARING = tuple(
-    kind.KIND
-    for kind in (
-        ev.SetAttachments,
-        ev.SetDataSchema,
-        ev.SetVocab,
-        ev.SetPollingSource,
-        ev.DisablePollingSource,
-        ev.AddPushSource,
-        ev.DisablePushSource,
-    )
-)
+_DECLARING = (
+    "SetAttachments", "SetDataSchema", "SetVocab", "SetPollingSource", "DisablePollingSource",
+    "AddPushSource", "DisablePushSource",
+)  # fmt: skip
 
 
-def _columns(run: Run, newest_first: Sequence[ev.MetadataEvent], declared: tuple[str, ...]) -> Columns:
-    # from the events, not from the chain's index: a verification trusts nothing derived
-    schema = next((e for e in newest_first if isinstance(e, ev.SetDataSchema)), None)
-    vocabulary = next((e for e in newest_first if isinstance(e, ev.SetVocab)), None)
-    polling = next(
-        (e for e in newest_first if isinstance(e, ev.SetPollingSource | ev.DisablePollingSource)), None
-    )
+def _columns(run: Run, history: ReplayHistory, declared: tuple[str, ...]) -> Columns:
+    schema = history.nearest_event(ev.SetDataSchema)
+    polling = history.nearest_event(ev.SetPollingSource, ev.DisablePollingSource)
+    last = history.nearest_event(ev.SetPollingSource, ev.AddPushSource)
     key = key_of_sources(
         polling if isinstance(polling, ev.SetPollingSource) else None,
-        sources_in_force(newest_first),
-        next((e for e in newest_first if isinstance(e, ev.SetPollingSource | ev.AddPushSource)), None),
+        history.push_sources(),
+        last if isinstance(last, ev.SetPollingSource | ev.AddPushSource) else None,
     )
     found = None if schema is None else schema_of_event(schema.raw_arrow_schema, schema.schema)
-    names = ev.DatasetVocabulary.from_event(vocabulary)
+    names = ev.DatasetVocabulary.from_event(history.nearest_event(ev.SetVocab))
     return Columns(str(run.dataset.alias), names, found, key or declared)
 
 
-def _check(rows: Rows, find: Find, report: Report) -> None:
-    check = ForeignKeys(find, note=lambda text: report.skip([FOREIGN_KEYS], text))
+def _check(rows: Rows, find: Find) -> Checking[None]:
+    unknown: list[str] = []
+    check = ForeignKeys(find, note=unknown.append)
     for key in rows.constraints.foreign_keys:
-        report.count(FOREIGN_KEYS)
+        yield Looked(FOREIGN_KEYS)
         broken = check.holds(key, rows)
+        yield from (Skipped([FOREIGN_KEYS], text) for text in unknown)
+        unknown.clear()
         if broken is None:
             continue
         if broken.refused and key.dataset == rows.dataset.id:
-            report.fault(FOREIGN_KEYS, rows.dataset.folder, f"{broken.message}: {broken.lines[0]}")
+            yield fault(FOREIGN_KEYS, rows.dataset.folder, f"{broken.message}: {broken.lines[0]}")
         else:
-            report.notes.append(f"{broken.message} (check {FOREIGN_KEYS}), such as {broken.lines[0]}")
+            yield Note(f"{broken.message} (check {FOREIGN_KEYS}), such as {broken.lines[0]}")

@@ -13,10 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain import errors
-from odfchain.audit.chain_checks import Run
 from odfchain.audit.input_claims import missing_input
-from odfchain.audit.report import CHECKS, FAULTY, PHYSICAL, PRESENT, REPLAY, Fault, Report
-from odfchain.chain.signed_lines import AUDITS, AttestationLine, SnapshotKind, read_attestations
+from odfchain.audit.report import (
+    CHECKS,
+    FAULTY,
+    PHYSICAL,
+    PRESENT,
+    REPLAY,
+    Fault,
+    LeftOut,
+    ListedAttestation,
+    Note,
+    Replay,
+    Report,
+    Skipped,
+)
+from odfchain.chain.signed_lines import AUDITS, SnapshotKind, read_attestations
 from odfchain.chain.statements import (
     Attestation,
     Did,
@@ -29,10 +41,9 @@ from odfchain.chain.statements import (
 from odfchain.limits import LIMITS, LINEAGE
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.canonical_json import canonical_json
-from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import TransformInput
 from odfchain.odf.identity import DatasetId, DidKey, Multihash
-from odfchain.odf.names import DatasetAlias, RemoteDatasetId
+from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
@@ -53,6 +64,7 @@ from odfchain.workspace.options import VerifyOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles, like
 
 if TYPE_CHECKING:
+    from odfchain.audit.dataset_checks import Examined
     from odfchain.transform.engines import TransformEngine
 
 
@@ -222,7 +234,7 @@ class _RemoteCopy:
             path, folder = Path(fault.file), self.dataset.folder
             key = str(path.relative_to(folder)) if path.is_relative_to(folder) else fault.file
             if key in self.unreached:
-                report.leave_out(self.unreached[key], fault.sequence_number, check=fault.check)
+                report.add(LeftOut(self.unreached[key], fault.sequence_number, fault.check))
                 continue
             message = self.wrong.get(key, self._text(fault.message))
             check = PHYSICAL if fault.check == PRESENT and "hashes to" in message else fault.check
@@ -245,21 +257,6 @@ class NewAttestation:
 
     def __repr__(self) -> str:
         return f"<{self.report.alias} attested as {self.report.verdict} by {self.attestation.auditor}>"
-
-
-@dataclass(frozen=True, slots=True)
-class ListedAttestation:
-    """One line of a dataset's attestations; `in_chain` if its block is in the dataset's chain."""
-
-    line: AttestationLine
-    in_chain: bool
-    trusted: bool
-
-    def __repr__(self) -> str:
-        item = self.line.statement
-        if item is None:
-            return f"<no attestation: {self.line.message}>"
-        return f"<{item.verdict} at block {item.sequence_number:,} by {item.auditor}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,13 +296,14 @@ class Auditor:
             # a range of blocks is for the named dataset, not for its inputs
             whole = replace(options, after=None, upto=None, last=None)
             asked = options if (item.folder, item.ref) in named else whole
-            run = examine(item, asked, self.find, progress, trusted=trusted)
-            report = run.report
+            examined = examine(item, asked, self.find, progress, trusted=trusted)
+            report = examined.report
             for message in missing.get(item.folder, ()):
-                report.leave_out(message)
+                report.add(LeftOut(message))
             report.inputs = self._inputs_tree(item)
-            if options.replay:
-                self._replay(run, engines, options, trusted)
+            # a root dataset has nothing to replay
+            if options.replay and not examined.run.chain.is_root:
+                self._replay(examined, engines, options, trusted)
             reports.append(report)
         return reports
 
@@ -411,11 +409,11 @@ class Auditor:
     def attestations(self, dataset: DatasetFiles) -> list[ListedAttestation]:
         """Each line of a dataset's attestations, valid or not."""
         trusted = self.workspace.config.audit.trusted_auditors
-        names = {block.hash: block.block.sequence_number for block in dataset.chain.walk()}
+        heads = _numbers(dataset)
         return [
             ListedAttestation(
                 line,
-                in_chain=item is not None and names.get(item.head) == item.sequence_number,
+                in_chain=item is not None and heads.get(item.head) == item.sequence_number,
                 trusted=item is not None and item.is_by(trusted),
             )
             for line in read_attestations(dataset.folder, dataset.id)
@@ -426,7 +424,7 @@ class Auditor:
         """Keep an attestation that someone handed over, if it is valid and of a block of this dataset."""
         line = text.strip()
         item = read_attestation(line.encode())
-        if item.dataset_id == dataset.id and not _in_chain(dataset, item):
+        if item.dataset_id == dataset.id and _numbers(dataset).get(item.head) != item.sequence_number:
             raise errors.UsageError(
                 f"{dataset.alias}: block {item.sequence_number} ({item.head}) is not in its chain",
                 hint="pull first: the attestation may be of a later block",
@@ -472,8 +470,7 @@ class Auditor:
             return [one(item, depth) for item in (transform.inputs if transform is not None else ())]
 
         def one(item: TransformInput, depth: int) -> dict[str, Any]:
-            ref = item.dataset_ref
-            target = ref.id if isinstance(ref, RemoteDatasetId) else ref
+            target = item.id or item.dataset_ref
             found: dict[str, Any] = {"id": str(target), "alias": item.alias, "kind": None, "missing": True}
             try:
                 here = self.workspace.dataset(str(target))
@@ -488,26 +485,24 @@ class Auditor:
         return expand(dataset, 1)
 
     def _replay(
-        self,
-        run: Run,
-        engines: EnginesFor,
-        options: VerifyOptions,
-        trusted: Sequence[str],
+        self, examined: Examined, engines: EnginesFor, options: VerifyOptions, trusted: Sequence[str]
     ) -> None:
         from odfchain.audit.replay import Replaying
 
-        report = run.report
-        after, upto = run.after, run.upto
-        spared: str | None = None
+        run, report = examined.run, examined.report
+        after, spared = run.after, None
         if options.trusted_by and run.chain.follows:
             # what trusted auditors have replayed is not replayed again
-            vouched = vouched_for(run.attestations, trusted, options.trusted_by, REPLAY)
+            words = [item.line.statement for item in report.attestations if item.in_chain]
+            vouched = vouched_for([w for w in words if w], trusted, options.trusted_by, REPLAY)
             if vouched is not None and vouched[0] > after:
-                after = min(vouched[0], upto)
+                after = min(vouched[0], run.upto)
                 spared = (
                     f"blocks up to {after} were not computed again: {', '.join(vouched[2])} attested block "
                     f"{vouched[0]} ({vouched[1]})"
                 )
+        report.replay = Replay()
+        report.reasons.pop(REPLAY, None)
         with contextlib.ExitStack() as resources:
             opened: list[Engines] = []
 
@@ -516,11 +511,12 @@ class Auditor:
                     opened.append(resources.enter_context(engines(run.dataset, run.progress)))
                 return opened[0](transform)
 
-            replaying = Replaying(run, self.find, engine, self.workspace.config.transform)
-            replaying.replay(after, jobs=options.jobs)
-        if spared is not None and report.kind is not DatasetKind.ROOT:
-            report.notes.append(spared)
-            report.skip([REPLAY], spared)
+            known, config = tuple(report.faults), self.workspace.config.transform
+            report.take(Replaying(run, self.find, engine, config, known).replay(after, jobs=options.jobs))
+        report.sort()
+        if spared is not None:
+            report.add(Note(spared))
+            report.add(Skipped([REPLAY], spared))
 
     def _upstream_at_hand(
         self, datasets: Iterable[DatasetFiles]
@@ -546,8 +542,7 @@ class Auditor:
             except errors.OdfchainError:
                 continue
             for item in reversed(transform.inputs if transform is not None else ()):
-                ref = item.dataset_ref
-                target = ref.id if isinstance(ref, RemoteDatasetId) else ref
+                target = item.id or item.dataset_ref
                 try:
                     stack.append((like(self.workspace.dataset(str(target)), dataset), False))
                 except (errors.DatasetNotFoundError, errors.StoreError):
@@ -555,8 +550,5 @@ class Auditor:
         return found, missing
 
 
-def _in_chain(dataset: DatasetFiles, item: Attestation) -> bool:
-    return any(
-        found.hash == item.head and found.block.sequence_number == item.sequence_number
-        for found in dataset.chain.walk()
-    )
+def _numbers(dataset: DatasetFiles) -> dict[Multihash, int]:
+    return {name: block.sequence_number for name, block in dataset.chain.walk()}

@@ -103,7 +103,7 @@ def check_set_transform(event: ev.SetTransform) -> None:
     """Inputs exist, are distinct ids, and have aliases; the transform is normalised."""
     if not event.inputs:
         raise _invalid("set-transform-has-inputs", "a transform needs at least one input")
-    ids = [ref.id if isinstance(ref := i.dataset_ref, RemoteDatasetId) else None for i in event.inputs]
+    ids = [item.id for item in event.inputs]
     if len(set(ids)) != len(ids):
         raise _invalid("set-transform-unique-inputs", "an input dataset is listed twice")
     for item in event.inputs:
@@ -151,7 +151,7 @@ def _check_input_order(
 ) -> None:
     actual = [i.dataset_id for i in event.query_inputs]
     if transform is not None:
-        expected = [r.id for i in transform.inputs if isinstance(r := i.dataset_ref, RemoteDatasetId)]
+        expected = transform.input_ids
     elif earlier is not None:
         expected = [i.dataset_id for i in earlier.query_inputs]
     else:

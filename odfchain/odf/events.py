@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from odfchain.errors import ManifestError, line_of
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.names import DatasetAlias, DatasetRefAny
+from odfchain.odf.names import DatasetAlias, DatasetRefAny, RemoteDatasetId
 from odfchain.odf.schema import DataSchema, ExtraAttributes, Variant
 from odfchain.odf.sources import FetchStep, MergeStrategy, PrepStep, ReadStep, Transform, WatermarkRule
 from odfchain.odf.times import Timestamp
@@ -151,6 +151,11 @@ class TransformInput:
     dataset_ref: DatasetRefAny
     alias: str | None = None
 
+    @property
+    def id(self) -> DatasetId | None:
+        """The dataset's id; None where it is given by another name, as in a manifest."""
+        return self.dataset_ref.id if isinstance(self.dataset_ref, RemoteDatasetId) else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTransform(Variant):
@@ -158,6 +163,11 @@ class SetTransform(Variant):
 
     inputs: tuple[TransformInput, ...]
     transform: Transform
+
+    @property
+    def input_ids(self) -> list[DatasetId]:
+        """The ids of its inputs; in a block all have one."""
+        return [item.id for item in self.inputs if item.id is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from odfchain.limits import DRIFT_PAGE, PAGE, CheckPageLimits, DriftPageLimits, PageLimits
 from odfchain.profiles.reader import FIGURES, ComparedColumn, ComparedProfile, by_share, share
-from odfchain.text import counted, cut, printable
+from odfchain.text import counted, cut, one_line, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -77,7 +77,7 @@ def _environment() -> Environment:
         loader=FunctionLoader(lambda name: _packaged("profiles", name)),
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    environment.filters |= {f.__name__: f for f in (counted, cut, moment, number, percent)}
+    environment.filters |= {f.__name__: f for f in (counted, cut, moment, number, one_line, percent)}
     return environment
 
 

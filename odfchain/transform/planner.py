@@ -21,7 +21,6 @@ from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.engine_messages import Watermark
 from odfchain.odf.events import AddData, DataSlice, ExecuteTransform, OffsetInterval
 from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.names import RemoteDatasetId
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import is_rebuilt, with_own_name
@@ -318,11 +317,7 @@ def _from_the_beginning(item: PlannedInput) -> PlannedInput:
 
 def _inputs_of(transform: ev.SetTransform) -> list[tuple[DatasetId, str]]:
     # the append rules admit no other references
-    return [
-        (ref.id, item.alias or str(ref.id))
-        for item in transform.inputs
-        if isinstance(ref := item.dataset_ref, RemoteDatasetId)
-    ]
+    return [(item.id, item.alias or str(item.id)) for item in transform.inputs if item.id is not None]
 
 
 def _check_same_inputs(dataset: DatasetFiles, transform: ev.SetTransform, last: ev.ExecuteTransform) -> None:

@@ -21,7 +21,7 @@ from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.events import DatasetSnapshot, MetadataEvent, Seed, SetAttachments, SetTransform
 from odfchain.odf.identity import DatasetId
-from odfchain.odf.names import DatasetAlias, DatasetRefAny, RemoteDatasetId, local_alias
+from odfchain.odf.names import DatasetAlias, DatasetRefAny, local_alias
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.sources import Transform
@@ -157,7 +157,7 @@ class Checker:
         from odfchain.transform.spark_engine import settled_schema
         from odfchain.transform.step_files import StepInput
 
-        ids = [i.dataset_ref.id for i in event.inputs if isinstance(i.dataset_ref, RemoteDatasetId)]
+        ids = event.input_ids
         aliases = [item.alias or str(item.dataset_ref) for item in event.inputs]
         _check_inputs(ids, aliases, present)
         if not self.is_ours(event.transform):

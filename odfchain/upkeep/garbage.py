@@ -39,7 +39,6 @@ from odfchain.chain.statements import read_regular
 from odfchain.limits import LIMITS
 from odfchain.odf.events import ExecuteTransform, MetadataEvent, Seed
 from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.names import RemoteDatasetId
 from odfchain.profiles.published import KeptParts
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, parse_ref
@@ -301,9 +300,8 @@ def bring_branches(workspace: WorkspaceFiles) -> None:
 
 
 def _inputs(state: DatasetState) -> Iterator[DatasetId]:
-    for item in state.transform.inputs if state.transform is not None else ():
-        if isinstance(item.dataset_ref, RemoteDatasetId):
-            yield item.dataset_ref.id
+    if state.transform is not None:
+        yield from state.transform.input_ids
     # a transform may have had other inputs before
     for hashed in state.chain.nearest_all(ExecuteTransform.KIND, head=state.head):
         event = hashed.block.event

@@ -497,8 +497,7 @@ class WorkspaceFiles:
         transform = DatasetState.read(dataset.chain).transform
         inputs = []
         for item in transform.inputs if transform is not None else ():
-            ref = item.dataset_ref
-            target = ref.id if isinstance(ref, names.RemoteDatasetId) else ref
+            target = item.id or item.dataset_ref
             try:
                 inputs.append(like(self.dataset(str(target)), dataset))
             except errors.DatasetNotFoundError:

@@ -226,7 +226,7 @@ def index(make: Make, tmp_path: Path) -> Path:
     assert copy.chain.nearest("Seed") is not None
     clean = verify_dataset(copy)
     assert (path.stat().st_size, clean.verdict) == (2 * ROW, "clean")
-    assert (clean.notes, clean.done, clean.lines) == (without.notes, without.done, without.lines)
+    assert (clean.notes, clean.done, [*clean.lines]) == (without.notes, without.done, [*without.lines])
     return path
 
 
@@ -259,7 +259,7 @@ def test_a_damaged_index_changes_nothing_and_is_noted(index: Path, cases: str) -
 
     def check(report: Report, content: object) -> None:
         is_noted(index, data, content, report)
-        assert (report.done, report.lines) == (clean.done, clean.lines)
+        assert (report.done, [*report.lines]) == (clean.done, [*clean.lines])
 
     count = 8 * len(data) if cases == "bits" else len(data)
     assert sum(1 for _ in damaged(index, contents, check)) == count
