@@ -10,6 +10,7 @@ from odfchain.errors import UsageError
 from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Local
 from odfchain.query.resolved_tables import CheckedSlices, Pins
+from odfchain.query.sql_text import Query
 from odfchain.spark.known_errors import with_own_errors
 from odfchain.workspace.options import QueryOptions, maybe_time
 
@@ -26,7 +27,7 @@ ENGINES = ("datafusion", "spark")
 def explained(workspace: Workspace, query: str, options: Mapping[str, Any]) -> str:
     """How the engine would answer, as text; nothing is computed. Errors as `Workspace.sql`."""
     asked = QueryOptions(query, **options)
-    return engine(workspace, asked).explain(query, pins(workspace, asked), params=asked.params)
+    return engine(workspace, asked).explain(query_of(workspace, asked))
 
 
 def engine(workspace: Workspace, options: QueryOptions) -> Local | OnSpark:
@@ -41,6 +42,12 @@ def engine(workspace: Workspace, options: QueryOptions) -> Local | OnSpark:
     from odfchain.query.on_spark import OnSpark
 
     return OnSpark(workspace.session(), checked_slices(workspace))
+
+
+def query_of(workspace: Workspace, options: QueryOptions) -> Query:
+    """The query that is asked of an engine."""
+    named = pins(workspace, options)
+    return Query(options.query, named, params=options.params, limit=options.limit, seconds=options.seconds)
 
 
 def pins(workspace: Workspace, options: QueryOptions) -> Pins:

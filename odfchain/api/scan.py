@@ -303,10 +303,11 @@ def pinned(workspace: Workspace, text: str) -> Pin:
 def exported(workspace: Workspace, text: str, *, state: bool = False) -> QueryResult:
     """The records at a point, or those in force, in order of offset; read when they are asked for."""
     from odfchain.api.queries import embedded
+    from odfchain.query.sql_text import Query
 
     pin = pinned(workspace, text)
     # slices are read one after the other: rows come as they were recorded, and nothing has to be sorted
     engine = embedded(workspace, partitions=1)
     pins = Pins(workspace._files, given={pin.name: (pin.id, pin.block_hash)})
     table = f"state('{pin.name}')" if state else f'"{pin.name}"'  # no name and no point has a quote
-    return engine.run(f"select * from {table}", pins)  # noqa: S608 - as is said above
+    return engine.run(Query(f"select * from {table}", pins))  # noqa: S608 - as is said above

@@ -626,12 +626,10 @@ class Workspace(OwnErrors):
             QueryError: the query is wrong.
             DatasetNotFoundError, PointNotFoundError, SliceNotFoundError, ObjectCorruptedError, EngineError.
         """
-        from odfchain.api.queries import engine, pins
+        from odfchain.api.queries import engine, query_of
 
         self._current()
-        return engine(self, asked).run(
-            asked.query, pins(self, asked), params=asked.params, limit=asked.limit, seconds=asked.seconds
-        )
+        return engine(self, asked).run(query_of(self, asked))
 
     @takes(ProofOptions)
     def prove(self, asked: ProofOptions) -> Answer:

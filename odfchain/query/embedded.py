@@ -24,11 +24,12 @@ from odfchain.errors import EngineError, OdfchainError, QueryError
 from odfchain.lazy import pa
 from odfchain.odf.arrow_schema import mapped
 from odfchain.query.answers import number_schema, reread
-from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin, Pins
+from odfchain.query.resolved_tables import Changes, CheckedSlices, Pin
 from odfchain.query.results import QueryResult, SlicesRead
 from odfchain.query.sql_text import (
     FUNCTIONS,
     Call,
+    Query,
     checked_text,
     dotted_name,
     may_be_name,
@@ -213,38 +214,26 @@ class Embedded:
     """The folder for links to slices, which are removed with the rows; None: among temporary files."""
     checked: CheckedSlices = field(default_factory=CheckedSlices)
 
-    def run(
-        self,
-        sql: str,
-        pins: Pins,
-        *,
-        params: Mapping[str, Any] | None = None,
-        limit: int | None = None,
-        skip: int = 0,
-    ) -> QueryResult:
-        """The rows of one query; nothing is computed before they are asked for.
-
-        `params` are the values of `$name`, and `limit` the most rows that are given after `skip` others.
-        """
-        query = checked_text(sql)
-        planned = _Planner(self, query, dict(params or {}), pins)
+    def run(self, query: Query) -> QueryResult:
+        """The rows of one query; nothing is computed before they are asked for."""
+        planned = _Planner(self, query)
         frame, inputs = planned.plan()
-        if limit is not None:
-            frame = frame.limit(limit, skip)
+        if query.limit is not None:
+            frame = frame.limit(query.limit, query.skip)
         schema = _plain_schema(frame.schema())
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with planned.files, translate_errors(query):
+            with planned.files, translate_errors(planned.sql):
                 for batch in frame.execute_stream():
                     yield _plain(batch.to_pyarrow(), schema)
                 planned.check_links()
 
         return QueryResult(schema, inputs, batches, slices=planned.slices)
 
-    def explain(self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None) -> str:
+    def explain(self, query: Query) -> str:
         """How the query would be run, as text; errors as `run`."""
-        planned = _Planner(self, checked_text(sql), dict(params or {}), pins)
-        with planned.files, translate_errors(sql):
+        planned = _Planner(self, query)
+        with planned.files, translate_errors(query.sql):
             frame, _ = planned.plan()
             return str(frame.execution_plan().display_indent())
 
@@ -274,9 +263,10 @@ def in_memory() -> Path | None:
 class _Planner:
     """One query on its way to a plan: a context, what it asked for, and the files it reads."""
 
-    def __init__(self, engine: Embedded, sql: str, params: dict[str, Any], pins: Pins) -> None:
+    def __init__(self, engine: Embedded, query: Query) -> None:
+        self.sql = checked_text(query.sql)
         self._library = engine_library()
-        self._engine, self._sql, self._params, self._pins = engine, sql, params, pins
+        self._engine, self._params, self._pins = engine, dict(query.params or {}), query.pins
         self.files = contextlib.ExitStack()
         # Those of records.
         self.slices = SlicesRead()
@@ -287,7 +277,7 @@ class _Planner:
         relations: dict[Any, Pin | Changes] = {**records, **states}
         inexact = any(relation.has_floats for relation in relations.values())
         # tables are registered under internal numbers
-        with translate_errors(self._sql):
+        with translate_errors(self.sql):
             context, tables = self._context(inexact)
             for number, (asked, relation) in enumerate(relations.items()):
                 internal = f"#{number}"
@@ -349,7 +339,7 @@ class _Planner:
 
         hidden: set[str] = set()
         tables.records, tables.state = records, state
-        with translate_errors(self._sql, tables):
+        with translate_errors(self.sql, tables):
             frame = self._planned(context)
             scanned = {scan.table_name() for scan in _scans(frame.logical_plan())}
             for name in [each for each in names if each not in scanned]:
@@ -373,7 +363,7 @@ class _Planner:
     def _planned(self, context: df.SessionContext) -> df.DataFrame:
         options = self._library.SQLOptions()
         options = options.with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
-        frame = context.sql_with_options(self._sql, options, param_values=self._params or None)
+        frame = context.sql_with_options(self.sql, options, param_values=self._params or None)
         kind = type(frame.logical_plan().to_variant()).__name__
         if kind in ("Explain", "Analyze", "DescribeTable"):
             raise QueryError(

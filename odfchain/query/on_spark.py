@@ -26,6 +26,7 @@ from odfchain.query.results import QueryResult, SlicesRead
 from odfchain.query.sql_text import (
     FUNCTIONS,
     Call,
+    Query,
     checked_text,
     may_be_name,
     quoted_name,
@@ -357,15 +358,7 @@ class OnSpark:
     session: SparkSession
     checked: CheckedSlices = field(default_factory=CheckedSlices)
 
-    def run(
-        self,
-        sql: str,
-        pins: Pins,
-        *,
-        params: Mapping[str, Any] | None = None,
-        limit: int | None = None,
-        seconds: float | None = None,
-    ) -> QueryResult:
+    def run(self, query: Query) -> QueryResult:
         """The rows of one query, computed when they are asked for, but for states without a key or at a time.
 
         Columns have the types as which Spark carries the declared ones (an unsigned integer is the next
@@ -373,10 +366,10 @@ class OnSpark:
         """
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        query, clock = checked_text(sql), _Clock(self.session, seconds)
-        frame, inputs, slices = clock.run(lambda: self._planned(query, pins, dict(params or {})))
-        if limit is not None:
-            frame = frame.limit(limit)
+        text, clock = checked_text(query.sql), _Clock(self.session, query.seconds)
+        frame, inputs, slices = clock.run(lambda: self._planned(text, query))
+        if query.limit is not None:
+            frame = frame.limit(query.limit)
         schema = to_arrow_schema(frame.schema, timezone="UTC")
 
         def batches() -> Iterator[Any]:
@@ -384,16 +377,14 @@ class OnSpark:
 
         return QueryResult(schema, inputs, batches, lambda: frame, slices=slices)
 
-    def explain(self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None) -> str:
+    def explain(self, query: Query) -> str:
         """How the query would be run, as text; errors as `run`."""
-        frame, _, _ = self._planned(checked_text(sql), pins, dict(params or {}))
+        frame, _, _ = self._planned(checked_text(query.sql), query)
         with translate_spark_errors(_LABEL):
             execution = frame._jdf.queryExecution()  # noqa: SLF001
             return str(jvm_of(self.session).PythonSQLUtils.explainString(execution, "formatted"))
 
-    def _planned(
-        self, sql: str, pins: Pins, params: dict[str, Any]
-    ) -> tuple[DataFrame, tuple[Pin, ...], SlicesRead]:
+    def _planned(self, sql: str, query: Query) -> tuple[DataFrame, tuple[Pin, ...], SlicesRead]:
         if is_remote(self.session):
             raise EngineError(
                 "queries are not answered over Spark Connect, which shows no plans",
@@ -404,8 +395,8 @@ class OnSpark:
         with private_session(self.session, _SETTINGS) as java:
             private = give_files(SparkSession(self.session.sparkContext, java), files_of(self.session))
             walker = walker_of(self.session)
-            planning = _Planning(private, walker, sql, pins, self.checked)
-            return *planning.plan(params), planning.slices
+            planning = _Planning(private, walker, sql, query.pins, self.checked)
+            return *planning.plan(query.params or {}), planning.slices
 
 
 class _Planning:

@@ -4,7 +4,7 @@ A text can end the planner's process, and one function can take all memory, with
 nothing is planned or parsed here: the text is measured, and a process answers (RFC-033).
 
     worker = Worker()                           # or Worker(sandbox="require", engine=…)
-    result = worker.answer("select …", Pins(workspace), params={"c": "CH"}, limit=100)
+    result = worker.answer(Query("select …", Pins(workspace), params={"c": "CH"}, limit=100))
     result.to_arrow(), result.inputs            # complete and checked; nothing runs any more
 
 `Worker` is for text of others. Its process sees `datasets/` read-only, or the folders of the datasets that
@@ -59,7 +59,7 @@ from odfchain.query.embedded import (
 )
 from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins
 from odfchain.query.results import QueryResult, SlicesRead
-from odfchain.query.sql_text import check_text, checked_text
+from odfchain.query.sql_text import Query, check_text, checked_text
 from odfchain.startup import put_off_pandas
 from odfchain.storage import fsio
 from odfchain.text import one_line, printable
@@ -205,18 +205,12 @@ class ChildProcess:
         self._child.stdout.close()
 
 
-def request_of(
-    engine: Embedded,
-    sql: str,
-    pins: Pins,
-    params: Mapping[str, Any] | None,
-    limits: AskedLimits,
-    **more: Any,
-) -> dict[str, Any]:
+def request_of(engine: Embedded, query: Query, limits: AskedLimits, **more: Any) -> dict[str, Any]:
     """What a process is asked."""
-    given = pins.given
+    pins, given = query.pins, query.pins.given
     request = {
-        "sql": sql, "params": _row_of(params, limits) if params else None, "limit": None, "skip": 0,
+        "sql": query.sql, "params": _row_of(query.params, limits) if query.params else None,
+        "limit": query.limit, "skip": query.skip,
         "workspace": str(pins.workspace.root), "as_at": pins.as_at and str(pins.as_at),
         "given": None if given is None else [[name, *map(str, pin)] for name, pin in given.items()],
         "partitions": engine.partitions, "batch_size": engine.batch_size, "without": sorted(engine.without),
@@ -267,18 +261,10 @@ class Worker:
     progress: Progress = SILENT
     """Reports a missing sandbox."""
 
-    def answer(
-        self,
-        sql: str,
-        pins: Pins,
-        *,
-        params: Mapping[str, Any] | None = None,
-        limit: int | None = None,
-        skip: int = 0,
-    ) -> QueryResult:
-        """The rows of one query, all of them here; no more than `limit` after `skip` others, as in SQL."""
-        check_text(sql, self.limits)
-        request = request_of(self.engine, sql, pins, params, self.limits, limit=limit, skip=skip)
+    def answer(self, query: Query) -> QueryResult:
+        """The rows of one query, all of them here."""
+        check_text(query.sql, self.limits)
+        request, pins = request_of(self.engine, query, self.limits), query.pins
         if pins.given is None:
             shown = [pins.workspace.root / "datasets"]
         else:
@@ -430,28 +416,15 @@ class Local:
 
     engine: Embedded
 
-    def run(
-        self,
-        sql: str,
-        pins: Pins,
-        *,
-        params: Mapping[str, Any] | None = None,
-        limit: int | None = None,
-        skip: int = 0,
-        seconds: float | None = None,
-    ) -> QueryResult:
-        """The rows of one query; nothing is computed before they are asked for.
-
-        `params` are the values of `$name`, `limit` the most rows that are given after `skip` others, and
-        `seconds` how long it may take in all, without what the reader of the rows takes.
-        """
-        reported, process = self._asked(sql, pins, params, seconds, limit=limit, skip=skip)
+    def run(self, query: Query) -> QueryResult:
+        """The rows of one query; nothing is computed before they are asked for."""
+        reported, process = self._asked(query, query.seconds, explain=False)
 
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(reported["schema"])))
         read = _read_blocks(reported["inputs"])
-        pinned = Pins(pins.workspace, given=read)
+        pinned = Pins(query.pins.workspace, given=read)
         inputs = pinned.used(read)
-        pins.named = pinned.named
+        query.pins.named = pinned.named
 
         turn = process.turn
 
@@ -464,25 +437,25 @@ class Local:
         weakref.finalize(result, process.give_up, turn, reading=False)
         return result
 
-    def explain(self, sql: str, pins: Pins, *, params: Mapping[str, Any] | None = None) -> str:
+    def explain(self, query: Query) -> str:
         """How the query would be run, as text; errors as `run`."""
-        reported, process = self._asked(sql, pins, params, None, explain=True)
+        reported, process = self._asked(query, None, explain=True)
         process.free()
         return str(reported["text"])
 
     def _asked(
-        self, sql: str, pins: Pins, params: Mapping[str, Any] | None, seconds: float | None, **more: Any
+        self, query: Query, seconds: float | None, *, explain: bool
     ) -> tuple[dict[str, Any], LocalProcess]:
-        checked_text(sql)
+        checked_text(query.sql)
         process = _taken()
         try:
             spill, (checked, state_bytes) = process.spill(self.engine.spill), self.engine.checked.kept_in
             request = request_of(
-                self.engine, sql, pins, params, OWN,
-                explain=False, spill=spill and str(spill), memory=self.engine.memory,
+                self.engine, query, OWN,
+                explain=explain, spill=spill and str(spill), memory=self.engine.memory,
                 checked=checked and str(checked), state_bytes=state_bytes, environment=dict(os.environ),
             )  # fmt: skip
-            return process.plan(json.dumps(request | more).encode() + b"\n", seconds), process
+            return process.plan(json.dumps(request).encode() + b"\n", seconds), process
         except OdfchainError:
             process.free()
             raise
@@ -733,7 +706,7 @@ def _end_with_parent() -> None:
 def _rows(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any], bytes]:
     pa.set_cpu_count(limits.threads)
     engine = _engine(request, memory=limits.memory)
-    result = _result(engine, request, _pins(request, WorkspaceFiles(Path(request["workspace"]))))
+    result = engine.run(_query(request, WorkspaceFiles(Path(request["workspace"]))))
     rows, sink = 0, pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, result.schema) as stream:
         for batch in result.batches():
@@ -771,9 +744,8 @@ def _params(request: dict[str, Any]) -> dict[str, Any]:
     return {name: row.column(name)[0] for name in row.schema.names}
 
 
-def _result(engine: Embedded, request: dict[str, Any], pins: Pins) -> QueryResult:
-    asked = {"params": _params(request), "limit": request["limit"], "skip": request["skip"]}
-    return engine.run(request["sql"], pins, **asked)
+def _query(request: dict[str, Any], files: WorkspaceFiles) -> Query:
+    return Query(request["sql"], _pins(request, files), _params(request), request["limit"], request["skip"])
 
 
 def _reported(error: BaseException, *, hint: str | None = None) -> dict[str, Any]:
@@ -862,13 +834,13 @@ def _planned(
         links=links,
         checked=CheckedSlices(checked and Path(checked), state_bytes=request["state_bytes"]),
     )
-    pins = _pins(request, WorkspaceFiles.find(Path(request["workspace"]).parent, connect))
+    query = _query(request, WorkspaceFiles.find(Path(request["workspace"]).parent, connect))
     if request["explain"]:
-        return {"text": engine.explain(request["sql"], pins, params=_params(request))}, None
-    result = _result(engine, request, pins)
+        return {"text": engine.explain(query)}, None
+    result = engine.run(query)
     schema = base64.b64encode(result.schema.serialize()).decode()
     slices = [result.slices.read, result.slices.there]
-    return {"inputs": _written_blocks(pins.named), "slices": slices, "schema": schema}, result
+    return {"inputs": _written_blocks(query.pins.named), "slices": slices, "schema": schema}, result
 
 
 def _write_rows(result: QueryResult, answers: BinaryIO) -> None:

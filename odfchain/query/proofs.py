@@ -31,6 +31,7 @@ from odfchain.query.answers import (
 from odfchain.query.embedded import DIALECT, Embedded
 from odfchain.query.processes import Local, Worker
 from odfchain.query.resolved_tables import Pins
+from odfchain.query.sql_text import Query
 from odfchain.storage import fsio
 from odfchain.storage.http_client import HttpPool, request_headers
 from odfchain.storage.http_rules import Deadline, Timing, with_retries
@@ -97,7 +98,7 @@ def prove(options: ProofOptions, pins: Pins) -> Answer:
         raise errors.UsageError("`skip` and `limit` are numbers of rows")
     with volatile_refused():
         engine = Local(repeatable(options.memory))
-        result = engine.run(query, pins, skip=skip, limit=limit, seconds=options.seconds)
+        result = engine.run(Query(query, pins, limit=limit, skip=skip, seconds=options.seconds))
         table = result.to_arrow()
     schema = {} if schema_format is None else {"schemaFormat": schema_format}
     asked: dict[str, Any] = {"query": query, "queryDialect": DIALECT, "dataFormat": data_format}
@@ -324,7 +325,8 @@ def _computed_again(answer: Answer, pins: Pins, seconds: float | None) -> tuple[
     limits = _VERDICT_LIMITS if seconds is None else replace(_VERDICT_LIMITS, seconds=seconds)
     worker = Worker(limits, engine=repeatable())
     with volatile_refused():
-        result = worker.answer(answer.query, pins, skip=int(asked["skip"]), limit=int(asked["limit"]))
+        query = Query(answer.query, pins, limit=int(asked["limit"]), skip=int(asked["skip"]))
+        result = worker.answer(query)
     table = result.to_arrow()
     return len(table), answer.output_of(table)
 

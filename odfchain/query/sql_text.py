@@ -6,7 +6,9 @@ The functions are `state(name[, event_time[, key]])`, `to_table`, `diff` and `hi
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from odfchain.errors import InvalidIdError, QueryError
 from odfchain.limits import ASKED, OWN, AskedLimits
@@ -24,6 +26,21 @@ _USAGES = {
 }
 Call = tuple[str | None, ...]
 """The name of a function, then its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query as it is asked, and what its names mean."""
+
+    sql: str
+    pins: Pins
+    params: Mapping[str, Any] | None = None
+    """The values of `$name`."""
+    limit: int | None = None
+    """The most rows that are given, after `skip` others."""
+    skip: int = 0
+    seconds: float | None = None
+    """How long it may take in all, without what the reader of the rows takes; None is as long as it needs."""
 
 
 def usage(name: str) -> str:

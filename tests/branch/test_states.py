@@ -366,17 +366,18 @@ def test_queries_use_them_and_proofs_and_verification_do_not(
     from odfchain.api.queries import embedded
     from odfchain.query.embedded import Embedded
     from odfchain.query.resolved_tables import Pins
+    from odfchain.query.sql_text import Query
 
     dataset = history(ws)
     asks = "select * from state('d') order by \"offset\""
     engine = embedded(ws).engine  # in this process, where states of few rows are worth keeping
-    expected = engine.run(asks, Pins(ws._files)).to_arrow()
+    expected = engine.run(Query(asks, Pins(ws._files))).to_arrow()
     (file,) = kept(dataset)
     with opened_files(file.parent) as seen:
-        assert engine.run(asks, Pins(ws._files)).to_arrow().equals(expected)
+        assert engine.run(Query(asks, Pins(ws._files))).to_arrow().equals(expected)
     assert file.name in seen
     with opened_files(file.parent) as seen:
-        assert Embedded().run(asks, Pins(ws._files)).to_arrow().equals(expected)
+        assert Embedded().run(Query(asks, Pins(ws._files))).to_arrow().equals(expected)
         ws["d"].verify()
     assert seen == []
 

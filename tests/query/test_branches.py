@@ -13,7 +13,7 @@ import odfchain as odf
 from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Worker
 from odfchain.query.resolved_tables import Pins
-from odfchain.query.sql_text import checked_text
+from odfchain.query.sql_text import Query, checked_text
 from odfchain.spark.session import SparkEngine
 from odfchain.storage.local import LocalObjectStore
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -152,10 +152,10 @@ def test_a_dataset_may_be_called_like_a_function(tmp_path: Path) -> None:
 
 def test_processes_and_proofs_answer_the_same(ws: odf.Workspace) -> None:
     asked = DIFF.format("d", "d@fix-it")
-    found = Worker().answer(asked, Pins(ws._files))
+    found = Worker().answer(Query(asked, Pins(ws._files)))
     assert [tuple(row.values()) for row in found.to_arrow().to_pylist()] == BOTH
     given = {pin.name: (pin.id, pin.block_hash) for pin in found.inputs}
-    again = Embedded().run(asked, Pins(ws._files, given=given)).to_arrow()
+    again = Embedded().run(Query(asked, Pins(ws._files, given=given))).to_arrow()
     assert [tuple(row.values()) for row in again.to_pylist()] == BOTH
     asked = "select n from d version as of 'fix-it' order by n"
     answer = ws.prove(asked)

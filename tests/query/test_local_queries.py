@@ -24,6 +24,7 @@ from odfchain.cli.query import Shell
 from odfchain.query import processes
 from odfchain.query.on_spark import OnSpark
 from odfchain.query.resolved_tables import CheckedSlices, Pins
+from odfchain.query.sql_text import Query
 from tests.kit.processes import ODFCHAIN, environment
 from tests.kit.queried_workspace import add_numbers, new_workspace
 from tests.kit.support import Result
@@ -83,8 +84,8 @@ WAYS: dict[str, Callable[[odf.Workspace, str], Any]] = {
     "sql": lambda ws, sql: ws.sql(sql),
     "explain": lambda ws, sql: explained(ws, sql, {}),
     "prove": lambda ws, sql: ws.prove(sql),
-    "spark": lambda ws, sql: OnSpark(None).run(sql, Pins(ws._files)),  # type: ignore[arg-type]
-    "spark-explain": lambda ws, sql: OnSpark(None).explain(sql, Pins(ws._files)),  # type: ignore[arg-type]
+    "spark": lambda ws, sql: OnSpark(None).run(Query(sql, Pins(ws._files))),  # type: ignore[arg-type]
+    "spark-explain": lambda ws, sql: OnSpark(None).explain(Query(sql, Pins(ws._files))),  # type: ignore[arg-type]
 }
 
 

@@ -121,8 +121,9 @@ def test_case_33_no_function_of_the_engine_that_changes_can_be_named(workspace: 
 
 def _context_of(engine: Any) -> Any:
     from odfchain.query.embedded import _Planner
+    from odfchain.query.sql_text import Query
 
-    planner = _Planner(engine, "select 1", {}, None)  # type: ignore[arg-type]
+    planner = _Planner(engine, Query("select 1", None))  # type: ignore[arg-type]
     return planner._context(inexact=False)
 
 

@@ -34,7 +34,7 @@ from odfchain.query import processes as module
 from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Worker
 from odfchain.query.resolved_tables import Pins
-from odfchain.query.sql_text import check_text
+from odfchain.query.sql_text import Query, check_text
 from odfchain.transform import sandbox
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -107,7 +107,7 @@ def test_text_that_hurts_the_planner_is_refused_before_any_process(
     shared: Scene, sql: str, said: str
 ) -> None:
     with pytest.raises(QueryError, match=said):
-        Worker().answer(sql, shared.pins())
+        Worker().answer(Query(sql, shared.pins()))
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ def asked(scene: Scene, sql: str, **options: Any) -> Any:
     """What the process would say, said here: for what a query of its own good will does."""
     worker = Worker(engine=Embedded(**({"partitions": 2} | options.pop("worker", {}))))
     pins, params = scene.pins(**options.pop("pins", {})), options.pop("params", None)
-    request = module.request_of(worker.engine, sql, pins, params, worker.limits, **options)
+    request = module.request_of(worker.engine, Query(sql, pins, params, **options), worker.limits)
     return module.answer(json.loads(json.dumps(request)), worker.limits)
 
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_the_answer_is_that_of_the_engine_in_this_process(shared: Scene, sql: str) -> None:
-    own = Embedded().run(sql, shared.pins())
+    own = Embedded().run(Query(sql, shared.pins()))
     header, body = asked(shared, sql, limit=None)
     schema, batches = module._checked_rows(body, ASKED)
     assert pa.Table.from_batches(batches, schema).equals(own.to_arrow())
@@ -170,8 +170,8 @@ def test_an_answer_comes_from_another_process(shared: Scene) -> None:
     """Names, points, values and what is pinned go over and come back."""
     sql = 'select c.city, $tag as tag, $n as n from "cities@2" c join cities d using (city) order by 1'
     params = {"tag": "x", "n": pa.scalar(2**63 + 5, pa.uint64())}
-    result = Worker(sandbox="require").answer(sql, shared.pins(), params=params, limit=2)
-    own = Embedded().run(sql, shared.pins(), params=params, limit=2)
+    result = Worker(sandbox="require").answer(Query(sql, shared.pins(), params=params, limit=2))
+    own = Embedded().run(Query(sql, shared.pins(), params=params, limit=2))
     assert result.to_arrow().to_pylist() == own.to_arrow().to_pylist()
     assert result.schema == own.schema
     assert list(map(str, result.inputs)) == list(map(str, own.inputs))
@@ -194,7 +194,7 @@ def test_errors_are_those_of_the_engine_in_this_process(
     shared: Scene, sql: str, kind: type[OdfchainError]
 ) -> None:
     with pytest.raises(kind) as own:
-        Embedded().run(sql, shared.pins()).to_arrow()
+        Embedded().run(Query(sql, shared.pins())).to_arrow()
     header, _ = asked(shared, sql, limit=None)
     found = module._parsed_header(json.dumps(header).encode())
     assert type(found) is type(own.value)
@@ -249,7 +249,7 @@ def test_a_slice_that_is_missing_is_named(scene: Scene) -> None:
 def test_blocks_that_are_given_stay_what_they_are(scene: Scene) -> None:
     given = {"x": (scene.root.id, scene.head)}
     scene.add("d", "e")
-    result = Worker().answer("select count(*) n from x", scene.pins(given=given))
+    result = Worker().answer(Query("select count(*) n from x", scene.pins(given=given)))
     assert result.to_arrow().to_pylist() == [{"n": 3}]
     assert [pin.block_hash for pin in result.inputs] == [given["x"][1]]
     header, _ = asked(scene, "select * from cities", limit=None, pins={"given": given})
@@ -267,7 +267,7 @@ def test_a_dataset_that_changes_meanwhile_is_read_at_one_block(scene: Scene) -> 
     writer.start()
     try:
         sql = 'select count(*) n, max("offset") o, (select count(*) from state(cities)) s from cities'
-        result = Worker().answer(sql, scene.pins())
+        result = Worker().answer(Query(sql, scene.pins()))
     finally:
         done.set()
         writer.join()
@@ -295,7 +295,7 @@ def test_a_query_that_takes_too_much_ends_its_process_and_nothing_else(
     limits = SHORT if kind is EngineError and "longer" in said else dataclasses.replace(SHORT, seconds=60)
     began = time.monotonic()
     with pytest.raises(kind, match=said):
-        Worker(limits).answer(sql, shared.pins())
+        Worker(limits).answer(Query(sql, shared.pins()))
     assert time.monotonic() - began < 60
     assert not running(limits)
 
@@ -317,12 +317,13 @@ from pathlib import Path
 from odfchain.limits import ASKED
 from odfchain.query import processes
 from odfchain.query.resolved_tables import Pins
+from odfchain.query.sql_text import Query
 from odfchain.workspace.workspace_files import WorkspaceFiles
 if sys.argv[2] == "plain":
     processes.Worker._sandboxed = lambda self: False
 limits = dataclasses.replace(ASKED, seconds=float(sys.argv[3]))
 sql = "select count(*) from generate_series(1,10000000) a, generate_series(1,10000000) b"
-processes.Worker(limits).answer(sql, Pins(WorkspaceFiles(Path(sys.argv[1]))))
+processes.Worker(limits).answer(Query(sql, Pins(WorkspaceFiles(Path(sys.argv[1])))))
 """
 
 
@@ -406,7 +407,7 @@ def test_the_process_sees_the_datasets_and_nothing_else(
     stand_in(monkeypatch, PROBE, port, *map(str, paths))
     pins = scene.pins(given={"x": (scene.root.id, scene.head)} if given else None)
     with pytest.raises(QueryError) as told:
-        Worker(sandbox="require").answer("select 1", pins)
+        Worker(sandbox="require").answer(Query("select 1", pins))
     found = json.loads(told.value.message)
     assert found.pop(str(scene.root.folder)) == sorted(p.name for p in scene.root.folder.iterdir())
     datasets = [scene.root.folder.name] if given else sorted([scene.root.folder.name, other.folder.name])
@@ -426,19 +427,19 @@ def test_without_a_sandbox_it_is_said_once_or_nothing_is_run(
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     monkeypatch.setattr(module, "_SAID", set())
     with pytest.raises(EngineError, match="bubblewrap is not installed") as refused:
-        Worker(sandbox="require").answer("select 1 as a", scene.pins())
+        Worker(sandbox="require").answer(Query("select 1 as a", scene.pins()))
     assert refused.value.hint == "apt-get install bubblewrap"
     progress = Notes()
     stand_in(monkeypatch, "import os; print(os.environ.get('AWS_SECRET_ACCESS_KEY'))")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     for _ in range(2):
         with pytest.raises(EngineError, match="did not start"):
-            Worker(progress=progress).answer("select 1", scene.pins())
+            Worker(progress=progress).answer(Query("select 1", scene.pins()))
     (note,) = progress.texts
     assert "plain process (apt-get install bubblewrap)" in note
     monkeypatch.undo()
     monkeypatch.setattr(Worker, "_sandboxed", lambda self: False)
-    result = Worker().answer("select count(*) n from cities", scene.pins())
+    result = Worker().answer(Query("select count(*) n from cities", scene.pins()))
     assert result.to_arrow().to_pylist() == [{"n": 3}]
 
 
@@ -506,7 +507,7 @@ def test_a_process_that_lies_is_not_believed(
     data, kind, message = LIES[lie]
     stand_in(monkeypatch, LIAR, base64.b64encode(data).decode() if data else "")
     with pytest.raises(kind, match=message) as told:
-        Worker().answer("select 1", shared.pins())
+        Worker().answer(Query("select 1", shared.pins()))
     assert len(str(told.value)) < 3_000
     assert "\x1b" not in told.value.message + (told.value.hint or "")
 
@@ -519,7 +520,7 @@ def test_a_crash_is_said_of_the_query(
     stand_in(monkeypatch, LIAR, str(int(number)))
     monkeypatch.setattr(Worker, "_sandboxed", lambda self: sandboxed)
     with pytest.raises(QueryError, match="the query is too complex for this node") as told:
-        Worker().answer("select 1", shared.pins())
+        Worker().answer(Query("select 1", shared.pins()))
     assert told.value.exit_code == 3
 
 
@@ -527,14 +528,14 @@ def test_a_flood_is_cut_off(shared: Scene, monkeypatch: pytest.MonkeyPatch) -> N
     flood = "import os, sys\nos.write(1, b'ready\\n')\nwhile True: os.write(1, b'x' * 65536)"
     stand_in(monkeypatch, flood)
     with pytest.raises(EngineError, match="did not say what it should"):
-        Worker().answer("select 1", shared.pins())
+        Worker().answer(Query("select 1", shared.pins()))
 
 
 def test_a_process_that_does_not_start_says_why(shared: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, "raise SystemExit('no library \\x1b[2J')")
     with pytest.raises(EngineError, match=r"did not start \(exit code 1\): no library \\x1b\[2J"):
-        Worker().answer("select 1", shared.pins())
+        Worker().answer(Query("select 1", shared.pins()))
     stand_in(monkeypatch, "import time; time.sleep(99)")
     limits = dataclasses.replace(ASKED, starting_seconds=0.3)
     with pytest.raises(EngineError, match="did not start in time"):
-        Worker(limits).answer("select 1", shared.pins())
+        Worker(limits).answer(Query("select 1", shared.pins()))
