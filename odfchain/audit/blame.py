@@ -34,11 +34,11 @@ from odfchain.limits import LINEAGE, LineageLimits
 from odfchain.odf import events as ev
 from odfchain.odf.enums import TAKES_BACK, DatasetKind, OperationType
 from odfchain.odf.identity import Multihash
+from odfchain.odf.tree import record_of
 from odfchain.text import one_line
 from odfchain.transfer.slice_files import is_partial
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import SliceRef
-from odfchain.workspace.merge_record import MergeRecord
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 
@@ -383,8 +383,7 @@ def _transaction_document(item: Transaction) -> dict[str, Any]:
         "slice": _slice(item.ref.slice) | {"present": item.present},
         "block": {
             "hash": str(item.block.hash),
-            "sequenceNumber": block.sequence_number,
-            "systemTime": str(block.system_time),
+            **record_of(block, "sequence_number", "system_time"),
             "event": block.event.KIND,
         },
         "source": _source(item.source),
@@ -396,12 +395,8 @@ def _transaction_document(item: Transaction) -> dict[str, Any]:
 
 
 def _slice(data: ev.DataSlice) -> dict[str, Any]:
-    return {
-        "physicalHash": str(data.physical_hash),
-        "logicalHash": str(data.logical_hash),
-        "offsets": [data.offset_interval.start, data.offset_interval.end],
-        "size": data.size,
-    }
+    offsets = [data.offset_interval.start, data.offset_interval.end]
+    return record_of(data, "physical_hash", "logical_hash") | {"offsets": offsets, "size": data.size}
 
 
 def _row(blamed: BlamedRow) -> dict[str, Any]:
@@ -434,25 +429,15 @@ def _finite(value: Any) -> Any:
 def _source(source: SourceUse | None) -> dict[str, Any] | None:
     if source is None:
         return None
-    return {
-        "kind": source.kind,
-        "name": source.name,
-        "fetch": source.fetch,
+    found = record_of(source, "kind", "name", "fetch") | {
         "merge": describe_merge(source.definition.merge) if source.definition else None,
-        "state": source.state and {"kind": source.state.kind, "value": source.state.value},
+        "state": source.state and record_of(source.state, "kind", "value"),
         "problem": source.problem,
-        **({"merged": _merged(source.merged)} if source.merged is not None else {}),
     }
-
-
-def _merged(record: MergeRecord) -> dict[str, Any]:
-    return {
-        "source": str(record.source),
-        "base": [str(block) for block in record.base],
-        "conflicts": record.conflicts,
-        "resolution": record.resolution.value,
-        "message": record.message,
-    }
+    if source.merged is not None:
+        names = ("source", "base", "conflicts", "resolution", "message")
+        found["merged"] = record_of(source.merged, *names)
+    return found
 
 
 def _transform(item: Transaction) -> dict[str, Any] | None:
@@ -463,24 +448,15 @@ def _transform(item: Transaction) -> dict[str, Any] | None:
     return {
         "block": str(block.hash),
         "sequenceNumber": block.block.sequence_number,
-        "engine": transform.engine,
-        "version": transform.version,
+        **record_of(transform, "engine", "version"),
         "steps": steps_of(transform),
     }
 
 
 def _reads(reads: InputReads) -> dict[str, Any]:
-    return {
-        "id": reads.id,
-        "alias": reads.alias,
-        "name": reads.name,
-        "missing": reads.missing,
-        "prevBlock": reads.prev_block and str(reads.prev_block),
-        "newBlock": reads.new_block and str(reads.new_block),
-        "blocks": reads.blocks and list(reads.blocks),
-        "offsets": reads.offsets and list(reads.offsets),
-        "problem": reads.problem,
-    }
+    return record_of(
+        reads, "id", "alias", "name", "missing", "prev_block", "new_block", "blocks", "offsets", "problem"
+    )
 
 
 def _span(span: Span) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
-from odfchain.odf.tree import POLLING_SOURCE
+from odfchain.odf.tree import POLLING_SOURCE, record_of
 from odfchain.storage.local import HEAD
 from odfchain.storage.locations import public_name
 from odfchain.text import counted, one_line
@@ -247,9 +247,7 @@ class Definition:
         """The definition as JSON can hold it."""
         transform = self.transform
         found: dict[str, Any] = {
-            "block": str(self.block),
-            "sequenceNumber": self.sequence_number,
-            "systemTime": str(self.system_time),
+            **record_of(self, "block", "sequence_number", "system_time"),
             "event": self.event.KIND,
             "inForce": self.in_force,
             "blocks": {"from": self.sequence_number, "to": self.last_block},
@@ -260,7 +258,7 @@ class Definition:
             "version": transform.version if transform else None,
             "steps": steps_of(transform),
             "inputs": [
-                {"alias": i.alias, "id": i.id, "name": i.name, "missing": i.name is None} for i in self.inputs
+                record_of(i, "alias", "id", "name") | {"missing": i.name is None} for i in self.inputs
             ],
         }
         match self.event:
@@ -413,12 +411,7 @@ class Node:
         """The dataset for programs."""
         return self.summary() | {
             "state": self.state.value,
-            "problem": self.problem,
-            "blocks": self.blocks,
-            "records": self.records,
-            "watermark": self.watermark and str(self.watermark),
-            "lastBlockTime": self.last_block_time and str(self.last_block_time),
-            "pulledFrom": list(self.pulled_from),
+            **record_of(self, "problem", "blocks", "records", "watermark", "last_block_time", "pulled_from"),
             **self.branching.to_document(),
         }
 
@@ -453,11 +446,8 @@ class Edge:
     def to_document(self) -> dict[str, Any]:
         """The edge for programs."""
         return {
-            "upstream": self.upstream,
-            "downstream": self.downstream,
-            "alias": self.alias,
-            "inForce": self.in_force,
-            "uses": [{"firstBlock": use.first_block, "lastBlock": use.last_block} for use in self.uses],
+            **record_of(self, "upstream", "downstream", "alias", "in_force"),
+            "uses": [record_of(use, "first_block", "last_block") for use in self.uses],
         }
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Generator, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from odfchain.chain.signed_lines import AttestationLine
@@ -23,6 +23,7 @@ from odfchain.errors import ObjectCorruptedError, StoreError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import record_of
 from odfchain.text import one_line
 from odfchain.versions import __version__
 
@@ -457,30 +458,18 @@ class Report:
             "checks": [self._check_document(number) for number in CHECKS],
             "faults": [
                 {
-                    "check": fault.check,
-                    "file": fault.file,
-                    "message": fault.message,
-                    "sequenceNumber": fault.sequence_number,
+                    **record_of(fault, "check", "file", "message", "sequence_number"),
                     "block": hashes.get(fault.sequence_number) if fault.sequence_number is not None else None,
                 }
                 for fault in self.faults
             ],
-            "unchecked": [
-                {"check": item.check, "message": item.message, "blocks": list(item.blocks)}
-                for item in self.unchecked
-            ],
+            "unchecked": [record_of(item, "check", "message", "blocks") for item in self.unchecked],
             "notes": list(self.notes),
             "blocks": self._block_documents(),
-            "signature": asdict(self.signature),
+            "signature": record_of(self.signature, "status", "signer", "time", "message"),
             "attestations": [
-                {
-                    "auditor": str(item.auditor),
-                    "head": str(item.head),
-                    "sequenceNumber": item.sequence_number,
-                    "time": str(item.time),
-                    "verdict": str(item.verdict),
-                    "trusted": found.trusted,
-                }
+                record_of(item, "auditor", "head", "sequence_number", "time", "verdict")
+                | {"trusted": found.trusted}
                 for found in self.attestations
                 if (item := found.line.statement) is not None
             ],
@@ -491,9 +480,7 @@ class Report:
     def _check_document(self, number: int) -> dict[str, Any]:
         state = self.state(number)
         return {
-            "number": number,
-            "name": CHECKS[number].name,
-            "section": CHECKS[number].section,
+            **record_of(CHECKS[number], "number", "name", "section"),
             "state": state,
             "checked": self.done.get(number, 0),
             "faults": sum(fault.check == number for fault in self.faults),
@@ -507,12 +494,7 @@ class Report:
         unchecked = {block for item in self.unchecked for block in item.blocks}
         return [
             {
-                "sequenceNumber": line.sequence_number,
-                "hash": str(line.hash),
-                "systemTime": str(line.system_time),
-                "event": line.event,
-                "records": line.records,
-                "watermark": None if line.watermark is None else str(line.watermark),
+                **record_of(line, "sequence_number", "hash", "system_time", "event", "records", "watermark"),
                 **({} if line.merged is None else {"merged": line.merged}),
                 "faults": faults.get(line.sequence_number, []),
                 "state": (

@@ -16,7 +16,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from enum import Enum
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -249,21 +248,10 @@ def print_records(
 
 
 def record(result: object, *names: str) -> dict[str, Any]:
-    """These properties of a result as documents have them: in camel case, and what JSON lacks as text."""
-    from odfchain.odf.tree import camel_case
+    """These properties of a result as documents have them."""
+    from odfchain.odf.tree import record_of
 
-    return {camel_case(name): _in_document(getattr(result, name)) for name in names}
-
-
-def _in_document(value: Any) -> Any:
-    match value:
-        case None | str() | int() | float():
-            return value
-        case Enum():
-            return value.value
-        case tuple() | list():
-            return [_in_document(each) for each in value]
-    return str(value)
+    return record_of(result, *names)
 
 
 def plain(value: Any) -> Any:

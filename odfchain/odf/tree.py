@@ -55,6 +55,22 @@ def camel_case(name: str) -> str:
     return head + "".join(part.title() for part in rest)
 
 
+def record_of(value: object, *names: str) -> dict[str, Any]:
+    """These properties of a value as documents have them: in camel case, and what JSON lacks as text."""
+    return {camel_case(name): _in_document(getattr(value, name)) for name in names}
+
+
+def _in_document(value: Any) -> Any:
+    match value:
+        case None | str() | int() | float():
+            return value
+        case Enum():
+            return value.value
+        case tuple() | list():
+            return [_in_document(each) for each in value]
+    return str(value)
+
+
 def spellings(name: str) -> tuple[str, str, str]:
     """The three accepted spellings of a variant or enum value; the first is printed."""
     return name, name[0].lower() + name[1:], name.lower()
