@@ -13,7 +13,7 @@ import functools
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -78,29 +78,6 @@ class Listed:
     """When it was written, by the store's clock [s since the epoch]."""
 
 
-class StoredObject(Pieces):
-    """An object that is being read from `start` on, and the state of the store that it belongs to."""
-
-    def __init__(self, space: BucketTransport, key: str, result: GetResult, start: int) -> None:
-        self.total = result.meta["size"]
-        self.length = self.total - start
-        self.start = start
-        self.version: Version = (result.meta["e_tag"], result.meta["version"])
-        self.pieces = self._read(space, key, result)
-        super().__init__(self.pieces)
-
-    @staticmethod
-    def _read(space: BucketTransport, key: str, result: GetResult) -> Iterator[memoryview]:
-        with space.translate_errors(key):
-            for chunk in result.stream(min_chunk_size=_CHUNK):
-                yield memoryview(chunk)
-
-    def close(self) -> None:
-        """Let go of what was not read."""
-        self.pieces = iter(())
-        self._pieces = self.pieces
-
-
 _PART = 8 << 20
 # Stores take up to 10,000 parts.
 _MOST_PARTS = 9_000
@@ -163,11 +140,11 @@ class BucketTransport(Transport):
 
     def read(self, key: str, limit: int) -> tuple[bytes, Version]:
         """An object of at most `limit` bytes, and its version."""
-        found = self._get(key, 0)
-        data = found.read(limit)
+        stream, meta = self._get(key, 0)
+        data = Pieces(stream, meta["size"]).read(limit)
         if data is None:
             raise errors.TransferError(f"{self.where}{key}: larger than the allowed {limit:,} bytes")
-        return data, found.version
+        return data, (meta["e_tag"], meta["version"])
 
     def find(self, key: str, limit: int) -> tuple[bytes, Version | None]:
         """As `read`, but nothing, in no version, where there is no such object."""
@@ -183,15 +160,16 @@ class BucketTransport(Transport):
         if start and (self.size(key) or 0) <= start:
             start = 0
         try:
-            found = self._get(key, cap if cap > LIMITS.block_bytes else 0, start)
+            stream, meta = self._get(key, cap if cap > LIMITS.block_bytes else 0, start)
         except errors.ObjectNotFoundError as error:
             raise AbsentError(f"{self.where}{key}: not there") from error
-        try:
-            yield Opened(f"{self.where}{key}", found, found.total, start=found.start, framed=False)
-        finally:
-            found.close()  # a store that sends too much does not wait for us to read it
+        with contextlib.closing(stream):  # a store that sends too much does not wait for us to read it
+            body = Pieces(stream, meta["size"] - start)
+            yield Opened(f"{self.where}{key}", body, meta["size"], start=start, framed=False)
 
-    def _get(self, key: str, size: int, start: int = 0, end: int | None = None) -> StoredObject:
+    def _get(
+        self, key: str, size: int, start: int = 0, end: int | None = None
+    ) -> tuple[Generator[memoryview, None, None], ObjectMeta]:
         options: GetOptions = {}
         if end is not None:
             options = {"range": (start, end)}
@@ -199,12 +177,17 @@ class BucketTransport(Transport):
             options = {"range": {"offset": start}}
         with self.translate_errors(key):
             result = obstore.get(self._store(size), self._path(key), options=options)
-        return StoredObject(self, key, result, start)
+        return self._read(key, result), result.meta
+
+    def _read(self, key: str, result: GetResult) -> Generator[memoryview, None, None]:
+        with self.translate_errors(key):
+            for chunk in result.stream(min_chunk_size=_CHUNK):
+                yield memoryview(chunk)
 
     def chunks(self, key: str, start: int = 0, end: int | None = None) -> Iterator[memoryview]:
         """The bytes of an object, or those from `start` up to `end`, as they come."""
         size = (_LARGEST if end is None else end) - start
-        return self._get(key, size, start, end).pieces
+        return self._get(key, size, start, end)[0]
 
     def _meta(self, key: str) -> ObjectMeta:
         with self.translate_errors(key):

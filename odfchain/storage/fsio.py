@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 import shutil
-import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -105,9 +104,14 @@ def sync_files(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
+def unique_name() -> str:
+    """A name that nothing else has."""
+    return os.urandom(16).hex()
+
+
 def temp_path(folder: Path) -> Path:
-    """A unique name in `folder`."""
-    return folder / f"{TEMP_PREFIX}{uuid.uuid4().hex}"
+    """A path in `folder` that nothing else has."""
+    return folder / f"{TEMP_PREFIX}{unique_name()}"
 
 
 def remove_quietly(path: Path) -> None:
@@ -316,7 +320,7 @@ def private_folder(base: Path, name: str | None = None) -> Iterator[Path]:
 
     It is locked by its owner; what owners that died have left in `base` is removed on the way.
     """
-    folder = base / (name or uuid.uuid4().hex)
+    folder = base / (name or unique_name())
     owner, fd = os.getpid(), -1
     try:
         with locked(base / ".lock"):

@@ -246,8 +246,9 @@ class Body(ABC):
 class Pieces(Body):
     """Pieces of any size as a body."""
 
-    def __init__(self, pieces: Iterator[bytes | memoryview]) -> None:
+    def __init__(self, pieces: Iterator[bytes | memoryview], length: int | None = None) -> None:
         self._pieces = pieces
+        self.length = length
         self._rest = memoryview(b"")
 
     def read_into(self, view: memoryview) -> int:

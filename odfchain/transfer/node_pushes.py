@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -255,7 +254,7 @@ class DatasetTarget:
             self._refuse_collision()
             area = arrival_folder(self.workspace, self.session.alias)
         if self.session.uploads is None:
-            self.session.uploads = area / _UPLOADS / uuid.uuid4().hex
+            self.session.uploads = area / _UPLOADS / fsio.unique_name()
         self.session.folder = area / "objects"
         fsio.make_folder(self.session.uploads)
         fsio.make_folder(self.session.folder)

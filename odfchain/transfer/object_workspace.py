@@ -14,7 +14,6 @@ import contextlib
 import json
 import secrets
 import shutil
-import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ from odfchain.transfer.signed_statements import push_statements
 from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.store_commit import CommitPlan, SharedRefStore, StoredDataset, StoreSync
 from odfchain.transfer.store_files import StoreFiles
-from odfchain.transfer.store_garbage import LIFE, Garbage, Removal
+from odfchain.transfer.store_garbage import Garbage, Removal
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.shared_store import STORE_FILE, SharedStore
 
@@ -359,7 +358,7 @@ class SharedWorkspace(SharedStore):
         if self._shared_names.get(name.alias) == name or self.stored(folder).look() is not None:
             return
         check_workspace_at(self._space)  # the whole store may be gone
-        target = self._root / "deleted" / f"{folder.name}-{uuid.uuid4().hex[:8]}"
+        target = self._root / "deleted" / f"{folder.name}-{fsio.unique_name()[:8]}"
         fsio.make_folder(target.parent)
         fsio.move_folder(folder, target)
 
@@ -473,7 +472,7 @@ class SharedWorkspace(SharedStore):
             BusyError: another machine commits or removes.
             UsageError: the grace is too short.
         """
-        stored, removal = self.stored(folder), self._removal(grace, dry_run=dry_run)
+        stored, removal = self.stored(folder), Removal(self._space, grace, dry_run)
 
         def needed_there() -> frozenset[str]:
             stored.is_open = False
@@ -487,15 +486,7 @@ class SharedWorkspace(SharedStore):
     def collect_left(self, *, grace: float, dry_run: bool) -> list[Garbage]:
         """Remove files in the store that belong to no dataset, as `collect`; young ones are not listed."""
         names = {_folder_name(name.dataset_id) for name in self._shared_names.all()}
-        return self._removal(grace, dry_run=dry_run).of_workspace(names)
-
-    def _removal(self, grace: float, *, dry_run: bool) -> Removal:
-        if grace < LIFE:
-            raise errors.UsageError(
-                f"a grace period of {grace:g} seconds is too short for what other machines are writing",
-                hint=f"the shortest one of datasets in a store is {LIFE:g} seconds",
-            )
-        return Removal(self._space, grace, dry_run)
+        return Removal(self._space, grace, dry_run).of_workspace(names)
 
 
 def connect(root: Path, url: str) -> SharedWorkspace:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from odfchain.errors import BusyError, InvalidIdError, ObjectNotFoundError, OdfchainError
+from odfchain.errors import BusyError, InvalidIdError, ObjectNotFoundError, OdfchainError, UsageError
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.storage.bucket_store import BucketTransport, Listed, WriteRefusedError
@@ -172,6 +172,14 @@ class Removal:
     space: BucketTransport
     grace: float
     dry_run: bool
+
+    def __post_init__(self) -> None:
+        """Refuse what is too short for what other machines are writing."""
+        if self.grace < LIFE:
+            raise UsageError(
+                f"a grace period of {self.grace:g} seconds is too short for what other machines are writing",
+                hint=f"the shortest one of datasets in a store is {LIFE:g} seconds",
+            )
 
     def of_dataset(self, folder: str, needed: Callable[[], frozenset[str] | None]) -> list[Garbage]:
         """Garbage of a dataset by kind of object, the last too young to be removed."""

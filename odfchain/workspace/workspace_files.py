@@ -19,7 +19,6 @@ import pwd
 import shlex
 import shutil
 import stat
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -359,7 +358,7 @@ class WorkspaceFiles:
             check(events)
             check_declared(events, str(alias), here.columns_of, key.dataset_id)
             seed = Seed(dataset_id=key.dataset_id, dataset_kind=snapshot.kind)
-            staged = self.root / "trash" / uuid.uuid4().hex
+            staged = self.root / "trash" / fsio.unique_name()
             try:
                 built = self._build(staged, alias, key, [seed, *events], system_time or Timestamp.now())
                 self.set_watermarks(built, snapshot)
@@ -460,7 +459,7 @@ class WorkspaceFiles:
         self.shared.rename(self._id_of(dataset), dataset.alias, None)
         with fsio.locked(self.root / "lock"):
             # moved first, which is atomic; removing the files takes longer and may be interrupted
-            doomed = self.root / "trash" / uuid.uuid4().hex
+            doomed = self.root / "trash" / fsio.unique_name()
             fsio.make_folder(doomed.parent)
             fsio.move_folder(dataset.folder, doomed)
         shutil.rmtree(doomed, ignore_errors=True)
