@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from odfchain import errors
 from odfchain.chain.signed_heads import read_head_signature, warn
@@ -32,7 +33,6 @@ from odfchain.storage.bucket_store import (
     BucketTransport,
     Conditions,
     ConditionsUnknownError,
-    Listed,
     Version,
     WriteRefusedError,
 )
@@ -93,15 +93,23 @@ class SharedNames:
     def all(self) -> list[Name]:
         """Every name in use, by one listing and one request for each that is new or has changed."""
         listed = [each for each in self.space.listed(_FOLDER, SHARING.shared_names) if each.size]
-        known = self._cached()
-        old = {each.key: text for each in listed if (text := known.get(_tagged(each)))}
-        new = [each.key for each in listed if each.key not in old]
+        # without an entity tag a listing tells nothing about content, so it is not cached
+        tags = {each.key: f"{each.key} {each.tag}" for each in listed if each.tag}
+        known: dict[str, Any] = {}
+        with contextlib.suppress(errors.StoreError):
+            known = json_object(fsio.read_start(self.cache, _CACHE_BYTES) or b"")
+        cached = {key: known.get(tag) for key, tag in tags.items()}
+        texts = {key: text for key, text in cached.items() if text and isinstance(text, str)}
+        new, count = [each.key for each in listed if each.key not in texts], len(texts)
         with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="names") as pool:
-            read = dict(zip(new, pool.map(lambda key: self._read(key)[0], new), strict=True))
-        texts = {**{key: text.encode() for key, text in old.items()}, **read}
-        if new or len(known) != len(old):
-            self._keep({_tagged(each): texts[each.key].decode("utf-8", "replace") for each in listed})
-        return [name for key, data in texts.items() if (name := Name.parse(key, data))]
+            texts |= zip(new, pool.map(self._read_text, new), strict=True)
+        if new or len(known) != count:
+            kept = {tag: texts[key] for key, tag in tags.items()}
+            fsio.replace_file(self.cache, json.dumps(kept).encode())
+        return [name for key, text in texts.items() if (name := Name.parse(key, text.encode()))]
+
+    def _read_text(self, key: str) -> str:
+        return self._read(key)[0].decode("utf-8", "replace")
 
     def get(self, alias: DatasetAlias) -> Name | None:
         """The present meaning of a name in the store."""
@@ -143,20 +151,6 @@ class SharedNames:
 
     def _write(self, key: str, data: bytes, version: Version | None) -> bytes:
         return self.space.settle(f"{_FOLDER}/{key}", data, version, _BYTES)
-
-    def _cached(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        with contextlib.suppress(errors.StoreError):
-            found = json_object(fsio.read_start(self.cache, _CACHE_BYTES) or b"")
-        return found if all(isinstance(text, str) for text in found.values()) else {}
-
-    def _keep(self, texts: dict[str, str]) -> None:
-        fsio.replace_file(self.cache, json.dumps(texts).encode())
-
-
-def _tagged(listed: Listed) -> str:
-    # without an entity tag a listing tells nothing about content, so it is not cached
-    return f"{listed.key} {listed.tag}" if listed.tag else ""
 
 
 def by_id(names: Iterable[Name]) -> dict[DatasetId, Name]:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,11 @@ from odfchain.errors import (
     WorkspaceError,
 )
 from odfchain.odf import events as ev
+from odfchain.odf.identity import DatasetKey
+from odfchain.odf.names import DatasetAlias
+from odfchain.storage.bucket_store import Listed
 from odfchain.transfer import server_app, store_commit
+from odfchain.transfer.object_workspace import Name, SharedNames
 from odfchain.transfer.reading import Origin
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.commit import commit
@@ -500,3 +505,20 @@ def test_the_head_moves_by_as_many_requests_however_long_the_chain_is(store: Sma
         block, *move = [(method, path.removeprefix(where)) for method, path, _ in store.requests]
         assert block[0] == "PUT"
         assert move == [("PUT", "/refs/head"), ("GET", "/refs/head"), ("PUT", "/refs/head.jws")]
+
+
+def test_names_in_a_store_without_entity_tags_are_asked_for_each_time(tmp_path: Path) -> None:
+    known = [Name(DatasetKey.generate().dataset_id, DatasetAlias.parse(text)) for text in ("cities", "x/b")]
+    asked: list[str] = []
+
+    class Untagged:
+        def listed(self, _: str, most: int) -> list[Listed]:
+            return [Listed(name.alias.key, 9, None, 0.0) for name in known]
+
+        def find(self, key: str, limit: int) -> tuple[bytes, None]:
+            asked.append(key)
+            return next(name.to_bytes() for name in known if key == f"names/{name.alias.key}"), None
+
+    names: Any = SharedNames(Untagged(), tmp_path / "names.json")  # type: ignore[arg-type]
+    assert names.all() == names.all() == known
+    assert sorted(asked) == sorted(2 * [f"names/{name.alias.key}" for name in known])
