@@ -594,13 +594,14 @@ class Dataset(Branching, Readable, Upkeep):
             SourceNotFoundError, FetchError: one is not there, or has another size (unless `keep_going`).
         """
         from odfchain.assets.locks import AssetLock
+        from odfchain.assets.objects import SlicesOptions
         from odfchain.transfer.slice_files import data_objects
 
         sizes = {str(item.key): item.size for item in data_objects(self._files)}
-        return AssetLock.of_slices(
-            str(self.id), sizes, at, folder=folder, probe=probe, keep_going=keep_going, stores=stores,
-            progress=progress,
-        )  # fmt: skip
+        asked = SlicesOptions(
+            at, folder=folder, probe=probe, keep_going=keep_going, stores=stores, progress=progress
+        )
+        return AssetLock.of_slices(str(self.id), sizes, asked)
 
     def local_slices(self) -> LocalSlices | None:
         """How many slices of a partial copy are here; None for a dataset that is meant to be whole."""

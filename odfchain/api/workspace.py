@@ -752,21 +752,5 @@ class Workspace(OwnErrors):
             self.close()
 
 
-# The workspace of a folder: opened, or made.
-
-
-def open(  # noqa: A001 - as `gzip.open`: it is meant to be qualified
-    path: str | Path = ".", *, spark: SparkSession | None = None
-) -> Workspace:
-    """The workspace of a folder or of the nearest folder above it; with `spark`, as `Workspace.open`.
-
-    Raises:
-        NotAWorkspaceError: there is none.
-        UsageError: the session of Spark cannot be taken.
-    """
-    return Workspace.open(path, spark=spark)
-
-
-def init(path: str | Path = ".", *, exists_ok: bool = False, store: str | None = None) -> Workspace:
-    """Make a workspace in a folder, perhaps with its datasets in a store; errors as `Workspace.init`."""
-    return Workspace.init(path, exists_ok=exists_ok, store=store)
+open = Workspace.open  # noqa: A001 - as `gzip.open`: it is meant to be qualified
+init = Workspace.init

@@ -39,15 +39,18 @@ from odfchain.assets.objects import (
     MD5,
     SHA2_256,
     WINDOW,
+    DeriveOptions,
     Facts,
     Method,
     Probe,
+    Selection,
+    SlicesOptions,
     StoreOptions,
     Stores,
     algorithm_of,
 )
 from odfchain.assets.relocating import Arrivals, Layout, Relocation
-from odfchain.assets.stac import AssetFault, NamedAsset, Projected, Projection, Selection, StacReader
+from odfchain.assets.stac import AssetFault, NamedAsset, Projected, Projection, StacReader
 from odfchain.limits import ASSETS
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
@@ -55,6 +58,7 @@ from odfchain.startup import no_search_for_circles
 from odfchain.storage import fsio
 from odfchain.storage.locations import Location
 from odfchain.text import counted, one_line
+from odfchain.workspace.options import takes
 
 _GROUP = 65_536
 _SHOWN = 20
@@ -79,22 +83,8 @@ class AssetLock(OwnErrors):
     _is_judged: bool = field(default=False, repr=False)
 
     @classmethod
-    def derive(
-        cls,
-        sources: Sequence[str],
-        *,
-        folder: str | Path = ".",
-        probe: bool = True,
-        checksum: str | None = None,
-        items: Collection[str] = (),
-        assets: Collection[str] = (),
-        include_metadata: bool = False,
-        alternate: str | None = None,
-        strip_query: bool = False,
-        keep_going: bool = False,
-        stores: StoreOptions | None = None,
-        progress: Progress = SILENT,
-    ) -> AssetLock:
+    @takes(DeriveOptions)
+    def derive(cls, asked: DeriveOptions) -> AssetLock:
         """The lock of all assets that STAC documents name: files, folders, URLs or `-` for standard input.
 
         A catalog in a server that speaks like S3 is `s3+http://host/bucket/catalog.json`; it is asked signed.
@@ -107,63 +97,49 @@ class AssetLock(OwnErrors):
                 the same item and key; or there are more than a lock may have.
             FetchError, SourceNotFoundError: an object cannot be asked for, or is not there; likewise.
         """
-        chosen = stores or StoreOptions()
-        method = None if checksum is None else Method(checksum)
-        if not probe and method in (Method.CALCULATE_IF_NEEDED, Method.CALCULATE_ALWAYS):
+        chosen, progress = asked.stores or StoreOptions(), asked.progress
+        method = None if asked.checksum is None else Method(asked.checksum)
+        if not asked.probe and method in (Method.CALCULATE_IF_NEEDED, Method.CALCULATE_ALWAYS):
             raise errors.UsageError(
-                f"checksums by {checksum} are made of objects, and without probing none is asked for"
+                f"checksums by {asked.checksum} are made of objects, and without probing none is asked for"
             )
-        root, faults, warnings = Path(folder).resolve(), list[AssetFault](), list[str]()
-        selection = Selection(
-            items=frozenset(items), assets=frozenset(assets), include_metadata=include_metadata,
-            alternate=alternate, strip_query=strip_query,
-        )  # fmt: skip
-        named = {parse_href(each, servers=True).endpoint for each in sources if "://" in each}
-        asked = chosen.stores(root, ours=True, also=named)
-        reader = StacReader(asked, selection, faults.append)
+        root, faults, warnings = Path(asked.folder).resolve(), list[AssetFault](), list[str]()
+        named = {parse_href(each, servers=True).endpoint for each in asked.sources if "://" in each}
+        stores = chosen.stores(root, ours=True, also=named)
+        reader = StacReader(stores, asked, faults.append)
         progress.phase("Reading STAC")
         with no_search_for_circles():
-            every = (asset for source in sources for asset in reader.assets(source))
+            every = (asset for source in asked.sources for asset in reader.assets(source))
             found = list(itertools.islice(every, ASSETS.rows + 1))
         if len(found) > ASSETS.rows:
             raise errors.AssetError(
                 f"more than {ASSETS.rows:,} assets, and a lock has no more rows",
                 hint="make a lock for each collection",
             )
-        _check_asked_for(found, selection)
+        _check_asked_for(found, asked)
         with no_search_for_circles():
             rows = [
                 AssetRow(a.item_id, a.asset_key, a.location.relative_to(root), Facts(a.size))
                 for a in _distinct(found)
             ]
-        if probe:
-            rows = _probed(rows, asked, faults, warnings, jobs=chosen.jobs, progress=progress)
+        if asked.probe:
+            rows = _probed(rows, stores, faults, warnings, jobs=chosen.jobs, progress=progress)
         if method is not None:
-            rows = _with_checksums(rows, asked, method, faults, progress)
-        if not keep_going:
+            rows = _with_checksums(rows, stores, method, faults, progress)
+        if not asked.keep_going:
             _check_whole(faults)
         table = table_of(rows, checksums=method is not None)
         return cls(table, root, True, tuple(faults), tuple(warnings), _summary(rows, reader.items))
 
     @classmethod
-    def of_slices(
-        cls,
-        dataset_id: str,
-        sizes: Mapping[str, int],
-        at: str,
-        *,
-        folder: str | Path = ".",
-        probe: bool = True,
-        keep_going: bool = False,
-        stores: StoreOptions | None = None,
-        progress: Progress = SILENT,
-    ) -> AssetLock:
+    def of_slices(cls, dataset_id: str, sizes: Mapping[str, int], asked: SlicesOptions) -> AssetLock:
         """The lock of a dataset's slices and checkpoints, by their keys, as they lie below a place.
 
         `item_id` is the dataset's DID, `asset_key` like `data/f1620…`, and `file_checksum` that name without
         its `f`: a multihash in hex is exactly what STAC's `file:checksum` is. Errors as `derive`.
         """
-        root, chosen, place = Path(folder).resolve(), stores or StoreOptions(), _folder(at)
+        root, chosen = Path(asked.folder).resolve(), asked.stores or StoreOptions()
+        place = _folder(asked.at)
         rows = [
             AssetRow(
                 dataset_id,
@@ -174,13 +150,13 @@ class AssetLock(OwnErrors):
             for key, size in sizes.items()
         ]
         faults = list[AssetFault]()
-        if probe:
-            asked = chosen.stores(root, ours=True, also=[place.endpoint])
-            rows = _probed(rows, asked, faults, None, jobs=chosen.jobs, progress=progress)
-        if not keep_going:
+        if asked.probe:
+            stores = chosen.stores(root, ours=True, also=[place.endpoint])
+            rows = _probed(rows, stores, faults, None, jobs=chosen.jobs, progress=asked.progress)
+        if not asked.keep_going:
             _check_whole(faults)
         table = table_of(rows, checksums=True)
-        items = 1 if sizes or not probe else 0
+        items = 1 if sizes or not asked.probe else 0
         return cls(table, root, True, tuple(faults), (), _summary(rows, items))
 
     @classmethod
@@ -533,7 +509,7 @@ def checksum_of_etag(etag: str | None) -> str | None:
 def _check_asked_for(named: Iterable[NamedAsset], selection: Selection) -> None:
     # a misspelt id must not make an empty lock
     items, assets = {asset.item_id for asset in named}, {asset.asset_key for asset in named}
-    missing = sorted(selection.items - items) + sorted(selection.assets - assets)
+    missing = sorted({*selection.items} - items) + sorted({*selection.assets} - assets)
     if missing:
         raise errors.AssetError(f"no item or asset is called {', '.join(map(one_line, missing))}")
 

@@ -17,7 +17,7 @@ import stat
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +31,7 @@ from odfchain.storage.http_rules import TransientError
 from odfchain.storage.locations import Location, open_store, parse_target, store_message
 from odfchain.storage.routes import is_public, proxy_for, resolve
 from odfchain.text import one_line
+from odfchain.workspace.options import Watched
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -101,6 +102,57 @@ class StoreOptions:
         """The stores of a lock in a folder, made here (`ours`) or not; the endpoints `also` are trusted."""
         trusted = frozenset(text.rstrip("/") for text in (*self.endpoints, *also) if text)
         return Stores(folder, trusted=trusted, allow_private=self.allow_private, foreign=not ours)
+
+
+METADATA = "metadata"
+"""The key of an asset that describes others; left out unless it is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The wanted assets, and the choice of their hrefs."""
+
+    items: Annotated[Collection[str], "Only assets of this Item.", "--item", "ID"] = ()
+    assets: Annotated[Collection[str], "Only assets of this key.", "--asset", "KEY"] = ()
+    include_metadata: Annotated[bool, "Also assets whose key is `metadata`."] = False
+    alternate: Annotated[str | None, "Take this alternate href of each asset.", "KEY"] = None
+    """The key of the alternate href to take in place of the asset's own."""
+    strip_query: Annotated[bool, "Drop the queries of hrefs that a server signed."] = False
+
+    def wants(self, item: str, asset: str) -> bool:
+        """True if an asset is wanted."""
+        if (self.items and item not in self.items) or (self.assets and asset not in self.assets):
+            return False
+        return asset != METADATA or self.include_metadata or asset in self.assets
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockOptions(Watched):
+    """A lock in the making, for a file in a folder, and how stores are asked for facts."""
+
+    folder: str | Path = "."
+    probe: Annotated[bool, "Make no request; sizes are what the Items claim.", "--no-probe-metadata"] = True
+    keep_going: bool = False
+    stores: StoreOptions | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlicesOptions(LockOptions):
+    """A lock of the slices of a dataset, as they lie below a folder or prefix."""
+
+    at: str = field(kw_only=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeriveOptions(Selection, LockOptions):
+    """A lock of the assets that documents of STAC name."""
+
+    sources: Sequence[str] = field(kw_only=False)
+    checksum: Annotated[
+        str | None,
+        "Add checksums (a draft of the format; off by default).",
+        {"choices": ["metadata", "use-etag", "calculate-if-needed", "calculate-always"]},
+    ] = None
 
 
 class ChangedError(OdfchainError):

@@ -31,7 +31,7 @@ from odfchain.assets.hrefs import (
     public_href,
 )
 from odfchain.assets.lock_table import KIND, AssetRow
-from odfchain.assets.objects import Stores
+from odfchain.assets.objects import Selection, Stores
 from odfchain.limits import ASSETS
 from odfchain.slices.reader import open_parquet
 from odfchain.storage import fsio
@@ -123,29 +123,6 @@ def files_like_documents(item: Mapping[str, Any], base: str | None) -> Iterator[
 
 def _no_number(text: str) -> None:
     raise ValueError(text)
-
-
-METADATA = "metadata"
-"""The key of an asset that describes others; left out unless it is asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """The wanted assets, and the choice of their hrefs."""
-
-    items: frozenset[str] = frozenset()
-    """Only these; empty: all."""
-    assets: frozenset[str] = frozenset()
-    include_metadata: bool = False
-    alternate: str | None = None
-    """The key of the alternate href to take in place of the asset's own."""
-    strip_query: bool = False
-
-    def wants(self, item: str, asset: str) -> bool:
-        """True if an asset is wanted."""
-        if (self.items and item not in self.items) or (self.assets and asset not in self.assets):
-            return False
-        return asset != METADATA or self.include_metadata or asset in self.assets
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branching import on_branch
-from odfchain.assets.objects import StoreOptions
+from odfchain.assets.objects import DeriveOptions, Selection, StoreOptions
 from odfchain.cli.context import open_workspace, opened, say
 from odfchain.cli.parameters import DATASET_AT, MERGING, argument, command, formats, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
@@ -40,8 +40,7 @@ def assets_command() -> None:
     """
 
 
-_ITEMS = option("Only assets of this Item.", "--item", "ID")
-_ASSETS = option("Only assets of this key.", "--asset", "KEY")
+_PART = keywords(Selection, "items", "assets")
 _STORES = keywords(StoreOptions)
 _OUTPUT = option("Write the lock to a file.", "-o", type=click.Path(path_type=Path, dir_okay=False))
 _INTO = option("Record the changes in a dataset.", "DATASET", type=DATASET_AT)
@@ -56,16 +55,8 @@ def derive_command(
     keep_going: bool = _KEEP_GOING,
     slices: str | None = option("In place of SOURCE: the dataset's own slices, …", "DATASET"),
     at: str | None = option("…as they lie below this folder or prefix.", "URL"),
-    no_probe_metadata: bool = option("Make no request; sizes are what the Items claim."),
-    checksum: str | None = option(
-        "Add checksums (a draft of the format; off by default).",
-        choices=["metadata", "use-etag", "calculate-if-needed", "calculate-always"],
-    ),
-    items: tuple[str, ...] = _ITEMS,
-    assets: tuple[str, ...] = _ASSETS,
-    include_metadata: bool = option("Also assets whose key is `metadata`."),
-    alternate: str | None = option("Take this alternate href of each asset.", "KEY"),
-    strip_query: bool = option("Drop the queries of hrefs that a server signed."),
+    chosen: dict[str, Any] = keywords(DeriveOptions, "probe", "checksum"),
+    selected: dict[str, Any] = keywords(Selection),
     merging: dict[str, Any] = keywords(RecordOptions, *MERGING),
     stores: dict[str, Any] = _STORES,
 ) -> int:
@@ -76,32 +67,27 @@ def derive_command(
     is not in the catalog any more is retracted; with --keep-going what could not be reached stays as it is.
     """
     target = _Target(output, into, merging, keep_going)
-    target.check([*items, *assets], checksum=checksum is not None)
+    target.check(selected.keys() & {"items", "assets"}, checksum="checksum" in chosen)
     if (slices is None) != (at is None) or bool(sources) == (slices is not None):
         raise UsageError("name SOURCE…, or --slices DATASET --at URL")
-    if slices is not None and (items or assets or checksum or include_metadata or alternate or strip_query):
+    if slices is not None and (selected or "checksum" in chosen):
         raise UsageError(
             "--slices records all slices of a dataset: what is chosen of SOURCE does not go with it"
         )
     from odfchain.assets.locks import AssetLock
 
+    asked = chosen | selected | {"folder": target.folder, "keep_going": True, "stores": _stores(stores)}
     with TerminalProgress() as progress:
         if slices is not None:
-            lock = opened(slices).slices_lock(
-                at or "", folder=target.folder, probe=not no_probe_metadata, keep_going=True,
-                stores=_stores(stores), progress=progress,
-            )  # fmt: skip
+            lock = opened(slices).slices_lock(at or "", progress=progress, **asked)
         else:
-            lock = AssetLock.derive(
-                sources, folder=target.folder, probe=not no_probe_metadata, checksum=checksum,
-                items=items, assets=assets, include_metadata=include_metadata, alternate=alternate,
-                strip_query=strip_query, keep_going=True, stores=_stores(stores), progress=progress,
-            )  # fmt: skip
+            lock = AssetLock.derive(sources, progress=progress, **asked)
     for warning in lock.warnings:
         say(f"warning: {warning}")
     left_out = f", {len(lock.faults):,} left out" if lock.faults else ""
-    say(f"{'named' if no_probe_metadata else 'probed'} {lock.summary}{left_out}")
-    return target.finish(lock, probed=not no_probe_metadata)
+    probed = chosen.get("probe", True)
+    say(f"{'probed' if probed else 'named'} {lock.summary}{left_out}")
+    return target.finish(lock, probed=probed)
 
 
 @command("check", assets_command)
@@ -109,8 +95,7 @@ def check_command(
     lock: str = argument(),
     offline: bool = option("Judge the table alone, all of it; make no request."),
     checksum: bool = option("Read objects whose checksum is locked, and compare theirs."),
-    items: tuple[str, ...] = _ITEMS,
-    assets: tuple[str, ...] = _ASSETS,
+    part: dict[str, Any] = _PART,
     stores: dict[str, Any] = _STORES,
     output: str = formats("table", "json", "ndjson", "html"),
 ) -> int:
@@ -121,14 +106,14 @@ def check_command(
     table is damaged; 8: some could only not be reached.
     """
     if offline:
-        if items or assets or checksum:
+        if part or checksum:
             raise UsageError(
                 "--offline judges the whole table and nothing else: leave out --item, --asset and --checksum"
             )
         return _check_table(lock, output)
     from odfchain.assets.checking import CheckSummary
 
-    found, summary = _read(lock).only(items, assets), CheckSummary()
+    found, summary = _read(lock).only(**part), CheckSummary()
     if checksum and "file_checksum" not in found.table.schema.names:
         raise UsageError(f"{lock}: has no checksums", hint="`assets derive --checksum` records them")
     lines = output == "ndjson" and sys.stdout.isatty()  # they show the progress
@@ -240,11 +225,9 @@ def relocate_command(
 
 
 @command("href", assets_command)
-def href_command(
-    lock: str = argument(), items: tuple[str, ...] = _ITEMS, assets: tuple[str, ...] = _ASSETS
-) -> None:
+def href_command(lock: str = argument(), part: dict[str, Any] = _PART) -> None:
     """Print the hrefs of a lock, one to a line. LOCK is a file or a dataset (NAME or NAME@POINT)."""
-    echo_lines(_read(lock).only(items, assets).hrefs())
+    echo_lines(_read(lock).only(**part).hrefs())
 
 
 @command("project", assets_command)

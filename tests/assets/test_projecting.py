@@ -22,8 +22,8 @@ import odfchain as odf
 from odfchain.assets.hrefs import checked_location, parse_href, placed
 from odfchain.assets.lock_table import AssetRow
 from odfchain.assets.locks import AssetLock, table_of
-from odfchain.assets.objects import Facts, Stores
-from odfchain.assets.stac import Projection, Selection, StacReader
+from odfchain.assets.objects import Facts, Selection, Stores
+from odfchain.assets.stac import Projection, StacReader
 from odfchain.cli.main import main
 from odfchain.errors import AssetError, EngineError, NameCollisionError, UsageError
 from odfchain.storage.locations import Location

@@ -15,8 +15,8 @@ import pytest
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow
 from odfchain.assets.locks import AssetLock, table_of
-from odfchain.assets.objects import Stores
-from odfchain.assets.stac import AssetFault, NamedAsset, Selection, StacReader
+from odfchain.assets.objects import Selection, Stores
+from odfchain.assets.stac import AssetFault, NamedAsset, StacReader
 from odfchain.errors import AccessError, AssetError, UsageError
 from odfchain.limits import ASSETS
 from tests.kit.asset_cases import Case, Hold, corrupted, held
