@@ -91,7 +91,7 @@ class MergeAgain:
     def compare(self) -> Iterator[str | Note]:
         """Compare the slice of the block with its computed rows: what is wrong with it, and notes."""
         if not self.sides.key:
-            yield from self._compare_with(self.sides.appended_rows(self.intervals))
+            yield from self._compare_with(self.sides.appended(self.intervals).rows())
             return
         tables = [read_rows(interval, self.sides.columns, self.sides.key) for interval in self.intervals]
         record, event_time = self.merge.record, self.sides.columns.names.event_time_column

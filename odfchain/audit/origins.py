@@ -50,17 +50,15 @@ class Locator:
         self.dataset = dataset
         self.state = DatasetState.read(dataset.chain)
         self.last_offset = self.state.last_offset
-        self._names = dataset.chain.names(self.state.head)
+        self._at = dataset.chain.by_number(self.state.head)
 
     def has(self, block: Multihash, sequence_number: int) -> bool:
         """True if a block is the one with this number in the chain."""
-        return sequence_number <= self.state.head_block.sequence_number and (
-            self._names[sequence_number] == block
-        )
+        return self._at(sequence_number) == block
 
     def last_data(self, upto: int) -> HashedBlock | None:
         """The last data block at or before a sequence number."""
-        return self.dataset.chain.nearest(*DATA_EVENTS, head=self._names[upto])
+        return self.dataset.chain.nearest(*DATA_EVENTS, head=self._at(upto))
 
     def first_data(self, since: int, upto: int) -> HashedBlock | None:
         """The first data block in `[since; upto]`."""

@@ -61,7 +61,7 @@ from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import VerifyOptions
-from odfchain.workspace.workspace_files import WorkspaceFiles, like
+from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from odfchain.audit.dataset_checks import Examined
@@ -544,7 +544,8 @@ class Auditor:
             for item in reversed(transform.inputs if transform is not None else ()):
                 target = item.id or item.dataset_ref
                 try:
-                    stack.append((like(self.workspace.dataset(str(target)), dataset), False))
+                    read = self.workspace.dataset(str(target)).on_or_head(dataset.ref)
+                    stack.append((read, False))
                 except (errors.DatasetNotFoundError, errors.StoreError):
                     missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))
         return found, missing

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from odfchain import errors
+from odfchain.chain.chain import descend
 from odfchain.chain.index import MERGE
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.odf.events import MetadataBlock
@@ -26,7 +27,7 @@ from odfchain.workspace.points import (
     Point,
     branch_names,
     keep_reachable,
-    lock_path,
+    locked_for,
     named_block,
     on_branch,
     opened_at,
@@ -77,10 +78,6 @@ class BlockGraph:
         """A block's sequence number."""
         return self._chain.get(block).sequence_number
 
-    def is_stored(self, block: Multihash) -> bool:
-        """True if a block is here."""
-        return self._chain.contains(block)
-
     # --- along predecessors --------------------------------------------------------------------------
 
     def fork(self, one: Multihash, other: Multihash) -> Multihash:
@@ -118,14 +115,12 @@ class BlockGraph:
 
     def _found_line(self, block: Multihash) -> _Line:
         after: dict[int, Multihash] = {}
-        current: Multihash | None = block
-        while current is not None:
-            number = self.number(current)
+        for current, found in descend([block], self._chain.get):
+            number = found.sequence_number
             for files, head, top in self._references():
                 if number <= top and files.chain.hash_at(number, head) == current:
                     return _Line(files, head, number, after)
             after[number] = current
-            current = self._chain.get(current).prev_block_hash
         return _Line(None, None, -1, after)
 
     def _references(self) -> Iterator[tuple[DatasetFiles, Multihash, int]]:
@@ -308,13 +303,7 @@ class Branches:
         _check_free(dataset, name)
         block = DatasetState.read(dataset.chain).head if at is None else named_block(dataset, at)
         if isinstance(at, Multihash) and reference_of(dataset, block) is None:
-            with fsio.try_locked(lock_path(dataset)) as free:
-                if not free:
-                    raise errors.BusyError(
-                        f"{dataset.alias}: something is being pulled into it, or its garbage is being "
-                        "collected",
-                        hint="run the command again when that is done",
-                    )
+            with locked_for(dataset):
                 _check_whole(dataset, block)
                 _point(dataset, name, block)
         else:

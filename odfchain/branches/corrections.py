@@ -38,7 +38,7 @@ from odfchain.odf.row_hash import Numbers
 from odfchain.odf.times import Timestamp
 from odfchain.slices.footers import quoted
 from odfchain.slices.reader import ParquetSource, fitted, open_parquet
-from odfchain.slices.skipping import Condition, ordered, with_any_of
+from odfchain.slices.skipping import Condition, with_any_of
 from odfchain.slices.state import takes_back
 from odfchain.text import cut, first_line, one_line
 from odfchain.workspace.commit import CommitCheck, both
@@ -47,7 +47,7 @@ from odfchain.workspace.dataset_state import ALLOW_FUTURE, DatasetState
 from odfchain.workspace.merge_record import MergeMode, MergeRecord
 from odfchain.workspace.options import CorrectOptions, RevertOptions, maybe_time, paths
 from odfchain.workspace.points import is_referenced
-from odfchain.workspace.read_slices import RecordedRows, unreadable
+from odfchain.workspace.read_slices import RecordedRows, readable
 
 # Files of corrections: the key and some columns of some rows, read strictly and without Spark.
 #
@@ -458,11 +458,7 @@ class _Asked:
     def check_distinct(self) -> None:
         # no key comes twice in all files together
         keys = pa.concat_tables([row_diff.key_columns(each.rows, self.wanted.key) for each in self.every])
-        numbered = keys.append_column("row", pa.array(np.arange(keys.num_rows)))
-        grouped = numbered.group_by(keys.column_names, use_threads=False).aggregate(
-            [("row", "min"), ("row", "max")]
-        )
-        first, last = (grouped.column(f"row_{how}").to_numpy() for how in ("min", "max"))
+        first, last = row_diff.ends_of(keys)
         if not (twice := first < last).any():
             return
         at = int(np.flatnonzero(twice)[np.argmin(last[twice])])
@@ -563,29 +559,27 @@ def rows_of_keys(
     Raises:
         SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
     """
-    operation, count, loose = state.vocabulary.operation_type_column, asked.num_rows, nullable(schema)
-    rows = pa.table([pa.nulls(count, field.type) for field in loose], schema=loose)
-    there = np.zeros(count, dtype=bool)
-    open_ = np.arange(count)
-    first = asked.column(key[0])
-    files = _newest_first(dataset, state, tuple(key), with_any_of(quoted(key[0]), first, first.type))
-    while len(open_) and (path := next(files, None)) is not None:
-        try:
-            with open_parquet(path) as file:
-                place, back = _newest_places(file, asked.take(pa.array(open_)), key, operation)
-                found = _rows_at(file, place[(place >= 0) & ~back], loose)
-        except errors.BadInputError as error:
-            raise unreadable(path, error.message) from None
-        except (pa.ArrowException, ValueError, KeyError) as error:
-            raise unreadable(path, first_line(error)) from None
-        decided = place >= 0
-        kept = open_[decided & ~back]
-        at = np.full(count, -1)
-        at[kept] = np.arange(len(kept))
-        there[kept] = True
-        rows = row_diff.either(at >= 0, row_diff.take(found, at), rows)
-        open_ = open_[~decided]
-    return rows, there
+    operation, loose = state.vocabulary.operation_type_column, nullable(schema)
+    names = key_schema(asked.schema, key)
+    given = [keys_of(batch, key, names) for batch in asked.to_batches()]
+    wanted = WantedKeys.of(names, given, nulls=True)
+    own = wanted.numbers(*given)
+    at, unknown = np.full(wanted.count, -1), np.ones(wanted.count, dtype=bool)
+    found, count, first = [loose.empty_table()], 0, asked.column(key[0])
+    condition = with_any_of(quoted(key[0]), first, first.type)
+    files = _newest_first(dataset, state, tuple(key), condition)
+    while unknown.any() and (path := next(files, None)) is not None:
+        with readable(path), open_parquet(path) as file:
+            for group, _ in reversed(list(groups_with(file, condition, key[:1]))):
+                places, back = _newest_places(file, group, wanted, key, operation)
+                kept = np.flatnonzero(unknown & (places >= 0) & ~back)
+                if len(kept):
+                    kept = kept[np.argsort(places[kept])]
+                    found.append(_rows_at(file, group, places[kept], loose))
+                    at[kept] = np.arange(count, count + len(kept))
+                    count += len(kept)
+                unknown &= places < 0
+    return row_diff.take(pa.concat_tables(found), at[own]), at[own] >= 0
 
 
 def _newest_first(
@@ -606,45 +600,27 @@ def _newest_first(
 
 
 def _newest_places(
-    file: ParquetSource, asked: pa.Table, key: Sequence[str], operation: str
+    file: ParquetSource, group: int, wanted: WantedKeys, key: Sequence[str], operation: str
 ) -> tuple[Numbers, Numbers]:
-    # (place of the last row of each key in the file, -1 if absent; whether it takes one back)
-    schema = key_schema(asked.schema, key)
-    given = [keys_of(batch, key, schema) for batch in asked.to_batches()]
-    wanted = WantedKeys.of(schema, given, nulls=True)
-    place, back = np.full(wanted.count, -1, np.int64), np.zeros(wanted.count, dtype=bool)
-    column, values = asked.column(key[0]), dict[str, list[Any]]()
-    if not column.null_count and (t.is_string(column.type) or t.is_integer(column.type)):
-        values[key[0]] = ordered(column.unique().to_pylist())
-    for group, first in groups_with(file, values):
-        start = first
-        for batch in file.batches([operation, *key], groups=[group]):
-            at, numbers = wanted.find([keys_of(batch, key, schema)])
-            codes = batch.column(operation).to_numpy(zero_copy_only=False)
-            # of equal numbers the last one counts
-            place[numbers], back[numbers] = start + at, takes_back(codes[at])
-            start += batch.num_rows
-    own = np.concatenate([wanted.numbers(batch) for batch in given])
-    return place[own], back[own]
+    # (place of the last row of each key in a row group, -1 if absent; whether it takes one back)
+    place, back, start = np.full(wanted.count, -1, np.int64), np.zeros(wanted.count, dtype=bool), 0
+    for batch in file.batches([operation, *key], groups=[group]):
+        at, numbers = wanted.find(keys_of(batch, key, wanted.schema))
+        codes = batch.column(operation).to_numpy(zero_copy_only=False)
+        # of equal numbers the last one counts
+        place[numbers], back[numbers] = start + at, takes_back(codes[at])
+        start += batch.num_rows
+    return place, back
 
 
-def _rows_at(file: ParquetSource, places: Numbers, schema: pa.Schema) -> pa.Table:
-    order = np.argsort(places, kind="stable")
-    wanted = places[order]
+def _rows_at(file: ParquetSource, group: int, places: Numbers, schema: pa.Schema) -> pa.Table:
     present = [name for name in file.schema_arrow.names if name in schema.names]
-    parts, end = [schema.empty_table()], 0
-    for group in range(file.metadata.num_row_groups):
-        start, end = end, end + file.metadata.row_group(group).num_rows
-        if not ((wanted >= start) & (wanted < end)).any():
-            continue
-        for batch in file.batches(present, groups=[group]):
-            low, high = np.searchsorted(wanted, [start, start + batch.num_rows])
-            chosen = batch.take(pa.array(wanted[low:high] - start))
-            parts.append(pa.Table.from_batches([fitted(chosen, schema)]))
-            start += batch.num_rows
-    back = np.empty(len(order), dtype=np.int64)
-    back[order] = np.arange(len(order))
-    return pa.concat_tables(parts).take(pa.array(back))
+    parts, start = list[pa.RecordBatch](), 0
+    for batch in file.batches(present, groups=[group]):
+        low, high = np.searchsorted(places, [start, start + batch.num_rows])
+        parts.append(fitted(batch.take(pa.array(places[low:high] - start)), schema))
+        start += batch.num_rows
+    return pa.Table.from_batches(parts, schema)
 
 
 # Reverting a block is a merge: the base is the state after the block, theirs the state before it, ours the

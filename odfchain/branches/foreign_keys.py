@@ -49,6 +49,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.declared_constraints import Constraints, ForeignKey, OnViolation, recorded_constraints
 from odfchain.workspace.points import branch_names
+from odfchain.workspace.read_slices import unreadable
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # Violating rows as messages, and as a table; composite values are JSON.
@@ -404,7 +405,7 @@ class ForeignKeys:
         dataset = self.find(key.dataset)
         if dataset is None:
             return None
-        dataset = same_version(dataset, rows.dataset.ref)
+        dataset = dataset.on_or_head(rows.dataset.ref)
         return Rows.up_to(dataset, DatasetState.read(dataset.chain, self.references.get(key.dataset)))
 
     def _missing(self, key: ForeignKey, rows: Rows, target: Rows) -> Broken | None:
@@ -492,7 +493,7 @@ class ForeignKeys:
                 yield rows, key
         for dataset in self.everyone():
             try:
-                on = same_version(dataset, ref)
+                on = dataset.on_or_head(ref)
                 if on.ref != ref or on.chain.head() is None or dataset.id == own:
                     continue
                 child = self.pending.get(dataset.id) or Rows.up_to(on, DatasetState.read(on.chain))
@@ -508,22 +509,11 @@ def _readable(rows: Rows) -> Iterator[None]:
     try:
         yield
     except errors.BadInputError as error:
-        raise errors.ObjectCorruptedError(
-            f"{error.file or rows.dataset.folder}: the slice cannot be read: {error.message}",
-            hint="`odfchain verify` says what else is wrong with it",
-        ) from None
+        raise unreadable(Path(error.file or rows.dataset.folder), error.message) from None
     except (pa.ArrowException, ValueError) as error:
         raise errors.ObjectCorruptedError(
             f"{rows.name}: keys cannot be compared: {first_line(error)}"
         ) from None
-
-
-def same_version(dataset: DatasetFiles, ref: str) -> DatasetFiles:
-    """The dataset on its branch of this name, or else on its head."""
-    if ref != HEAD:
-        dataset.shared.follow(dataset.folder, ref)
-    found = dataset.on(ref)
-    return found if found.chain.head() is not None else dataset.on(HEAD)
 
 
 def references_of(find: Find, dataset: DatasetFiles, state: DatasetState) -> dict[DatasetId, Multihash]:
@@ -531,7 +521,7 @@ def references_of(find: Find, dataset: DatasetFiles, state: DatasetState) -> dic
     found = {}
     for key in state.constraints.foreign_keys:
         target = find(key.dataset) if not key.changes and key.dataset != dataset.id else None
-        head = same_version(target, dataset.ref).chain.head() if target is not None else None
+        head = target.on_or_head(dataset.ref).chain.head() if target is not None else None
         if head is not None:
             found[key.dataset] = head
     return found
@@ -557,7 +547,8 @@ def cannot_refer(key: ForeignKey, rows: Rows, target: Rows) -> str | None:
 def said_by(rows: Rows, columns: Sequence[str]) -> WantedKeys:
     """The distinct values of columns in rows that are put in force."""
     schema = key_schema(rows.schema, columns)
-    return WantedKeys.of(schema, (b.said for item in rows.new for b in key_rows(item, columns, schema)))
+    some = (batch for item in rows.new for batch in key_rows(item, columns, schema))
+    return WantedKeys.of(schema, (batch.keys.filter(pa.array(~batch.back)) for batch in some))
 
 
 def _where_it_is(wanted: WantedKeys, missing: Numbers, target: Rows) -> str:

@@ -25,13 +25,12 @@ import pyarrow as pa
 from odfchain.branches.key_lookup import WantedKeys, key_schema, keys_of
 from odfchain.branches.row_diff import either, take
 from odfchain.chain.chain import HashedBlock
-from odfchain.chain.index import DataEvent
 from odfchain.chain.rules import canonical
-from odfchain.errors import BadInputError, EngineError, ObjectCorruptedError, OdfchainError, SchemaError
+from odfchain.errors import EngineError, ObjectCorruptedError, OdfchainError, SchemaError
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import nullable, slice_schema
 from odfchain.odf.enums import OperationType
-from odfchain.odf.events import AddPushSource, DatasetVocabulary, OffsetInterval, SetPollingSource, SetVocab
+from odfchain.odf.events import AddPushSource, DatasetVocabulary, OffsetInterval, SetPollingSource
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.row_hash import Numbers
@@ -40,11 +39,11 @@ from odfchain.slices.ordering import order_of
 from odfchain.slices.reader import BATCH_ROWS, fitted, open_parquet
 from odfchain.slices.state import takes_back
 from odfchain.spark.executor_files import StoreFolder, copy_put, files_of, staged, worker_folder
-from odfchain.spark.jobs import explain, run_job
-from odfchain.text import first_line, one_line
+from odfchain.spark.jobs import explain, run_job, task_results
+from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
-from odfchain.workspace.read_slices import unreadable, verified_slice
+from odfchain.workspace.read_slices import readable, unreadable, verified_slice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,10 +63,10 @@ def rows_in_front(rows: pa.Table, earlier: Iterable[pa.RecordBatch], key: Sequen
     schema = key_schema(rows.schema, key)
     touched = [keys_of(batch, key, schema) for batch in rows.to_batches()]
     wanted = WantedKeys.of(schema, touched, nulls=True)
-    _, first = np.unique(np.concatenate([wanted.numbers(keys) for keys in touched]), return_index=True)
+    _, first = np.unique(wanted.numbers(*touched), return_index=True)
     parts, last, count = [rows.schema.empty_table()], np.full(wanted.count, -1, np.int64), 0
     for batch in earlier:
-        at, numbers = wanted.find([keys_of(batch, key, schema)])
+        at, numbers = wanted.find(keys_of(batch, key, schema))
         last[numbers] = count + np.arange(len(at))  # of equal numbers the last one counts
         parts.append(pa.Table.from_batches([batch.take(pa.array(at))]))
         count += len(at)
@@ -85,14 +84,6 @@ def rows_in_front(rows: pa.Table, earlier: Iterable[pa.RecordBatch], key: Sequen
     operations = np.where(there, _PRESENT, _ABSENT).astype(np.uint8)
     system = [pa.array(np.zeros(len(first), np.uint64)), pa.array(operations)]
     return pa.table([*system, *values.columns], rows.schema)
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedSlice:
-    """A slice and the names that its system columns have."""
-
-    ref: SliceRef
-    names: DatasetVocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +114,27 @@ class Interval:
         """All of them, oldest first; none before is read."""
         return list(self.dataset.chain.walk(self.upto, tail=self.after))[::-1]
 
-    def slices(self) -> list[PlacedSlice]:
+    @property
+    def names(self) -> DatasetVocabulary:
+        """The names of the system columns in all slices: they stay once there are records (append rules)."""
+        return DatasetState.read(self.dataset.chain, self.upto).vocabulary
+
+    def slices(self) -> list[SliceRef]:
         """Their slices, oldest first."""
-        names = DatasetState.read(self.dataset.chain, self.after).vocabulary
-        found = []
-        for name, block in self.blocks():
-            event = block.event
-            if isinstance(event, SetVocab):
-                names = DatasetVocabulary.from_event(event)
-            elif isinstance(event, DataEvent) and event.new_data is not None:
-                found.append(PlacedSlice(SliceRef(name, block.sequence_number, event.new_data), names))
-        return found
+        return [
+            SliceRef(name, block.sequence_number, block.new_data)
+            for name, block in self.blocks()
+            if block.new_data is not None
+        ]
+
+    def earlier(self) -> list[SliceRef]:
+        """The slices before them, oldest first."""
+        return DatasetState.read(self.dataset.chain, self.after).slices()
 
 
 def parquet_bytes(intervals: Iterable[Interval]) -> int:
     """The size of all their slices, as their blocks say."""
-    return sum(placed.ref.slice.size for interval in intervals for placed in interval.slices())
+    return sum(ref.slice.size for interval in intervals for ref in interval.slices())
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,26 +209,20 @@ def read_rows(interval: Interval, view: MergedColumns, key: Sequence[str] = ()) 
     rows = pa.Table.from_batches(interval_batches(interval, view), view.rows)
     if interval.believed or not key or not rows.num_rows:
         return rows
-    earlier = (batch for each in earlier_slices(interval) for batch in _batches(interval, each, view))
+    earlier = _batches(interval, interval.earlier(), view)
     return pa.concat_tables([rows_in_front(rows, earlier, key), rows])
 
 
 def interval_batches(interval: Interval, view: MergedColumns) -> Iterator[pa.RecordBatch]:
     """As `read_rows`, a bounded number of rows at a time, and without rows in front."""
-    for placed in interval.slices():
-        yield from _batches(interval, placed, view)
+    return _batches(interval, interval.slices(), view)
 
 
-def _batches(interval: Interval, placed: PlacedSlice, view: MergedColumns) -> Iterator[pa.RecordBatch]:
-    path = verified_slice(interval.dataset, placed.ref)
-    yield from slice_batches(path, placed.names, placed.ref.slice.offset_interval, view.names, view.rows)
-
-
-def earlier_slices(interval: Interval) -> list[PlacedSlice]:
-    """The slices before an interval, oldest first."""
-    state = DatasetState.read(interval.dataset.chain, interval.after)
-    # the names of system columns stay as soon as there are records (append rules)
-    return [PlacedSlice(ref, state.vocabulary) for ref in state.slices()]
+def _batches(interval: Interval, refs: Sequence[SliceRef], view: MergedColumns) -> Iterator[pa.RecordBatch]:
+    own = interval.names
+    for ref in refs:
+        path = verified_slice(interval.dataset, ref)
+        yield from slice_batches(path, own, ref.slice.offset_interval, view.names, view.rows)
 
 
 def slice_batches(
@@ -254,29 +244,24 @@ def slice_batches(
     """
     renamed = dict(zip(own.columns, names.columns, strict=True))
     offset = interval.start if first is None else first
-    try:
-        with open_parquet(path) as file:
-            present = file.schema_arrow.names
-            taken = [name for name in present if renamed.get(name, name) in schema.names]
-            if len(set(taken)) < len(taken):
-                raise unreadable(path, "a column comes twice")
-            if missing := {own.offset_column, own.operation_type_column}.difference(taken):
-                raise unreadable(path, f"column `{one_line(missing.pop())}` is not there")
-            for batch in file.batches(taken, groups=groups):
-                own_names = [renamed.get(name, name) for name in batch.schema.names]
-                rows = fitted(batch.rename_columns(own_names), schema)
-                if rows.column(0) != pa.array(np.arange(offset, offset + rows.num_rows, dtype=np.uint64)):
-                    raise unreadable(path, "its offsets are not those that its block names")
-                if rows.column(1).null_count:
-                    raise unreadable(path, "a row has no operation")
-                offset += rows.num_rows
-                yield rows
-        if groups is None and offset != interval.end + 1:
-            raise unreadable(path, f"it has no row with the offset {offset:,}, which its block promises")
-    except BadInputError as error:
-        raise unreadable(path, error.message) from None
-    except (pa.ArrowException, ValueError) as error:
-        raise unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
+    with readable(path), open_parquet(path) as file:
+        present = file.schema_arrow.names
+        taken = [name for name in present if renamed.get(name, name) in schema.names]
+        if len(set(taken)) < len(taken):
+            raise unreadable(path, "a column comes twice")
+        if missing := {own.offset_column, own.operation_type_column}.difference(taken):
+            raise unreadable(path, f"column `{one_line(missing.pop())}` is not there")
+        for batch in file.batches(taken, groups=groups):
+            own_names = [renamed.get(name, name) for name in batch.schema.names]
+            rows = fitted(batch.rename_columns(own_names), schema)
+            if rows.column(0) != pa.array(np.arange(offset, offset + rows.num_rows, dtype=np.uint64)):
+                raise unreadable(path, "its offsets are not those that its block names")
+            if rows.column(1).null_count:
+                raise unreadable(path, "a row has no operation")
+            offset += rows.num_rows
+            yield rows
+    if groups is None and offset != interval.end + 1:
+        raise unreadable(path, f"it has no row with the offset {offset:,}, which its block promises")
 
 
 # A pure function over the rows of intervals, called once in this process, or by Spark for parts of the keys.
@@ -415,12 +400,14 @@ def compute(
     if not groups:
         return nothing
     believed = tuple(interval.believed for interval in intervals)
-    files, count = files_of(session), -(-size // _RANGE_BYTES)
+    files, count = files_of(session), max(2, min(-(-size // _RANGE_BYTES), _MOST_RANGES))
     with contextlib.nullcontext("") if files is None else staged(files) as below:
         place = None if files is None else StoreFolder(files, below)
         work = _Work(groups, view.names, view.rows, tuple(key), believed, function, str(folder), place)
+        samples = task_results(session, functools.partial(_sample, work=work), len(groups))
+        bounds = _bounds(samples, work.key, count)
         try:
-            made = run_job(session, lambda: _run(session, work, max(2, min(count, _MOST_RANGES))))
+            made = run_job(session, lambda: _run(session, work, count, bounds))
         except Exception as error:
             raise explain(error) from error
         for each in made:
@@ -431,30 +418,28 @@ def compute(
 
 def _groups(intervals: Sequence[Interval]) -> Iterator[_Group]:
     for place, interval in enumerate(intervals):
-        for placed in interval.slices():
-            yield from _groups_of(interval, placed, place)
-        for placed in () if interval.believed else earlier_slices(interval):
-            yield from _groups_of(interval, placed, -1 - place)
+        yield from _groups_of(interval, interval.slices(), place)
+        yield from _groups_of(interval, [] if interval.believed else interval.earlier(), -1 - place)
 
 
-def _groups_of(interval: Interval, placed: PlacedSlice, side: int) -> Iterator[_Group]:
-    path, offsets = verified_slice(interval.dataset, placed.ref), placed.ref.slice.offset_interval
-    first, key = offsets.start, interval.dataset.key("data", placed.ref.slice.physical_hash)
-    with open_parquet(path) as file:
-        for number in range(file.metadata.num_row_groups):
-            yield _Group(side, path, key, placed.names, offsets, number, first)
-            first += file.metadata.row_group(number).num_rows
-    if first != offsets.end + 1:
-        raise ObjectCorruptedError(
-            f"{path}: it has {first - offsets.start:,} rows, its block says {offsets.count:,}"
-        )
+def _groups_of(interval: Interval, refs: Sequence[SliceRef], side: int) -> Iterator[_Group]:
+    names = interval.names
+    for ref in refs:
+        path, offsets = verified_slice(interval.dataset, ref), ref.slice.offset_interval
+        first, key = offsets.start, interval.dataset.key("data", ref.slice.physical_hash)
+        with open_parquet(path) as file:
+            for number in range(file.metadata.num_row_groups):
+                yield _Group(side, path, key, names, offsets, number, first)
+                first += file.metadata.row_group(number).num_rows
+        if first != offsets.end + 1:
+            raise ObjectCorruptedError(
+                f"{path}: it has {first - offsets.start:,} rows, its block says {offsets.count:,}"
+            )
 
 
-def _run(session: SparkSession, work: _Work, count: int) -> list[_Made]:
+def _run(session: SparkSession, work: _Work, count: int, bounds: pa.Table) -> list[_Made]:
     groups = len(work.groups)
     tasks = session.range(0, groups, 1, groups)
-    sampled = tasks.mapInArrow(functools.partial(_sample, work=work), _SAID).collect()
-    bounds = _bounds([_taken(row) for row in sampled], work.key, count)
     sent = tasks.mapInArrow(functools.partial(_send, work=work, bounds=bounds), _SENT)
     ordered = sent.repartition(count, "range").sortWithinPartitions("range", "side", "first")
     made = [_taken(row) for row in ordered.mapInArrow(functools.partial(_make, work=work), _SAID).collect()]
@@ -538,27 +523,19 @@ class _Made:
     """Of the file [bytes], where it is in the store, under its hash."""
 
 
-def _numbers(batches: Iterable[pa.RecordBatch]) -> list[int]:
-    return [number for batch in batches for number in batch.column(0).to_pylist()]
-
-
 def _saying(value: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"said": [pickle.dumps(value)]})
 
 
-def _sample(batches: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa.RecordBatch]:
-    try:
-        for number in _numbers(batches):
-            keys = pa.Table.from_batches(work.batches(number, work.key)).select(list(work.key))
-            step = max(1, keys.num_rows // _SAMPLE_ROWS)
-            yield _saying(keys.take(pa.array(range(0, keys.num_rows, step))).combine_chunks())
-    except OdfchainError as error:
-        yield _saying(error)
+def _sample(number: int, work: _Work) -> pa.Table:
+    keys = pa.Table.from_batches(work.batches(number, work.key)).select(list(work.key))
+    step = max(1, keys.num_rows // _SAMPLE_ROWS)
+    return keys.take(pa.array(range(0, keys.num_rows, step))).combine_chunks()
 
 
 def _send(batches: Iterable[pa.RecordBatch], work: _Work, bounds: pa.Table) -> Iterator[pa.RecordBatch]:
     try:
-        for number in _numbers(batches):
+        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
             held: list[pa.RecordBatch] = []
             for batch in work.batches(number):
                 held.append(batch)

@@ -6,21 +6,23 @@ A key is compared as state is (`odfchain.slices.state.comparable`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from odfchain.branches.row_diff import key_columns
 from odfchain.errors import BadInputError
+from odfchain.odf.enums import OperationType
 from odfchain.odf.row_hash import Numbers
+from odfchain.slices.footers import footer_stats, quoted
 from odfchain.slices.reader import ParquetSource, fitted, open_parquet
-from odfchain.slices.skipping import may_hold
-from odfchain.slices.state import SliceFile, comparable, takes_back
+from odfchain.slices.skipping import ColumnTest, Condition, Group, Test, may_match
+from odfchain.slices.state import SliceFile, takes_back
 from odfchain.text import one_line
 
 _UNKNOWN, _IN_FORCE, TAKEN_BACK = 0, 1, 2
@@ -92,9 +94,7 @@ class WantedKeys:
         tables: list[pa.Table] = []
         gathered, limit = 0, _AT_ONCE
         for batch in batches:
-            parts = _parts(batch)
-            rows = pa.table(parts, [str(index) for index in range(len(parts))])
-            tables.append(_distinct([rows if nulls else rows.filter(_whole(batch))]))
+            tables.append(_distinct([_parts(batch if nulls else batch.drop_null())]))
             gathered += len(tables[-1])
             if gathered > limit:
                 tables = [_distinct(tables)]
@@ -114,14 +114,14 @@ class WantedKeys:
             codes = np.searchsorted(pairs[-1], joined)
         return cls(schema, rows.num_rows, values, tuple(pairs))
 
-    def find(self, batches: Sequence[pa.RecordBatch]) -> tuple[Numbers, Numbers]:
+    def find(self, *batches: pa.RecordBatch) -> tuple[Numbers, Numbers]:
         """(the rows whose key is wanted, in their order; its numbers); columns as those of `schema`."""
         at: Numbers = np.zeros(0, np.int64)
         codes: Numbers = at
         if not self.count or not batches:
             return at, codes
         pairs = iter(self._pairs)
-        columns = (pa.chunked_array(list(parts)) for parts in zip(*map(_parts, batches), strict=True))
+        columns = _parts(*batches).columns
         for index, (column, value) in enumerate(zip(columns, self._values, strict=True)):
             # each part is looked up only where those before it were found
             kept, own = value.find(column.take(pa.array(at)) if index else column)
@@ -134,10 +134,10 @@ class WantedKeys:
             at, codes = at[kept][same], place[same]
         return at, codes
 
-    def numbers(self, batch: pa.RecordBatch) -> Numbers:
+    def numbers(self, *batches: pa.RecordBatch) -> Numbers:
         """The number of each row's key, -1 where it is not wanted; columns as those of `schema`."""
-        numbers = np.full(batch.num_rows, -1, np.int64)
-        at, codes = self.find([batch])
+        numbers = np.full(sum(batch.num_rows for batch in batches), -1, np.int64)
+        at, codes = self.find(*batches)
         numbers[at] = codes
         return numbers
 
@@ -147,7 +147,7 @@ class WantedKeys:
         for item in slices:
             operation = item.vocabulary.operation_type_column
             for group in _ahead(key_rows(item, columns, self.schema)):
-                at, numbers = self.find([rows.keys for rows in group])
+                at, numbers = self.find(*(rows.keys for rows in group))
                 operations = pa.chunked_array([rows.batch.column(operation) for rows in group])
                 back = takes_back(_whole_numbers(operations.take(pa.array(at))))
                 # of equal places the last one counts, and rows are in order of offset
@@ -166,16 +166,8 @@ class WantedKeys:
         return found
 
 
-def _parts(batch: pa.RecordBatch) -> list[pa.Array]:
-    return [part for name in batch.schema.names for part in comparable(batch, name)]
-
-
-def _whole(batch: pa.RecordBatch) -> pa.Array:
-    # true if no part of a row's key is null
-    found = pa.array(np.ones(batch.num_rows, bool))
-    for column in batch.columns:
-        found = pc.and_(found, column.is_valid())
-    return found
+def _parts(*batches: pa.RecordBatch) -> pa.Table:
+    return key_columns(pa.Table.from_batches(batches), batches[0].schema.names)
 
 
 def _distinct(tables: Sequence[pa.Table]) -> pa.Table:
@@ -220,11 +212,6 @@ class KeyRows:
         """A mask of the rows that take another row back."""
         return takes_back(self.operations)
 
-    @property
-    def said(self) -> pa.RecordBatch:
-        """The keys of those that put a row in force."""
-        return self.keys.filter(pa.array(~self.back))
-
 
 def key_rows(
     item: SliceFile, columns: Sequence[str], schema: pa.Schema, others: Sequence[str] = ()
@@ -265,31 +252,20 @@ def _whole_numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
 def takes_any_back(item: SliceFile) -> bool:
     """True if a slice has rows that take others back, by its statistics where it has them."""
     operation = item.vocabulary.operation_type_column
+    others = ColumnTest(quoted(operation), Test.NE, Group.WHOLE, OperationType.APPEND.code)
     with open_parquet(item.path) as file:
-        footer = file.metadata
-        index = next(
-            (i for i in range(footer.num_columns) if footer.schema.column(i).path == operation), None
-        )
-        if index is None:
-            return False
-        groups = (footer.row_group(g).column(index).statistics for g in range(footer.num_row_groups))
-        if all(s is not None and s.has_min_max and s.max == 0 for s in groups):
-            return False
-        return any(
-            takes_back(batch.column(0).to_numpy(zero_copy_only=False)).any()
-            for batch in file.batches([operation])
-        )
+        groups = [group for group, _ in groups_with(file, others, [operation])]
+        batches = file.batches([operation], groups=groups) if groups else ()
+        return any(takes_back(batch.column(0).to_numpy(zero_copy_only=False)).any() for batch in batches)
 
 
-def groups_with(file: ParquetSource, values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[int, int]]:
-    """(a row group that may have one of the ordered values in each column, the place of its first row)."""
-    start = 0
-    for number in range(file.metadata.num_row_groups):
-        group = file.metadata.row_group(number)
-        chunks = [group.column(index) for index in range(group.num_columns)] if values else []
-        bounds = {
-            chunk.path_in_schema: chunk.statistics for chunk in chunks if chunk.path_in_schema in values
-        }
-        if all(may_hold(bounds.get(name), some) for name, some in values.items()):
+def groups_with(
+    file: ParquetSource, condition: Condition, columns: Sequence[str]
+) -> Iterator[tuple[int, int]]:
+    """(a row group that may have a row as a condition on some columns says, the place of its first row)."""
+    start, footer = 0, file.metadata
+    for number in range(footer.num_row_groups):
+        stats = footer_stats(footer, file.schema_arrow, group=number, columns=[*map(quoted, columns)])
+        if may_match(stats, condition):
             yield number, start
-        start += group.num_rows
+        start += stats.row_count

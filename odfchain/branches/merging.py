@@ -260,12 +260,17 @@ class Sides:
     # Without a primary key the source's new rows are appended in order; there are no conflicts. Of equal rows
     # only so many are appended as the source has more than the base (RFC-036).
 
-    def appended_batches(self, intervals: Sequence[Interval]) -> Iterator[pa.RecordBatch]:
-        """The rows that a merge appends: operation and data columns, a bounded number at a time.
+    def appended(self, intervals: Sequence[Interval]) -> Computed:
+        """The rows that a merge appends: operation and data columns.
 
-        Raises:
+        Raises (when they are read):
             IngestError: the source takes rows back, or both sides took in the same source.
         """
+        operation = pa.field(self.columns.names.operation_type_column, pa.int32())
+        schema = pa.schema([operation, *self.columns.data])
+        return Computed(schema, (), functools.partial(self._appended, intervals))
+
+    def _appended(self, intervals: Sequence[Interval]) -> Iterator[pa.RecordBatch]:
         asked, columns = self.asked, self.columns
         _, place = asked.ways[asked.base.block, asked.source]
         if place is None:
@@ -290,13 +295,6 @@ class Sides:
                 [added, *rows.columns[2:]], [columns.names.operation_type_column, *rows.schema.names[2:]]
             )
 
-    def appended_rows(self, intervals: Sequence[Interval]) -> pa.Table:
-        """The same as a table."""
-        operation = pa.field(self.columns.names.operation_type_column, pa.int32())
-        return pa.Table.from_batches(
-            self.appended_batches(intervals), pa.schema([operation, *self.columns.data])
-        )
-
 
 def _state_at(graph: BlockGraph, block: Multihash) -> DatasetState:
     return DatasetState.read(graph.files_of(block).chain, block)
@@ -305,7 +303,10 @@ def _state_at(graph: BlockGraph, block: Multihash) -> DatasetState:
 def compute_merge(
     sides: Sides, resolution: Resolution, means: MergeMeans, folder: Path, *, by_row: bool = False
 ) -> tuple[Computed, pa.Table]:
-    """(the rows of a merge of two sides that have a primary key, its conflicts by `lines_schema`)."""
+    """(the rows of a merge of two sides, its conflicts by `lines_schema`)."""
+    nothing, intervals = lines_schema(sides.key).empty_table(), sides.intervals(means.trusted)
+    if not sides.key:
+        return sides.appended(intervals), nothing
     function = functools.partial(
         _merge_part,
         asked=sides.asked,
@@ -314,10 +315,8 @@ def compute_merge(
         resolution=resolution,
         by_row=by_row,
     )
-    computed = compute(
-        sides.intervals(means.trusted), sides.columns, sides.key, function, engine=means.engine, folder=folder
-    )
-    return computed, pa.concat_tables([lines_schema(sides.key).empty_table(), *computed.notes])
+    computed = compute(intervals, sides.columns, sides.key, function, engine=means.engine, folder=folder)
+    return computed, pa.concat_tables([nothing, *computed.notes])
 
 
 def _merge_part(
@@ -353,7 +352,7 @@ def _reverted(graph: BlockGraph, target: DatasetState, source: Multihash) -> Ite
         if record.mode is MergeMode.REVERT:
             reverted[record.base[0]] = number
             continue
-        merged = block.hash in reverted and graph.is_stored(record.source)
+        merged = block.hash in reverted and target.chain.contains(record.source)
         if merged and graph.is_ancestor(record.source, source):
             yield (
                 f"block {number:,}, which merged {one_line(record.source_ref)}, was reverted by block "
@@ -605,18 +604,18 @@ class _Merge:
 
     def plan(self, means: MergeMeans) -> MergePlan:
         request, sides, others = self.request, self._sides, list[ev.MetadataEvent]()
-        nothing, lines = sides.columns.data.empty_table(), lines_schema(sides.key).empty_table()
-        if self._is_merged:
-            changes = (
-                changes_of(net_of(np.zeros(0, np.uint64), nothing, sides.key))
-                if sides.key
-                else rows_changed(nothing, np.zeros(0, bool))
-            )
-        else:
+        rows, lines = sides.appended([]).schema.empty_table(), lines_schema(sides.key).empty_table()
+        if not self._is_merged:
             means.verified(request.target, self._source)
             others = self._others()
             with request.target.staging() as folder:
-                changes, lines = self._changes(means, folder)
+                computed, lines = self._compute(means, UNDECIDED, folder)
+                rows = computed.rows()
+        data = rows.select(range(1, rows.num_columns))
+        if sides.key:
+            changes = changes_of(net_of(rows.column(0).to_numpy(), data, sides.key))
+        else:
+            changes = rows_changed(data, np.ones(rows.num_rows, dtype=bool))
         return MergePlan(
             dataset=str(request.target.alias),
             into=request.target.ref,
@@ -633,17 +632,8 @@ class _Merge:
             is_merged=self._is_merged,
         )
 
-    def _changes(self, means: MergeMeans, folder: Path) -> tuple[pa.Table, pa.Table]:
-        sides = self._sides
-        if not sides.key:
-            rows = sides.appended_rows(sides.intervals(means.trusted))
-            gained = np.ones(rows.num_rows, dtype=bool)
-            changes = rows_changed(rows.select(range(1, rows.num_columns)), gained)
-            return changes, lines_schema(()).empty_table()
-        computed, lines = compute_merge(sides, UNDECIDED, means, folder, by_row=self.request.options.by_row)
-        rows = computed.rows()
-        data = rows.select(range(1, rows.num_columns))
-        return changes_of(net_of(rows.column(0).to_numpy(), data, sides.key)), lines
+    def _compute(self, means: MergeMeans, resolution: Resolution, folder: Path) -> tuple[Computed, pa.Table]:
+        return compute_merge(self._sides, resolution, means, folder, by_row=self.request.options.by_row)
 
     # --- computed and decided ------------------------------------------------------------------------
 
@@ -675,20 +665,12 @@ class _Merge:
         )
 
     def _computed(self, means: MergeMeans, folder: Path, time: Timestamp) -> Decided:
-        sides, request, lines, resolution = (
-            self._sides,
-            self.request,
-            lines_schema(()).empty_table(),
-            UNDECIDED,
-        )
+        sides, resolution = self._sides, UNDECIDED
         if sides.key:
-            resolution = read_resolution(request.options.resolve, sides.columns.data, sides.key)
-            computed, lines = compute_merge(sides, resolution, means, folder, by_row=request.options.by_row)
-            batches = computed.batches()
-        else:
-            batches = sides.appended_batches(sides.intervals(means.trusted))
+            resolution = read_resolution(self.request.options.resolve, sides.columns.data, sides.key)
+        computed, lines = self._compute(means, resolution, folder)
         decided = check_decided(lines, resolution, sides.key)
-        self._facts = write_batches(self._target, batches, sides.columns.declared, time, folder)
+        self._facts = write_batches(self._target, computed.batches(), sides.columns.declared, time, folder)
         return decided
 
     def _check_fast_forward(self) -> None:

@@ -27,7 +27,7 @@ from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.row_hash import Numbers, canonical
 from odfchain.slices.ordering import order_of
 from odfchain.slices.reader import PER_SECOND
-from odfchain.slices.state import comparable, takes_back
+from odfchain.slices.state import codes_of, comparable, takes_back
 from odfchain.text import one_line
 
 # Equality of cells: null = null, NaN = NaN, -0.0 = 0.0, maps without order; a struct, list or map is one cell
@@ -215,7 +215,6 @@ def _wrong(tree: Any, kind: pa.DataType) -> ValueError:
 
 
 _ADDED, _CORRECTED = OperationType.APPEND.code, OperationType.CORRECT_TO.code
-_FIRST, _LAST = "first", "last"
 _SHOWN = 60
 """Of a value in a message [characters]."""
 
@@ -294,8 +293,7 @@ def net_of(operations: Numbers, rows: pa.Table, key: Sequence[str]) -> RowDiff:
         ChainError: a key begins with a `+C` that nothing goes before.
     """
     keys = key_columns(rows, key)
-    grouped = _grouped(keys, {_FIRST: pa.array(np.arange(len(operations)))}, {_FIRST: ("min", "max")})
-    first, last = (grouped.column(f"{_FIRST}_{which}").to_numpy() for which in ("min", "max"))
+    first, last = ends_of(keys)
     begins = operations[first]
     if (torn := begins == _CORRECTED).any():
         row = rows.slice(int(first[np.flatnonzero(torn)[0]]), 1).select(list(key))
@@ -307,7 +305,7 @@ def net_of(operations: Numbers, rows: pa.Table, key: Sequence[str]) -> RowDiff:
         had,
         take(rows, np.where(has, last, -1)),
         has,
-        grouped.select(keys.column_names),
+        keys.take(pa.array(first)),
     )
     return found.only(changed(found))
 
@@ -342,15 +340,10 @@ def same_rows(one: pa.Table, other: pa.Table, columns: Sequence[str]) -> Numbers
 
 def aligned(one: RowDiff, other: RowDiff) -> tuple[pa.Table, Numbers, Numbers]:
     """All keys of two diffs, and the place of each in them; -1 is nowhere."""
-    count, more = len(one), len(other)
-    nowhere = pa.nulls(more, pa.int64()), pa.nulls(count, pa.int64())
-    places = {
-        _FIRST: pa.chunked_array([pa.array(np.arange(count)), nowhere[0]]),
-        _LAST: pa.chunked_array([nowhere[1], pa.array(np.arange(more))]),
-    }
-    grouped = _grouped(pa.concat_tables([one.keys, other.keys]), places, {_FIRST: ("max",), _LAST: ("max",)})
-    at = [grouped.column(f"{name}_max").fill_null(-1).to_numpy() for name in (_FIRST, _LAST)]
-    return grouped.select(one.keys.column_names), at[0], at[1]
+    keys, count = pa.concat_tables([one.keys, other.keys]), len(one)
+    first, last = ends_of(keys)
+    at_one, at_other = np.where(first < count, first, -1), np.where(last < count, -1, last - count)
+    return keys.take(pa.array(first)), at_one, at_other
 
 
 def check_same_base(one: RowDiff, other: RowDiff, at_one: Numbers, at_other: Numbers) -> None:
@@ -382,6 +375,16 @@ def key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return pa.table(columns, [str(number) for number in range(len(columns))])
 
 
+def ends_of(keys: pa.Table) -> tuple[Numbers, Numbers]:
+    """(the place of the first row of each key, that of its last one), in order of the first rows."""
+    codes, count = codes_of(keys, keys.column_names)
+    places, first, last = np.arange(len(codes)), np.full(count, -1), np.full(count, -1)
+    # of several with one code the one that is assigned last stays
+    first[codes[::-1]], last[codes] = places[::-1], places
+    first = np.sort(first[first >= 0])
+    return first, last[codes[first]]
+
+
 def key_text(rows: pa.Table, index: int = 0) -> str:
     """One row of the columns of a key, for messages, as `history` takes it: `iata=ZRH`."""
     trees = {name: tree_of(rows.column(name)[index]) for name in rows.column_names}
@@ -403,16 +406,6 @@ def either(mask: Numbers, one: pa.Table, other: pa.Table) -> pa.Table:
 
 def _mask(values: Numbers, at: Numbers) -> Numbers:
     return values[at] if len(values) else np.zeros(len(at), dtype=bool)
-
-
-def _grouped(
-    keys: pa.Table, places: dict[str, pa.Array | pa.ChunkedArray], asked: dict[str, Sequence[str]]
-) -> pa.Table:
-    table = keys
-    for name, values in places.items():
-        table = table.append_column(name, values)
-    wanted = [(name, how) for name, hows in asked.items() for how in hows]
-    return table.group_by(keys.column_names, use_threads=False).aggregate(wanted)
 
 
 # Changes as rows: `-R`, `-C` and `+C`, `+A`, ordered by key and operation, so that `-C` comes right before

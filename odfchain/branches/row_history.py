@@ -36,7 +36,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, merges
 from odfchain.workspace.points import opened_at
-from odfchain.workspace.read_slices import KeptFooters, unreadable
+from odfchain.workspace.read_slices import KeptFooters, readable
 
 BLOCK, OFFSET, SYSTEM_TIME = "block", "offset", "system_time"
 """Columns of a table of all changes after those of a diff (`odfchain.branches.diff`)."""
@@ -100,18 +100,23 @@ class RowHistory:
         )
 
     @property
+    def _columns(self) -> pa.Schema:
+        # offset, operation and system time, then the data; none before the first data
+        rows, time = MergedColumns.of(self.state).rows, self.state.vocabulary.system_time_column
+        columns = [*list(rows)[:2], pa.field(time, pa.timestamp("ms", "UTC")), *list(rows)[2:]]
+        return pa.schema(columns if set(self.key) <= set(rows.names) else [])
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns of `changes`; none before the first data."""
-        schema = _schema(self.state)
-        if not set(self.key) <= set(schema.names):
-            return pa.schema([])
-        return _changes(schema.empty_table(), np.zeros(0, np.int64), self.key).schema
+        schema = self._columns
+        return _changes(schema.empty_table(), np.zeros(0, np.int64), self.key).schema if schema else schema
 
     def changes(self, locate: Locate) -> pa.Table:
         """Every change, oldest first: as `Diff.changes`, with block, offset and system time."""
-        schema = _schema(self.state)
-        if not set(self.key) <= set(schema.names):
-            return self.schema.empty_table()
+        schema = self._columns
+        if not schema:
+            return schema.empty_table()
         parts, blocks = [schema.empty_table()], [np.zeros(0, np.int64)]
         for ref in self.state.slices():
             batches = list(_batches(locate(ref), self.state, ref, schema))
@@ -147,8 +152,8 @@ class RowHistory:
                 f"not {one_line(', '.join(given)) or 'nothing'}",
                 hint=f"write {' '.join(f'{one_line(name)}=VALUE' for name in key)}",
             )
-        schema = _schema(self.state)
-        if not set(key) <= set(schema.names):  # before the first data
+        schema = self._columns
+        if not schema:
             return _Sought(self.state, schema, key, pa.RecordBatch.from_pylist([]))
         columns = [_cell(name, given[name], schema.field(name).type) for name in key]
         return _Sought(self.state, schema, key, pa.RecordBatch.from_arrays(columns, list(key)))
@@ -183,13 +188,6 @@ class RowHistory:
         return changes
 
 
-def _schema(state: DatasetState) -> pa.Schema:
-    # offset, operation and system time, then the data
-    rows, time = MergedColumns.of(state).rows, state.vocabulary.system_time_column
-    system = [*list(rows)[:2], pa.field(time, pa.timestamp("ms", "UTC"))]
-    return pa.schema([*system, *list(rows)[2:]])
-
-
 def _batches(
     path: Path, state: DatasetState, ref: SliceRef, schema: pa.Schema, **part: Any
 ) -> Iterator[pa.RecordBatch]:
@@ -198,7 +196,7 @@ def _batches(
 
 
 def _changes(rows: pa.Table, blocks: Numbers, key: Sequence[str]) -> pa.Table:
-    # `rows` are of `_schema`, in order of offset
+    # `rows` are of `RowHistory._columns`, in order of offset
     operations, data = rows.column(1).to_numpy(), rows.select(range(3, rows.num_columns))
     codes, _ = codes_of(data, key) if len(operations) else (np.zeros(0, np.int64), 0)
     order = np.lexsort((np.arange(len(codes)), codes))
@@ -247,17 +245,13 @@ class _Sought:
     def rows(self, path: Path, ref: SliceRef) -> pa.Table:
         schema = key_schema(self.schema, self.key)
         wanted = WantedKeys.of(schema, [keys_of(self.values, self.key, schema)], nulls=True)
-        values = {name: self.values.column(name).to_pylist() for name in self.key}
         found: list[pa.RecordBatch] = []
-        try:
-            with open_parquet(path) as file:
-                groups = list(groups_with(file, values))
-        except errors.BadInputError as error:
-            raise unreadable(path, error.message) from None
+        with readable(path), open_parquet(path) as file:
+            groups = list(groups_with(file, self.condition, self.key))
         for group, place in groups:
             first = ref.slice.offset_interval.start + place
             for batch in _batches(path, self.state, ref, self.schema, groups=[group], first=first):
-                at, _ = wanted.find([keys_of(batch, self.key, schema)])
+                at, _ = wanted.find(keys_of(batch, self.key, schema))
                 found.append(batch.take(pa.array(at)))
         return pa.Table.from_batches(found, self.schema)
 

@@ -158,12 +158,11 @@ def read_cached_state(
             return read_cached_state(dataset, state, key, columns, cache=cache, locate=locate)
     names = columns_of(state, columns).names
     before = [] if start is None else [(start.path, OffsetInterval(start=0, end=start.last_offset))]
-    slices = [*before, *_located(later, locate)]
-    if start is None or start.kept or state.vocabulary.system_time_column not in names:
-        found = read_state(dataset, state, key, names, slices=slices)
-    else:
-        wanted = list(dict.fromkeys([*names, state.vocabulary.offset_column]))
-        found = read_state(dataset, state, key, wanted, slices=slices)
+    slices, system = [*before, *_located(later, locate)], state.vocabulary
+    lacks_times = start is not None and not start.kept and system.system_time_column in names
+    wanted = list(dict.fromkeys([*names, system.offset_column])) if lacks_times else names
+    found = read_state(dataset, state, key, wanted, slices=slices)
+    if start is not None and lacks_times:
         found = _with_system_times(dataset, state, found, start, locate).select(names)
     read = sum(ref.slice.offset_interval.count for ref in later)
     read += start.rows if start is not None and not start.kept else 0

@@ -8,9 +8,9 @@ Source: specification "Metadata Chain"; RFC-004, RFC-007.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from odfchain.chain.index import (
     MERGE,
@@ -101,6 +101,26 @@ def link_fault(number: int, expected: int | None, prev: Multihash | None) -> str
     if (prev is None) != (number == 0):
         return f"has sequence number {number} and {'no' if prev is None else 'a'} predecessor"
     return None
+
+
+def descend(
+    heads: Iterable[Multihash | None],
+    read: Callable[[Multihash], MetadataBlock | None],
+    until: Callable[[Multihash], bool] = lambda _: False,
+    *,
+    merged: Callable[[MetadataBlock], Iterable[Multihash]] = lambda _: (),
+) -> Iterator[HashedBlock]:
+    """Blocks from some heads towards their seeds, one chain after the other, and those `merged` into them.
+
+    A chain ends before a block of which `until` is true, asked when it is reached, or that `read` has not.
+    """
+    waiting = [*heads][::-1]
+    while waiting:
+        current = waiting.pop()
+        while current is not None and not until(current) and (block := read(current)) is not None:
+            yield HashedBlock(current, block)
+            waiting += merged(block)
+            current = block.prev_block_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,14 +298,23 @@ class MetadataChain:
         # no index, or a damaged one
         return [link.hash for link in self._walk_links(head)][::-1]
 
-    def names(self, head: Multihash) -> Sequence[Multihash]:
-        """Hashes up to `head`, seed first, each looked up (with its errors) only when it is asked for."""
-        return _Names(self, head, self.get(head).sequence_number + 1)
-
     def by_number(self, head: Multihash) -> Callable[[int], Multihash | None]:
-        """The hashes of the blocks up to `head` by their numbers; None for a number beyond it."""
-        known = self.names(head)
-        return lambda number: known[number] if number < len(known) else None
+        """The hashes of the blocks up to `head` by their numbers; None for a number beyond it.
+
+        Each is looked up (with its errors) when it is asked for; all, where the index does not know one.
+        """
+        count, known = self.get(head).sequence_number + 1, list[Multihash]()
+
+        def at(number: int) -> Multihash | None:
+            if not -count <= number < count:
+                return None
+            found = None if known else self.indexed_hash(number % count, head)
+            if found is None:
+                known.extend(() if known else self.hashes(head))
+                found = known[number]
+            return found
+
+        return at
 
     def hash_at(self, number: int, head: Multihash) -> Multihash | None:
         """The block of this number among those up to `head`; None where they are fewer."""
@@ -371,37 +400,6 @@ class MetadataChain:
 def _is_one_of(event: MetadataEvent, kinds: tuple[str, ...]) -> bool:
     # `MERGE` may be one of the kinds
     return event.KIND in kinds or (MERGE in kinds and is_merge(event))
-
-
-class _Names(Sequence[Multihash]):
-    """Hashes of the blocks up to a head; all are read only where the index does not know one."""
-
-    def __init__(self, chain: MetadataChain, head: Multihash, count: int) -> None:
-        self._chain = chain
-        self._head = head
-        self._count = count
-        self._all: list[Multihash] | None = None
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, number: int) -> Multihash: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> list[Multihash]: ...
-
-    def __getitem__(self, number: int | slice) -> Multihash | list[Multihash]:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(self._count))]
-        if not -self._count <= number < self._count:
-            raise IndexError(number)
-        number %= self._count
-        found = self._chain.indexed_hash(number, self._head) if self._all is None else None
-        if found is None:
-            self._all = self._all or self._chain.hashes(self._head)
-            found = self._all[number]
-        return found
 
 
 class _IndexedHistory(History):

@@ -214,16 +214,9 @@ def check_set_data_schema(event: ev.SetDataSchema, history: History) -> None:
     if is_odf_schema(event) and is_odf_schema(replaced) and old == new:
         raise _no_change("schema-not-identical", "the schema is already like this")
     first_odf = event.schema is not None and not history.has_odf_schema()
-    problem = incompatibility(old, new, ignore_optionality=first_odf)
+    problem = _fields_change(old.fields, new.fields, "", ignore_optionality=first_odf)
     if problem is not None:
         raise _invalid("schema-compatible", problem, hint=_HINT)
-
-
-def incompatibility(
-    old: ds.DataSchema, new: ds.DataSchema, *, ignore_optionality: bool = False
-) -> str | None:
-    """Why `new` cannot replace `old`, or None; the order of columns and attributes do not matter."""
-    return _fields_change(old.fields, new.fields, "", ignore_optionality=ignore_optionality)
 
 
 def check_set_vocab(event: ev.SetVocab, history: History) -> None:
@@ -276,6 +269,7 @@ def _named_twice(fields: tuple[ds.DataField, ...]) -> str | None:
 def _fields_change(
     old: tuple[ds.DataField, ...], new: tuple[ds.DataField, ...], where: str, *, ignore_optionality: bool
 ) -> str | None:
+    # why the new ones cannot replace the old; the order of columns and attributes do not matter
     new_by_name = {f.name: f for f in new}
     for f in old:
         path = f"{where}{f.name}"

@@ -15,7 +15,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -112,16 +112,25 @@ def file_stats(path: Path) -> FileStats:
     return footer_stats(*read_footer(path))
 
 
-def footer_stats(footer: pq.FileMetaData, schema: pa.Schema) -> FileStats:
-    """The statistics in the footer of a file with these columns."""
-    columns = list(leaves(schema))
+def footer_stats(
+    footer: pq.FileMetaData,
+    schema: pa.Schema,
+    *,
+    group: int | None = None,
+    columns: Collection[str] | None = None,
+) -> FileStats:
+    """The statistics in the footer of a file with this schema; or of one row group, of some columns."""
+    every = list(leaves(schema))
     whole = str(footer.created_by or "").startswith(_WHOLE_BOUNDS)
+    groups = range(footer.num_row_groups) if group is None else [group]
     found = []
-    for index, (name, kind, repeated) in enumerate(columns):
-        stats = None if repeated else _merged(footer, index, name, kind, whole=whole)
+    for index, (name, kind, repeated) in enumerate(every):
+        left_out = repeated or (columns is not None and name not in columns)
+        stats = None if left_out else _merged(footer, groups, index, name, kind, whole=whole)
         if stats is not None:
             found.append(stats)
-    return FileStats(footer.num_rows, tuple(found), frozenset(name for name, _, _ in columns))
+    rows = footer.num_rows if group is None else footer.row_group(group).num_rows
+    return FileStats(rows, tuple(found), frozenset(name for name, _, _ in every))
 
 
 def quoted(name: str) -> str:
@@ -153,10 +162,10 @@ def leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType, bool]]:
 
 
 def _merged(
-    footer: pq.FileMetaData, index: int, name: str, kind: pa.DataType, *, whole: bool
+    footer: pq.FileMetaData, groups: Iterable[int], index: int, name: str, kind: pa.DataType, *, whole: bool
 ) -> ColumnStats | None:
     nulls, lows, highs, bounded = 0, list[Value](), list[Value](), True
-    for number in range(footer.num_row_groups):
+    for number in groups:
         group = footer.row_group(number)
         stats = group.column(index).statistics
         if stats is None or not stats.has_null_count:

@@ -12,13 +12,12 @@ Source: RFC-039.
 
 from __future__ import annotations
 
-import bisect
-import datetime as dt
 import enum
+import itertools
 import math
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -91,6 +90,8 @@ class Maybe:
 
 
 Condition = ColumnTest | Every | AnyOf | Maybe
+_FEW = 100
+"""Values that a condition names one by one [count]."""
 MAYBE = Maybe()
 INVERSE = {
     Test.EQ: Test.NE, Test.NE: Test.EQ, Test.LT: Test.GE, Test.GE: Test.LT, Test.GT: Test.LE,
@@ -122,9 +123,10 @@ def about(condition: Condition, columns: Collection[str]) -> Condition:
 
 
 def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Condition:
-    """A condition true of every row with one of these values at a path: between the least and the largest."""
-    if not len(values):
-        return AnyOf(())
+    """A condition true of every row with one of these values at a path.
+
+    With more than a few it is so of all rows between the least and the largest of them.
+    """
     nulls = (ColumnTest(column, Test.NULL),) if values.null_count else ()
     if values.null_count == len(values):
         return AnyOf(nulls)
@@ -136,16 +138,18 @@ def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataTy
     # a NaN that is looked for is in no bound
     elif group_of(kind) in (Group.FLOAT, Group.OTHER):
         return MAYBE
-    group, ends = group_of(kind), pc.min_max(numbers).as_py()
-    low, high = (end * scale if group is Group.MOMENT else end for end in (ends["min"], ends["max"]))
+    group, few = group_of(kind), len(values) <= _FEW
+    given = numbers.drop_null().to_pylist() if few else list(pc.min_max(numbers).as_py().values())
     if group not in (Group.MOMENT, Group.DATE):
-        low, high = value_for(low, kind), value_for(high, kind)
+        given = [value_for(value, kind) for value in given]
     elif group_of(values.type) is not group:
         return MAYBE
-    if low is None or high is None:
+    if any(value is None for value in given):
         return MAYBE
-    tests = ((Test.GE, low), (Test.LE, high))
-    return AnyOf((*nulls, Every(tuple(ColumnTest(column, test, group, at) for test, at in tests))))
+    kinds = itertools.repeat(Test.EQ) if few else (Test.GE, Test.LE)
+    at = [value * scale if group is Group.MOMENT else value for value in given]
+    tests = tuple(ColumnTest(column, test, group, value) for test, value in zip(kinds, at, strict=False))
+    return AnyOf((*nulls, *tests) if few else (*nulls, Every(tests)))
 
 
 def group_of(kind: pa.DataType) -> Group:
@@ -293,46 +297,6 @@ def value_for(value: object, kind: pa.DataType) -> Value | None:
 def _digits_after_point(number: Decimal) -> int:
     exponent = number.normalize().as_tuple().exponent
     return max(0, -exponent) if isinstance(exponent, int) else 0
-
-
-# Row groups that cannot have a value, by what their statistics say; in doubt they may have it.
-#
-# Bounds of floating-point numbers leave NaN out, and those of texts may be cut by who wrote them: the true
-# maximum begins with such a bound. Statistics of another type than the values say nothing.
-
-# Types that compare as their columns do; a moment has a zone, and is left out.
-_ORDERED = (int, str, dt.date)
-
-
-def ordered(values: Sequence[Any]) -> list[Any]:
-    """Values as their column orders them: texts by their bytes."""
-    return sorted(values, key=_comparable)
-
-
-def may_hold(statistics: Any, values: Sequence[Any]) -> bool:
-    """True if one of some ordered values (None is null, alone) may be where a column chunk has these."""
-    if statistics is None:
-        return True
-    if values[0] is None:
-        return not statistics.has_null_count or statistics.null_count > 0
-    if (
-        not statistics.has_min_max
-        or not isinstance(values[0], _ORDERED)
-        or isinstance(values[0], dt.datetime)
-    ):
-        return True
-    if type(statistics.min) is not type(values[0]):
-        return True
-    low, high = _comparable(statistics.min), _comparable(statistics.max)
-    at = bisect.bisect_left(values, low, key=_comparable)
-    if at < len(values) and _comparable(values[at]) <= high:
-        return True
-    after = bisect.bisect_left(values, high, key=_comparable)
-    return isinstance(high, bytes) and after < len(values) and _comparable(values[after]).startswith(high)
-
-
-def _comparable(value: Any) -> Any:
-    return value.encode() if isinstance(value, str) else value
 
 
 # Conditions of SQL as tests of columns: one rule for the trees of every parser and engine. An adapter says

@@ -258,17 +258,13 @@ def _schema(dataset: DatasetFiles, found: ev.DataSlice) -> pa.Schema:
 def _rows(
     dataset: DatasetFiles, found: ev.DataSlice, vocabulary: ev.DatasetVocabulary
 ) -> Iterator[pa.RecordBatch]:
-    import numpy as np  # noqa: PLC0415
-
-    from odfchain.slices.reader import open_parquet  # noqa: PLC0415
+    from odfchain.slices.reader import first_gap, open_parquet  # noqa: PLC0415
 
     path = dataset.data.verified_path(found.physical_hash)
     at, end = found.offset_interval.start, found.offset_interval.end
     with _readable(path), open_parquet(path) as file:
         for batch in file.batches():
-            offsets = batch.column(vocabulary.offset_column).cast(pa.uint64()).to_numpy()
-            # offsets in the file must be those of the block
-            if not np.array_equal(offsets, np.arange(at, at + batch.num_rows, dtype=np.uint64)):
+            if first_gap(batch.column(vocabulary.offset_column), at) is not None:
                 raise _other_offsets(path, found)
             at += batch.num_rows
             yield pa.RecordBatch.from_arrays(batch.columns, schema=batch.schema.remove_metadata())
@@ -451,8 +447,8 @@ class Compaction(Rewriting):
         if plan.nothing:
             return plan
         self._check_forks(chain, plan)
-        merges = [] if plan.metadata_only else [found.block.event for found in chain]
-        merged = [name for event in merges for name in garbage.merged_blocks(self.dataset, event)]
+        merges = [] if plan.metadata_only else [found.block for found in chain]
+        merged = [name for block in merges for name in garbage.merged_blocks(self.dataset, block)]
         stays = functools.partial(garbage.still_reached, self.dataset, kept[-1].hash, *merged)
         return dataclasses.replace(
             plan,
@@ -484,7 +480,7 @@ class Compaction(Rewriting):
         for found in chain if merges else ():
             record = understood_record(found.block.event)
             if record is not None:
-                names = garbage.merged_blocks(self.dataset, found.block.event)
+                names = garbage.merged_blocks(self.dataset, found.block)
                 waiting += [(name, record.source_ref) for name in names]
         needing: set[str] = set()
         seen: set[tuple[Multihash, str]] = set()
@@ -495,7 +491,7 @@ class Compaction(Rewriting):
             while current is not None and current not in own and (current, branch) not in seen:
                 seen.add((current, branch))
                 block = self.dataset.chain.get(current)
-                waiting += [(merged, branch) for merged in garbage.merged_blocks(self.dataset, block.event)]
+                waiting += [(merged, branch) for merged in garbage.merged_blocks(self.dataset, block)]
                 current = block.prev_block_hash
             if current is not None and current in own and current in blocks:
                 needing.add(branch)
@@ -688,9 +684,6 @@ class Compaction(Rewriting):
         blocks = link_blocks(
             events, prev=None, next_sequence_number=0, system_time=Timestamp.now().truncated_to_ms()
         )
-        history = ReplayHistory()
-        for encoded in blocks:
-            check_append(encoded.block, history if encoded.block.sequence_number else None)
-            history.add(encoded.block)
+        made.chain.check_all(blocks, expected_head=None)
         made.chain.publish(blocks, expected_head=None)
         return made

@@ -22,6 +22,7 @@ from itertools import count
 from pathlib import Path
 
 from odfchain import errors
+from odfchain.chain.chain import descend, link_fault
 from odfchain.chain.index import ROW_BYTES, ChainIndex, Link
 from odfchain.chain.signed_heads import read_head_signature
 from odfchain.chain.signed_lines import SNAPSHOTS
@@ -42,7 +43,7 @@ from odfchain.transfer.slice_files import DataObject, incoming_folder, is_partia
 from odfchain.transfer.snapshot_objects import key_of
 from odfchain.upkeep.garbage import lines_about, merged_blocks
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.points import OVERWRITTEN, branch_names, lock_path, ref_names, refs_of
+from odfchain.workspace.points import OVERWRITTEN, branch_names, locked_for, ref_names, refs_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # A lost head reference, as far as the block can be proven.
@@ -76,16 +77,13 @@ class _StoredBlocks:
                 self.blocks[name] = decode_block(store.get(name))
 
     def is_complete(self, head: Multihash) -> bool:
-        current: Multihash | None = head
-        expected = self.blocks[head].sequence_number if head in self.blocks else -1
-        while current is not None:
-            block = self.blocks.get(current)
-            if block is None or block.sequence_number != expected:
+        expected: int | None = None
+        for _, block in descend([head], self.blocks.get):
+            if link_fault(block.sequence_number, expected, block.prev_block_hash) is not None:
                 return False
-            expected, current = expected - 1, block.prev_block_hash
-            if current is None:
-                event = block.event
-                return expected == -1 and isinstance(event, Seed) and event.dataset_id == self.dataset_id
+            expected = block.sequence_number - 1
+            if block.prev_block_hash is None:
+                return isinstance(block.event, Seed) and block.event.dataset_id == self.dataset_id
         return False
 
 
@@ -141,13 +139,10 @@ def signed_tip(dataset: DatasetFiles, branch: str) -> Multihash | None:
 
 
 def _on_branches(dataset: DatasetFiles, stored: _StoredBlocks) -> set[Multihash]:
-    found = {name for block in stored.blocks.values() for name in merged_blocks(dataset, block.event)}
-    for head in _heads(dataset, branch_names(dataset)):
-        current: Multihash | None = head
-        # down to blocks that are known already
-        while current is not None and current in stored.blocks and current not in found:
-            found.add(current)
-            current = stored.blocks[current].prev_block_hash
+    found = {name for block in stored.blocks.values() for name in merged_blocks(dataset, block)}
+    heads = _heads(dataset, branch_names(dataset))
+    for name, _ in descend(heads, stored.blocks.get, found.__contains__):  # what is below was found before
+        found.add(name)
     return found
 
 
@@ -287,14 +282,8 @@ class Fsck:
         Raises:
             BusyError: something is being pulled into the dataset.
         """
-        with fsio.try_locked(lock_path(self._dataset)) as free:
-            if not free:
-                raise errors.BusyError(
-                    f"{self._dataset.alias}: something is being pulled into it",
-                    hint="run fsck again when that is done",
-                )
-            with self._resources:
-                self._check()
+        with locked_for(self._dataset, "fsck"), self._resources:
+            self._check()
         return self._report
 
     def _check(self) -> None:
@@ -343,12 +332,9 @@ class Fsck:
                 hint += f"; or say which block it was (--head BLOCK): {listed}"
             self._find("reference", path, problem, hint=hint)
             return None
-        source = chosen.proof or "as you said"
-        if not self._dry_run:
-            self._set_ref(path, chosen.head)
-            if self._dataset.signer is not None:
-                self._dataset.signer.head_moved(chosen.head, chosen.sequence_number)
-        self._find("reference", path, problem, self._mended, source)
+        self._set_ref(path, chosen.head, problem, chosen.proof or "as you said")
+        if not self._dry_run and self._dataset.signer is not None:
+            self._dataset.signer.head_moved(chosen.head, chosen.sequence_number)
         return chosen.head
 
     def _chosen(self, known: list[HeadCandidate]) -> HeadCandidate | None:
@@ -372,15 +358,16 @@ class Fsck:
             if found is None:
                 self._find("reference", path, str(error), hint=f"if it is of no use any more, remove {path}")
                 return None
-            if not self._dry_run:
-                self._set_ref(path, found)
-            source = (
-                "the block that its name says" if kept else "the owner has signed it as that of the branch"
-            )
-            self._find("reference", path, str(error), self._mended, source)
+            source = "the block that its name says"
+            if not kept:
+                source = "the owner has signed it as that of the branch"
+            self._set_ref(path, found, str(error), source)
             return found
 
-    def _set_ref(self, path: Path, target: Multihash) -> None:
+    def _set_ref(self, path: Path, target: Multihash, problem: str, source: str) -> None:
+        self._find("reference", path, problem, self._mended, source)
+        if self._dry_run:
+            return
         with fsio.locked(self._dataset.folder / "info" / "lock"):
             try:
                 # another process may have repaired it meanwhile
@@ -408,9 +395,7 @@ class Fsck:
                 self._find("chain", path, f"its name is right, but it is no block: {error}")
                 return False
             number = block.sequence_number
-            if (expected is not None and number != expected) or (block.prev_block_hash is None) != (
-                number == 0
-            ):
+            if link_fault(number, expected, block.prev_block_hash) is not None:
                 self._find("chain", path, f"block {number} does not fit the block after it")
                 return False
             self._blocks[current] = block
@@ -424,7 +409,7 @@ class Fsck:
             looked_at.update(waiting)
             for name in waiting:
                 # the refs of merged branches may be deleted, so their chains are found from the records
-                for merged in merged_blocks(self._dataset, self._blocks[name].event):
+                for merged in merged_blocks(self._dataset, self._blocks[name]):
                     self._chain(merged)
 
     # --- slices and checkpoints --------------------------------------------------------------------
@@ -573,11 +558,7 @@ class Fsck:
         self._find("index", path, "the index is not that of the chain", self._mended, "the chain")
 
     def _links(self, head: Multihash) -> Iterator[Link]:
-        current: Multihash | None = head
-        while current is not None:
-            block = self._blocks[current]
-            yield Link.of(current, block)
-            current = block.prev_block_hash
+        return (Link.of(*found) for found in descend([head], self._blocks.get))
 
 
 def _is_damaged(present: LocalScratch, fresh: MemoryScratch, count: int) -> bool:

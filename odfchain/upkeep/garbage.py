@@ -16,6 +16,7 @@ Killed at any moment it has removed some of what it may remove, and the next run
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,11 +34,12 @@ from odfchain.branches.foreign_keys import (
     said_by,
 )
 from odfchain.branches.state_cache import states_folder
+from odfchain.chain.chain import descend
 from odfchain.chain.index import ROW_BYTES
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotLine
 from odfchain.chain.statements import read_regular
 from odfchain.limits import LIMITS
-from odfchain.odf.events import ExecuteTransform, MetadataEvent, Seed
+from odfchain.odf.events import ExecuteTransform, MetadataBlock, Seed
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.profiles.published import KeptParts
 from odfchain.storage import fsio
@@ -52,7 +54,7 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.declared_constraints import ForeignKey
 from odfchain.workspace.merge_record import FetchedBranches, merged_names
 from odfchain.workspace.options import GcOptions
-from odfchain.workspace.points import OVERWRITTEN, branch_names, lock_path, ref_names, refs_of
+from odfchain.workspace.points import OVERWRITTEN, branch_names, locked_for, ref_names, refs_of
 from odfchain.workspace.read_slices import KeptFooters
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -128,9 +130,9 @@ def lines_about(
     return [line.statement for line in lines if line.statement is not None]
 
 
-def merged_blocks(dataset: DatasetFiles, event: MetadataEvent) -> list[Multihash]:
+def merged_blocks(dataset: DatasetFiles, block: MetadataBlock) -> list[Multihash]:
     """Blocks here that a merge names other than its target; a copy of one chain may lack them."""
-    return [name for name in merged_names(event) if dataset.chain.contains(name)]
+    return [name for name in merged_names(block.event) if dataset.chain.contains(name)]
 
 
 def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
@@ -150,24 +152,21 @@ def _foreign_refs(dataset: DatasetFiles) -> dict[str, Multihash | None]:
 
 
 def _led_to(dataset: DatasetFiles, heads: Iterable[Multihash | None]) -> Reachable:
-    # also by merges
-    needed, waiting = Reachable(), [*heads][::-1]
-    while waiting:
-        current = waiting.pop()
-        while current is not None and current not in needed.blocks:
-            try:
-                block = dataset.chain.get(current)
-            except (errors.StoreError, errors.CodecError) as error:
-                where = dataset.folder / "blocks" / str(current)
-                text = str(error) if str(where) in str(error) else f"{where}: {error}"
-                raise _incomplete(dataset, text) from error
-            needed.blocks.add(current)
-            if isinstance(block.event, Seed):
-                needed.dataset_ids.add(block.event.dataset_id)
-            for item in objects_of(block):
-                needed.of(item.key.kind).add(item.key.name)
-            waiting += merged_blocks(dataset, block.event)
-            current = block.prev_block_hash
+    def read(name: Multihash) -> MetadataBlock:
+        try:
+            return dataset.chain.get(name)
+        except (errors.StoreError, errors.CodecError) as error:
+            where = dataset.folder / "blocks" / str(name)
+            text = str(error) if str(where) in str(error) else f"{where}: {error}"
+            raise _incomplete(dataset, text) from error
+
+    needed, merged = Reachable(), functools.partial(merged_blocks, dataset)
+    for name, block in descend(heads, read, needed.blocks.__contains__, merged=merged):
+        needed.blocks.add(name)
+        if isinstance(block.event, Seed):
+            needed.dataset_ids.add(block.event.dataset_id)
+        for item in objects_of(block):
+            needed.of(item.key.kind).add(item.key.name)
     return needed
 
 
@@ -357,11 +356,7 @@ def collect(
     if workspace is not None:
         bring_branches(workspace)
     needing = None if options.break_references else workspace
-    with fsio.try_locked(lock_path(dataset)) as free:
-        if not free:
-            raise errors.BusyError(
-                f"{dataset.alias}: something is being pulled into it", hint="run gc again when that is done"
-            )
+    with locked_for(dataset, "gc"):
         found = _Collection(dataset, options, int((now() - options.grace) * 1e9), needing).run()
 
     def needed() -> frozenset[str]:
@@ -481,8 +476,6 @@ class _Collection:
         yield _remove("chain index", indexes, dry_run=self.options.dry_run)
         if not self.options.dry_run:
             FetchedBranches(self.dataset).forget_gone()
-        states = list((folder / "info" / "states").glob("*"))
-        yield _remove("cached states", states, dry_run=self.options.dry_run)
 
     def _has_too_many_rows(self, name: str) -> bool:
         dataset = self.dataset.on(name)

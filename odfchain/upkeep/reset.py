@@ -8,6 +8,7 @@ against the head whenever it is used, and a checkpoint is the one that the newes
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,7 +20,6 @@ from odfchain.chain.compare import Ahead, ChainLinks, Diverged, compare
 from odfchain.odf.events import ExecuteTransform
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
-from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.storage.store import Store
 from odfchain.transfer.object_workspace import SharedWorkspace
@@ -219,14 +219,9 @@ def find_block(dataset: DatasetFiles, text: str) -> Multihash:
 
 
 def _between(dataset: DatasetFiles, upper: DatasetState, lower: DatasetState) -> list[Multihash] | None:
-    blocks: list[Multihash] = []
-    for name, block in dataset.chain.walk(upper.head):
-        if name == lower.head:
-            return blocks
-        if block.sequence_number <= lower.head_block.sequence_number:
-            return None
-        blocks.append(name)
-    return None
+    if not points.is_referenced(dataset, lower.head, head=upper.head):
+        return None
+    return [name for name, _ in dataset.chain.walk(upper.head, tail=lower.head)]
 
 
 def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
@@ -240,17 +235,14 @@ def _given_up(dataset: DatasetFiles) -> set[Multihash | None]:
 
 def _on_other_references(dataset: DatasetFiles, blocks: Sequence[Multihash]) -> frozenset[Multihash]:
     """Those of some neighbouring blocks, newest first, that the head or a branch leads to as well."""
-    numbers = {block: number for number, block in enumerate(blocks)}
-    oldest = dataset.chain.get(blocks[-1]).sequence_number
-    first = len(blocks)
-    for ref in (HEAD, *points.branch_names(dataset)):
-        head = dataset.chain.head(ref) if ref != dataset.ref else None
-        for name, block in dataset.chain.walk(head) if head is not None else ():
-            if name in numbers or block.sequence_number < oldest:
-                first = min(first, numbers.get(name, first))
-                break
+    others = [dataset.on(ref) for ref in (HEAD, *points.branch_names(dataset)) if ref != dataset.ref]
+    heads = [(on, head) for on in others if (head := on.chain.head()) is not None]
+
+    def is_here_only(block: Multihash) -> bool:
+        return not any(points.is_referenced(on, block, head=head) for on, head in heads)
+
     # what leads to one of them leads to all older ones
-    return frozenset(blocks[first:])
+    return frozenset(itertools.dropwhile(is_here_only, blocks))
 
 
 class Reset(Rewriting):
@@ -321,11 +313,9 @@ class Reset(Rewriting):
         assert self._stored is not None  # noqa: S101 - the head is there
         self._stored.bring_blocks(there)
         old, new = DatasetState.read(self.dataset.chain), DatasetState.read(self.dataset.chain, there)
-        dropped: list[Multihash] = []
-        for name, _ in self.dataset.chain.walk(old.head):
-            if points.is_referenced(self.dataset, name, head=there):
-                break
-            dropped.append(name)
+        is_kept = functools.partial(points.is_referenced, self.dataset, head=there)
+        names = (name for name, _ in self.dataset.chain.walk(old.head))
+        dropped = list(itertools.takewhile(lambda name: not is_kept(name), names))
         oldest = self.dataset.chain.get(dropped[-1]).prev_block_hash if dropped else old.head
         kept = 0 if oldest is None else DatasetState.read(self.dataset.chain, oldest).record_count
         return ResetPlan(
@@ -357,13 +347,7 @@ class Reset(Rewriting):
             assert self._stored is not None  # noqa: S101 - it was planned from its head
             self._stored.follow_reset(plan.old_head, plan.new_head)
             return points.overwritten_name(plan.old_head) if plan.dropped else None
-        with fsio.try_locked(points.lock_path(self.dataset)) as free:
-            if not free:
-                raise errors.BusyError(
-                    f"{self.dataset.alias}: something is being pulled into it, or its garbage is being "
-                    "collected",
-                    hint="run the command again when that is done",
-                )
+        with points.locked_for(self.dataset):
             # Garbage collection, which takes the same lock, gives up a reference before its blocks.
             if plan.returns and plan.new_head not in _given_up(self.dataset):
                 raise errors.ObjectNotFoundError(

@@ -28,7 +28,7 @@ from odfchain.errors import BrokenChainError, StoreError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import Seed
 from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.names import DatasetAlias
+from odfchain.odf.names import DatasetAlias, is_branch_name
 from odfchain.storage import fsio
 from odfchain.storage.fsio import LocalScratch
 from odfchain.storage.local import HEAD, LocalObjectStore
@@ -132,6 +132,15 @@ class DatasetFiles:
         if ref == self.ref:
             return self
         return DatasetFiles.open(self.folder, self.signer, ref=ref, shared=self.shared)
+
+    def on_or_head(self, ref: str) -> DatasetFiles:
+        """The same dataset on its branch of this name, or on its head where it has none."""
+        if is_branch_name(ref):
+            self.shared.follow(self.folder, ref)
+            there = self.on(ref)
+            if there.chain.head() is not None:
+                return there
+        return self.on(HEAD)
 
     @property
     def index_path(self) -> Path:

@@ -9,9 +9,11 @@ system time is not after it. Source: specification "Time", "Metadata Chain"; RFC
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import datetime as dt
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +81,19 @@ def keep_reachable(dataset: DatasetFiles, head: Multihash) -> str:
 def lock_path(dataset: DatasetFiles) -> Path:
     """The lock for fetching objects, naming objects that no reference needs, and removing them."""
     return dataset.folder / "info" / "incoming.lock"
+
+
+@contextlib.contextmanager
+def locked_for(dataset: DatasetFiles, command: str | None = None) -> Iterator[None]:
+    """Nothing is fetched or removed meanwhile; `BusyError` where that goes on. `command` is what locks."""
+    with fsio.try_locked(lock_path(dataset)) as free:
+        if not free:
+            other = "" if command else ", or its garbage is being collected"
+            raise errors.BusyError(
+                f"{dataset.alias}: something is being pulled into it{other}",
+                hint=f"run {command or 'the command'} again when that is done",
+            )
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,23 +177,26 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
             )
         return point
     state = DatasetState.read(dataset.chain, head)
-    names = dataset.chain.names(state.head)
+    last, at = state.head_block.sequence_number, dataset.chain.by_number(state.head)
+
+    def block(number: int) -> Multihash:
+        if (found := at(number)) is not None:
+            return found
+        raise errors.ObjectNotFoundError(
+            f"{dataset.alias}: no block {number:,}; its newest is block {last:,}",
+            hint=f"`odfchain log {dataset.alias}` lists the blocks",
+        )
+
+    def recorded(number: int) -> Timestamp:
+        return dataset.chain.get(block(number)).system_time
+
     if isinstance(point, int):
-        if point >= len(names):
-            raise errors.ObjectNotFoundError(
-                f"{dataset.alias}: no block {point:,}; its newest is block {len(names) - 1:,}",
-                hint=f"`odfchain log {dataset.alias}` lists the blocks",
-            )
-        return names[point]
-
-    def recorded(name: Multihash) -> Timestamp:
-        return dataset.chain.get(name).system_time
-
+        return block(point)
     # system times never go back (append rules)
-    count = bisect.bisect_right(names, point, key=recorded)
+    count = bisect.bisect_right(range(last + 1), point, key=recorded)
     if count == 0:
-        raise errors.DatasetNotFoundError(f"{dataset.alias} begins at {recorded(names[0])}, after {point}")
-    return names[count - 1]
+        raise errors.DatasetNotFoundError(f"{dataset.alias} begins at {recorded(0)}, after {point}")
+    return block(count - 1)
 
 
 def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
@@ -202,15 +220,12 @@ def is_referenced(dataset: DatasetFiles, block: Multihash, *, head: Multihash) -
 
 def reference_of(dataset: DatasetFiles, block: Multihash) -> str | None:
     """The first reference, its own before the others, that leads to a stored block; None where none does."""
-
-    def leads_there(there: DatasetFiles) -> bool:
+    for ref in dict.fromkeys([dataset.ref, *ref_names(dataset)]):
+        there = dataset.on(ref)
         head = there.chain.head()
-        return head is not None and is_referenced(there, block, head=head)
-
-    if leads_there(dataset):
-        return dataset.ref
-    others = (ref for ref in ref_names(dataset) if ref != dataset.ref)
-    return next((ref for ref in others if leads_there(dataset.on(ref))), None)
+        if head is not None and is_referenced(there, block, head=head):
+            return ref
+    return None
 
 
 def named_block(dataset: DatasetFiles, point: Point) -> Multihash:

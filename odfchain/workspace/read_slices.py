@@ -13,7 +13,7 @@ import os
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,7 @@ def read_state(
     if not files:
         return schema.empty_table()
     columns_of(state, key)
-    try:
+    with readable(dataset.folder):
         if event_time is None and key:
             wanted = columns_of(state, list(dict.fromkeys([*schema.names, *key])))
             return newest_rows(files, key, wanted).select(schema.names)
@@ -89,12 +89,6 @@ def read_state(
         with_time = dict.fromkeys([*schema.names, names.event_time_column])
         wanted = columns_of(state, list(with_time))
         return state_at(files, key, wanted, event_time).select(schema.names)
-    except errors.BadInputError as error:
-        raise unreadable(Path(error.file or dataset.folder), error.message) from None
-    except (pa.ArrowException, ValueError) as error:
-        raise unreadable(
-            dataset.folder, f"it does not fit the declared schema: {first_line(error)}"
-        ) from None
 
 
 def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: int = 0) -> pa.Table:
@@ -149,7 +143,7 @@ def _read_slice(
 
     path = verified_slice(dataset, ref)
     end = ref.slice.offset_interval.count - 1 if last is None else last
-    try:
+    with readable(path):
         with open_parquet(path) as file:
             names = file.schema_arrow.names
             twice = next((name for name in names if names.count(name) > 1), None)
@@ -160,10 +154,6 @@ def _read_slice(
         if table.num_rows != end - first + 1:
             raise unreadable(path, f"it has no row {first + table.num_rows + 1:,}, which its block promises")
         return fitted(table, schema)
-    except errors.BadInputError as error:
-        raise unreadable(path, error.message) from None
-    except (pa.ArrowException, ValueError) as error:
-        raise unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
 
 
 def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:
@@ -173,6 +163,17 @@ def verified_slice(dataset: DatasetFiles, ref: SliceRef) -> Path:
     except errors.ObjectNotFoundError:
         path = dataset.data.locate(ref.slice.physical_hash)
         raise errors.SliceNotFoundError.of(dataset.alias, path) from None
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What is wrong with a slice that is read meanwhile is said as `unreadable` does."""
+    try:
+        yield
+    except errors.BadInputError as error:
+        raise unreadable(Path(error.file or path), error.message) from None
+    except (pa.ArrowException, ValueError, KeyError) as error:
+        raise unreadable(path, f"it does not fit the declared schema: {first_line(error)}") from None
 
 
 def unreadable(path: Path, reason: str) -> errors.ObjectCorruptedError:
@@ -228,10 +229,8 @@ class KeptFooters:
             from odfchain.slices.footers import file_stats
 
             path = locate(ref) if locate is not None else verified_slice(self._dataset, ref)
-            try:
+            with readable(path):
                 found = file_stats(path)
-            except errors.BadInputError as error:
-                raise unreadable(path, error.message) from None
             # a failure to write the cache costs time only
             self.keep([(name, found.to_text())])
         return found

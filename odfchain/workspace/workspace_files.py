@@ -498,7 +498,7 @@ class WorkspaceFiles:
         for item in transform.inputs if transform is not None else ():
             target = item.id or item.dataset_ref
             try:
-                inputs.append(like(self.dataset(str(target)), dataset))
+                inputs.append(self.dataset(str(target)).on_or_head(dataset.ref))
             except errors.DatasetNotFoundError:
                 # the transform may name an input that was deleted or never pulled
                 raise errors.DatasetNotFoundError(
@@ -597,15 +597,6 @@ def _similar(name: str, known: list[str]) -> str:
     if close:
         return f"did you mean {' or '.join(close)}?"
     return "`odfchain list` shows the datasets of this workspace"
-
-
-def like(dataset: DatasetFiles, other: DatasetFiles) -> DatasetFiles:
-    """A dataset on the branch that another one is on, or on its head where it has none of that name."""
-    if not names.is_branch_name(other.ref):
-        return dataset
-    dataset.shared.follow(dataset.folder, other.ref)
-    there = dataset.on(other.ref)
-    return dataset if there.chain.head() is None else there
 
 
 def _name_of(dataset: DatasetFiles) -> str:

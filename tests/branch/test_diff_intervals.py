@@ -36,11 +36,11 @@ def test_only_slices_after_the_block_are_opened(dataset: DatasetFiles) -> None:
     (placed,) = interval.slices()
     with opened_files(dataset.folder / "data") as opened:
         rows = read_rows(interval, view(dataset))
-    assert set(opened) == {str(placed.ref.slice.physical_hash)}
+    assert set(opened) == {str(placed.slice.physical_hash)}
     assert rows.column(0).to_pylist() == [1, 2]
     assert rows.column(1).to_pylist() == [2, 3]
     assert rows["b"].to_pylist() == ["y", "z"]
-    assert parquet_bytes([interval]) == placed.ref.slice.size
+    assert parquet_bytes([interval]) == placed.slice.size
 
 
 def test_a_column_that_a_slice_lacks_is_null(dataset: DatasetFiles) -> None:
@@ -102,7 +102,7 @@ def test_a_missing_slice_is_named_with_what_brings_it(dataset: DatasetFiles) -> 
     first = DatasetState.read(dataset.chain, before).slices()[-1]
     Path(dataset.data.locate(first.slice.physical_hash)).unlink()
     assert read_rows(interval, view(dataset))["k"].to_pylist() == ["3"]
-    path = Path(dataset.data.locate(interval.slices()[0].ref.slice.physical_hash))
+    path = Path(dataset.data.locate(interval.slices()[0].slice.physical_hash))
     path.unlink()
     with pytest.raises(SliceNotFoundError, match=path.name) as caught:
         read_rows(interval, view(dataset))
@@ -113,7 +113,7 @@ def test_a_slice_that_is_not_what_its_block_says_is_refused(dataset: DatasetFile
     fork = record(dataset, [("+A", 1, "1", "x", "y")])
     upto = record(dataset, [("+A", 1, "2", "x", "y")])
     interval = Interval(dataset, fork, upto)
-    path = Path(dataset.data.locate(interval.slices()[0].ref.slice.physical_hash))
+    path = Path(dataset.data.locate(interval.slices()[0].slice.physical_hash))
     path.chmod(0o644)
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(ObjectCorruptedError):

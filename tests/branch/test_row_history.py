@@ -17,11 +17,14 @@ from odfchain.api.queries import checked_slices
 from odfchain.branches import row_history
 from odfchain.branches.corrections import rows_of_keys
 from odfchain.branches.diff import Change
+from odfchain.branches.key_lookup import groups_with
 from odfchain.branches.row_history import RowHistory
 from odfchain.errors import SliceNotFoundError
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
-from odfchain.slices.skipping import may_hold, ordered
+from odfchain.slices.footers import ColumnStats, FileStats
+from odfchain.slices.reader import open_parquet
+from odfchain.slices.skipping import may_match, with_any_of
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -251,11 +254,6 @@ def test_histories_are_what_a_walk_finds(ws: odf.Workspace, seed: int) -> None:
 # --- row groups ------------------------------------------------------------------------------------
 
 
-def in_groups(folder: Path, values: pa.Array) -> Any:
-    pq.write_table(pa.table({"k": values}), folder / "file", row_group_size=2)
-    return pq.ParquetFile(folder / "file")
-
-
 @pytest.mark.parametrize(
     ("values", "sought", "groups"),
     [
@@ -269,32 +267,28 @@ def in_groups(folder: Path, values: pa.Array) -> Any:
 def test_row_groups_that_cannot_have_a_key(
     tmp_path: Path, values: pa.Array, sought: Any, groups: list[int]
 ) -> None:
-    file = in_groups(tmp_path, values)
-    found = [
-        group
-        for group in range(file.num_row_groups)
-        if may_hold(file.metadata.row_group(group).column(0).statistics, [sought])
-    ]
-    assert found == groups
+    pq.write_table(pa.table({"k": values}), tmp_path / "file", row_group_size=2)
+    condition = with_any_of("k", pa.array([sought], values.type), values.type)
+    with open_parquet(tmp_path / "file") as file:
+        assert list(groups_with(file, condition, ["k"])) == [(group, 2 * group) for group in groups]
 
 
 @pytest.mark.parametrize(
     ("low", "high", "text", "expected"),
     [
-        ("ab", "ab", "abc", True),  # a bound that was cut is the beginning of the true one
         ("b", "c", "a", False),
         ("b", "c", "d", False),
         ("b", "c", "c", True),
         ("b", "ü", "z", True),  # in order of bytes
     ],
 )
-def test_bounds_of_texts_may_be_cut(low: str, high: str, text: str, expected: bool) -> None:
-    class Bounds:
-        has_min_max, min, max = True, low, high
-
-    assert may_hold(Bounds(), ordered(["", text, "zzzzzz"])) or not expected
-
-    assert may_hold(Bounds(), [text]) == expected
+def test_each_of_a_few_texts_is_looked_for(low: str, high: str, text: str, expected: bool) -> None:
+    bounds = FileStats(1, (ColumnStats("k", pa.string(), 0, low, high),))
+    for sought in ([text], ["", text], ["", text, "\U0001f40d"]):
+        condition = with_any_of("k", pa.array(sought), pa.string())
+        assert may_match(bounds, condition) == expected, sought
+    many = with_any_of("k", pa.array(["", *([text] * 100)]), pa.string())
+    assert may_match(bounds, many) or not expected
 
 
 def test_only_row_groups_that_may_have_the_key_are_decoded(

@@ -178,7 +178,7 @@ def test_other_blocks_are_not_followed(store: SmallS3, two: tuple[Workspace, Wor
     one, other = two
     head, first = (
         head_of(one["cities"]._files),
-        one["cities"]._files.chain.names(head_of(one["cities"]._files))[2],
+        one["cities"]._files.chain.hash_at(2, head_of(one["cities"]._files)),
     )
     one["cities"].reset(3, force=True)
     seen = other.last_seen("cities")
@@ -198,7 +198,7 @@ def test_a_store_that_an_attacker_set_back_is_put_right_again(
     one, other = two
     good = head_of(one["cities"]._files)
     key = next(key for key in store.objects if key.endswith("refs/head"))
-    store.objects[key] = str(one["cities"]._files.chain.names(good)[2]).encode()
+    store.objects[key] = str(one["cities"]._files.chain.hash_at(2, good)).encode()
     for workspace in (one, other):
         with pytest.raises(SetBackError):
             _ = workspace["cities"]
@@ -429,7 +429,7 @@ def test_a_process_that_dies_before_the_head_of_the_store(
     # what was begun once says nothing of a later head: this was somebody else
     assert (folder / "info" / "replacing").is_file()
     key = next(key for key in store.objects if key.endswith("refs/head"))
-    store.objects[key] = str(one["cities"]._files.chain.names(head_of(one["cities"]._files))[3]).encode()
+    store.objects[key] = str(one["cities"]._files.chain.hash_at(3, head_of(one["cities"]._files))).encode()
     for workspace in (reopened(one), other):
         with pytest.raises(SetBackError):
             _ = workspace["cities"]
