@@ -142,10 +142,7 @@ class BlockGraph:
 
     def is_ancestor(self, one: Multihash, other: Multihash) -> bool:
         """True if `one` is `other` or one of its ancestors, merges included."""
-        fork = self.fork(one, other)
-        if fork == one:
-            return True
-        return any(self.fork(one, tip) == one for tip in self._tips([other], [fork])[0])
+        return self.fork(one, other) == one or self.newest_reached(one, other) == one
 
     def newest_reached(self, one: Multihash, other: Multihash) -> Multihash:
         """The newest block of the chain up to `one` that `other` is, or was made from."""

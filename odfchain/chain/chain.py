@@ -20,7 +20,6 @@ from odfchain.chain.index import (
     Link,
     ReplayHistory,
     Scratch,
-    WalkedHistory,
     is_merge,
     link_kind,
 )
@@ -335,9 +334,7 @@ class MetadataChain:
         """The questions of the append rules, answered for the predecessor `prev`, which must be stored."""
         if not self._blocks.contains(prev):
             raise AppendError("PrevBlockNotFound", "prev-block-exists", f"block {prev} is not in the store")
-        if self._index is None or self.head() != prev:
-            return WalkedHistory(hb.block for hb in self.walk(prev))
-        return _IndexedHistory(self, prev)
+        return _ChainHistory(self, prev)
 
     def append(
         self,
@@ -402,8 +399,8 @@ def _is_one_of(event: MetadataEvent, kinds: tuple[str, ...]) -> bool:
     return event.KIND in kinds or (MERGE in kinds and is_merge(event))
 
 
-class _IndexedHistory(History):
-    """Answers from the index; falls back to walking where the index gives up."""
+class _ChainHistory(History):
+    """Answers from the index, or by walking where there is none or it gives up."""
 
     def __init__(self, chain: MetadataChain, prev: Multihash) -> None:
         self._chain = chain

@@ -189,8 +189,8 @@ class ChainIndex:
 
 # Questions about earlier blocks that the append rules ask.
 #
-# Three answers exist: by walking (always right, slow on long chains), from the derived index (one look-up),
-# and from blocks that are not in the store yet because their transaction is still open.
+# Two answers exist: from the derived index (one look-up; by walking, which is slow, where there is none), and
+# from blocks that are not in the store yet because their transaction is still open.
 
 E = TypeVar("E", bound=MetadataEvent)
 DataEvent: TypeAlias = ev.AddData | ev.ExecuteTransform
@@ -254,27 +254,6 @@ def are_of_several_keys(events: Iterable[ev.MetadataEvent]) -> bool:
     keys = {e.merge.primary_key for e in events if isinstance(e, ev.AddPushSource | ev.SetPollingSource)}
     # with several keys, what one source took back another may take back again
     return len(keys) > 1
-
-
-class WalkedHistory(History):
-    """Answers by walking from the predecessor towards the seed; every block is read at most once."""
-
-    def __init__(self, walk: Iterator[MetadataBlock]) -> None:
-        self._rest = walk
-        self._seen: list[MetadataBlock] = [next(walk)]
-
-    def blocks(self, *kinds: str) -> Iterator[MetadataBlock]:
-        index = 0
-        while True:
-            if index == len(self._seen):
-                # shared by all questions, so that each block is read once
-                block = next(self._rest, None)
-                if block is None:
-                    return
-                self._seen.append(block)
-            if not kinds or self._seen[index].event.KIND in kinds:
-                yield self._seen[index]
-            index += 1
 
 
 class ReplayHistory(History):
