@@ -85,11 +85,6 @@ class StoredRow(NamedTuple):
     start: int
     size: int
 
-    @property
-    def event_kind(self) -> str:
-        """The kind of the block's event."""
-        return AddData.KIND if self.kind == MERGE else self.kind
-
 
 class StoredBlocks:
     """Blocks that are added newest first, and asked for oldest first."""

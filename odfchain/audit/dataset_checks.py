@@ -59,7 +59,7 @@ from odfchain.audit.report import (
 from odfchain.audit.signature_checks import SignedStatements
 from odfchain.audit.slice_checks import SliceReading
 from odfchain.audit.state_checks import CheckedRows, readable_slices
-from odfchain.chain.index import ROW_BYTES, ChainIndex
+from odfchain.chain.index import ROW_BYTES, ChainIndex, Link
 from odfchain.errors import UsageError
 from odfchain.odf.events import AddData, ExecuteTransform
 from odfchain.odf.identity import Multihash
@@ -206,8 +206,7 @@ def _check_index(run: Run) -> Checking[None]:
     for stored in run.chain.blocks.rows():
         if (stored.number + 1) * ROW_BYTES > size:
             break  # blocks that it does not know yet
-        row = index.row(stored.number)
-        if stored.sound and (row is None or (row.hash, row.kind) != (stored.name, stored.event_kind)):
+        if stored.sound and index.fits(Link(stored.name, stored.number, stored.kind)) is None:
             yield Note(f"{path}: the index of the chain is damaged or old; it is made anew when used")
             return
     if size % ROW_BYTES:

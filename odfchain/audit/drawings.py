@@ -17,7 +17,7 @@ from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
 from odfchain.profiles.pages import line_of, one_page
 from odfchain.storage.local import HEAD
-from odfchain.text import counted, one_line
+from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, first_record
@@ -127,7 +127,6 @@ def _layers(graph: Graph) -> dict[str, int]:
 
 _WIDTH, _HEIGHT = 220, 54
 _GAP_X, _GAP_Y, _MARGIN = 90, 22, 12
-_NAME_LENGTH, _FACTS_LENGTH = 26, 34
 # Columns of a dataset whose profile is shown.
 _COLUMNS = 200
 
@@ -180,54 +179,15 @@ class GraphDrawing:
             height=max((p.y for p in places.values()), default=0) + _HEIGHT + _MARGIN,
             box_width=_WIDTH,
             box_height=_HEIGHT,
-            lines=[
-                {"words": was_used(edge), "path": _path([places[key] for key in route])}
-                for edge, route in layout.routes
-            ],
-            boxes=[self._box(node, places[key]) for key, node in self.graph.nodes.items()],
-            rows=[
-                {
-                    "name": node.name,
-                    "id": node.id,
-                    "facts": ", ".join(facts_of(node)),
-                    "made_of": ", ".join(made_of[key]),
-                }
-                for key, node in self.graph.nodes.items()
-            ],
-            profiles=[
-                _profile(self.graph.nodes[key].name, document) for key, document in (profiles or {}).items()
-            ],
+            facts_of=facts_of,
+            line_of=line_of,
+            graph=self.graph,
+            places=places,
+            made_of=made_of,
+            lines=[(was_used(edge), _path([places[key] for key in route])) for edge, route in layout.routes],
+            profiles=profiles or {},
+            most_columns=_COLUMNS,
         )
-
-    def _box(self, node: Node, place: _Position) -> dict[str, Any]:
-        classes = [node.state.value, node.kind.value.lower() if node.kind else "unknown"]
-        facts = facts_of(node)
-        seen = facts[:3] if node.state is NodeState.PRESENT else facts[:1]
-        return {
-            "classes": " ".join([*classes, *(["asked"] if node.id in self.graph.roots else [])]),
-            "x": place.x,
-            "y": place.y,
-            "title": ", ".join([node.name, *facts]),
-            "name": one_line(node.name, _NAME_LENGTH),
-            "facts": one_line(", ".join(seen), _FACTS_LENGTH),
-        }
-
-
-def _profile(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    columns, number = document["columns"], document["odf"]["sequence_number"]
-    return {
-        "title": f"{name}: {counted(document['num_rows'], 'row')} at block {number:,}",
-        "columns": [_column(each, document["column_stats"][each["name"]]) for each in columns[:_COLUMNS]],
-        "rest": max(0, len(columns) - _COLUMNS),
-    }
-
-
-def _column(column: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
-    name, *words = (one_line(word) for word in line_of(column, stats)[:-1])
-    counts = stats.get("histogram", {}).get("counts", ())
-    return {"name": name, "counts": counts} | dict(
-        zip(("dtype", "nulls", "distinct", "summary"), words, strict=True)
-    )
 
 
 def _path(places: list[_Position]) -> str:

@@ -203,33 +203,27 @@ class MergeAgain:
     ) -> Iterator[tuple[str | None, str]]:
         sides = (("ours", conflicts.ours), ("theirs", conflicts.theirs), ("base", conflicts.base))
         cells = [name for name, mask in conflicts.cells.items() if mask[row]]
-        one = slice(row, row + 1)
+        data = [name for name in result.schema.names if name not in self.sides.key]
+        after = result.after.slice(row, 1)
+
+        def side_with(columns: Sequence[str]) -> str | None:
+            # a value may equal those of several sides: ours counts first
+            there = ((name, side.rows.slice(row, 1)) for name, side in sides if side.there[row])
+            return next((name for name, rows in there if row_diff.same_rows(after, rows, columns)[0]), None)
+
         if not result.has[row]:
             absent = [name for name, side in sides[:2] if not side.there[row]]
             yield "", absent[0] if absent and not cells else "deleted"
             return
         for column in cells:
-            value = result.after.column(column)[one]
-            # a value may equal those of several sides: ours counts first
-            names = [
-                name
-                for name, side in sides
-                if side.there[row] and row_diff.same_cells(value, side.rows.column(column)[one])[0]
-            ]
-            yield column, names[0] if names else f"edited by hand: {one_line(str(value[0]), 60)}"
-        data = [name for name in result.schema.names if name not in self.sides.key]
+            by_hand = f"edited by hand: {one_line(str(after.column(column)[0]), 60)}"
+            yield column, side_with([column]) or by_hand
         if not cells:
-            after = result.after.slice(row, 1)
-            names = [
-                name
-                for name, side in sides
-                if side.there[row] and row_diff.same_rows(after, side.rows.slice(row, 1), data)[0]
-            ]
-            yield "", names[0] if names else "edited by hand"
+            yield "", side_with(data) or "edited by hand"
             return
         for column in data:
             if column not in cells:
-                found = _cell(column, result.after.column(column)[one], conflicts.merged.column(column)[one])
+                found = _cell(column, after.column(column), conflicts.merged.column(column).slice(row, 1))
                 if found is not None:
                     name = one_line(column, 60)
                     yield None, f"is not as it merges in {name}, which is in no conflict: {found}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from odfchain.errors import UsageError
 from odfchain.limits import PAGE, PageLimits
-from odfchain.profiles.pages import Excerpt, LabelledValue, excerpt, fitted, listed, moment, one_page
+from odfchain.profiles.pages import Excerpt, excerpt, fitted, listed, moment, one_page
 from odfchain.text import counted, one_line
 
 # The blocks of a chain on a page: marks of a strip, and rows of a table; few of both for many blocks.
@@ -249,7 +249,7 @@ def _verdict(node: View, verdict: str) -> tuple[str, str]:
     return "Clean", "No fault was found: every check that applies was made, and passed."
 
 
-def brief_of(node: View, limits: PageLimits) -> tuple[LabelledValue, ...]:
+def brief_of(node: View, limits: PageLimits) -> list[tuple[str, str]]:
     """How the checks ended, what was read, what was not checked, and whether the head is signed."""
     checks, counts = node["checks"], node["counts"]
     states = [check["state"] for check in checks]
@@ -266,15 +266,15 @@ def brief_of(node: View, limits: PageLimits) -> tuple[LabelledValue, ...]:
     replayed = counts["replayed"]
     again = f"; {counted(replayed, 'transaction')} computed again" if replayed else ""
     lines = [
-        LabelledValue("Checks", f"{listed(words)}." if words else "none."),
-        LabelledValue("Read", f"{listed(reach)}{again}."),
+        ("Checks", f"{listed(words)}." if words else "none."),
+        ("Read", f"{listed(reach)}{again}."),
     ]
     partly = {block for item in node["unchecked"] for block in item["blocks"]}
     if partly:
         more.append(f"parts of {counted(len(partly), 'block')}")
     if left or more:
-        lines.append(LabelledValue("Not checked", f"{listed([*omitted.shown, *more])}."))
-    return (*lines, LabelledValue("Signature", signature_of(node, limits)["sentence"]))
+        lines.append(("Not checked", f"{listed([*omitted.shown, *more])}."))
+    return [*lines, ("Signature", signature_of(node, limits)["sentence"])]
 
 
 def signature_of(report: View, limits: PageLimits) -> View:
@@ -307,44 +307,17 @@ _UNSIGNED = {
 
 def dataset_view(node: View, limits: PageLimits) -> View:
     """The view of a report."""
-    names = {check["number"]: one_line(check["name"], limits.text) for check in node["checks"]}
     return {
         "node": node,
         "limits": limits,
-        "names": names,
+        "names": {check["number"]: one_line(check["name"], limits.text) for check in node["checks"]},
         "facts": facts_of(node, limits),
         "brief": brief_of(node, limits),
-        "identity": _identity(node, limits),
-        "unchecked": [_unchecked(item, names, limits) for item in node["unchecked"][: limits.lines]],
         "strip": strip_of(node["blocks"], limits.marks),
         "rows": tuple(rows_of(node["blocks"], limits.rows)),
         "signature": signature_of(node, limits),
         "inputs": _inputs(node["inputs"], limits, iter(range(limits.lines)), _DEEPEST),
     }
-
-
-def _identity(node: View, limits: PageLimits) -> tuple[LabelledValue, ...]:
-    dataset, head, number = node["dataset"], node["head"], node["sequenceNumber"]
-    lines = [
-        LabelledValue("Dataset", one_line(dataset["id"], limits.text), code=True),
-        LabelledValue("Kind", kind_of(dataset["kind"])),
-        LabelledValue("Head", one_line(head or "not known", 100), code=head is not None),
-    ]
-    if number is not None:
-        lines.append(LabelledValue("Newest block", f"{number:,}"))
-    for name in ("from", "to"):
-        end = node["range"][name]
-        if end is not None:
-            lines.append(LabelledValue(f"Range {name}", one_line(end, 100), code=True))
-    return tuple(lines)
-
-
-def _unchecked(node: View, names: dict[int, str], limits: PageLimits) -> LabelledValue:
-    check = node["check"]
-    name = f"Check {check} {names.get(check, '')}".strip() if check is not None else ""
-    blocks = blocks_in_words(node["blocks"])
-    where = ", ".join(filter(None, (name, blocks))) or "The whole dataset"
-    return LabelledValue(where[0].upper() + where[1:], one_line(node["message"], limits.message))
 
 
 # Datasets below each other in a lineage that are shown.
@@ -396,6 +369,7 @@ def _render(parts: Sequence[View], limits: PageLimits) -> str:
         facts=excerpt(facts, limits.datasets),
         datasets=detailed,
         places={view["facts"]["id"]: number for number, view in reversed(list(enumerate(detailed)))},
+        blocks_in_words=blocks_in_words,
         KINDS=KINDS,
         MARKS=MARKS,
         OUTCOMES=OUTCOMES,

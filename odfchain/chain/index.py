@@ -142,21 +142,22 @@ class ChainIndex:
         """Make rows 0 to `head.sequence_number` describe the chain that ends at `head`."""
         if self._head == head:
             return
-        if self._fits(head) is not None:
+        if self.fits(head) is not None:
             self._head = head
             return
         missing = bytearray()  # a million links as objects would take 400 MB
         known: IndexRow | None = None
         # only unknown blocks are read; a damaged or foreign index matches none of them and is rebuilt
         for link in self._walk(head.hash):
-            known = self._fits(link)
+            known = self.fits(link)
             if known is not None:
                 break
             missing += _LINK.pack(link.hash.digest, _COLUMNS.index(link.kind), link.sequence_number)
         self._extend(known, missing)
         self._head = head
 
-    def _fits(self, link: Link) -> IndexRow | None:
+    def fits(self, link: Link) -> IndexRow | None:
+        """The row of a step, None where it is missing, damaged or another's."""
         row = self.row(link.sequence_number)
         return row if row is not None and (row.hash, row.kind) == (link.hash, link.event_kind) else None
 

@@ -87,15 +87,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledValue:
-    """A line of a list of facts; a `code` is there to be copied."""
-
-    label: str
-    value: str
-    code: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Excerpt(Generic[T]):
     """The first of many things, and how many were left out."""
 
