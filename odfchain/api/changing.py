@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
     from odfchain.branches.foreign_keys import ForeignKeys
     from odfchain.profiles.drift_guard import PolicyFile
-    from odfchain.workspace.commit import AfterCommit, CommitCheck
-    from odfchain.workspace.dataset_files import DatasetFiles
+    from odfchain.workspace.commit import AfterCommit, CommitCheck, Proposed
     from odfchain.workspace.options import CommitOptions
 
 
@@ -67,12 +66,12 @@ def drift_check(workspace: Workspace, options: CommitOptions) -> CommitCheck:
         UsageError, ManifestError: the policy is not there, or is none.
     """
 
-    def check(dataset: DatasetFiles, state: Any, events: Sequence[Any], staged: Any) -> AfterCommit | None:
+    def check(proposed: Proposed) -> AfterCommit | None:
         from odfchain.workspace.config import ProfileWhen
 
-        if all(getattr(event, "new_data", None) is None for event in events):
+        if not proposed.added:
             return None
-        wanted = workspace._files.config.snapshots.of(dataset)
+        wanted = workspace._files.config.snapshots.of(proposed.dataset)
         writes = wanted.profile is ProfileWhen.COMMIT
         guard = (
             None
@@ -83,7 +82,7 @@ def drift_check(workspace: Workspace, options: CommitOptions) -> CommitCheck:
             return None
         from odfchain.profiles.drift_guard import CommitProfiles
 
-        return CommitProfiles(guard, writes, options.progress)(dataset, state, events, staged)
+        return CommitProfiles(guard, writes, options.progress)(proposed)
 
     return check
 

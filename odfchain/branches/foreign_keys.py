@@ -34,7 +34,7 @@ from odfchain.branches.key_lookup import (
     takes_any_back,
 )
 from odfchain.odf import events as ev
-from odfchain.odf.arrow_schema import schema_of_event, slice_schema
+from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.enums import DatasetKind, OperationType
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.row_hash import Numbers
@@ -43,7 +43,7 @@ from odfchain.slices.reader import open_parquet
 from odfchain.slices.state import SliceFile, in_force
 from odfchain.storage.local import HEAD
 from odfchain.text import counted, cut, first_line, one_line
-from odfchain.workspace.commit import StagedFile, slice_path
+from odfchain.workspace.commit import Proposed, slice_path
 from odfchain.workspace.constraint_rules import Columns, misfit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -188,34 +188,21 @@ class Rows:
         return replace(self, columns=columns, new=(*self.new, *([item] if item is not None else [])))
 
     @classmethod
-    def committed(
-        cls,
-        dataset: DatasetFiles,
-        state: DatasetState,
-        events: Sequence[ev.MetadataEvent],
-        staged: Sequence[StagedFile],
-    ) -> Rows:
+    def committed(cls, proposed: Proposed) -> Rows:
         """The rows as they are when events are committed on top of a state."""
-        names, schema, declared = state.vocabulary, state.schema, None
-        paths = {item.physical_hash: functools.partial(slice_path, dataset, item) for item in staged}
-        new = []
-        for event in events:
-            match event:
-                case ev.SetVocab():
-                    names = ev.DatasetVocabulary.from_event(event)
-                case ev.SetDataSchema():
-                    schema = schema_of_event(event.raw_arrow_schema, event.schema)
-                case ev.SetAttachments():
-                    declared = recorded_constraints(event)
-                case ev.AddData(new_data=data) | ev.ExecuteTransform(new_data=data) if data is not None:
-                    # rows that executors have put into the store may never be read
-                    known = paths.get(data.physical_hash)
-                    if known is None:
-                        new.append(_file(dataset, data, names))
-                    else:
-                        new.append(SliceFile(known, names, data.offset_interval))
-        declared = state.constraints if declared is None else declared
-        columns = Columns(str(dataset.alias), names, schema, state.merge_key or declared.primary_key)
+        dataset, state, names = proposed.dataset, proposed.state, proposed.vocabulary
+        # rows that executors have put into the store may never be read
+        paths = {each.physical_hash: functools.partial(slice_path, dataset, each) for each in proposed.staged}
+        new = [
+            SliceFile(paths[data.physical_hash], names, data.offset_interval)
+            if data.physical_hash in paths
+            else _file(dataset, data, names)
+            for data in proposed.added
+        ]
+        attached = proposed.last(ev.SetAttachments)
+        declared = state.constraints if attached is None else recorded_constraints(attached)
+        key = state.merge_key or declared.primary_key
+        columns = Columns(str(dataset.alias), names, proposed.schema, key)
         return cls(dataset, columns, declared, state, tuple(new))
 
 
@@ -330,15 +317,9 @@ class ForeignKeys:
         """The check against the datasets of a workspace."""
         return cls(workspace.present, workspace.datasets, note, references or {}, merging)
 
-    def __call__(
-        self,
-        dataset: DatasetFiles,
-        state: DatasetState,
-        events: Sequence[ev.MetadataEvent],
-        staged: Sequence[StagedFile],
-    ) -> None:
+    def __call__(self, proposed: Proposed) -> None:
         """Check that events may be committed on top of a state; what is only reported is noted."""
-        self.settle(Rows.committed(dataset, state, events, staged))
+        self.settle(Rows.committed(proposed))
 
     def settle(self, rows: Rows) -> None:
         """As `__call__`, for given rows."""

@@ -58,7 +58,7 @@ from odfchain.progress import SILENT, Progress
 from odfchain.slices.state import SliceFile, takes_back
 from odfchain.slices.writer import SliceFacts
 from odfchain.text import counted, one_line
-from odfchain.workspace.commit import CommitCheck, StagedFile, both, on_the_newest_head
+from odfchain.workspace.commit import CommitCheck, Proposed, StagedFile, both, on_the_newest_head
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import (
@@ -697,7 +697,7 @@ class _Merge:
         dataset, target = self.request.target, self._target
         if self._outcome.status is MergeStatus.FAST_FORWARDED:
             return Rows.after(dataset, target, DatasetState.read(opened_at(dataset, self._source).chain))
-        rows = Rows.committed(dataset, target, self._events, ())
+        rows = Rows.committed(Proposed(dataset, target, self._events))
         if self._facts is None:
             return rows
         interval = self._facts.slice_at(target.record_count).offset_interval
@@ -734,7 +734,7 @@ class _Merge:
         ).after(*self._events)  # fmt: skip
         check = both(dataclasses.replace(means.check, references=references), means.guard)
         if dry_run:
-            check(dataset, self._target, recorded.events, recorded.slices)
+            check(Proposed(dataset, self._target, recorded.events, recorded.slices))
             return self._outcome
         done = recorded.commit(dataset, self._target, time, check)
         return dataclasses.replace(self._outcome, head=done.head, number=done.number)
@@ -747,7 +747,8 @@ class _Merge:
         events = [block.event for _, block in there.chain.walk(there.head, tail=target.head)][::-1]
         known = target.head_block.sequence_number
         names = [ref.slice.physical_hash for ref in there.slices() if ref.sequence_number > known]
-        means.guard(dataset, target, events, [StagedFile(dataset.data.path(name), name) for name in names])
+        staged = [StagedFile(dataset.data.path(name), name) for name in names]
+        means.guard(Proposed(dataset, target, events, staged))
         if not dry_run:
             dataset.set_head(source, expected=target.head)
         number = there.head_block.sequence_number

@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.errors import GuardError, OdfchainError
-from odfchain.odf import events as ev
-from odfchain.odf.arrow_schema import schema_of_event, slice_schema
+from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import Multihash
 from odfchain.profiles.document import facts_of, nullable_columns, profile_document, profile_of
@@ -29,7 +28,7 @@ from odfchain.profiles.state_totals import ProfiledSlice, state_slices, totals_o
 from odfchain.profiles.totals import Totals
 from odfchain.progress import SILENT, Progress
 from odfchain.text import one_line
-from odfchain.workspace.commit import AfterCommit, StagedFile, slice_path
+from odfchain.workspace.commit import AfterCommit, Proposed, slice_path
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import ProfileOptions
@@ -56,23 +55,19 @@ class CommitProfiles:
     """True if the profile of the new head is written."""
     progress: Progress = SILENT
 
-    def __call__(
-        self,
-        dataset: DatasetFiles,
-        state: DatasetState,
-        events: Sequence[ev.MetadataEvent],
-        staged: Sequence[StagedFile],
-    ) -> AfterCommit | None:
+    def __call__(self, proposed: Proposed) -> AfterCommit | None:
         """The action after the commit; none where no rows are committed."""
-        coming = _Coming.of(dataset, state, events, staged)
-        if not coming.slices:
+        if not proposed.added:
             return None
-        totals = self._judged(dataset, state, coming) if self.guard is not None else None
-        return self._writer(dataset, totals) if self.writes else None
+        totals = self._judged(proposed) if self.guard is not None else None
+        return self._writer(proposed.dataset, totals) if self.writes else None
 
-    def _judged(self, dataset: DatasetFiles, state: DatasetState, coming: _Coming) -> Totals | None:
+    def _judged(self, proposed: Proposed) -> Totals | None:
         # None where there is nothing to compare with
         assert self.guard is not None  # noqa: S101 - asked by the caller
+        dataset, state, schema, names = (
+            proposed.dataset, proposed.state, proposed.schema, proposed.vocabulary,
+        )  # fmt: skip
         last = next(state.slices_newest_first(), None)
         if last is None:
             return None
@@ -81,12 +76,16 @@ class CommitProfiles:
         if before is None:
             before = profile_of(dataset, earlier, progress=self.progress)
             keep_profile(dataset, before)
-        slices = [*state_slices(dataset, state), *coming.slices]
-        totals = totals_of_slices(dataset, coming.columns, coming.vocabulary, slices, self.progress)
-        facts = facts_of(dataset, earlier, ProfileOptions())
-        after = profile_document(totals, dataclasses.replace(facts, declared=coming.nullable))
+        paths = {each.physical_hash: slice_path(dataset, each) for each in proposed.staged}
+        coming = [ProfiledSlice(paths[data.physical_hash], data) for data in proposed.added]
+        columns = pa.schema([]) if schema is None else without_system(slice_schema(schema), names)
+        slices = [*state_slices(dataset, state), *coming]
+        totals = totals_of_slices(dataset, columns, names, slices, self.progress)
+        nullable = {} if schema is None else nullable_columns(schema)
+        facts = dataclasses.replace(facts_of(dataset, earlier, ProfileOptions()), declared=nullable)
+        after = profile_document(totals, facts)
         if breaches := compare_profiles(before, after, self.guard.policy).breaches:
-            for item in coming.slices:
+            for item in coming:
                 KeptParts(dataset).drop(item.named.physical_hash)
             raise _refusal(dataset.label, breaches, self.guard.path)
         return totals
@@ -102,39 +101,6 @@ class CommitProfiles:
                 self.progress.note(f"the profile was not written: {error}")
 
         return write
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Coming:
-    """The rows that are about to be committed, and the columns that they then have."""
-
-    columns: pa.Schema
-    vocabulary: ev.DatasetVocabulary
-    nullable: dict[str, bool]
-    slices: tuple[ProfiledSlice, ...]
-
-    @classmethod
-    def of(
-        cls,
-        dataset: DatasetFiles,
-        state: DatasetState,
-        events: Sequence[ev.MetadataEvent],
-        staged: Sequence[StagedFile],
-    ) -> _Coming:
-        names, schema = state.vocabulary, state.schema
-        paths = {item.physical_hash: slice_path(dataset, item) for item in staged}
-        slices = []
-        for event in events:
-            match event:
-                case ev.SetVocab():
-                    names = ev.DatasetVocabulary.from_event(event)
-                case ev.SetDataSchema():
-                    schema = schema_of_event(event.raw_arrow_schema, event.schema)
-                case ev.AddData(new_data=data) | ev.ExecuteTransform(new_data=data) if data is not None:
-                    slices.append(ProfiledSlice(paths[data.physical_hash], data))
-        columns = pa.schema([]) if schema is None else without_system(slice_schema(schema), names)
-        nullable = {} if schema is None else nullable_columns(schema)
-        return cls(columns, names, nullable, tuple(slices))
 
 
 def _refusal(name: str, breaches: Sequence[DriftLine], policy: Path) -> GuardError:

@@ -21,8 +21,18 @@ from typing import TypeVar
 
 from odfchain.chain.chain import link_blocks
 from odfchain.errors import RefConflictError
-from odfchain.odf.events import MetadataEvent
+from odfchain.odf.arrow_schema import schema_of_event
+from odfchain.odf.events import (
+    AddData,
+    DatasetVocabulary,
+    DataSlice,
+    ExecuteTransform,
+    MetadataEvent,
+    SetDataSchema,
+    SetVocab,
+)
 from odfchain.odf.identity import Multihash
+from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.storage.local import LocalObjectStore
@@ -31,6 +41,7 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import KeptFooters
 
 T = TypeVar("T")
+E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +70,49 @@ def keep_staged(store: LocalObjectStore, staged: StagedFile) -> None:
         store.put_file(staged.path, staged.physical_hash)
 
 
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """What is about to be committed on top of a state of a dataset."""
+
+    dataset: DatasetFiles
+    state: DatasetState
+    events: Sequence[MetadataEvent]
+    staged: Sequence[StagedFile] = ()
+
+    def last(self, kind: type[E]) -> E | None:
+        """The last of the events of a kind."""
+        return next((event for event in reversed(self.events) if isinstance(event, kind)), None)
+
+    @property
+    def vocabulary(self) -> DatasetVocabulary:
+        """The names of the system columns then."""
+        named = self.last(SetVocab)
+        return self.state.vocabulary if named is None else DatasetVocabulary.from_event(named)
+
+    @property
+    def schema(self) -> DataSchema | None:
+        """The declared columns then."""
+        event = self.last(SetDataSchema)
+        return self.state.schema if event is None else schema_of_event(event.raw_arrow_schema, event.schema)
+
+    @property
+    def added(self) -> list[DataSlice]:
+        """The new slices."""
+        data = (each.new_data for each in self.events if isinstance(each, AddData | ExecuteTransform))
+        return [each for each in data if each is not None]
+
+
 AfterCommit = Callable[[Multihash], None]
 """Called with the new head. It raises nothing: the commit is done."""
-CommitCheck = Callable[
-    [DatasetFiles, DatasetState, Sequence[MetadataEvent], Sequence[StagedFile]], AfterCommit | None
-]
-"""Judges what is about to be committed on top of a state, and raises what stops it; what it returns is called
-when it is committed."""
+CommitCheck = Callable[[Proposed], AfterCommit | None]
+"""Judges what is about to be committed, and raises what stops it; what it returns is called afterwards."""
 
 
 def both(first: CommitCheck, second: CommitCheck) -> CommitCheck:
     """The check that lets through what two checks let through."""
 
-    def check(
-        dataset: DatasetFiles,
-        state: DatasetState,
-        events: Sequence[MetadataEvent],
-        staged: Sequence[StagedFile],
-    ) -> AfterCommit:
-        found = [judge(dataset, state, events, staged) for judge in (first, second)]
+    def check(proposed: Proposed) -> AfterCommit:
+        found = [judge(proposed) for judge in (first, second)]
 
         def after(head: Multihash) -> None:
             for then in found:
@@ -108,7 +143,7 @@ def commit(
     )
     # before any file is stored: what breaks a rule leaves nothing behind
     dataset.chain.check_all(blocks, expected_head=state.head)
-    after = check(dataset, state, events, slices) if check is not None else None
+    after = check(Proposed(dataset, state, events, slices)) if check is not None else None
     for store, kind, files in (
         (dataset.data, "data", slices),
         (dataset.checkpoints, "checkpoints", checkpoints),
