@@ -48,7 +48,7 @@ from odfchain.slices.state import SliceFile, taken_back_in_vain
 from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
 from odfchain.spark import input_frames
 from odfchain.spark.executor_files import StoreFolder, files_of
-from odfchain.spark.input_frames import has_microseconds, to_milliseconds
+from odfchain.spark.java_formats import has_microseconds, to_milliseconds
 from odfchain.spark.jobs import explain, is_of_spark, run_job, watched
 from odfchain.spark.types import col, physical_type
 from odfchain.text import one_line

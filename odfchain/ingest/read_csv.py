@@ -1,4 +1,4 @@
-"""CSV to records by one strict rule, for files that are not as regular as Spark's reader needs them.
+"""CSV to records by one strict rule, for files that are not as regular as Arrow's reader needs them.
 
 Fields are separated by the separator, records by LF, CR LF or CR; empty lines hold no record. A field that
 begins with the quote is quoted and ends at the next quote that is neither doubled nor escaped; after that
@@ -149,7 +149,7 @@ class CsvRecords:
         return BadInputError(f"line {line:,}: {message}", file=self._file, hint=hint)
 
     def rewrite(self, target: Path) -> bool:
-        """Copy them into the one form that Spark reads exactly: UTF-8, commas, every text quoted, LF.
+        """Copy them into the one form that Arrow reads exactly: UTF-8, commas, every text quoted, LF.
 
         Tells whether a field holds a line break.
         """
@@ -193,15 +193,14 @@ def first_misfit(
     return None
 
 
-# One vectorised pass over a text file before Spark reads it, one chunk in memory. Spark silently replaces
-# broken UTF-8, splits quoted line breaks by default, drops blank lines, guesses at text after a closing
-# quote, and knows one way of escaping quotes at a time.
+# One vectorised pass over a text file before Arrow reads it, one chunk in memory. Arrow's reader splits
+# quoted line breaks by default, takes text after a closing quote for part of the field, and knows one way of
+# escaping quotes at a time.
 
 LONGEST_SHORT_LINE = 4_096
 """Bytes of a line; many lines of at most this length fit in memory together."""
 
 _CHUNK = 4 << 20
-_CONTROLS = bytes([*range(32), 127])
 _NEWLINE = 10
 _RETURN = 13
 
@@ -216,18 +215,11 @@ class TextTraits:
     multiline: bool
     """A quoted field holds a line break."""
     irregular: bool
-    """CSV that Spark would not read as it is meant, or that breaks the rule (`csv_records`)."""
-    controls: bool
-    """There may be control characters other than line breaks and separators."""
+    """CSV that Arrow's reader might not read as it is meant, or that breaks the rule (`CsvRecords`)."""
     long_lines: bool
     """A line has more than `LONGEST_SHORT_LINE` bytes."""
     lines: int | None = None
     """Number of lines, where a byte is enough to find their ends."""
-
-    @property
-    def plain(self) -> bool:
-        """True if no value can hold a control character, line breaks and separators included."""
-        return not (self.controls or self.multiline)
 
 
 def codec_name(encoding: str | None) -> str:
@@ -249,14 +241,9 @@ def scan_text(
     """Check that a file is valid in its encoding and learn how its quotes work."""
     decoder = codecs.getincrementaldecoder(encoding)()
     ascii_based = encoding in ("utf-8", "ascii")
-    separator = csv.separator.encode() if csv is not None else b","
-    # CR stands for no separator: it is expected anyway
-    control_separator = separator if separator in _CONTROLS else b"\r"
     shape = _CsvShape(csv) if csv is not None and ascii_based else None
     size, lines = 0, 0
     bom, ended = False, True
-    # in other encodings a byte says nothing about a character
-    controls = not ascii_based
     lengths, bound = _LineLengths(LONGEST_SHORT_LINE), _LineLengths(INPUT.record_bytes)
     with storage_errors(path), path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):
@@ -275,7 +262,6 @@ def scan_text(
             bound.add(chunk)
             if bound.long:
                 raise _too_long(path, lines + chunk.count(b"\n", 0, max(bound.start, 0)) + 1)
-            controls = controls or _has_controls(chunk, low, control_separator)
             if shape is not None:
                 shape.add(chunk, low, first=size == 0, bom=bom)
             size += len(chunk)
@@ -292,9 +278,7 @@ def scan_text(
     irregular, multiline = csv is not None, False
     if shape is not None:
         irregular, multiline = shape.irregular, shape.multiline
-        # separators were taken as expected, and a quoted field may hold one
-        controls = controls or (shape.quotes and separator in _CONTROLS)
-    return TextTraits(size, bom, multiline, irregular, controls, lengths.long, known)
+    return TextTraits(size, bom, multiline, irregular, lengths.long, known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +318,7 @@ def _blank_line(chunk: bytes, low: _LowBytes) -> bool:
 
 
 class _CsvShape:
-    """Shape of a CSV file: anything that Spark may read differently counts as irregular."""
+    """Shape of a CSV file: anything that Arrow's reader may read differently counts as irregular."""
 
     def __init__(self, dialect: CsvDialect) -> None:
         own = (dialect.separator, dialect.quote)
@@ -349,7 +333,6 @@ class _CsvShape:
         self._odd = False
         self._returns = False
         self._last = b""
-        self.quotes = False
         self.multiline = False
 
     @property
@@ -369,7 +352,6 @@ class _CsvShape:
             or (quoted and not self._quotes_fit(chunk[3:] if first and bom else chunk, first=first))
         )
         if quoted:
-            self.quotes = True
             spans, self._odd = _spans_lines(low, self._quote[0], odd=self._odd)
             self.multiline = self.multiline or spans
         elif self._odd and (b"\n" in chunk or b"\r" in chunk):
@@ -385,11 +367,6 @@ class _CsvShape:
         opening = opening[::2]
         closing = at[0 if self._odd else 1 :][::2]
         return bool(self._neighbours[data[opening - 1]].all() and self._neighbours[data[closing + 1]].all())
-
-
-def _has_controls(chunk: bytes, low: _LowBytes, separator: bytes) -> bool:
-    expected = (low.values == _NEWLINE) | (low.values == _RETURN) | (low.values == separator[0])
-    return b"\x7f" in chunk or not expected.all()
 
 
 class _LineLengths:

@@ -33,15 +33,15 @@ from odfchain.spark.input_frames import (
     ROW_ID,
     FinerTimes,
     InputFrame,
-    TextRules,
     empty_input,
     first_bad_row,
-    or_fail,
-    parse_text,
+    with_values,
 )
+from odfchain.spark.java_formats import or_fail
 from odfchain.spark.jobs import Steps, explain
 from odfchain.spark.plans import FEW_BYTES, FEW_ROWS, FEW_SETTINGS, is_remote
-from odfchain.spark.types import check_columns, col, result_schema
+from odfchain.spark.text_values import TextRules
+from odfchain.spark.types import RESERVED, check_columns, col, result_schema
 from odfchain.storage.fsio import storage_errors
 from odfchain.text import printable
 
@@ -285,7 +285,7 @@ class _Opening:
         def malformed() -> BadInputError | None:
             return read_csv.first_misfit(path, dialect, columns, header=has_header, file=file)
 
-        given = self.workers.give(plain)
+        given = self.workers.give(plain, for_spark=False)
         found = CsvInput(
             session(),
             given,
@@ -305,7 +305,7 @@ class _Opening:
         elif schema is None:
             text = ds.optional(ds.DataTypeString())
             schema = ds.DataSchema(fields=tuple(ds.DataField(name=name, type=text) for name in columns))
-        frame = found.read(schema, dataclasses.replace(_text_rules(read), plain=traits.plain), file)
+        frame = found.read(schema, _text_rules(read), file)
         return OpenedInput(
             dataclasses.replace(frame, short=not (traits.long_lines or multiline)),
             tuple(notes),
@@ -348,10 +348,9 @@ class _Opening:
         return dataclasses.replace(self._records(read, source, self.path), notes=notes)
 
     def _records(self, read: src.ReadStep, source: RecordSource | LineFile, plain: Path) -> OpenedInput:
-        from odfchain.spark.documents import LineFile, RecordsInput
-        from odfchain.spark.json_pieces import SplitDocument
+        from odfchain.spark.documents import RecordsInput
 
-        given = self.workers.give(plain, for_spark=isinstance(source, LineFile))
+        given = self.workers.give(plain, for_spark=False)
         found = RecordsInput(self.workers.session(), source, given, str(self.path))
         schema = found.infer() if self.schema is None else self.schema
         if schema is None:
@@ -359,8 +358,6 @@ class _Opening:
         fields, rules = schema.fields, TextRules(integer_timestamps=True)
         if isinstance(read, src.ReadStepJson | src.ReadStepNdJson):
             rules = _text_rules(read)
-        if isinstance(source, SplitDocument):
-            rules = dataclasses.replace(rules, plain=source.plain)
         return OpenedInput(found.read(schema, rules), malformed=lambda: found.bad_record(fields))
 
 
@@ -634,6 +631,7 @@ def _preprocessed(
 # underscore, and an event time of integers (seconds) or text becomes a timestamp. With a declared schema a
 # collision or wrong type is an error. Facts in `fixtures/conformance/writer_cases.json` (`inference_…`).
 
+_READ = f"{RESERVED}read_event_time"
 US_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")
 WHOLE = (
     ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt64,
@@ -667,7 +665,6 @@ def _rename(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: bo
     return dataclasses.replace(
         source,
         frame=source.frame.withColumnsRenamed(names),
-        text=source.text.withColumnsRenamed(names) if source.text is not None else None,
         schema=ds.DataSchema(fields=fields),
     )
 
@@ -681,16 +678,17 @@ def _event_time(source: InputFrame, vocabulary: DatasetVocabulary) -> InputFrame
     if isinstance(field.value_type, WHOLE):
         value = F.timestamp_seconds(value.cast("bigint"))
     elif isinstance(field.value_type, ds.DataTypeString):
-        value = or_fail(value, parse_text(value, US_UTC, TextRules()), name, required=False)
+        read = with_values(source.frame, {_READ: (name, US_UTC)})
+        source = dataclasses.replace(source, frame=read)
+        value = or_fail(value, col(_READ), name, required=False)
     else:
         return source
     fields = tuple(
         ds.DataField(name=name, type=ds.optional(US_UTC)) if f.name == name else f
         for f in source.schema.fields
     )
-    return dataclasses.replace(
-        source, frame=source.frame.withColumn(name, value), schema=ds.DataSchema(fields=fields)
-    )
+    frame = source.frame.withColumn(name, value).drop(_READ)
+    return dataclasses.replace(source, frame=frame, schema=ds.DataSchema(fields=fields), reader=None)
 
 
 # In-memory rows or a DataFrame as one Parquet file, in order.

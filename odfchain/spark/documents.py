@@ -1,10 +1,11 @@
-"""Records that are found by Python and made typed by Spark: one Arrow stage gives them as columns of text.
+"""Records that workers find with Python and make typed, in one Arrow stage.
 
-A document that Spark cannot split is streamed by one worker with a library; lines of JSON are parsed by all
-of them. Either way every value arrives as it is written, a list or an object as a list or struct of texts,
-and `parse` makes it typed. Spark's own JSON parser takes no part in reading values: it drops what follows
-the first value, takes the last of two equal keys, and passes numbers through a double. The driver sees no
-data, and nothing is written in between. What is wrong travels as a marker in the worker's exception.
+A document that cannot be split is streamed by one worker with a library; lines of JSON are parsed by all
+of them. Either way every value is found as it is written, a list or an object as a list or struct of texts,
+and made typed as texts of CSV are (`odfchain.spark.text_values`). Spark's own JSON parser takes no part in
+reading values: it drops what follows the first value, takes the last of two equal keys, and passes numbers
+through a double. The driver sees no data, and nothing is written in between. What is wrong travels as a
+marker in the worker's exception.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +26,18 @@ from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.spark import json_values
 from odfchain.spark.executor_files import (
+    ID_BITS,
+    RANGES_OF_A_TASK,
     InputFile,
+    TextRanges,
     numbered_frame,
-    text_batches,
     text_ranges,
 )
-from odfchain.spark.input_frames import ROW_ID, InputFrame, TextRules, parsed, spark_path
+from odfchain.spark.input_frames import InputFrame, TextRows
 from odfchain.spark.jobs import explain, run_job
-from odfchain.spark.json_pieces import Piece, SplitDocument, TypedColumn, TypedReader, UnsureError
-from odfchain.spark.types import RESERVED, check_columns, from_spark_type
+from odfchain.spark.json_pieces import PIECE, Decoder, SplitDocument, TypedColumn, TypedReader, UnsureError
+from odfchain.spark.text_values import TextRules
+from odfchain.spark.types import check_columns, from_spark_type
 from odfchain.text import find_marker, marker
 
 if TYPE_CHECKING:
@@ -51,7 +57,7 @@ PIECES_OF_A_TASK = 64
 """Most of them, where each core has a task: a worker tidies up between two, for the time of ten pieces."""
 
 _KIND = "bad-document"
-_BLANK = " \t\r\n"
+_BLANK = b" \t\r\n"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -63,11 +69,9 @@ class DocumentInputError(Exception):
     """A file is not of the declared form; the message is a marker."""
 
 
-def _batch_schema(fields: Fields, typed: tuple[TypedColumn, ...] | None = None) -> pa.Schema:
+def _batch_schema(fields: Fields) -> pa.Schema:
     types = [pa.string()] if fields is None else [json_values.text_type(f.type) for f in fields]
-    texts = [(f"c{i}", kind) for i, kind in enumerate(types)]
-    values = [(f"v{i}", kind) for i, kind in _typed_places(typed).items()]
-    return pa.schema([("row_id", pa.int64()), *texts, *values])
+    return pa.schema([("row_id", pa.int64()), *[(f"c{i}", kind) for i, kind in enumerate(types)]])
 
 
 class _Batches:
@@ -156,9 +160,37 @@ def record_batches(
     yield from batches.rest()
 
 
-def _typed_places(columns: tuple[TypedColumn, ...] | None) -> dict[int, pa.DataType]:
-    """The types of typed values, by the number of their column."""
-    return {i: c.typed for i, c in enumerate(columns or ()) if c.typed is not None}
+class _Pieces:
+    """Makes batches of pieces of records, each in the quick way that the piece before allowed."""
+
+    def __init__(self, decoder: Decoder, fields: Fields, typed: tuple[TypedColumn, ...] | None) -> None:
+        self._decoder, self._fields = decoder, fields
+        self._names = _batch_schema(fields).names
+        self._marked = decoder.needs_marks(fields)
+        self._reader = TypedReader(typed, decoder.between) if typed else None
+
+    def batch(self, members: bytes, first: int, rows: int) -> pa.RecordBatch | None:
+        """The columns of these records, numbered from `first`; None where only the exact parser knows.
+
+        With typed columns, pieces that are read at once have values in place of texts where they are known.
+        """
+        import numpy as np
+
+        ids = pa.array(np.arange(first, first + rows, dtype=np.int64))
+        reader = self._reader
+        if reader and reader.tries:
+            try:
+                found = self._decoder.typed(members, rows, reader)
+                return pa.RecordBatch.from_arrays([ids, *found], names=self._names)
+            except UnsureError:
+                reader.tries -= 1
+        # first as it went for the piece before; one try where both are the same
+        for way in dict.fromkeys((self._marked, True)):
+            with contextlib.suppress(UnsureError):
+                columns = self._decoder.columns(members, rows, self._fields, marked=way)
+                self._marked = way
+                return pa.RecordBatch.from_arrays([ids, *columns], names=self._names)
+        return None
 
 
 def piece_batches(
@@ -168,26 +200,8 @@ def piece_batches(
     typed: tuple[TypedColumn, ...] | None = None,
     file: InputFile | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of these pieces, as `record_batches` gives them; `file` says where the document is.
-
-    With `typed` columns, those that may have typed values follow as `v0`, …; either a column or its texts are
-    null then.
-    """
-    import numpy as np
-
-    schema, marked = _batch_schema(fields, typed), document.needs_marks(fields)
-    places = _typed_places(typed)
-    reader = TypedReader(typed) if typed else None
-
-    def batch(piece: Piece, columns: list[pa.Array | None], values: list[pa.Array | None]) -> pa.RecordBatch:
-        ids = pa.array(np.arange(piece.row, piece.row + piece.rows, dtype=np.int64))
-        arrays = [
-            pa.nulls(piece.rows, f.type) if array is None else array
-            for array, f in zip([ids, *columns, *values], schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    nothing: list[pa.Array | None] = [None] * len(places)
+    """The records of these pieces, as `record_batches` gives them; `file` says where the document is."""
+    pieces = _Pieces(document.decoder, fields, typed)
     with (file or InputFile(Path(document.whole.path))).parts() as read:
         for number in numbers:
             piece = document.pieces[number]
@@ -195,24 +209,11 @@ def piece_batches(
                 members = document.members(read(piece.start, piece.end), piece)
             except json_values.RecordError as error:
                 raise DocumentInputError(marker(_KIND, message=error.message, row=0)) from None
-            if reader and reader.tries:
-                try:
-                    found = document.typed(members, piece.rows, reader)
-                    yield batch(piece, [text for text, _ in found], [found[i][1] for i in places])
-                    continue
-                except UnsureError:
-                    reader.tries -= 1
-            # first as it went for the piece before; one try where both are the same
-            for way in dict.fromkeys((marked, True)):
-                with contextlib.suppress(UnsureError):
-                    columns, marked = document.columns(members, piece.rows, fields, marked=way), way
-                    yield batch(piece, [*columns], nothing)
-                    break
+            found = pieces.batch(members, piece.row, piece.rows)
+            if found is not None:
+                yield found
             else:
-                exact = document.exact(members, piece.rows)
-                for made in record_batches(exact, fields, piece.row):
-                    empty = [pa.nulls(len(made), kind) for kind in places.values()]
-                    yield pa.RecordBatch.from_arrays([*made.columns, *empty], schema=schema)
+                yield from record_batches(document.exact(members, piece.rows), fields, piece.row)
 
 
 def _size(record: json_values.Record) -> int:
@@ -228,18 +229,49 @@ def _size(record: json_values.Record) -> int:
 
 
 def line_batches(
-    batches: Iterable[pa.RecordBatch], form: Callable[[str], json_values.Record], fields: Fields = None
+    ranges: TextRanges,
+    numbers: Iterable[int],
+    form: Callable[[str], json_values.Record],
+    fields: Fields = None,
+    typed: tuple[TypedColumn, ...] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of lines (their ids, their texts); lines of blanks hold none."""
-    made = _Batches(fields)
+    """The records of the lines of these ranges; lines of blanks hold none."""
+    between = secrets.token_hex(8)
+    joint = b',{"%s":true},' % between.encode()
+    pieces = _Pieces(Decoder(form is json_values.parse_feature, between=between), fields, typed)
+    for number in numbers:
+        lines = [line for line in ranges.records(number) if line.strip(_BLANK)]
+        first = number << ID_BITS
+        for some in _of_size(lines, PIECE):
+            found = pieces.batch(joint.join(some), first, len(some))
+            if found is not None:
+                yield found
+            else:
+                yield from record_batches(_exact_lines(some, form), fields, first)
+            first += len(some)
+
+
+def _of_size(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
+    """Lines that follow each other and have together about so many bytes."""
+    start = held = 0
+    for at, line in enumerate(lines):
+        held += len(line)
+        if held >= size:
+            yield lines[start : at + 1]
+            start, held = at + 1, 0
+    if start < len(lines):
+        yield lines[start:]
+
+
+def _exact_lines(
+    lines: list[bytes], form: Callable[[str], json_values.Record]
+) -> Iterator[json_values.Record]:
     try:
-        for batch in batches:
-            for row_id, line in zip(*[column.to_pylist() for column in batch.columns], strict=True):
-                if line.strip(_BLANK):
-                    yield from made.add(row_id, form(line), len(line))
+        for line in lines:
+            yield form(line.decode())
     except json_values.RecordError as error:
+        # the driver reads the file again for the number of the line
         raise DocumentInputError(marker(_KIND, message=error.message, row=0)) from None
-    yield from made.rest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +284,7 @@ class LineFile:
     def _lines(self) -> Iterator[tuple[int, str]]:
         with self.path.open("r", encoding="utf-8-sig") as stream:
             for number, line in enumerate(stream, start=1):
-                if line.strip(_BLANK):
+                if line.strip(_BLANK.decode()):
                     yield number, line
 
     def records(self) -> Iterator[tuple[int, json_values.Record]]:
@@ -341,20 +373,14 @@ class RecordsInput:
 
     def read(self, schema: ds.DataSchema, rules: TextRules) -> InputFrame:
         """The records, columns by name; properties that the schema lacks are ignored."""
-        columns = [F.col(f"c{index}").alias(f.name) for index, f in enumerate(schema.fields)]
-        columns.append(F.col("row_id").alias(ROW_ID))
-        texts = self.frame(schema.fields).select(*columns)
-        found: list[TypedColumn | None] = [None]
-        if isinstance(self.source, SplitDocument) and not self.source.features:
-            found = [TypedColumn.of(f, rules) for f in schema.fields]
-        typed = tuple(c for c in found if c is not None) if None not in found else None
-        places = _typed_places(typed)
-        if not places:
-            return parsed(texts, schema, rules, self.file)
-        rows = self.frame(schema.fields, typed)
-        values = {schema.fields[i].name: f"{RESERVED}v{i}" for i in places}
-        columns += [F.col(f"v{i}").alias(f"{RESERVED}v{i}") for i in places]
-        return parsed(texts, schema, rules, self.file, rows=rows.select(*columns), values=values)
+        source, typed = self.source, list[TypedColumn | None]([None])
+        if (isinstance(source, SplitDocument) and not source.decoder.features) or (
+            isinstance(source, LineFile) and source.form is json_values.parse_object
+        ):
+            typed = [TypedColumn.of(f) for f in schema.fields]
+        columns = tuple(c for c in typed if c is not None) if None not in typed else None
+        count, texts, most = self._texts(schema.fields, columns)
+        return TextRows(count, texts, schema.fields, rules, self.file, most).frame(self.session)
 
     def bad_record(self, fields: Fields) -> BadInputError | None:
         """The error in the form of the file; None when there is none.
@@ -392,41 +418,35 @@ class RecordsInput:
                 )
         raise AssertionError("unreachable")
 
-    def frame(self, fields: Fields, typed: tuple[TypedColumn, ...] | None = None) -> DataFrame:
-        """Rows of `row_id`, in the order of the file, and `c0`, `c1`, …: these columns, or the whole as JSON.
-
-        Only pieces have typed ones (`piece_batches`). Lines are split by Spark and parsed by all workers, as
-        pieces are; another document is read by one.
-        """
+    def frame(self, fields: Fields) -> DataFrame:
+        """Rows of `row_id`, in the order of the file, and `c0`, …: these columns, or the whole as JSON."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
+        count, texts, most = self._texts(fields, None)
+        return numbered_frame(self.session, count, texts, from_arrow_schema(_batch_schema(fields)), most=most)
+
+    def _texts(
+        self, fields: Fields, typed: tuple[TypedColumn, ...] | None
+    ) -> tuple[int, Callable[[Iterable[int]], Iterator[pa.RecordBatch]], int]:
+        """(pieces, what gives a worker the texts of those with some numbers, most for one task).
+
+        Lines and pieces are read by all workers; another document is read by one.
+        """
         # workers get these, and no session
-        session, source, file = self.session, self.source, self.stored
-        schema = from_arrow_schema(_batch_schema(fields, typed))
+        source, file = self.source, self.stored
         if isinstance(source, SplitDocument):
             document = source
-
-            def read_pieces(numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
-                return piece_batches(document, numbers, fields, typed, file)
-
-            return numbered_frame(session, len(document.pieces), read_pieces, schema, most=PIECES_OF_A_TASK)
+            pieces = functools.partial(piece_batches, document, fields=fields, typed=typed, file=file)
+            return len(document.pieces), pieces, PIECES_OF_A_TASK
         if isinstance(source, LineFile):
-            form = source.form
-            if file.files is not None:
-                ranges = text_ranges(file)
+            ranges, form = text_ranges(file), source.form
+            lines = functools.partial(line_batches, ranges, form=form, fields=fields, typed=typed)
+            return len(ranges.cuts) - 1, lines, RANGES_OF_A_TASK
 
-                def read_lines(numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
-                    return line_batches(text_batches(ranges, numbers), form, fields)
-
-                return numbered_frame(session, len(ranges.cuts) - 1, read_lines, schema)
-            lines = session.read.text(spark_path(file.path))
-            numbered = lines.select(F.monotonically_increasing_id().alias("row_id"), "value")
-            return numbered.mapInArrow(lambda batches: line_batches(batches, form, fields), schema)
-
-        def read(numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
+        def read(numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
             for _ in numbers:
                 here = source if file.files is None else source.moved(str(file.here()))
                 yield from record_batches(here.records(), fields)
 
         # one number: the document is read once, by one worker
-        return numbered_frame(session, 1, read, schema)
+        return 1, read, 1

@@ -222,8 +222,8 @@ CARRIED_BYTES = 256 << 10
 """A file of at most this size is sent within the plan: it is put, listed and removed for nothing."""
 
 _BATCH_RECORDS = 65_536
-# A range holds fewer records than this many bits can count.
-_ID_BITS = 33
+ID_BITS = 33
+"""A range holds fewer records than this many bits can count."""
 _CHUNK = 1 << 20
 
 
@@ -309,22 +309,25 @@ class TextRanges:
     quote: bytes = b""
     """The quote around a field with line feeds; empty where each line is a record."""
 
+    def bytes_of(self, number: int) -> bytes:
+        """The bytes of a range."""
+        with self.file.parts() as read:
+            return read(self.cuts[number], self.cuts[number + 1])
+
     def records(self, number: int) -> list[bytes]:
         """The records of a range, without the line breaks at their ends."""
-        start, end = self.cuts[number], self.cuts[number + 1]
-        with self.file.parts() as read:
-            data = read(start, end)
+        data = self.bytes_of(number)
         return data.splitlines() if not self.quote else _quoted_records(data, self.quote)
 
 
 def text_ranges(
-    file: InputFile, *, quote: str = "", header: bool = False, size: int = RANGE_BYTES
+    file: InputFile, *, quote: str = "", header: bool = False, size: int | None = None
 ) -> TextRanges:
-    """The ranges of a UTF-8 text of about `size` bytes each, without a byte order mark and the header.
+    """The ranges of a UTF-8 text of about `size` bytes each (8 MiB), without a byte order mark and the header.
 
     With `quote`, line breaks are those outside of it, and line feeds alone; records then have no others.
     """
-    mark = quote.encode()
+    mark, size = quote.encode(), size or RANGE_BYTES
     with file.path.open("rb") as stream:
         total = stream.seek(0, io.SEEK_END)
         stream.seek(0)
@@ -398,7 +401,7 @@ def text_batches(ranges: TextRanges, numbers: Iterator[int]) -> Iterator[pa.Reco
         records = [record for record in ranges.records(number) if record]
         for start in range(0, len(records), _BATCH_RECORDS):
             values = pa.array(records[start : start + _BATCH_RECORDS], pa.string())
-            ids = np.arange(len(values), dtype=np.int64) + (number << _ID_BITS) + start
+            ids = np.arange(len(values), dtype=np.int64) + (number << ID_BITS) + start
             yield pa.RecordBatch.from_arrays([pa.array(ids), values], names=["row_id", "value"])
 
 

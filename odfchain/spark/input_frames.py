@@ -1,309 +1,44 @@
 """Files to DataFrames: CSV, newline-delimited JSON and Parquet, with the read options of the specification.
 
-Text columns are read as text and made typed here, so that CSV and JSON follow the same strict rules.
-Every row carries an id that orders rows as they stand in the file. When a job fails, `first_bad_row` finds
-the row that is to blame.
+Texts become values in the workers that read them (`odfchain.spark.text_values`), so that CSV and JSON follow
+the same strict rules. Every row carries an id that orders rows as they stand in the file. When a job fails,
+`first_bad_row` finds the row that is to blame: the driver reads the same texts again, in order.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from odfchain.errors import BadInputError, SchemaError
-from odfchain.lazy import F, pa, t
+from odfchain.errors import BadInputError
+from odfchain.lazy import F, pa, pc, t
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import castable, from_arrow, nullable
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.schema import type_name
-from odfchain.odf.times import RFC3339
+from odfchain.spark import java_formats, text_values
 from odfchain.spark.executor_files import (
+    ID_BITS,
+    RANGES_OF_A_TASK,
     InputFile,
     ReadableFiles,
+    TextRanges,
     numbered_frame,
     text_batches,
     text_ranges,
 )
-from odfchain.spark.types import (
-    RESERVED,
-    any_of,
-    check_columns,
-    col,
-    from_spark_type,
-    physical_struct,
-    physical_type,
-)
+from odfchain.spark.java_formats import has_microseconds, or_fail, to_milliseconds
+from odfchain.spark.text_values import DEFAULT_RULES, TextRules, TextValueError, has_times
+from odfchain.spark.types import RESERVED, check_columns, col, from_spark_type, physical_struct, physical_type
 from odfchain.text import first_line, marker
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameReader, Observation, SparkSession
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
     from pyspark.sql.types import StructType
-
-
-# Text to typed columns, strictly: one set of rules for CSV and JSON, as Spark expressions.
-#
-# Spark's own parsers accept more than a ledger should: a time of day becomes today's date, a decimal is
-# rounded, spaces are trimmed away. Here a value either means exactly one thing or stops the run. Defaults are
-# those of the specification's read steps: RFC 3339 dates and times, naive times are UTC. What is finer than
-# the declared unit is cut off, and `_too_fine` counts it.
-
-
-_UNSIGNED_MAX: dict[type[ds.DataType], int] = {
-    ds.DataTypeUInt8: 2**8 - 1,
-    ds.DataTypeUInt16: 2**16 - 1,
-    ds.DataTypeUInt32: 2**32 - 1,
-    ds.DataTypeUInt64: 2**64 - 1,
-}
-_FLOAT16_MAX = 65_504.0
-_PER_SECOND = {
-    TimeUnit.SECOND: 1_000,  # recorded as milliseconds
-    TimeUnit.MILLISECOND: 1_000,
-    TimeUnit.MICROSECOND: 1_000_000,
-    TimeUnit.NANOSECOND: 1_000_000_000,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class TextRules:
-    """How values are written: formats of dates and times, and whether a bare integer is a time in ms."""
-
-    date_format: str = RFC3339
-    timestamp_format: str = RFC3339
-    integer_timestamps: bool = False
-    plain: bool = False
-    """No value holds a control character, so that only blanks can be trimmed away (which is cheap to see)."""
-
-
-DEFAULT_RULES = TextRules()
-
-_EPOCH = dt.date(1970, 1, 1)
-_WHOLE_SECONDS = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\z"
-_FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
-# The years 1 to 9999, which is all that RFC 3339 can write.
-_FIRST_MICRO, _LAST_MICRO = _FIRST_DAY * 86_400_000_000, (_LAST_DAY + 1) * 86_400_000_000 - 1
-
-
-def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column:
-    """The typed value of a text column: null where the text is null or does not mean a value of the type.
-
-    Raises:
-        SchemaError: the type cannot be read from text.
-    """
-    match data_type:
-        case ds.DataTypeOption(inner=inner):
-            return parse_text(text, inner, rules)
-        case ds.DataTypeString():
-            return text
-        case ds.DataTypeBool():
-            lower = F.lower(text)
-            return F.when(lower == "true", F.lit(True)).when(lower == "false", F.lit(False))
-        case ds.DataTypeInt8() | ds.DataTypeInt16() | ds.DataTypeInt32() | ds.DataTypeInt64():
-            return F.when(_untrimmed(text, rules), text.try_cast(physical_type(data_type)))
-        case ds.DataTypeUInt8() | ds.DataTypeUInt16() | ds.DataTypeUInt32() | ds.DataTypeUInt64():
-            number = text.try_cast("decimal(20,0)")
-            largest = F.lit(str(_UNSIGNED_MAX[type(data_type)])).cast("decimal(20,0)")
-            fits = text.rlike(r"\A\+?[0-9]+\z") & (number <= largest)
-            return F.when(fits, number.cast(physical_type(data_type)))
-        case ds.DataTypeFloat16() | ds.DataTypeFloat32() | ds.DataTypeFloat64():
-            # Java also reads `1d`, `1f` and `0x1p3`; what is rarely true comes first, what is costly last
-            suffixed = any_of(text.endswith(c) for c in "dDfF") & ~F.lower(text).isin("inf", "+inf", "-inf")
-            hexadecimal = F.contains(text, F.lit("x")) | F.contains(text, F.lit("X"))
-            ours = ~suffixed & ~hexadecimal & _untrimmed(text, rules)
-            return _in_range(text, F.when(ours, text.try_cast(physical_type(data_type))), data_type)
-        case ds.DataTypeDecimal(precision=precision, scale=scale):
-            exact = text.rlike(rf"\A[+-]?[0-9]*(\.[0-9]{{0,{scale}}}0*)?\z")
-            return F.when(exact, text.try_cast(f"decimal({precision},{scale})"))
-        case ds.DataTypeDate():
-            return _date(text, rules)
-        case ds.DataTypeTimestamp(unit=unit):
-            value = _timestamp(text, rules)
-            return value if unit is TimeUnit.MICROSECOND else to_milliseconds(value)
-        case ds.DataTypeTime(unit=unit):
-            return _time(text, unit or TimeUnit.MILLISECOND)
-        case ds.DataTypeBinary(fixed_length=16):
-            uuid = text.rlike(r"\A[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\z")
-            return F.when(uuid, F.unhex(F.replace(text, F.lit("-"), F.lit(""))))
-    raise SchemaError(f"type {data_type.KIND} cannot be read from text")
-
-
-def _in_range(text: Column, value: Column, data_type: ds.DataType) -> Column:
-    # a cast makes infinity or zero of what is out of range: null, so that it is found
-    magnitude = F.abs(value)
-    largest = F.lit(_FLOAT16_MAX) if isinstance(data_type, ds.DataTypeFloat16) else F.lit(sys.float_info.max)
-    lost = (magnitude > largest) & ~F.isnan(value) & text.rlike(r"[0-9]")
-    vanished = (magnitude == 0) & text.rlike(r"\A[^eE]*[1-9]")
-    return F.when(~(lost | vanished), value)
-
-
-def _untrimmed(text: Column, rules: TextRules) -> Column:
-    # Spark's casts drop blanks and control characters around a text
-    if rules.plain:
-        return F.octet_length(F.trim(text)) == F.octet_length(text)
-    return F.ascii(text).between(33, 126) & F.ascii(F.right(text, F.lit(1))).between(33, 126)
-
-
-def _timestamp(text: Column, rules: TextRules) -> Column:
-    if rules.timestamp_format != RFC3339:
-        value = F.try_to_timestamp(text, F.lit(rules.timestamp_format))
-    else:
-        dashes = (F.substring(text, 5, 1) == "-") & (F.substring(text, 8, 1) == "-")
-        plain = (F.length(text) >= 10) & dashes & _untrimmed(text, rules)
-        # looking at a zone takes Spark longer than at all the rest, and most times are of this form
-        utc = F.when(text.rlike(_WHOLE_SECONDS), F.substring(text, 1, 19).try_cast("timestamp"))
-        value = utc.when(plain, text.try_cast("timestamp"))
-    if rules.integer_timestamps:
-        number = F.when(text.rlike(r"\A-?[0-9]{1,18}\z"), text.try_cast("bigint"))
-        value = F.coalesce(value, F.timestamp_millis(number))
-    micros = F.unix_micros(value)
-    return F.when((micros >= _FIRST_MICRO) & (micros <= _LAST_MICRO), value)
-
-
-def _date(text: Column, rules: TextRules) -> Column:
-    if rules.date_format != RFC3339:
-        value = F.try_to_date(text, rules.date_format)
-    else:
-        value = F.when((F.length(text) == 10) & _untrimmed(text, rules), text.try_cast("date"))
-    day = F.unix_date(value)
-    return F.when((day >= _FIRST_DAY) & (day <= _LAST_DAY), value)
-
-
-def _has_times(data_type: ds.DataType) -> bool:
-    times = ds.DataTypeTimestamp | ds.DataTypeTime
-    return any(isinstance(found, times) for found in ds.types_within(data_type))
-
-
-def _too_fine(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column:
-    # how many times in a text, or a list, map or struct of texts, have digits that their type does not keep
-    def total(items: Column, item: ds.DataType) -> Column:
-        return F.aggregate(items, F.lit(0), lambda so_far, x: so_far + _too_fine(x, item, rules))
-
-    match data_type:
-        case ds.DataTypeOption(inner=inner):
-            return _too_fine(raw, inner, rules)
-        case ds.DataTypeTimestamp(unit=unit) if rules.timestamp_format != RFC3339:
-            number = _too_fine_by_format(raw, rules.timestamp_format, unit).cast("int")
-        case ds.DataTypeTimestamp(unit=unit) | ds.DataTypeTime(unit=unit):
-            digits = len(str(_PER_SECOND[unit or TimeUnit.MILLISECOND])) - 1
-            if isinstance(data_type, ds.DataTypeTimestamp):
-                digits = min(max(digits, 3), 6)
-            # most times have no fraction, and looking for its sign is cheaper than a pattern
-            fraction = raw.contains(".") | raw.contains(",")
-            number = (fraction & raw.rlike(rf":[0-9]{{2}}[.,][0-9]{{{digits}}}[0-9]*[1-9]")).cast("int")
-        case ds.DataTypeList(item_type=item):
-            number = total(raw, item)
-        case ds.DataTypeMap(key_type=key, value_type=value):
-            number = total(F.map_keys(raw), key) + total(F.map_values(raw), value)
-        case ds.DataTypeStruct(fields=fields):
-            number = F.lit(0)
-            for f in fields:
-                if _has_times(f.type):
-                    number = number + _too_fine(raw.getField(f.name), f.type, rules)
-        case _:
-            return F.lit(0)
-    return F.coalesce(number, F.lit(0))
-
-
-def _too_fine_by_format(text: Column, pattern: str, unit: TimeUnit | None) -> Column:
-    """True for a time in another form than RFC 3339 with digits that its unit does not keep."""
-    # Spark's times end at the microsecond: what is finer is seen in the text alone
-    found = text.rlike("[^0-9][0-9]{6}[0-9]*[1-9]") if "SSSSSSS" in pattern else F.lit(False)
-    if unit is not TimeUnit.MICROSECOND and "SSSS" in pattern:
-        found = found | has_microseconds(F.try_to_timestamp(text, F.lit(pattern)))
-    return found
-
-
-def to_milliseconds(value: Column) -> Column:
-    """A timestamp without what is finer than a millisecond (rounded towards the past)."""
-    return F.timestamp_millis(F.unix_millis(value))
-
-
-def has_microseconds(value: Column) -> Column:
-    """True if a timestamp is finer than a millisecond."""
-    return F.pmod(F.unix_micros(value), F.lit(1_000)) != 0
-
-
-def _time(text: Column, unit: TimeUnit) -> Column:
-    shape = text.rlike(r"\A[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?\z")
-    moment = F.concat(F.lit("1970-01-01T"), text).try_cast("timestamp")
-    micros = F.unix_micros(moment)
-    per_second = _PER_SECOND[unit]
-    if per_second <= 1_000_000:
-        number = F.floor(micros / F.lit(1_000_000 // per_second)).cast("bigint")
-    else:
-        # Spark's times end at the microsecond
-        rest = F.regexp_extract(text, r"\.[0-9]{6}([0-9]{1,3})\z", 1)
-        rest = F.when(rest != "", F.rpad(rest, 3, "0").cast("bigint")).otherwise(F.lit(0))
-        number = micros * F.lit(per_second // 1_000_000) + rest
-    return F.when(shape, number)
-
-
-def or_fail(text: Column, value: Column, name: str, *, required: bool) -> Column:
-    """`value`, or a failed task where the text is not a value (or is missing in a required column)."""
-    failure = F.raise_error(F.lit(marker("bad-value", column=name)))
-    return F.coalesce(value, failure if required else F.when(text.isNotNull(), failure))
-
-
-def _value_or_fail(
-    raw: Column, data_type: ds.DataType, name: str, rules: TextRules, *, required: bool
-) -> Column:
-    """The typed value of a column of texts, or of lists, maps or structs of texts; else a failed task."""
-    if not _nested(data_type):
-        return or_fail(raw, parse_text(raw, data_type, rules), name, required=required)
-    failure = F.raise_error(F.lit(marker("bad-value", column=name)))
-    return F.when(is_bad(raw, data_type, rules, required=required), failure).otherwise(
-        _typed(raw, data_type, rules)
-    )
-
-
-def is_bad(raw: Column, data_type: ds.DataType, rules: TextRules, *, required: bool = False) -> Column:
-    """True if `_value_or_fail` would fail; for finding the row afterwards."""
-    match data_type:
-        case ds.DataTypeOption(inner=inner):
-            return is_bad(raw, inner, rules, required=required)
-        case ds.DataTypeList(item_type=item):
-            bad = F.exists(raw, lambda x: is_bad(x, item, rules))
-        case ds.DataTypeMap(key_type=key, value_type=value):
-            entries = F.map_entries(raw)
-            bad = F.exists(entries, lambda e: is_bad(e["key"], key, rules) | is_bad(e["value"], value, rules))
-        case ds.DataTypeStruct(fields=fields):
-            bad = any_of(is_bad(raw.getField(f.name), f.type, rules) for f in fields)
-        case _:
-            parsed = parse_text(raw, data_type, rules)
-            return parsed.isNull() if required else raw.isNotNull() & parsed.isNull()
-    return F.coalesce(bad, F.lit(required))
-
-
-def _nested(data_type: ds.DataType) -> bool:
-    inner = data_type.inner if isinstance(data_type, ds.DataTypeOption) else data_type
-    return isinstance(inner, ds.DataTypeList | ds.DataTypeMap | ds.DataTypeStruct)
-
-
-def _typed(raw: Column, data_type: ds.DataType, rules: TextRules) -> Column:
-    """The value where every text in it means one; null where it is null."""
-    match data_type:
-        case ds.DataTypeOption(inner=inner):
-            return _typed(raw, inner, rules)
-        case ds.DataTypeList(item_type=item):
-            return F.transform(raw, lambda x: _typed(x, item, rules))
-        case ds.DataTypeMap(key_type=key, value_type=value):
-            entry = F.transform(
-                F.map_entries(raw),
-                lambda e: F.struct(
-                    _typed(e["key"], key, rules).alias("key"), _typed(e["value"], value, rules).alias("value")
-                ),
-            )
-            return F.map_from_entries(entry)
-        case ds.DataTypeStruct(fields=fields):
-            members = [_typed(raw.getField(f.name), f.type, rules).alias(f.name) for f in fields]
-            return F.when(raw.isNotNull(), F.struct(*members))
-    return parse_text(raw, data_type, rules)
 
 
 # Rows of Parquet files that executors bring themselves: one task for each, in the order of the files.
@@ -371,6 +106,8 @@ def _as_physical(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 _SMALL_BATCH = 1_024
+_BATCH_ROWS = 65_536
+_READ = f"{RESERVED}read_"
 
 ROW_ID, _BAD, _FINER = f"{RESERVED}row", f"{RESERVED}bad", f"{RESERVED}finer_"
 """Column that orders the rows of an input as they stand in the file."""
@@ -407,9 +144,10 @@ class InputFrame:
     frame: DataFrame
     schema: ds.DataSchema
     file: str
-    text: DataFrame | None = None
-    """The same rows before parsing (text formats), for finding a bad one."""
-    rules: TextRules = DEFAULT_RULES
+    texts: TextRows | None = None
+    """The texts that the rows were made of (text formats), for finding a bad one."""
+    reader: Callable[[], Iterator[pa.RecordBatch]] | None = None
+    """Gives a worker the data columns of `frame`, in the order of the file; None where Spark makes them."""
     known_empty: bool = False
     """There are no rows, and that is known without reading."""
     short: bool = False
@@ -431,7 +169,167 @@ def spark_path(path: Path) -> str:
     return re.sub(r"([\\{}\[\]*?,])", r"\\\1", str(path))
 
 
+# --- texts -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TextRows:
+    """The texts of an input's rows and the values that they mean; sent to workers."""
+
+    count: int
+    """Pieces of the input."""
+    texts: Callable[[Iterable[int]], Iterator[pa.RecordBatch]]
+    """Row ids, and the text of each column, or its list or struct of texts, of pieces by their numbers."""
+    fields: tuple[ds.DataField, ...]
+    rules: TextRules
+    file: str
+    """What messages call the input."""
+    most: int = 1
+    """Pieces that one task reads, at most, where each core has a task."""
+
+    def frame(self, session: SparkSession) -> InputFrame:
+        """The rows, typed; a text that means no value stops the job."""
+        for f in self.fields:
+            text_values.check_type(f.type)
+        frame = self.numbered(session)
+        columns, formatted = [col("row_id").alias(ROW_ID)], False
+        finer: dict[str, Column] = {}
+        for i, f in enumerate(self.fields):
+            value = col(f"c{i}")
+            if has_times(f.type):
+                lost = col(f"f{i}") + java_formats.too_fine(value, f.type, self.rules)
+                columns.append(lost.alias(f"{_FINER}{i}"))
+                finer[f.name] = col(f"{_FINER}{i}")
+            if self.rules.formats(f.type):
+                formatted, value = True, java_formats.value_or_fail(value, f, self.rules)
+            columns.append(value.alias(f.name))
+        reader = None if formatted else functools.partial(_data_columns, self)
+        typed = ds.DataSchema(fields=self.fields)
+        return InputFrame(frame.select(*columns), typed, self.file, self, reader, finer=finer)
+
+    def numbered(self, session: SparkSession) -> DataFrame:
+        """The rows as `batches` gives them."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        # by position: names with dots and backticks are syntax where columns are named
+        return numbered_frame(
+            session, self.count, self.batches, from_arrow_schema(self._schema()), most=self.most
+        )
+
+    def _schema(self) -> pa.Schema:
+        types = [text_values.carried_type(f.type, self.rules) for f in self.fields]
+        finer = [(f"f{i}", pa.int32()) for i, f in enumerate(self.fields) if has_times(f.type)]
+        return pa.schema([("row_id", pa.int64()), *[(f"c{i}", kind) for i, kind in enumerate(types)], *finer])
+
+    def batches(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """`row_id`, the columns as `c0`, …, and for those with times `f0`, …: how many lost digits."""
+        schema = self._schema()
+        for batch in self.texts(numbers):
+            try:
+                values, finer = text_values.read_batch(batch.columns[1:], self.fields, self.rules)
+            except TextValueError as error:
+                name = self.fields[error.column].name
+                raise RuntimeError(marker("bad-value", column=name, message=error.message)) from None
+            counts = [
+                pa.repeat(pa.scalar(0, pa.int32()), len(batch)) if lost is None else pa.array(lost)
+                for lost, f in zip(finer, self.fields, strict=True)
+                if has_times(f.type)
+            ]
+            yield pa.RecordBatch.from_arrays([batch.column(0), *values, *counts], schema=schema)
+
+    def first_bad(self, required: frozenset[str]) -> BadInputError | None:
+        """The first row that cannot be read, as an error; `required` are further columns without nulls."""
+        row = 0
+        for batch in self.texts(range(self.count)):
+            columns = batch.columns[1:]
+            try:
+                text_values.read_batch(columns, self.fields, self.rules, required)
+            except TextValueError as error:
+                return BadInputError(error.message, file=self.file, row=row + error.row + 1)
+            row += len(batch)
+        return None
+
+
+def _data_columns(rows: TextRows) -> Iterator[pa.RecordBatch]:
+    names = [f.name for f in rows.fields]
+    for batch in rows.batches(range(rows.count)):
+        yield pa.RecordBatch.from_arrays(batch.columns[1 : 1 + len(names)], names=names)
+
+
+def with_values(frame: DataFrame, wanted: Mapping[str, tuple[str, ds.DataType]]) -> DataFrame:
+    """The frame with further columns: of texts of a column the values of a type, null where there is none."""
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    if not wanted:
+        return frame
+    numbered = frame.toDF(*[f"c{i}" for i in range(len(frame.columns))])
+    places = [(frame.columns.index(name), data_type) for name, data_type in wanted.values()]
+    given = to_arrow_schema(numbered.schema, timezone="UTC")
+    made = [pa.field(f"v{i}", text_values.carried_type(kind)) for i, (_, kind) in enumerate(places)]
+    schema = pa.schema([*given, *made])
+
+    def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            read = [text_values.read_texts(batch.column(at), kind, DEFAULT_RULES) for at, kind in places]
+            values = [each.values for each in read]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *values], schema=schema)
+
+    return numbered.mapInArrow(add, from_arrow_schema(schema)).toDF(*frame.columns, *wanted)
+
+
 # --- CSV -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CsvTexts:
+    """The texts of columns of a CSV file in UTF-8 whose quotes are escaped by doubling; sent to workers."""
+
+    ranges: TextRanges
+    columns: tuple[str, ...]
+    """Of its records, in this order."""
+    wanted: tuple[str, ...]
+    separator: str
+    quote: str
+    null_value: str
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        from pyarrow import csv
+
+        parse = csv.ParseOptions(
+            delimiter=self.separator,
+            quote_char=self.quote or False,
+            escape_char=False,
+            newlines_in_values=bool(self.ranges.quote),
+        )
+        # an empty field is null; a quoted one where no other text means null
+        convert = csv.ConvertOptions(
+            column_types=dict.fromkeys(self.columns, pa.string()),
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=not self.null_value,
+            include_columns=list(self.wanted),
+        )
+        for number in numbers:
+            data = self.ranges.bytes_of(number)
+            if not data.strip(b"\r\n"):
+                continue
+            read = csv.ReadOptions(column_names=list(self.columns), block_size=len(data) + 1)
+            try:
+                table = csv.read_csv(pa.BufferReader(data), read, parse, convert)
+            except pa.ArrowInvalid as error:
+                raise RuntimeError(marker("bad-record", message=first_line(error))) from None
+            yield from self._batches(table.combine_chunks(), number << ID_BITS)
+
+    def _batches(self, table: pa.Table, first: int) -> Iterator[pa.RecordBatch]:
+        import numpy as np
+
+        for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
+            ids = pa.array(np.arange(first, first + len(batch), dtype=np.int64))
+            first += len(batch)
+            columns = batch.columns
+            if self.null_value:
+                columns = [pc.if_else(pc.equal(c, self.null_value), None, c) for c in columns]
+            yield pa.RecordBatch.from_arrays([ids, *columns], names=["row_id", *self.wanted])
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,56 +348,45 @@ class CsvInput:
 
     def read(self, schema: ds.DataSchema, rules: TextRules, file: str) -> InputFrame:
         """The columns of `schema` by name; `file` is what messages call the input."""
-        fields = [t.StructField(name, t.StringType()) for name in self.columns]
-        reader = self.session.read.schema(t.StructType(fields)).options(
-            emptyValue="",
-            mode="FAILFAST",
-            enforceSchema=True,
-            columnPruning=False,
-            maxCharsPerColumn=-1,
-            maxColumns=len(self.columns) + 1,
-            ignoreLeadingWhiteSpace=False,
-            ignoreTrailingWhiteSpace=False,
+        ranges = self._ranges()
+        texts = CsvTexts(
+            ranges, tuple(self.columns), schema.names, self.separator, self.quote, self.null_value
         )
-        columns = [F.monotonically_increasing_id().alias(ROW_ID), *[col(f.name) for f in schema.fields]]
-        return parsed(self._read(reader).select(*columns), schema, rules, file)
+        rows = TextRows(len(ranges.cuts) - 1, texts, schema.fields, rules, file, RANGES_OF_A_TASK)
+        return rows.frame(self.session)
+
+    def _ranges(self) -> TextRanges:
+        return text_ranges(self.source, quote=self.quote if self.multiline else "", header=self.header)
 
     def infer(self) -> ds.DataSchema:
         """The types that all values agree on; every column may be null."""
-        most = len(self.columns) + 1
-        reader = self.session.read.options(inferSchema=True, maxColumns=most, maxCharsPerColumn=-1)
-        inferred = [f.dataType for f in self._read(reader).schema.fields]
-        if self.source.files is not None and not inferred:  # no record, and the header is none
-            inferred = [t.StringType() for _ in self.columns]
-        fields = [
-            ds.DataField(name=name, type=ds.optional(from_spark_type(found)))
-            for name, found in zip(self.columns, inferred, strict=True)
-        ]
-        return ds.DataSchema(fields=tuple(fields))
-
-    def _read(self, reader: DataFrameReader) -> DataFrame:
-        layout: dict[str, str | bool] = {
-            "header": self.header,
-            "sep": self.separator,
-            "quote": self.quote,
-            "escape": self.quote,
-            "nullValue": self.null_value,
-            "multiLine": self.multiline,
-        }
-        # Spark would guess, and make line feeds of other line breaks inside of quotes
-        reader = reader.options(**(layout | {"lineSep": "\n"} if self.multiline else layout))
-        if self.source.files is None:
-            return reader.csv(spark_path(self.source.path))
-        quote = self.quote if self.multiline else ""
-        ranges = text_ranges(self.source, quote=quote, header=self.header)
+        ranges = self._ranges()
 
         def read(numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
             return (made.select(["value"]) for made in text_batches(ranges, numbers))
 
         # in partitions that follow each other as in the file
         records = numbered_frame(self.session, len(ranges.cuts) - 1, read, "value string")
-        # of records, Spark would leave out all that are as the header
-        return reader.option("header", False).csv(records)  # since Spark 4.2
+        inferred = self.session.read.options(
+            inferSchema=True,
+            maxColumns=len(self.columns) + 1,
+            maxCharsPerColumn=-1,
+            header=False,
+            sep=self.separator,
+            quote=self.quote,
+            escape=self.quote,
+            nullValue=self.null_value,
+            multiLine=self.multiline,
+            **({"lineSep": "\n"} if self.multiline else {}),
+        ).csv(records)  # since Spark 4.2
+        kinds = [f.dataType for f in inferred.schema.fields]
+        if not kinds:  # no record, and the header is none
+            kinds = [t.StringType() for _ in self.columns]
+        fields = [
+            ds.DataField(name=name, type=ds.optional(from_spark_type(found)))
+            for name, found in zip(self.columns, kinds, strict=True)
+        ]
+        return ds.DataSchema(fields=tuple(fields))
 
 
 # --- Parquet ---------------------------------------------------------------------------------------
@@ -550,7 +437,9 @@ class ParquetInput:
                 f"(it has {', '.join(own.names)})",
                 file=file,
             )
-        raw = parquet_rows(self.session, self.stored, physical_struct(own.fields))
+        raw = _with_read_texts(
+            parquet_rows(self.session, self.stored, physical_struct(own.fields)), own, target
+        )
         numbers = {
             f.name: has_microseconds(col(f.name).cast("timestamp")).cast("int")
             for f, found in zip(target.fields, (own.field(f.name) for f in target.fields), strict=True)
@@ -591,7 +480,7 @@ class ParquetInput:
             return BadInputError(f"{unreadable}{reason}", file=file)
         if schema is None:
             return None
-        frame = parquet_rows(session, stored, struct)
+        frame = _with_read_texts(parquet_rows(session, stored, struct), own, schema)
         frame = frame.withColumn(ROW_ID, F.monotonically_increasing_id())
         flags = []
         for f in schema.fields:
@@ -599,6 +488,18 @@ class ParquetInput:
             value = col(f.name) if found is None else _fitting(col(f.name), found.type, f)
             flags.append(value.isNull() & (F.lit(not f.optional) | col(f.name).isNotNull()))
         return _first_marked(frame, flags, schema, file)
+
+
+def _with_read_texts(frame: DataFrame, own: ds.DataSchema, target: ds.DataSchema) -> DataFrame:
+    # further columns: the values of texts that are declared as something else
+    wanted = {
+        _READ + f.name: (f.name, f.type)
+        for f in target.fields
+        if (found := own.field(f.name)) is not None
+        and isinstance(found.value_type, ds.DataTypeString)
+        and not isinstance(f.value_type, ds.DataTypeString)
+    }
+    return with_values(frame, wanted)
 
 
 def _hidden(numbers: Mapping[str, Column]) -> tuple[list[Column], dict[str, Column]]:
@@ -644,7 +545,7 @@ def _fitting(column: Column, own: ds.DataType, target: ds.DataField) -> Column:
         return column
     given = own.inner if isinstance(own, ds.DataTypeOption) else own
     if isinstance(given, ds.DataTypeString):
-        return parse_text(column, target.type, DEFAULT_RULES)
+        return col(_READ + target.name)
     value = column.try_cast(physical_type(target.type))
     if isinstance(given, ds.DataTypeFloat64) and isinstance(target.value_type, ds.DataTypeFloat32):
         # a float that is declared keeps what it can of the digits, but not of the size
@@ -660,30 +561,7 @@ def empty_input(session: SparkSession, schema: ds.DataSchema, file: str) -> Inpu
 
 # --- common ----------------------------------------------------------------------------------------
 
-
-def parsed(
-    text: DataFrame,
-    schema: ds.DataSchema,
-    rules: TextRules,
-    file: str,
-    *,
-    rows: DataFrame | None = None,
-    values: Mapping[str, str] = MappingProxyType({}),
-) -> InputFrame:
-    """Rows of `ROW_ID` and text columns, made typed; a text that means no value stops the job.
-
-    `rows` are the same rows where some values are typed already: they stand in the columns that `values`
-    names, and their texts are null.
-    """
-    counts = {f.name: _too_fine(col(f.name), f.type, rules) for f in schema.fields if _has_times(f.type)}
-    hidden, finer = _hidden(counts)
-    columns = []
-    for f in schema.fields:
-        value = _value_or_fail(col(f.name), f.type, f.name, rules, required=not f.optional)
-        known = values.get(f.name)
-        columns.append((value if known is None else F.coalesce(col(known), value)).alias(f.name))
-    made = (text if rows is None else rows).select(col(ROW_ID), *columns, *hidden)
-    return InputFrame(made, schema, file, text, rules, finer=finer)
+# --- common ----------------------------------------------------------------------------------------
 
 
 def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError | None:
@@ -691,14 +569,21 @@ def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError
 
     `required` are further columns that may not be null. Called only after a job has failed.
     """
-
-    if source.text is None:
+    rows = source.texts
+    if rows is None:
         return None
-    flags = []
-    for f in source.schema.fields:
-        needed = not f.optional or f.name in required
-        flags.append(is_bad(col(f.name), f.type, source.rules, required=needed))
-    return _first_marked(source.text, flags, source.schema, source.file)
+    if (found := rows.first_bad(required)) is not None:
+        return found
+    if not any(rows.rules.formats(f.type) for f in rows.fields):
+        return None
+    frame = rows.numbered(source.frame.sparkSession).select(
+        col("row_id").alias(ROW_ID), *[col(f"c{i}").alias(f.name) for i, f in enumerate(rows.fields)]
+    )
+    flags = [
+        java_formats.is_bad(col(f.name), f.type, rows.rules, required=not f.optional or f.name in required)
+        for f in rows.fields
+    ]
+    return _first_marked(frame, flags, ds.DataSchema(fields=rows.fields), source.file)
 
 
 def _first_marked(

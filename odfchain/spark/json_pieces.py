@@ -25,10 +25,8 @@ from odfchain.lazy import pa, pc
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
-from odfchain.odf.enums import TimeUnit
-from odfchain.odf.times import RFC3339
 from odfchain.spark import json_values
-from odfchain.spark.input_frames import TextRules
+from odfchain.spark.text_values import carried_type
 from odfchain.startup import no_search_for_circles
 
 if TYPE_CHECKING:
@@ -75,8 +73,6 @@ _TINY = {
     32: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{2}"),
     64: re.compile(rb"-0(?![.0-9])|[eE]-[0-9]{3}"),
 }
-_DAY = "[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}"
-_TIME = "T[0-9]{2}:[0-9]{2}:[0-9]{2}"
 
 
 class UnsureError(Exception):
@@ -110,8 +106,6 @@ class _Brackets:
 
     at: int = 0
     """Where the next chunk begins."""
-    plain: bool = True
-    """There was no escape and no DEL so far: no text holds a control character, where it is JSON."""
     _depth: int = 0
     # 1 within a text.
     _inside: int = 0
@@ -124,7 +118,6 @@ class _Brackets:
         whole = data.rstrip(b"\\") if data.endswith(b"\\") else data
         self._kept = data[len(whole) :]
         data = whole.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in whole else whole
-        self.plain = self.plain and b"\\" not in chunk and b"\x7f" not in chunk
         places = np.flatnonzero(np.frombuffer(data.translate(_TOKENS), np.bool_))
         kinds = np.frombuffer(data, np.uint8)[places]
         quotes = kinds == ord('"')
@@ -156,7 +149,7 @@ def _split(document: json_values.JsonArray, stream: BinaryIO, size: int) -> Spli
     found = list(document.records_of(io.BytesIO(around)))
     if len(found) != 1 or token not in str(found):
         raise UnsureError
-    return SplitDocument(document, pieces, brackets.plain)
+    return SplitDocument(document, pieces)
 
 
 def _first_record(head: bytes, keys: tuple[str, ...]) -> int:
@@ -227,7 +220,13 @@ def _decoder(integer: Callable[[str], str], other: Callable[[str], str]) -> json
     )
 
 
-_PLAIN, _MARKING = _decoder(str, _float), _decoder(_marked, _marked)
+def _marked_as_written(text: str) -> str:
+    return f"{MARK}{text}{MARK}"
+
+
+# without and with marks
+_SPELLED = _decoder(str, _float), _decoder(_marked, _marked)
+_AS_WRITTEN = _decoder(str, str), _decoder(_marked_as_written, _marked_as_written)
 _TEXTS = json.JSONDecoder(parse_int=str, parse_float=str)
 _WRITTEN, _SORTED = (
     json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), sort_keys=s)
@@ -235,7 +234,7 @@ _WRITTEN, _SORTED = (
 )
 
 
-def _coordinates_as_texts(text: str) -> str:
+def _coordinates_as_texts(text: str, *, spelled: bool) -> str:
     """Members of a list, whose lists of coordinates are marked as numbers are and stay as written."""
     found: list[str] = []
 
@@ -245,14 +244,14 @@ def _coordinates_as_texts(text: str) -> str:
             return match[0]
         found.append(listed)
         written = listed.replace(" ", "").translate(_NO_BREAKS)
-        if "e" in written or "E" in written:
+        if spelled and ("e" in written or "E" in written):
             written = _EXPONENTIAL.sub(lambda number: _float(number[0]), written)
         return f'{match[1]}"{MARK}{written}{MARK}"{match[2][len(listed) :]}'
 
     changed = _COORDINATES.sub(replaced, text)
     # each is one list: a text is put between them, which could not be in one of them
     together = '"",'.join([f"{t}," for t in found])
-    if _MINUS_ZERO.search(together):
+    if spelled and _MINUS_ZERO.search(together):
         return text
     values = _TEXTS.decode(f'[{together}""]')
     if len(values) != 2 * len(found) + (not found) or values[1::2] != [""] * len(found):
@@ -398,28 +397,19 @@ class TypedColumn:
     field: ds.DataField
     read: pa.DataType
     """As Arrow's reader gives it."""
-    typed: pa.DataType | None
-    """As Spark takes it; None for a text that Spark has to parse, or that is the value."""
-    form: str = ""
-    """The pattern of texts that mean a value of the type without any doubt."""
+    text: bool = False
+    """It is read as text, of which values are made as of all texts."""
 
     @classmethod
-    def of(cls, field: ds.DataField, rules: TextRules) -> TypedColumn | None:
+    def of(cls, field: ds.DataField) -> TypedColumn | None:
         """How this column is read; None where it cannot be."""
-        match field.value_type:
-            case ds.DataTypeString() | ds.DataTypeTime() | ds.DataTypeBinary():
-                return cls(field, pa.string(), None)
-            case ds.DataTypeTimestamp(unit=unit):
-                if rules.timestamp_format != RFC3339:
-                    return cls(field, pa.string(), None)
-                digits = 6 if unit in (TimeUnit.MICROSECOND, TimeUnit.NANOSECOND) else 3
-                form = rf"\A{_DAY}{_TIME}(\.[0-9]{{1,{digits}}})?Z\z"
-                return cls(field, pa.string(), pa.timestamp("us", "UTC"), form)
-            case ds.DataTypeDate():
-                typed = pa.date32() if rules.date_format == RFC3339 else None
-                return cls(field, pa.string(), typed, rf"\A{_DAY}\z")
+        texts = (
+            ds.DataTypeString, ds.DataTypeTime, ds.DataTypeBinary, ds.DataTypeTimestamp, ds.DataTypeDate,
+        )  # fmt: skip
+        if isinstance(field.value_type, texts):
+            return cls(field, pa.string(), text=True)
         exact = _exact_type(field.type)
-        return None if exact is None else cls(field, exact, exact)
+        return None if exact is None else cls(field, exact)
 
 
 def _kind_of(values: Sequence[json_values.Value], depth: int = 0) -> pa.DataType:
@@ -469,10 +459,10 @@ def _check_case(found: pa.DataType, data_type: ds.DataType) -> None:
                 _check_case(found.field(f.name).type, f.type)
 
 
-def _first_records(text: str, most: int) -> list[json_values.Record]:
-    """The first records of a piece, as far as they can be read; numbers are floats."""
+def _first_records(text: str, most: int) -> list[json_values.Value]:
+    """The first members of a piece, as far as they can be read; numbers are floats."""
     decoder = json.JSONDecoder(parse_int=float)
-    found: list[json_values.Record] = []
+    found: list[json_values.Value] = []
     at = 0
     try:
         while len(found) < most:
@@ -487,14 +477,14 @@ def _first_records(text: str, most: int) -> list[json_values.Record]:
 class TypedReader:
     """Reads pieces by columns; learns from the first one which other keys there are."""
 
-    def __init__(self, columns: tuple[TypedColumn, ...]) -> None:
-        self._columns = columns
+    def __init__(self, columns: tuple[TypedColumn, ...], between: str = "") -> None:
+        self._columns, self._between = columns, between
         self._element: pa.DataType | None = None
         self.tries = TRIES
         """How often a piece may still fail."""
 
-    def columns(self, text: str, rows: int) -> list[tuple[pa.Array | None, pa.Array | None]]:
-        """Each column as (texts, typed values), of which one is None; the text has no number of 40 digits."""
+    def columns(self, text: str, rows: int) -> list[pa.Array]:
+        """The values of each column, or its texts; the text has no number of 40 digits."""
         if not rows or "\0" in text:
             raise UnsureError
         try:
@@ -508,19 +498,20 @@ class TypedReader:
 
     def _records(self, text: str, members: bytes, rows: int) -> pa.Array:
         if self._element is None:
-            own = pa.struct([(c.field.name, c.read) for c in self._columns])
+            others = [(self._between, pa.bool_())] * bool(self._between)
+            own = pa.struct([*[(c.field.name, c.read) for c in self._columns], *others])
             self._element = self._learned(own, _first_records(text, _SAMPLE))
         try:
-            return _elements(members, self._element, rows)
+            return _elements(members, self._element, rows, self._between)
         except pa.ArrowException:
             # it may have keys that the first records did not have
             more = self._learned(self._element, _first_records(text, rows))
             if more == self._element:
                 raise
             self._element = more
-            return _elements(members, more, rows)
+            return _elements(members, more, rows, self._between)
 
-    def _learned(self, known: pa.DataType, values: list[json_values.Record]) -> pa.DataType:
+    def _learned(self, known: pa.DataType, values: list[json_values.Value]) -> pa.DataType:
         element = _with_others(known, values)
         fields = tuple(c.field for c in self._columns)
         json_values.check_case([f.name for f in element], fields)
@@ -555,8 +546,8 @@ def _fits(array: pa.Array) -> bool:
     return pc.all(pc.less_equal(pc.abs(values), pa.scalar(largest, wide))).as_py() is not False
 
 
-def _elements(members: bytes, element: pa.DataType, rows: int) -> pa.Array:
-    """The elements of the list with these members, `rows` objects of bounded size."""
+def _elements(members: bytes, element: pa.DataType, rows: int, between: str) -> pa.Array:
+    """The elements of the list with these members: `rows` objects of bounded size; others `between` them."""
     import pyarrow.json as pj
 
     if members.count(b"{") * _leaf_count(element) > _MOST_PLACES:
@@ -572,6 +563,13 @@ def _elements(members: bytes, element: pa.DataType, rows: int) -> pa.Array:
     if found.num_rows != 1 or found.column_names != ["r"]:
         raise UnsureError
     elements = found.column(0).chunk(0).flatten()
+    if between:
+        if len(elements) != 2 * rows - 1:
+            raise UnsureError
+        marks = elements.field(between)
+        if marks[::2].null_count != rows or (pc.sum(marks[1::2]).as_py() or 0) != rows - 1:
+            raise UnsureError
+        elements = elements[::2]
     if len(elements) != rows or elements.null_count:
         raise UnsureError
     return elements
@@ -588,17 +586,8 @@ def _leaf_count(data_type: pa.DataType) -> int:
     return _leaf_count(data_type.value_type) if pa.types.is_list(data_type) else 1
 
 
-def _read_column(array: pa.Array, column: TypedColumn) -> tuple[pa.Array | None, pa.Array | None]:
-    if column.typed is None:
-        return array, None
-    if not column.form:
-        return None, array if array.type == column.typed else _without_others(array, column.typed)
-    if pc.all(pc.match_substring_regex(array, column.form)).as_py() is not False:
-        try:
-            return None, array.cast(column.typed)
-        except pa.ArrowInvalid:  # there is no such day
-            pass
-    return array, None
+def _read_column(array: pa.Array, column: TypedColumn) -> pa.Array:
+    return array if column.text else _without_others(array, carried_type(column.field.type))
 
 
 def _without_others(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -614,6 +603,69 @@ def _without_others(array: pa.Array, target: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(members, fields=list(target), mask=array.is_null())
 
 
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Makes columns of records that are the members of a list."""
+
+    features: bool
+    """The records are features."""
+    encoding: str = "utf-8"
+    between: str = ""
+    """The key of an object between two records, a secret: a line that is no whole record would take it in, or
+    lack it."""
+
+    def needs_marks(self, fields: tuple[ds.DataField, ...] | None) -> bool:
+        """True if there are always values that are taken as texts and are none."""
+        return fields is None or (self.features and any(f.name == json_values.GEOMETRY for f in fields))
+
+    def typed(self, members: bytes, rows: int, reader: TypedReader) -> list[pa.Array]:
+        """The columns of a piece's records as `TypedReader` gives them, just as by the exact parser."""
+        with _unsure():
+            return reader.columns(self._text(members, marked=False), rows)
+
+    def _text(self, members: bytes, *, marked: bool) -> str:
+        if self.between and _Brackets().feed(members)[1].max(initial=0) > _LEVELS:
+            raise UnsureError  # of documents the depth is known
+        # a run of 40 digits is nine of them where every fourth byte is looked at, which few texts have
+        if _LONG[:9] in members[::4].translate(_DIGITS) and _LONG in members.translate(_DIGITS):
+            raise UnsureError
+        text = str(members, self.encoding)
+        escaped = "\\" in text
+        if escaped and ("\\ud" in text or "\\uD" in text):
+            json_values.CharacterCheck().check(text, last=True)
+        if marked and (MARK in text or (escaped and "\\u007" in text)):
+            raise UnsureError
+        return text
+
+    def columns(
+        self, members: bytes, rows: int, fields: tuple[ds.DataField, ...] | None, *, marked: bool
+    ) -> list[pa.Array]:
+        """These columns of a piece's records, or the whole as JSON, just as by the exact parser.
+
+        With `marked` numbers, values that are no texts may be taken as texts.
+        """
+        with no_search_for_circles(), _unsure():
+            text = self._text(members, marked=marked)
+            spelled = not self.between  # lines have their numbers as they are written
+            if spelled and not marked and _MINUS_ZERO.search(text):
+                raise UnsureError
+            if marked and self.features:
+                text = _coordinates_as_texts(text, spelled=spelled)
+            records = (_SPELLED if spelled else _AS_WRITTEN)[marked].decode(f"[{text}]")
+            if self.between:
+                if any(other != {self.between: True} for other in records[1::2]):
+                    raise UnsureError
+                records = records[::2]
+            if len(records) != rows:
+                raise UnsureError
+            if not all(type(record) is dict for record in records):
+                raise UnsureError
+            if self.features:
+                records = _features(records, wanted=self.needs_marks(fields))
+            made = _Columns(marked)
+            return [made.records(records)] if fields is None else made.columns(records, fields)
+
+
 # --- pieces ----------------------------------------------------------------------------------------
 
 
@@ -623,8 +675,6 @@ class SplitDocument:
 
     whole: json_values.JsonArray
     pieces: tuple[Piece, ...]
-    plain: bool
-    """No value holds a control character."""
 
     @classmethod
     def of(cls, document: json_values.JsonArray) -> json_values.JsonArray | SplitDocument:
@@ -639,9 +689,9 @@ class SplitDocument:
         return document
 
     @property
-    def features(self) -> bool:
-        """True if its records are features."""
-        return isinstance(self.whole, json_values.FeatureCollection)
+    def decoder(self) -> Decoder:
+        """What makes columns of its pieces."""
+        return Decoder(isinstance(self.whole, json_values.FeatureCollection), self.whole.encoding)
 
     def records(self) -> Iterator[json_values.Record]:
         """The records in order, by the exact parser."""
@@ -673,48 +723,3 @@ class SplitDocument:
             raise json_values.RecordError(
                 "not the records that were counted; the file changed while it was read"
             )
-
-    def needs_marks(self, fields: tuple[ds.DataField, ...] | None) -> bool:
-        """True if there are always values that are taken as texts and are none."""
-        return fields is None or (self.features and any(f.name == json_values.GEOMETRY for f in fields))
-
-    def typed(
-        self, members: bytes, rows: int, reader: TypedReader
-    ) -> list[tuple[pa.Array | None, pa.Array | None]]:
-        """The columns of a piece's records as `TypedReader` gives them, just as by the exact parser."""
-        with _unsure():
-            return reader.columns(self._text(members, marked=False), rows)
-
-    def _text(self, members: bytes, *, marked: bool) -> str:
-        # a run of 40 digits is nine of them where every fourth byte is looked at, which few texts have
-        if _LONG[:9] in members[::4].translate(_DIGITS) and _LONG in members.translate(_DIGITS):
-            raise UnsureError
-        text = str(members, self.whole.encoding)
-        escaped = "\\" in text
-        if escaped and ("\\ud" in text or "\\uD" in text):
-            json_values.CharacterCheck().check(text, last=True)
-        if marked and (MARK in text or (escaped and "\\u007" in text)):
-            raise UnsureError
-        return text
-
-    def columns(
-        self, members: bytes, rows: int, fields: tuple[ds.DataField, ...] | None, *, marked: bool
-    ) -> list[pa.Array]:
-        """These columns of a piece's records, or the whole as JSON, just as by the exact parser.
-
-        With `marked` numbers, values that are no texts may be taken as texts.
-        """
-        with no_search_for_circles(), _unsure():
-            text = self._text(members, marked=marked)
-            if not marked and _MINUS_ZERO.search(text):
-                raise UnsureError
-            if marked and self.features:
-                text = _coordinates_as_texts(text)
-            records = (_MARKING if marked else _PLAIN).decode(f"[{text}]")
-            if len(records) != rows:
-                raise UnsureError
-            _only(records, dict)
-            if self.features:
-                records = _features(records, wanted=self.needs_marks(fields))
-            made = _Columns(marked)
-            return [made.records(records)] if fields is None else made.columns(records, fields)

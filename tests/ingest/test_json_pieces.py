@@ -14,10 +14,18 @@ from odfchain.errors import BadInputError
 from odfchain.ingest.read_formats import open_input
 from odfchain.odf.schema import parse_ddl
 from odfchain.odf.sources import ReadStepGeoJson, ReadStepJson
-from odfchain.spark import json_pieces
-from odfchain.spark.documents import DocumentInputError, Fields, piece_batches, record_batches
-from odfchain.spark.json_pieces import SplitDocument, UnsureError
-from odfchain.spark.json_values import FeatureCollection, JsonArray
+from odfchain.spark import documents, json_pieces
+from odfchain.spark.documents import (
+    DocumentInputError,
+    Fields,
+    LineFile,
+    line_batches,
+    piece_batches,
+    record_batches,
+)
+from odfchain.spark.executor_files import InputFile, text_ranges
+from odfchain.spark.json_pieces import Decoder, SplitDocument, TypedColumn, UnsureError
+from odfchain.spark.json_values import FeatureCollection, JsonArray, RecordError, parse_feature, parse_object
 from tests.kit.json_documents import Writer
 from tests.kit.memory_growth import rows_and_growth
 from tests.kit.reader_harness import Harness
@@ -79,9 +87,9 @@ def test_random_documents(
 ) -> None:
     """As many of them by the quick way as make the comparison worth something."""
     seen: Counter[str] = Counter()
-    columns = SplitDocument.columns
+    columns = Decoder.columns
 
-    def counted(self: SplitDocument, *arguments: Any, **named: Any) -> list[pa.Array]:
+    def counted(self: Decoder, *arguments: Any, **named: Any) -> list[pa.Array]:
         try:
             found = columns(self, *arguments, **named)
         except UnsureError:
@@ -90,7 +98,7 @@ def test_random_documents(
         seen["quick"] += 1
         return found
 
-    monkeypatch.setattr(SplitDocument, "columns", counted)
+    monkeypatch.setattr(Decoder, "columns", counted)
     for seed in range(DOCUMENTS):
         compare(Writer(seed).document(tmp_path / "in"), fields, seen)
     enough = DOCUMENTS // 8
@@ -98,6 +106,62 @@ def test_random_documents(
     assert seen["refused"] > enough, seen
     assert seen["quick"] > 5 * enough or fields is FIELDS, seen
     assert seen["unsure"] > enough, seen
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("form", [parse_object, parse_feature])
+@pytest.mark.parametrize("fields", [FIELDS, WITHOUT_MAP, None], ids=["maps", "columns", "inferred"])
+def test_random_lines(tmp_path: Path, fields: Fields, form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that are read together give what each gives by itself; some of them are torn, or glued."""
+    monkeypatch.setattr(documents, "PIECE", 150)
+    seen: Counter[str] = Counter()
+    path = tmp_path / "in"
+    for seed in range(DOCUMENTS):
+        writer = Writer(seed)
+        records = [
+            writer.feature() if form is parse_feature else writer.object()
+            for _ in range(writer.rng.randrange(1, 9))
+        ]
+        if writer.rng.random() < 0.8:
+            records = [" ".join(record.split("\n")).replace("\r", " ") for record in records]
+        text = writer.rng.choice(["\n", "\n", "\r\n", "\n\n", "\n \n"]).join(records)
+        path.write_bytes(writer.broken(text).encode("utf-8", "surrogatepass"))
+        try:
+            file = LineFile(path, form)
+            exact = rows(record_batches((record for _, record in file.records()), fields))
+        except (RecordError, UnicodeDecodeError):
+            exact = None
+        ranges = text_ranges(InputFile(path), size=400)
+        try:
+            found = rows(line_batches(ranges, range(len(ranges.cuts) - 1), form, fields))
+        except UnicodeDecodeError:
+            found = None
+        for row in [*(found or []), *(exact or [])]:
+            del row["row_id"]
+        assert found == exact, path.read_bytes()
+        seen["read" if exact else "refused"] += 1
+    assert min(seen["read"], seen["refused"]) > DOCUMENTS // 10, seen
+
+
+TORN = [
+    ['{"a":[1', "2]}", '{"a":1},{"a":2}'],
+    ['{"a":[{"x":1}', '{"y":2}]}', '{"a":1},null,{"a":2}'],
+    ['{"a":1},{"a":2}', '{"a":', "3}"],
+    ['{"a":1}{"a":2}'],
+    ['{"a":1},{"a":2}'],
+    ["", '{"a":1}', "null"],
+]
+
+
+@pytest.mark.parametrize("lines", TORN)
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_line_is_one_record(tmp_path: Path, lines: list[str], typed: bool) -> None:
+    path = tmp_path / "in"
+    path.write_text("\n".join(lines))
+    fields = parse_ddl(("a BIGINT",)).fields
+    columns = tuple(c for f in fields if (c := TypedColumn.of(f)) is not None) if typed else None
+    with pytest.raises(DocumentInputError):
+        list(line_batches(text_ranges(InputFile(path)), range(1), parse_object, fields, columns))
 
 
 TWO = '{"a":1},{"a":2}'
@@ -139,7 +203,7 @@ def test_lists_of_coordinates_are_lists_one_by_one(tmp_path: Path, small_pieces:
     seen: Counter[str] = Counter()
     compare(FeatureCollection(str(path)), FIELDS, seen)
     with pytest.raises(UnsureError):
-        json_pieces._coordinates_as_texts(features)
+        json_pieces._coordinates_as_texts(features, spelled=True)
 
 
 def test_another_list_of_that_name_is_not_taken(tmp_path: Path, small_pieces: None) -> None:
@@ -163,17 +227,6 @@ def test_small_and_deep_documents_and_other_encodings_are_whole(
     assert isinstance(SplitDocument.of(JsonArray(str(path))), JsonArray)
 
 
-@pytest.mark.parametrize(
-    ("text", "plain"), [("x y", True), ("é", True), (r"\u0001", False), (r"\\", False), ("\x7f", False)]
-)
-def test_control_characters_are_foreseen(tmp_path: Path, small_pieces: None, text: str, plain: bool) -> None:
-    path = tmp_path / "in"
-    path.write_text(f'[{TWO},{{"s":"{text}"}},{TWO}]')
-    found = SplitDocument.of(JsonArray(str(path)))
-    assert isinstance(found, SplitDocument)
-    assert found.plain is plain
-
-
 def test_columns_of_batches_have_one_form(tmp_path: Path, small_pieces: None) -> None:
     """Whichever way they come."""
     path = tmp_path / "in"
@@ -191,12 +244,11 @@ from odfchain.odf.schema import parse_ddl
 from odfchain.spark.documents import piece_batches
 from odfchain.spark.json_pieces import SplitDocument, TypedColumn
 from odfchain.spark.json_values import JsonArray
-from odfchain.spark.input_frames import TextRules
 fields = parse_ddl(("text STRING", "numbers ARRAY<DOUBLE>")).fields
 """
 
 
-@pytest.mark.parametrize("typed", ["", ", fields, tuple(TypedColumn.of(f, TextRules()) for f in fields)"])
+@pytest.mark.parametrize("typed", ["", ", fields, tuple(TypedColumn.of(f) for f in fields)"])
 def test_memory_does_not_grow_with_the_document(tmp_path: Path, typed: str) -> None:
     """Six times the document, and less than its size more memory."""
     element = '{"text":"' + "x" * 500 + '","numbers":[1,2.5]}'

@@ -21,7 +21,7 @@ from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.sources import MergeStrategyAppend
 from odfchain.odf.times import Timestamp
 from odfchain.slices.writer import SliceFacts
-from odfchain.spark import slice_runs
+from odfchain.spark import executor_files, slice_runs
 from odfchain.spark.plans import INTERPRETED
 from odfchain.spark.session import SparkEngine
 from odfchain.spark.slice_runs import Rows, Run, cuts
@@ -103,7 +103,8 @@ def test_it_is_as_if_it_were_one(
         limit_slices(workspace, BYTES)
         with settings(engine, INTERPRETED):
             parts = [ingest(few, path)]
-        with settings(engine, MANY_TASKS):
+        with settings(engine, MANY_TASKS), monkeypatch.context() as patch:
+            patch.setattr(executor_files, "RANGE_BYTES", 100)
             parts.append(ingest(many, path))
         for part in parts:
             (expected,), (found,) = whole.inputs, part.inputs

@@ -1,4 +1,4 @@
-"""Text to values: a text means exactly one value of its type, or none. One Spark job for each type."""
+"""Text to values: a text means exactly one value of its type, or none."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from odfchain.errors import SchemaError
 from odfchain.odf import schema as ds
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.times import java_format
-from odfchain.spark.input_frames import TextRules, parse_text
+from odfchain.spark import java_formats
+from odfchain.spark.text_values import TextRules, read_texts
+from tests.kit.spark_texts import parse_text, too_fine
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column
+
     from odfchain.spark.session import SparkEngine
 
 MS = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
@@ -72,18 +77,42 @@ CASES: list[tuple[ds.DataType, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def run(engine: SparkEngine, data_type: ds.DataType, texts: list[str | None], rules: TextRules) -> list[Any]:
+    if rules.formats(data_type):
+        return by_spark(engine, data_type, texts, lambda text: java_formats.typed(text, data_type, rules))
+    column = pa.array(texts, pa.string())
+    found = read_texts(column, data_type, rules)
+    values = plain(found.values, data_type)
+    alone = [read_texts(column[i : i + 1], data_type, rules) for i in range(len(texts))]
+    assert [repr(plain(each.values, data_type)[0]) for each in alone] == [repr(v) for v in values]
+    bad = [False] * len(texts) if found.bad is None else found.bad.tolist()
+    assert bad == [value is None and text is not None for value, text in zip(values, texts, strict=True)]
+    assert bad == [each.bad is not None and bool(each.bad[0]) for each in alone]
+    return values
+
+
+def plain(values: pa.Array, data_type: ds.DataType) -> list[Any]:
+    return [
+        v if v is None or not isinstance(v, dt.datetime) else v.astimezone(UTC) for v in values.to_pylist()
+    ]
+
+
+def by_spark(
+    engine: SparkEngine, data_type: ds.DataType, texts: list[str | None], read: Callable[[Column], Column]
+) -> list[Any]:
     from pyspark.sql import functions as F
 
     rows = [(n, text) for n, text in enumerate(texts)]
     frame = engine.session.createDataFrame(rows, "n int, text string")
-    value = parse_text(F.col("text"), data_type, rules)
+    value = read(F.col("text"))
     if isinstance(data_type, ds.DataTypeTimestamp):
         value = F.unix_micros(value)  # collected timestamps would be naive and local
     found = [row["value"] for row in frame.select("n", value.alias("value")).orderBy("n").collect()]
     if isinstance(data_type, ds.DataTypeTimestamp):
-        epoch = dt.datetime(1970, 1, 1, tzinfo=UTC)
-        return [None if v is None else epoch + dt.timedelta(microseconds=v) for v in found]
+        return [None if v is None else EPOCH + dt.timedelta(microseconds=v) for v in found]
     return [bytes(v) if isinstance(v, bytearray) else v for v in found]
 
 
@@ -138,8 +167,8 @@ def test_every_letter_that_is_let_through_is_one_for_spark(engine: SparkEngine, 
 
 def test_whole_numbers_as_times_only_where_the_format_says_so(engine: SparkEngine) -> None:
     ndjson = TextRules(integer_timestamps=True)
-    assert run(engine, MS, ["1577926923", "-1", "2020-01-01"], ndjson) == [
-        at(1970, 1, 19, 6, 18, 46, ms=923), at(1969, 12, 31, 23, 59, 59, ms=999), at(2020, 1, 1)
+    assert run(engine, MS, ["1577926923", "-1", "2020-01-01", "9" * 18], ndjson) == [
+        at(1970, 1, 19, 6, 18, 46, ms=923), at(1969, 12, 31, 23, 59, 59, ms=999), at(2020, 1, 1), None
     ]  # fmt: skip
 
 
@@ -202,7 +231,170 @@ def test_random_texts_mean_what_the_grammar_says(
     found = run(engine, data_type, list(texts), TextRules())
     differing = {t: (f, oracle(t)) for t, f in zip(texts, found, strict=True) if f != oracle(t)}
     assert differing == {}
-    printable = [t for t in texts if t.isprintable()]
-    cheap = run(engine, data_type, printable, TextRules(plain=True))
-    assert {t: f for t, f in zip(printable, cheap, strict=True) if f != oracle(t)} == {}
     assert sum(f is not None for f in found) > 50, "the sample is too poor"
+
+
+def spelled(kind: str, random: Random) -> str:
+    """A text that is likely to mean something of a kind, or nearly."""
+    pick = random.choice
+    match kind:
+        case "integer time" if random.random() < 0.3:
+            return pick(
+                [
+                    "0",
+                    "-1",
+                    "1577926923",
+                    "-62135596800000",
+                    "-62135596800001",
+                    "253402300799999",
+                    "253402300800000",
+                    "+5",
+                    "1.5",
+                    "9" * 19,
+                    "2020",
+                ]
+            )
+        case "time" | "integer time":
+            day = pick(
+                [
+                    "2020-02-29",
+                    "2021-02-29",
+                    "0001-01-01",
+                    "9999-12-31",
+                    "1969-12-31",
+                    "2020-10-25",
+                    "2020-1-05",
+                    "2020-01-5",
+                ]
+            )
+            clock = pick(
+                [
+                    "",
+                    "T10",
+                    " 10:30",
+                    "T10:30:59",
+                    "T23:59:59.9",
+                    "T00:00:00.000",
+                    " 01:02:03.1234567",
+                    "T10:00:00.123456789",
+                    "T24:00:00",
+                    "T1:2:3",
+                    "T10:00:60",
+                    "t10:00:00",
+                    "T10:00:00.",
+                    "T02:30:00",
+                ]
+            )
+            zone = pick(
+                [
+                    "",
+                    "",
+                    "Z",
+                    "z",
+                    "+01:00",
+                    "-05:30",
+                    "+0100",
+                    "+01",
+                    "+1",
+                    "+18:00",
+                    "+18:01",
+                    "+19:00",
+                    " +01:00",
+                    " UTC",
+                    "GMT+2",
+                    "UTC+01:30",
+                    " Europe/Berlin",
+                    "America/New_York",
+                    " EST",
+                    " PST",
+                    "+01:00:30",
+                    "x",
+                    "+1:30",
+                    "-00:00",
+                    " Nowhere/At_All",
+                ]
+            )
+            return day + clock + zone
+        case "clock":
+            return (
+                pick(["00", "23", "24", "7", "12"])
+                + ":"
+                + pick(["00", "59", "60", "5"])
+                + pick(["", ":00", ":59", ":60", ":01.5", ":01.123456789", ":01.1234567891", ":", ":00."])
+            )
+        case "number":
+            return pick(["", "+", "-"]) + pick(
+                [
+                    "0",
+                    "1",
+                    "007",
+                    "65504",
+                    "65505",
+                    "3.4e38",
+                    "3.5e38",
+                    "1e400",
+                    "1e-400",
+                    "0e-999",
+                    "1.7976931348623159e308",
+                    "4.9e-324",
+                    "1e-46",
+                    "inf",
+                    "Infinity",
+                    "NaN",
+                    "nan",
+                    "INF",
+                    ".5",
+                    "5.",
+                    "1e",
+                    "0x10",
+                    "1d",
+                    "1_0",
+                    "16777217",
+                    "123456789012345678901234567890",
+                    "0.1",
+                    "2.50",
+                    "99999.99",
+                    "100000.00",
+                    "1.005",
+                    "255",
+                    "256",
+                    "127",
+                    "128",
+                    "-129",
+                    "9223372036854775808",
+                    "18446744073709551615",
+                    "18446744073709551616",
+                ]
+            )
+    return pick(["true", "TRUE", "False", "fAlSe", "t", "1", "yes", "ture", "\u017f", ""])
+
+
+ORACLE_TYPES = [
+    *[(kind, ds.DataTypeTimestamp(unit=unit, timezone="UTC")) for unit in TimeUnit for kind in ("time", "integer time")],
+    *[("clock", ds.DataTypeTime(unit=unit)) for unit in TimeUnit],
+    *[("number", t()) for t in (
+        ds.DataTypeInt8, ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt64, ds.DataTypeUInt8, ds.DataTypeUInt16,
+        ds.DataTypeUInt32, ds.DataTypeUInt64, ds.DataTypeFloat16, ds.DataTypeFloat32, ds.DataTypeFloat64,
+    )],
+    ("number", ds.DataTypeDecimal(precision=7, scale=2)), ("number", ds.DataTypeDecimal(precision=38, scale=0)),
+    ("truth", ds.DataTypeBool()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "data_type"),
+    ORACLE_TYPES,
+    ids=lambda v: v if isinstance(v, str) else f"{v.KIND}{getattr(v, 'unit', '')}",
+)
+def test_texts_are_read_as_spark_reads_them(engine: SparkEngine, kind: str, data_type: ds.DataType) -> None:
+    rules, random = TextRules(integer_timestamps=kind == "integer time"), Random(f"{data_type}")
+    texts = list(dict.fromkeys(spelled(kind, random) for _ in range(1_500)))
+    wanted = by_spark(engine, data_type, [*texts], lambda text: parse_text(text, data_type, rules))
+    found = run(engine, data_type, [*texts], rules)
+    differing = {t: (f, w) for t, f, w in zip(texts, found, wanted, strict=True) if repr(f) != repr(w)}
+    assert differing == {}
+    if kind not in {"truth", "number"}:
+        lost = by_spark(engine, ds.DataTypeInt32(), [*texts], lambda text: too_fine(text, data_type, rules))
+        finer = read_texts(pa.array(texts), data_type, rules).finer
+        assert finer is not None
+        assert {t: (f, w) for t, f, w in zip(texts, finer.tolist(), lost, strict=True) if f != w} == {}
