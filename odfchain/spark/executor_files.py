@@ -323,7 +323,7 @@ class TextRanges:
 def text_ranges(
     file: InputFile, *, quote: str = "", header: bool = False, size: int | None = None
 ) -> TextRanges:
-    """The ranges of a UTF-8 text of about `size` bytes each (8 MiB), without a byte order mark and the header.
+    """The ranges of a UTF-8 text of about `size` bytes (8 MiB) each, without byte order mark and header.
 
     With `quote`, line breaks are those outside of it, and line feeds alone; records then have no others.
     """

@@ -75,15 +75,14 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     target = pa.ipc.read_schema(pa.py_buffer(schema))
     for number in numbers:
-        yield from _rows_of_file(files, keys[number], names, target)
+        yield from _rows_of_file(files.bring(keys[number]), keys[number], names, target)
 
 
 def _rows_of_file(
-    files: ReadableFiles, key: str, names: tuple[str, ...], target: pa.Schema
+    path: Path, key: str, names: tuple[str, ...], target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     from odfchain.slices.reader import open_parquet
 
-    path = files.bring(key)
     try:
         with open_parquet(path) as source:
             present = set(source.schema_arrow.names)
@@ -453,7 +452,12 @@ class ParquetInput:
             _check_conversion(raw, columns[-1], found, f, file)
         hidden, finer = _hidden(numbers)
         frame = raw.select(F.monotonically_increasing_id().alias(ROW_ID), *columns, *hidden)
-        return InputFrame(frame, target, file, finer=finer)
+        reader = None
+        if all(_is_kept(own.field(f.name), f) for f in target.fields):
+            types = [(f.name, text_values.carried_type(f.type)) for f in target.fields]
+            schema_ = pa.schema(types).serialize().to_pybytes()
+            reader = functools.partial(_data_of_file, self.stored, file, schema_)
+        return InputFrame(frame, target, file, reader=reader, finer=finer)
 
     def first_bad(self) -> BadInputError | None:
         """Why the file cannot be read to its end and as its schema says, as an error; None when it can.
@@ -488,6 +492,18 @@ class ParquetInput:
             value = col(f.name) if found is None else _fitting(col(f.name), found.type, f)
             flags.append(value.isNull() & (F.lit(not f.optional) | col(f.name).isNotNull()))
         return _first_marked(frame, flags, schema, file)
+
+
+def _is_kept(own: ds.DataField | None, target: ds.DataField) -> bool:
+    # every value of the file is one of the declared type
+    if own is None or ds.optional(own.type) != ds.optional(target.type):
+        return False
+    return target.optional or not isinstance(own.type, ds.DataTypeOption)
+
+
+def _data_of_file(stored: InputFile, file: str, schema: bytes) -> Iterator[pa.RecordBatch]:
+    target = pa.ipc.read_schema(pa.py_buffer(schema))
+    yield from _rows_of_file(stored.here(), file, tuple(target.names), target)
 
 
 def _with_read_texts(frame: DataFrame, own: ds.DataSchema, target: ds.DataSchema) -> DataFrame:

@@ -16,6 +16,7 @@ import pytest
 
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.ingest.read_formats import open_input
+from odfchain.lazy import F
 from odfchain.odf import schema as ds
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.schema import type_name
@@ -159,6 +160,14 @@ def read(case: dict[str, Any], tmp_path: Path, engine: SparkEngine) -> tuple[ds.
     except Exception as error:
         found = opened.malformed() if opened.malformed is not None else None
         raise found or first_bad_row(source, frozenset()) or explain(error) from error
+    if source.reader is not None:
+        batches = list(source.reader())
+        numbered = source.frame.select(*[F.col(f"`{n}`").alias(f"c{i}") for i, n in enumerate(names)])
+        given = [list(zip(*[c.to_pylist() for c in batch.columns], strict=True)) for batch in batches]
+        assert all(tuple(batch.schema.names) == names for batch in batches)
+        assert repr([row for part in given for row in part]) == repr(
+            list(zip(*[c.to_pylist() for c in numbered.toArrow().columns], strict=True))
+        )
     return source.schema, [[plain(v) for v in row] for row in rows]
 
 
