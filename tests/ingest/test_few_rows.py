@@ -14,7 +14,7 @@ import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
-from odfchain.errors import EngineError, OdfchainError
+from odfchain.errors import OdfchainError
 from odfchain.ingest import read_formats
 from odfchain.ingest.history import WriterState
 from odfchain.ingest.read_formats import FileInput
@@ -114,21 +114,6 @@ def test_refusals_have_the_same_words(
     assert any(where in refused[1] for where in ("row 2", "line 2", "`place.names`"))
     monkeypatch.setattr(read_formats, "FEW_BYTES", -1)
     assert ingest(dataset, path) == refused
-
-
-def test_no_worker_is_needed(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows are written by the process that asked for them."""
-    from pyspark.sql.classic.dataframe import DataFrame
-
-    def refuse(*_: object) -> None:
-        raise RuntimeError("a worker was asked")
-
-    (dataset,) = workspace.add(manifest("{kind: Append}"))
-    (tmp_path / "input.csv").write_text("city,population\nA,1\n")
-    monkeypatch.setattr(DataFrame, "mapInArrow", refuse)
-    assert ingest(dataset, tmp_path / "input.csv")[0] == 1
-    monkeypatch.setattr(read_formats, "FEW_BYTES", -1)
-    assert ingest(dataset, tmp_path / "input.csv")[0] is EngineError
 
 
 def writer(workspace: Workspace, merge: str, prev_offset: int | None) -> WriterState:
