@@ -25,7 +25,7 @@ from odfchain.odf.events import Seed
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.manifests import ManifestKind, read_manifest
 from odfchain.odf.names import DatasetAlias, RepoName
-from odfchain.odf.tree import to_tree
+from odfchain.odf.tree import record_of, to_tree
 from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
 from odfchain.storage.locations import PeerUrl
@@ -217,15 +217,7 @@ class RepositoryEntry:
 
     def tree(self) -> dict[str, Any]:
         """For JSON, where all of it is known."""
-        return {
-            "alias": str(self.alias),
-            "id": str(self.id),
-            "kind": self.kind.value if self.kind else None,
-            "head": str(self.head),
-            "blocks": self.blocks,
-            "records": self.records,
-            "size": self.size,
-        }
+        return record_of(self, "alias", "id", "kind", "head", "blocks", "records", "size")
 
 
 def parse_index(data: bytes, where: str) -> list[RepositoryEntry]:
