@@ -38,7 +38,7 @@ from odfchain.odf.tree import record_of
 from odfchain.text import one_line
 from odfchain.transfer.slice_files import is_partial
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import SliceRef
+from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 
@@ -291,12 +291,8 @@ class _Records:
         if not key:
             return CorrectedRecord(None, problem="not known: no primary key is recorded")
         size = count = 0
-        for found in self._dataset.chain.nearest_all("AddData", head=block.hash):
-            data = data_event(found).new_data
-            if data is None:
-                continue
-            ref = SliceRef(found.hash, found.block.sequence_number, data)
-            size += data.size
+        for ref in DatasetState.read(self._dataset.chain, block.hash).slices_newest_first():
+            size += ref.slice.size
             if count >= self._limits.searched_slices or size > self._limits.searched_bytes:
                 return CorrectedRecord(
                     None, problem=f"not found in the {count} slices before it; there are older ones"
@@ -306,7 +302,7 @@ class _Records:
                 position = self._newest_match(ref, row, key, vocabulary)
                 if position is None:
                     continue
-                offset = data.offset_interval.start + position
+                offset = ref.slice.offset_interval.start + position
                 (record,) = self._stored(ref, vocabulary, offset, offset)
             except errors.ObjectNotFoundError:
                 # older slices are not asked: the newest match may be in this one

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from odfchain.audit.chain_checks import Run, StoredChain
+from odfchain.audit.chain_checks import Run, StoredBlock
 from odfchain.audit.report import (
     INVALID,
     MANIFESTS,
@@ -32,6 +32,7 @@ from odfchain.audit.report import (
 )
 from odfchain.chain import signed_heads
 from odfchain.chain.chain import MetadataChain
+from odfchain.chain.index import ReplayHistory
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, SnapshotKind, SnapshotLine, read_attestations
 from odfchain.errors import (
@@ -43,10 +44,9 @@ from odfchain.errors import (
 )
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.events import AddData, DatasetVocabulary, ExecuteTransform, SetVocab
-from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.odf.physical_hash import hash_bytes
-from odfchain.odf.times import Timestamp
 from odfchain.profiles.document import facts_of, library, profile_document
 from odfchain.profiles.manifests import SnapshotFacts, file_document, snapshot_document
 from odfchain.profiles.published import object_of, store_of_kind
@@ -234,16 +234,20 @@ class SignedStatements:
         for line in lines:
             wanted.setdefault(line.sequence_number, []).append(line)
         files: list[tuple[FileStats, bytes]] = []
-        for facts, ref in _snapshots(self.run.chain, lines[0].dataset_id, max(wanted)):
-            if ref is not None:
-                made = self._file(ref, hashed)
+        history, last = ReplayHistory(), max(wanted)
+        for stored in self.run.chain.blocks:
+            if stored.number > last:
+                return
+            history.add(stored.block)
+            if stored.block.new_data is not None:
+                made = self._file(SliceRef(stored.name, stored.number, stored.block.new_data), hashed)
                 if isinstance(made, Skipped):
                     yield made
                     return
                 files.append(made)
-            for line in wanted.get(facts.block.sequence_number, ()):
+            for line in wanted.get(stored.number, ()):
                 yield Looked(MANIFESTS)
-                yield from self._check(line, _text(facts, files))
+                yield from self._check(line, _text(_facts(line, stored, history), files))
 
     def _file(self, ref: SliceRef, hashed: Collection[int]) -> tuple[FileStats, bytes] | Skipped:
         # a footer of unverified bytes proves nothing
@@ -333,32 +337,19 @@ def _text(facts: SnapshotFacts, files: Sequence[tuple[FileStats, bytes]]) -> byt
     return whole.replace(b'"files":[]', b'"files":[' + b",".join(text for _, text in files) + b"]", 1)
 
 
-def _snapshots(
-    chain: StoredChain, dataset_id: DatasetId, last: int
-) -> Iterator[tuple[SnapshotFacts, SliceRef | None]]:
-    vocabulary, records = DatasetVocabulary(), 0
-    watermark: Timestamp | None = None
-    for stored in chain.blocks:
-        if stored.number > last:
-            return
-        event, ref = stored.block.event, None
-        if isinstance(event, SetVocab):
-            vocabulary = DatasetVocabulary.from_event(event)
-        elif isinstance(event, AddData | ExecuteTransform):
-            # offsets begin at 0, so the last one counts the records
-            records = 0 if event.last_offset is None else event.last_offset + 1
-            watermark = event.new_watermark
-            if event.new_data is not None:
-                ref = SliceRef(stored.name, stored.number, event.new_data)
-        facts = SnapshotFacts(
-            dataset_id=dataset_id,
-            head=stored.name,
-            block=stored.block,
-            record_count=records,
-            watermark=watermark,
-            vocabulary=vocabulary,
-        )
-        yield facts, ref
+def _facts(line: SnapshotLine, stored: StoredBlock, history: ReplayHistory) -> SnapshotFacts:
+    data = history.nearest_event(AddData, ExecuteTransform)
+    last = data if isinstance(data, AddData | ExecuteTransform) else None
+    offset = last.last_offset if last is not None else None
+    return SnapshotFacts(
+        dataset_id=line.dataset_id,
+        head=stored.name,
+        block=stored.block,
+        # offsets begin at 0, so the last one counts the records
+        record_count=0 if offset is None else offset + 1,
+        watermark=last.new_watermark if last is not None else None,
+        vocabulary=DatasetVocabulary.from_event(history.nearest_event(SetVocab)),
+    )
 
 
 LANGUAGES_WITHIN = 0.005 + 1e-9

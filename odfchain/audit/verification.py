@@ -41,7 +41,6 @@ from odfchain.chain.statements import (
 from odfchain.limits import LIMITS, LINEAGE
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.canonical_json import canonical_json
-from odfchain.odf.events import TransformInput
 from odfchain.odf.identity import DatasetId, DidKey, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes
@@ -300,7 +299,7 @@ class Auditor:
             report = examined.report
             for message in missing.get(item.folder, ()):
                 report.add(LeftOut(message))
-            report.inputs = self._inputs_tree(item)
+            report.inputs = self._inputs(item, {item.folder})
             # a root dataset has nothing to replay
             if options.replay and not examined.run.chain.is_root:
                 self._replay(examined, engines, options, trusted)
@@ -345,7 +344,7 @@ class Auditor:
             report = examine(
                 copy.dataset, options, self.find, progress, trusted=trusted, signature_unread=copy.unsigned
             ).report
-            report.inputs = self._inputs_tree(copy.dataset)
+            report.inputs = self._inputs(copy.dataset, {copy.dataset.folder})
             copy.relate(report)
             return report
 
@@ -457,32 +456,30 @@ class Auditor:
             )
         return trusted
 
-    def _inputs_tree(self, dataset: DatasetFiles) -> list[dict[str, Any]]:
-        # nested, as reports show them; absent ones are marked as missing
-        # an input is expanded once, so cycles end
-        seen: set[Path] = {dataset.folder}
-
-        def expand(parent: DatasetFiles, depth: int) -> list[dict[str, Any]]:
-            try:
-                transform = DatasetState.read(parent.chain).transform
-            except errors.OdfchainError:
-                return []
-            return [one(item, depth) for item in (transform.inputs if transform is not None else ())]
-
-        def one(item: TransformInput, depth: int) -> dict[str, Any]:
-            target = item.id or item.dataset_ref
-            found: dict[str, Any] = {"id": str(target), "alias": item.alias, "kind": None, "missing": True}
-            try:
-                here = self.workspace.dataset(str(target))
+    def _inputs(self, dataset: DatasetFiles, seen: set[Path], depth: int = 1) -> list[dict[str, Any]]:
+        # nested, as reports show them; an input is expanded once, so cycles end
+        try:
+            transform = DatasetState.read(dataset.chain).transform
+        except errors.OdfchainError:
+            return []
+        inputs = []
+        for item in transform.inputs if transform is not None else ():
+            target = str(item.id or item.dataset_ref)
+            found: dict[str, Any] = {
+                "id": target,
+                "alias": item.alias,
+                "kind": None,
+                "missing": True,
+                "inputs": [],
+            }
+            with contextlib.suppress(errors.OdfchainError):  # it stays missing
+                here = self.workspace.dataset(target)
                 found |= {"alias": str(here.alias), "missing": False, "kind": here.kind.value.lower()}
-            except errors.OdfchainError:
-                return found | {"inputs": []}
-            if here.folder in seen or depth >= LINEAGE.depth:
-                return found | {"inputs": []}
-            seen.add(here.folder)
-            return found | {"inputs": expand(here, depth + 1)}
-
-        return expand(dataset, 1)
+                if here.folder not in seen and depth < LINEAGE.depth:
+                    seen.add(here.folder)
+                    found["inputs"] = self._inputs(here, seen, depth + 1)
+            inputs.append(found)
+        return inputs
 
     def _replay(
         self, examined: Examined, engines: EnginesFor, options: VerifyOptions, trusted: Sequence[str]
