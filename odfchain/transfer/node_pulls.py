@@ -227,11 +227,6 @@ def fields_of(scope: Message) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
-def is_this_version(fields: Mapping[str, str]) -> bool:
-    """True if a client speaks this version of the protocol."""
-    return fields.get(msg.VERSION[0]) == msg.VERSION[1]
-
-
 def base_of(scope: Message, fields: Mapping[str, str], last: str, *, behind_proxy: bool) -> str | None:
     """The URL of the dataset whose path goes on with `last`, as the client sees it; None if unknown."""
     host, prefix = fields.get("host", ""), ""
@@ -247,27 +242,8 @@ def base_of(scope: Message, fields: Mapping[str, str], last: str, *, behind_prox
     return f"{scheme}://{host}{prefix}{path}"
 
 
-async def answer_pull(
-    found: tuple[DatasetFiles, Reader] | None,
-    lock: threading.Lock,
-    scope: Message,
-    receive: Receive,
-    send: Send,
-    *,
-    behind_proxy: bool = False,
-) -> None:
-    """Hold the conversation of one pull over a WebSocket that has not been accepted yet.
-
-    `found` is the dataset and its reader.
-    """
-    fields = fields_of(scope)
-    base = base_of(scope, fields, "pull", behind_proxy=behind_proxy)
-    if found is None or base is None:
-        await refuse_upgrade(send, 404, "Dataset not found")
-        return
-    dataset, reader = found
-    source = DatasetSource(dataset, lock, base, fields.get("authorization"))
-    serving = PullServing(source)
+async def answer_pull(serving: PullServing, reader: Reader, receive: Receive, send: Send) -> None:
+    """Hold the conversation of one pull over a WebSocket that has not been accepted yet."""
     await send({"type": "websocket.accept"})
     while isinstance(closing := await heard(receive, SILENT_SECONDS), str):
         if not reader.is_current():

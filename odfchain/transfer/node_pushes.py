@@ -55,7 +55,6 @@ from odfchain.transfer.node_pulls import (
     Send,
     Serving,
     Turn,
-    base_of,
     end,
     failed,
     fields_of,
@@ -452,7 +451,6 @@ class Writing:
     """The additional parts of a server that accepts pushes."""
 
     workspace: WorkspaceFiles
-    behind_proxy: bool = False
     problem: Callable[[str], None] = lambda _: None
     refused: Callable[[], None] = lambda: None
     """Is called when a push was refused: what is known here of heads in a store may be the reason."""
@@ -490,18 +488,13 @@ class Writing:
             loop.call_soon_threadsafe(self.problem, str(error))
 
     async def answer_push(
-        self, alias: DatasetAlias | None, *, own: bool, scope: Message, receive: Receive, send: Send
+        self, alias: DatasetAlias, base: str, *, own: bool, scope: Message, receive: Receive, send: Send
     ) -> None:
         """Hold the conversation of one push over a WebSocket that has not been accepted yet.
 
-        `own` says that the dataset is written here, and thus not from elsewhere.
+        `base` is the URL of the dataset; `own` says that it is written here, and thus not from elsewhere.
         """
-        fields = fields_of(scope)
-        base = base_of(scope, fields, "push", behind_proxy=self.behind_proxy)
-        if alias is None or base is None:
-            await refuse_upgrade(send, 404, "Dataset not found")
-            return
-        authorization = fields.get("authorization")
+        authorization = fields_of(scope).get("authorization")
         token = self.may_push(authorization, alias)
         if not isinstance(token, AccessToken):
             await refuse_upgrade(send, *token)

@@ -62,15 +62,18 @@ from odfchain.storage.public_layout import (
 )
 from odfchain.transfer.access_tokens import Reader, Readers, TokenFile, holder
 from odfchain.transfer.node_pulls import (
+    DatasetSource,
     Message,
+    PullServing,
     Receive,
     Send,
     answer_pull,
+    base_of,
     fields_of,
-    is_this_version,
     refuse_upgrade,
 )
 from odfchain.transfer.repositories import INDEX_VERSION, RepositoryEntry, RepositoryIndex
+from odfchain.transfer.smart_messages import VERSION
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import branch_names
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -418,7 +421,7 @@ class Repository:
             from odfchain.transfer.node_pushes import Writing  # noqa: PLC0415 - few servers are written to
 
             refused = self._copy.expire if self._copy is not None else lambda: None
-            self._writing = Writing(workspace, behind_proxy, problem, refused)
+            self._writing = Writing(workspace, problem, refused)
         self._branches = branches
         self._problem = problem
         self._hints = HintCache()
@@ -456,26 +459,25 @@ class Repository:
 
     async def _converse(self, scope: Message, receive: Receive, send: Send) -> None:
         *parts, last = _path(scope).split("/")
-        reader = self._reader(scope)
-        if reader is None and last != "push":
-            await refuse_upgrade(send, 401, UNKNOWN)
-            return
-        if not is_this_version(fields_of(scope)):
-            await refuse_upgrade(send, 400, "Incompatible client version")
-            return
+        reader, fields = self._reader(scope), fields_of(scope)
+        base = base_of(scope, fields, last, behind_proxy=self._behind_proxy)
         ref = _ref("/".join(parts)) if last in ("pull", "push") else None
         dataset = self._dataset(ref, reader)
-        if last == "push":
-            alias = dataset.alias if dataset is not None else ref if isinstance(ref, DatasetAlias) else None
+        alias = dataset.alias if dataset is not None else ref
+        if reader is None and last != "push":
+            await refuse_upgrade(send, 401, UNKNOWN)
+        elif fields.get(VERSION[0]) != VERSION[1]:
+            await refuse_upgrade(send, 400, "Incompatible client version")
+        elif last == "push" and self._writing is None:
+            await refuse_upgrade(send, 403, "datasets here can only be read")
+        elif last == "push" and self._writing is not None and isinstance(alias, DatasetAlias) and base:
             own = dataset is not None and self._workspace.has_key(dataset.id)
-            if self._writing is None:
-                await refuse_upgrade(send, 403, "datasets here can only be read")
-            else:
-                await self._writing.answer_push(alias, own=own, scope=scope, receive=receive, send=send)
-            return
-        assert reader is not None  # noqa: S101 - refused above
-        found = None if dataset is None else (dataset, reader)
-        await answer_pull(found, self._chains, scope, receive, send, behind_proxy=self._behind_proxy)
+            await self._writing.answer_push(alias, base, own=own, scope=scope, receive=receive, send=send)
+        elif last == "pull" and dataset is not None and reader is not None and base:
+            source = DatasetSource(dataset, self._chains, base, fields.get("authorization"))
+            await answer_pull(PullServing(source), reader, receive, send)
+        else:
+            await refuse_upgrade(send, 404, "Dataset not found")
 
     async def _put(self, writing: Writing, scope: Message, receive: Receive) -> _Answer:
         parts = _path(scope).split("/")
