@@ -271,14 +271,8 @@ class _HeadPull(Sync[Arrived, SyncOutcome]):
         self.head = self.offer.head
         self.number = -1  # of the peer's head
         self.download = Download(self.peer, self.area, self.options.parallel, self.progress)
-        self.statements = Examination(
-            self.workspace,
-            self.peer,
-            self.offer,
-            self.options.signature or NO_POLICY,
-            self.options.force,
-            trusted=lambda: self.workspace.config.audit.trusted_auditors,
-        )
+        policy = self.options.signature or NO_POLICY
+        self.statements = Examination(self.workspace, self.peer, self.offer, policy, self.options.force)
 
     @contextmanager
     def _links(self, local: LocalObjectStore | None) -> Iterator[PeerLinks]:
@@ -316,15 +310,8 @@ class _HeadPull(Sync[Arrived, SyncOutcome]):
         )
 
     def _done(self, plan: Arrived, dataset: DatasetFiles) -> SyncOutcome:
-        snapshots, problems = bring_newest(
-            dataset,
-            self.peer,
-            self.statements.snapshot_lines,
-            self.area / "snapshots",
-            self.statements.believed,
-            parallel=self.options.parallel,
-            progress=self.progress,
-        )
+        lines, believed = self.statements.snapshot_lines, self.statements.believed
+        snapshots, problems = bring_newest(dataset, self.download, lines, believed)
         shutil.rmtree(self.area, ignore_errors=True)
         seen = Seen(self.number, self.head, self.statements.text)
         SeenHeads(self.workspace.root / "seen").remember(dataset.id, seen, lower=self.statements.forgets)
@@ -334,11 +321,11 @@ class _HeadPull(Sync[Arrived, SyncOutcome]):
             self.head,
             len(plan.received.blocks),
             self.download.objects,
-            self.download.bytes + sum(snapshots),
+            self.download.bytes,
             missing_slices(dataset),
             self.statements.signature,
             self.statements.attestations,
-            len(snapshots),
+            snapshots,
             (*self.statements.warnings, *problems),
         )
 

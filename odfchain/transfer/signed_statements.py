@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -414,12 +414,10 @@ class Examination:
     offer: Offer
     policy: SignaturePolicy
     force: bool
-    trusted: Callable[[], Collection[str]]
-    """The auditors whom this workspace believes."""
     signature: HeadSignature = field(init=False)
     attestations: int = field(default=0, init=False)
     believed: list[Did] = field(default_factory=list, init=False)
-    """The owner and those auditors, once something of theirs was received."""
+    """The owner and the auditors whom this workspace trusts, once something of theirs was received."""
     forgets: bool = field(default=False, init=False)
     """True if the memory gives way to the peer's chain: `force` was given, and it is another one."""
     warnings: list[str] = field(default_factory=list, init=False)
@@ -540,7 +538,8 @@ class Examination:
         """Store the signature of the head that has moved, and the attestations of this chain."""
         _keep_signature(dataset, self.offer.head, self.signature, self.policy.now())
         if self._received:
-            self.believed = [dataset.id, *(parse_did(text) for text in self.trusted())]
+            auditors = self.workspace.config.audit.trusted_auditors
+            self.believed = [dataset.id, *map(parse_did, auditors)]
             merged = self._keep(AUDITS, dataset, self.believed[1:])
             self.attestations = merged.added
             # lines that cannot be stored are a warning: the head has moved already

@@ -23,6 +23,7 @@ from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
 from odfchain.storage.store import AbsentError, Store
 from odfchain.text import one_line
+from odfchain.transfer.sync import Download
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
@@ -33,19 +34,11 @@ def key_of(line: SnapshotLine) -> ObjectKey:
 
 
 def bring_newest(
-    dataset: DatasetFiles,
-    peer: Store,
-    there: bytes | None,
-    area: Path,
-    trusted: Collection[Did],
-    *,
-    parallel: int,
-    progress: Progress = SILENT,
-) -> tuple[list[int], list[str]]:
+    dataset: DatasetFiles, download: Download, there: bytes | None, trusted: Collection[Did]
+) -> tuple[int, list[str]]:
     """The objects of the newest lines come from a peer, those of the owner and of trusted signers first.
 
-    Returns the size of each that has come [bytes], and the failures. `there` is the peer's file of lines;
-    `area` is private, on the dataset's file system.
+    Returns how many have come, and the failures. `there` is the peer's file of lines.
     """
     # only objects that the peer's lines name are requested; others come on demand from other peers
     keys = {did.public_key for did in trusted}
@@ -54,10 +47,11 @@ def bring_newest(
         return not line.by_owner and line.signer.public_key not in keys
 
     problems: list[str] = []
+    area = download.area / "snapshots"
 
     def bring(line: SnapshotLine) -> int:
         try:
-            _bring(dataset, peer, line, area, progress)
+            _bring(dataset, download.peer, line, area, download.progress)
         except (TransferError, StoreError) as error:
             # many static hosts refuse instead of answering 404
             is_absent = isinstance(error, AccessError) or isinstance(error.__cause__, AbsentError)
@@ -74,14 +68,16 @@ def bring_newest(
         lines = sorted(published(dataset), key=is_untrusted)
         wanted = [line for line in _newest(lines) if line in known and not _is_here(dataset, line)]
         if not wanted:
-            return [], []
+            return 0, []
         fsio.make_folder(area)
-        progress.phase(f"Receiving {len(wanted):,} manifests and profiles", sum(line.size for line in wanted))
-        with ThreadPoolExecutor(parallel, thread_name_prefix="snapshots") as pool:
+        size = sum(line.size for line in wanted)
+        download.progress.phase(f"Receiving {len(wanted):,} manifests and profiles", size)
+        with ThreadPoolExecutor(download.parallel, thread_name_prefix="snapshots") as pool:
             sizes = [size for size in pool.map(bring, wanted) if size]
     except StoreError as error:  # the head has moved: that must not seem to have failed
-        return [], [f"manifests and profiles were not taken: {error.message}"]
-    return sizes, sorted(problems)
+        return 0, [f"manifests and profiles were not taken: {error.message}"]
+    download.bytes += sum(sizes)
+    return len(sizes), sorted(problems)
 
 
 def _newest(lines: Iterable[SnapshotLine]) -> Iterator[SnapshotLine]:

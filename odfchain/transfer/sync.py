@@ -31,13 +31,12 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar, final
 
 from odfchain import errors
-from odfchain.chain.chain import HashedBlock
 from odfchain.chain.compare import Behind, Diverged
 from odfchain.chain.index import History, ReplayHistory, link_kind
 from odfchain.chain.rules import check_append
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.block_codec import decode_block, decode_header
-from odfchain.odf.events import BlockHeader, Seed
+from odfchain.odf.events import BlockHeader, MetadataBlock, Seed
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes, hash_file
 from odfchain.progress import SILENT, Progress
@@ -315,7 +314,7 @@ class PeerLinks:
             if header.prev_block_hash is not None:
                 check_object_name(header.prev_block_hash)
         except (errors.CodecError, errors.StoreError) as error:
-            raise bad_block(self._peer, name, error) from error
+            raise self._bad(name, error) from error
         if header.prev_block_hash is None:
             self._first = name
         return header
@@ -323,17 +322,28 @@ class PeerLinks:
     def seed(self) -> Seed:
         """The first event of a chain of which all blocks were read."""
         assert self._first is not None  # noqa: S101 - by then its first block was read
-        try:
-            event = decode_block(self.bytes_of(self._first)).event
-        except errors.CodecError as error:
-            raise bad_block(self._peer, self._first, error) from error
+        event = self.block(self._first).event
         if not isinstance(event, Seed):
             raise self.broken(f"its first block {self._first} is {event.KIND}, not Seed")
         return event
 
+    def block(self, name: Multihash) -> MetadataBlock:
+        """A block, decoded."""
+        try:
+            return decode_block(self.bytes_of(name))
+        except errors.CodecError as error:
+            raise self._bad(name, error) from error
+
     def broken(self, problem: str) -> errors.OdfchainError:
         """The error for a peer's broken chain."""
         return errors.CorruptedPeerError(f"the chain of {self._peer.where} is broken: {problem}")
+
+    def _bad(self, name: Multihash, error: Exception) -> errors.CorruptedPeerError:
+        newer = isinstance(error, errors.UnsupportedVersionError)
+        return errors.CorruptedPeerError(
+            f"{ObjectKey(ObjectKind.BLOCK, name)} of {self._peer.where}: {error}",
+            hint="a newer version of odfchain may be able to read it" if newer else None,
+        )
 
     def bytes_of(self, name: Multihash) -> bytes:
         """A block's bytes, hashed."""
@@ -375,44 +385,6 @@ def _below(hint: Sequence[Multihash], limit: int, head: Multihash) -> Iterator[M
     return (hint[i] for i in range(end - 1, -1, -1))
 
 
-def bad_block(peer: Store, name: Multihash, error: Exception) -> errors.CorruptedPeerError:
-    """The error for a block that cannot be read as one."""
-    newer = isinstance(error, errors.UnsupportedVersionError)
-    return errors.CorruptedPeerError(
-        f"{ObjectKey(ObjectKind.BLOCK, name)} of {peer.where}: {error}",
-        hint="a newer version of odfchain may be able to read it" if newer else None,
-    )
-
-
-# The append rules over blocks that a peer sent, before anything that they refer to is asked for.
-
-
-def checked_blocks(
-    peer: Store, links: PeerLinks, newest_first: Sequence[Multihash], base: History | None
-) -> Iterator[HashedBlock]:
-    """The blocks of a chain, oldest first, each after it was found to keep all append rules.
-
-    `base` answers for the local chain before them; None when they start with the seed.
-    """
-    history = ReplayHistory(base)
-    first = base is None
-    for name in reversed(newest_first):
-        try:
-            block = decode_block(links.bytes_of(name))
-        except errors.CodecError as error:
-            raise bad_block(peer, name, error) from error
-        try:
-            check_append(block, None if first else history)
-        except errors.AppendError as error:
-            raise errors.CorruptedPeerError(
-                f"block {block.sequence_number} ({str(name)[:17]}…) of {peer.where} breaks the rule "
-                f"{error.rule}: {one_line(str(error))}"
-            ) from error
-        history.add(block)
-        first = False
-        yield HashedBlock(name, block)
-
-
 @dataclass(frozen=True, slots=True)
 class Received:
     """Validated blocks, newest first; the seed if it was there; objects and kinds of events, oldest first."""
@@ -450,16 +422,30 @@ class Download:
             self.bytes += links.received
 
     def check(self, links: PeerLinks, blocks: Sequence[Multihash], base: History | None) -> Received:
-        """Validate the blocks (newest first) against the append rules after `base`."""
+        """Validate blocks (newest first) by the append rules, before what they refer to is asked for.
+
+        `base` answers for the local chain before them; None when they start with the seed.
+        """
         seed: Seed | None = None
         objects: list[DataObject] = []
         kinds: list[str] = []
+        history, first = ReplayHistory(base), base is None
         self.progress.phase("Checking blocks", len(blocks))
-        for found in checked_blocks(self.peer, links, blocks, base):
-            if isinstance(found.block.event, Seed):
-                seed = found.block.event
-            objects += objects_of(found.block)
-            kinds.append(link_kind(found.block.event))
+        for name in reversed(blocks):
+            block = links.block(name)
+            try:
+                check_append(block, None if first else history)
+            except errors.AppendError as error:
+                raise errors.CorruptedPeerError(
+                    f"block {block.sequence_number} ({shortened(name)}) of {self.peer.where} breaks the rule "
+                    f"{error.rule}: {one_line(str(error))}"
+                ) from error
+            history.add(block)
+            first = False
+            if isinstance(block.event, Seed):
+                seed = block.event
+            objects += objects_of(block)
+            kinds.append(link_kind(block.event))
             self.progress.advance()
         return Received(blocks, seed, objects, kinds)
 
