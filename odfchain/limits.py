@@ -334,7 +334,7 @@ class AuditLimits:
     """Bounds on what a verification keeps in memory for one dataset."""
 
     retractions: int = 4_000_000
-    """Rows that take others back and are compared with those [count]; about 100 bytes each at the peak."""
+    """Rows that take others back [count]; about 100 bytes each at the peak, and as much as a GiB of rows."""
     state_rows: int = 8_000_000
     """Records up to a state checkpoint that is computed anew [count]; about 100 bytes each at the peak."""
     merged_bytes: int = 1 << 30

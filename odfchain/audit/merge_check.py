@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from odfchain import errors
 from odfchain.audit.chain_checks import Run, StoredChain, check_rules, read_chain
@@ -52,7 +51,7 @@ from odfchain.odf.logical_hash import LogicalDigest
 from odfchain.odf.row_hash import Numbers
 from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import BATCH_ROWS
-from odfchain.slices.state import takes_back
+from odfchain.slices.state import codes_of, takes_back
 from odfchain.slices.writer import SliceInputError, SliceSpec, finish_batch
 from odfchain.text import counted, one_line
 from odfchain.workspace import merge_record
@@ -415,14 +414,11 @@ def taken_back_in_vain_by_key(rows: pa.Table, key: Sequence[str]) -> Numbers:
 
     `rows` (`odfchain.branches.intervals.read_rows`) have a row in front for each key, which says what it had.
     """
-    keys = row_diff.key_columns(rows, key)
-    place = pa.array(np.arange(rows.num_rows))
-    by = [(name, "ascending") for name in [*keys.column_names, "place"]]
-    order = pc.sort_indices(keys.append_column("place", place), by)
-    rows, keys = rows.take(order), keys.take(order)
+    codes, _ = codes_of(rows, key)
+    order = np.argsort(codes, kind="stable")
+    rows, codes = rows.take(pa.array(order)), codes[order]
     operations = rows.column(1).to_numpy()
-    follows = row_diff.same_rows(keys.slice(1), keys.slice(0, len(operations) - 1), keys.column_names)
-    first = np.concatenate([[True], ~follows])[: len(operations)]
+    first = np.concatenate([[True], codes[1:] != codes[:-1]])[: len(operations)]
     # the row in front takes back what is there, so that later rows find it; else it adds nothing
     present = np.where(first, takes_back(operations), ~takes_back(operations))
     data = rows.column_names[2:]

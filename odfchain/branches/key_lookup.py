@@ -1,6 +1,6 @@
 """Lookup of wanted keys in the rows of slices; nothing else is kept.
 
-A key is compared as state is (`odfchain.slices.state.comparable`).
+A key is compared as state is (`odfchain.odf.row_hash.comparable`).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ from odfchain.errors import IngestError, UsageError
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind, OperationType
 from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.row_hash import PAIR, Numbers, hash_rows
+from odfchain.odf.row_hash import PAIR, Numbers, hash_rows, numbered
 from odfchain.odf.sources import MergeStrategySnapshot
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
@@ -497,7 +497,7 @@ def taken_rows(asked: MergeInput, rows: Sequence[tuple[Numbers, Numbers]]) -> Nu
     """
     _, place = asked.ways[asked.base.block, asked.source]
     hashes, signs = zip(*rows, strict=True)
-    _, code = np.unique(np.concatenate(hashes), return_inverse=True)
+    code = numbered(np.concatenate(hashes))
     kinds = int(code.max()) + 1 if len(code) else 0
     ends = np.cumsum([len(part) for part in hashes])
     codes = np.split(code, ends[:-1])

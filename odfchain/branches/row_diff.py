@@ -24,10 +24,10 @@ from odfchain.errors import ChainError
 from odfchain.odf.arrow_schema import nullable
 from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, OperationType
 from odfchain.odf.events import DatasetVocabulary
-from odfchain.odf.row_hash import Numbers, canonical
+from odfchain.odf.row_hash import Numbers, comparable
 from odfchain.slices.ordering import order_of
 from odfchain.slices.reader import PER_SECOND
-from odfchain.slices.state import codes_of, comparable, takes_back
+from odfchain.slices.state import codes_of, takes_back
 from odfchain.text import one_line
 
 # Equality of cells: null = null, NaN = NaN, -0.0 = 0.0, maps without order; a struct, list or map is one cell
@@ -36,28 +36,10 @@ from odfchain.text import one_line
 
 def same_cells(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Numbers:
     """A mask of equal values of two columns of one type and length."""
-    one, other = _plain(one), _plain(other)
-    null, other_null = (column.is_null().to_numpy(zero_copy_only=False) for column in (one, other))
-    both: Numbers = ~null & ~other_null
-    found: Numbers = null & other_null
-    if t.is_null(one.type) or not both.any():
-        return found
-    if t.is_nested(one.type):
-        for index in np.flatnonzero(both):
-            found[index] = canonical(one[int(index)]) == canonical(other[int(index)])
-        return found
-    equal = pc.equal(one, other)
-    if t.is_floating(one.type):
-        equal = pc.or_(equal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
-    found |= pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
+    one, other = (comparable(column.combine_chunks()) for column in (one, other))
+    equal = pc.or_(pc.equal(one, other).fill_null(False), pc.and_(one.is_null(), other.is_null()))
+    found: Numbers = equal.to_numpy(zero_copy_only=False)
     return found
-
-
-def _plain(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(whole, pa.ChunkedArray):  # of no chunk, or of more than fit in one
-        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
-    return whole.dictionary_decode() if t.is_dictionary(whole.type) else whole
 
 
 # Cells as canonical JSON texts, exact in both directions: equal values have equal texts.
@@ -369,9 +351,7 @@ def check_same_base(one: RowDiff, other: RowDiff, at_one: Numbers, at_other: Num
 
 def key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """The key as columns that are equal where it is, of any type."""
-    whole = rows.select(list(key)).combine_chunks()
-    batch = whole.to_batches()[0] if whole.num_rows else pa.RecordBatch.from_pylist([], schema=whole.schema)
-    columns = [column for name in key for column in comparable(batch, name)]
+    columns = [comparable(rows.column(name).combine_chunks()) for name in key]
     return pa.table(columns, [str(number) for number in range(len(columns))])
 
 

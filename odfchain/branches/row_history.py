@@ -198,7 +198,7 @@ def _batches(
 def _changes(rows: pa.Table, blocks: Numbers, key: Sequence[str]) -> pa.Table:
     # `rows` are of `RowHistory._columns`, in order of offset
     operations, data = rows.column(1).to_numpy(), rows.select(range(3, rows.num_columns))
-    codes, _ = codes_of(data, key) if len(operations) else (np.zeros(0, np.int64), 0)
+    codes, _ = codes_of(data, key)
     order = np.lexsort((np.arange(len(codes)), codes))
     same = np.zeros(len(order), dtype=bool)
     same[1:] = codes[order][1:] == codes[order][:-1]

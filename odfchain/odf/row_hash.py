@@ -1,23 +1,26 @@
-"""A hash of 128 bits for each row, by the values of its data columns: for telling whether rows are equal.
+"""When values and rows are equal: forms that are compared as they are, and a hash where rows cannot be kept.
 
-It is the sum of one hash for each value, so the order of columns does not matter, and a null adds nothing:
-rows from before a column was added are equal to later ones without a value in it. Values are compared as
-Spark compares them, at any depth: there is one zero and one NaN, and a map has no order. The hash is keyed
-with random bytes of this process, so that collisions cannot be prepared. It is never stored.
+Values are compared as Spark compares them, at any depth: there is one zero and one NaN, and a map has no
+order. No loop runs over values.
+
+The hash has 128 bits. It is the sum of one hash for each column, so the order of columns does not matter, and
+a null adds nothing: rows from before a column was added are equal to later ones without a value in it. It is
+keyed with random bytes of this process, so that collisions cannot be prepared, and it is never stored.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
+
+from odfchain.odf.logical_hash import is_binary, is_text
 
 Numbers = np.ndarray[Any, Any]
 
@@ -26,8 +29,11 @@ PAIR = np.dtype([("high", "<u8"), ("low", "<u8")])
 
 _KEY = secrets.token_bytes(32)
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3}
-_INTEGERS = {1: pa.uint8(), 4: pa.uint32(), 8: pa.uint64()}
+# Words of eight bytes that are hashed at a time, so that all that is made of them stays in the cache.
+_WORDS = 1 << 15
+# Of a word whose first n bytes are a value's: those bytes, and the bit behind them that ends the value.
+_KEPT = np.array([(1 << 8 * size) - 1 for size in range(9)], dtype=np.uint64)
+_END = np.array([1 << 8 * size for size in range(8)] + [0], dtype=np.uint64)
 
 
 def own_key() -> bytes:
@@ -41,109 +47,126 @@ def use_key(key: bytes) -> None:
     _KEY = key
 
 
-def hash_rows(batch: pa.RecordBatch, leave_out: Collection[str], *, exact: bool = False) -> Numbers:
-    """The hash of each row as a `PAIR`, by all columns but those left out.
+def comparable(column: pa.Array, *, exact: bool = False) -> pa.Array:
+    """A column of numbers of 64 bits, texts, bytes or decimals that are equal where the values are.
 
-    `exact` ones tell zeros apart, and the NaN of different bits.
+    A wider type of one kind holds the same values. What has members becomes bytes. `exact` ones tell zeros
+    apart, and the NaN of different bits.
     """
+    if t.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    if t.is_nested(kind):
+        return pc.if_else(column.is_valid(), _packed(column, exact), None)
+    if is_text(kind):
+        return column.cast(pa.large_string())
+    if is_binary(kind):
+        return column.cast(pa.large_binary())
+    if t.is_decimal(kind):
+        return column if t.is_decimal256(kind) else column.cast(pa.decimal128(38, kind.scale))
+    if t.is_floating(kind):
+        number = column.cast(pa.float64())
+        return (number if exact else _one_nan(pc.add(number, 0.0))).view(pa.int64())
+    if t.is_temporal(kind):
+        column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    elif t.is_uint64(kind):
+        return column.view(pa.int64())
+    return column.cast(pa.int64())
+
+
+def _one_nan(numbers: pa.Array) -> pa.Array:
+    return pc.if_else(pc.is_nan(numbers), float("nan"), numbers)
+
+
+def _packed(column: pa.Array, exact: bool) -> pa.Array:
+    # each value, and each null, as bytes that say where they end
+    kind = column.type
+    absent, present, nothing = (pa.scalar(data, pa.large_binary()) for data in (b"\0", b"\1", b""))
+    if t.is_struct(kind):
+        parts = [_packed(member, exact) for member in column.flatten()]
+    elif t.is_nested(kind):
+        if t.is_map(kind):
+            column = column.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+        counts, items = pc.list_value_length(column).cast(pa.int64()), _packed(column.flatten(), exact)
+        sizes = counts.fill_null(0).to_numpy()
+        if t.is_map(kind):
+            entries = pa.table({"row": np.repeat(np.arange(len(sizes)), sizes), "entry": items})
+            items = items.take(pc.sort_indices(entries, [("row", "ascending"), ("entry", "ascending")]))
+        ends = pa.array(np.concatenate(([0], np.cumsum(sizes))))
+        parts = [_octets(counts), pc.binary_join(pa.LargeListArray.from_arrays(ends, items), nothing)]
+    else:
+        if t.is_floating(kind):  # members have one NaN, exact or not
+            column = _one_nan(column.cast(pa.float64()))
+        value = _octets(comparable(column, exact=exact))
+        parts = [_octets(pc.binary_length(value)), value]
+    there = pc.binary_join_element_wise(present, *parts, nothing)
+    return pc.if_else(column.is_valid(), there, absent)
+
+
+def _octets(column: pa.Array) -> pa.Array:
+    if t.is_integer(column.type) or t.is_decimal(column.type):
+        column = column.view(pa.binary(column.type.bit_width // 8))
+    return column.cast(pa.large_binary())
+
+
+def hash_rows(batch: pa.RecordBatch, leave_out: Collection[str], *, exact: bool = False) -> Numbers:
+    """The hash of each row as a `PAIR`, by all columns but those left out; `exact` as `comparable`."""
     total = np.zeros((batch.num_rows, 2), dtype=np.uint64)
-    for name, column in _leaves(batch, leave_out):
-        total += _hash_column(name, column, exact)  # modulo 2**64, both halves
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name not in leave_out and column.null_count < len(column):
+            valid = column.is_valid().to_numpy(zero_copy_only=False)[:, None]
+            total += valid * _hash_column(name, comparable(column, exact=exact))  # modulo 2**64, both halves
     return total.view(PAIR).reshape(-1)
 
 
-def _leaves(batch: pa.RecordBatch, leave_out: Collection[str]) -> Iterator[tuple[str, pa.Array]]:
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name not in leave_out:
-            yield name, column
+def numbered(hashes: Numbers) -> Numbers:
+    """A number for each of some `PAIR`, from 0 on, equal where they are."""
+    memory = pa.py_buffer(np.ascontiguousarray(hashes))
+    encoded = pa.Array.from_buffers(pa.binary(PAIR.itemsize), len(hashes), [None, memory]).dictionary_encode()
+    return np.asarray(encoded.indices)
 
 
-def _hash_column(name: str, column: pa.Array, exact: bool) -> Numbers:
-    if t.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    found = _fixed(name, column, exact)
-    if found is None:
-        encoded = column.dictionary_encode() if _has_dictionary(column.type) else None
-        if encoded is not None:
-            words = np.array([_digest(name, v) for v in encoded.dictionary.to_pylist()], dtype=np.uint64)
-            indices = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-            found = words.reshape(-1, 2)[indices] if len(words) else np.zeros((len(column), 2), np.uint64)
-        else:
-            words = np.array([_digest(name, canonical(value, exact)) for value in column], dtype=np.uint64)
-            found = words.reshape(-1, 2)
-    if column.null_count:
-        found = np.where(column.is_valid().to_numpy(zero_copy_only=False)[:, None], found, np.uint64(0))
+def _hash_column(name: str, column: pa.Array) -> Numbers:
+    key = hashlib.blake2b(f"{column.type} {name}".encode(errors="surrogatepass"), digest_size=16, key=_KEY)
+    keys = np.frombuffer(key.digest(), np.uint64)
+    if t.is_int64(column.type):
+        return _mixed(column.fill_null(0).to_numpy().view(np.uint64), np.uint64(0), keys)
+    encoded = _octets(column).dictionary_encode()
+    found: Numbers = _hash_bytes(encoded.dictionary, keys)[encoded.indices.fill_null(0)]
     return found
 
 
-def _has_dictionary(data_type: pa.DataType) -> bool:
-    return bool(
-        t.is_string(data_type)
-        or t.is_large_string(data_type)
-        or t.is_binary(data_type)
-        or t.is_large_binary(data_type)
-        or t.is_fixed_size_binary(data_type)
-        or t.is_decimal(data_type)
-    )
+def _hash_bytes(values: pa.Array, keys: Numbers) -> Numbers:
+    bounds = np.frombuffer(values.buffers()[1], np.int64)[values.offset :][: len(values) + 1]
+    memory = np.frombuffer(values.buffers()[2] or b"", np.uint8)[bounds[0] : bounds[-1]]
+    data = np.concatenate([memory, np.zeros(8, np.uint8)])
+    words_at = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+    sizes, begins = np.diff(bounds), bounds[:-1] - bounds[0]
+    # the last word of each value has room for its end
+    ends = np.cumsum(sizes // 8 + 1)
+    starts = ends - sizes // 8 - 1
+    found = np.zeros((len(values), 2), dtype=np.uint64)
+    for start in range(0, int(ends[-1]), _WORDS):
+        stop = min(start + _WORDS, int(ends[-1]))
+        low, high = np.searchsorted(ends, [start, stop - 1], side="right")
+        mine = slice(low, high + 1)
+        edges = np.maximum(starts[mine], start)
+        value = np.repeat(np.arange(low, high + 1), np.minimum(ends[mine], stop) - edges)
+        place = np.arange(start, stop) - starts[value]
+        size = np.minimum(sizes[value] - 8 * place, 8)
+        words = words_at[begins[value] + 8 * place] & _KEPT[size] | _END[size]
+        found[mine] += np.add.reduceat(_mixed(words, place.astype(np.uint64), keys), edges - start)
+    return found
 
 
-def _fixed(name: str, column: pa.Array, exact: bool) -> Numbers | None:
-    """Hashes of values of a fixed size, without a loop; None for other types."""
-    data_type = column.type
-    if t.is_null(data_type):
-        return np.zeros((len(column), 2), dtype=np.uint64)
-    if t.is_boolean(data_type):
-        column = column.cast(pa.uint8())
-    elif not (t.is_integer(data_type) or t.is_floating(data_type) or t.is_temporal(data_type)):
-        return None
-    elif t.is_integer(data_type):  # a wider type of the same sign holds the same values
-        column = column.cast(pa.int64() if t.is_signed_integer(data_type) else pa.uint64())
-    elif t.is_floating(data_type):
-        column = column.cast(pa.float64()) if exact else same_floats(column)
-    column = column.view(_INTEGERS[column.type.bit_width // 8])
-    values = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.uint64)
-    high, low = (np.uint64(word) for word in _digest(name, "key of the column"))
-    return np.stack((_mixed(values ^ high, low), _mixed(values ^ low, high)), axis=1)
-
-
-def _mixed(values: Numbers, key: np.uint64) -> Numbers:
+def _mixed(words: Numbers, place: Numbers | np.uint64, keys: Numbers) -> Numbers:
     # a bijection that spreads each bit over all: the finalizer of splitmix64, twice, with a key
-    for _ in range(2):
-        values = (values ^ (values >> np.uint64(30))) * _MIX[0]
-        values = (values ^ (values >> np.uint64(27))) * _MIX[1]
-        values = (values ^ (values >> np.uint64(31))) + key
-    return values
-
-
-def _digest(name: str, value: object) -> tuple[int, int]:
-    data = value if isinstance(value, bytes) else repr(value).encode(errors="surrogatepass")
-    kind = b"b" if isinstance(value, bytes) else b"v"
-    encoded = name.encode(errors="surrogatepass")
-    head = len(encoded).to_bytes(8, "big") + encoded + kind
-    found = hashlib.blake2b(head + data, digest_size=16, key=_KEY).digest()
-    return int.from_bytes(found[:8], "big"), int.from_bytes(found[8:], "big")
-
-
-def same_floats(column: pa.Array) -> pa.Array:
-    """Numbers as doubles that have the same bits where they are equal: -0.0 is 0.0, and NaN is NaN."""
-    number = pc.add(column.cast(pa.float64()), 0.0)
-    return pc.if_else(pc.is_nan(number), pa.scalar(float("nan")), number)
-
-
-def canonical(value: pa.Scalar, exact: bool = False) -> Any:
-    """A value that is equal to another one, and written alike, where the cells are; it can be hashed."""
-    if not value.is_valid:
-        return None
-    kind, same = value.type, functools.partial(canonical, exact=exact)
-    if t.is_map(kind):
-        return tuple(sorted((tuple(map(same, entry.values())) for entry in value.values), key=repr))
-    if t.is_struct(kind):
-        return tuple(zip(kind.names, map(same, value.values()), strict=True))
-    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
-        return tuple(map(same, value.values))
-    if t.is_floating(kind):
-        number = value.as_py()
-        return "NaN" if number != number else number if exact else number + 0.0  # noqa: PLR0124
-    if t.is_temporal(kind):  # nanoseconds are more than the language holds
-        return value.value * _NANOSECONDS.get(getattr(kind, "unit", ""), 1)
-    return value.as_py()
+    halves = []
+    for key, other in (keys, keys[::-1]):
+        values = (words ^ key) + place * (other | np.uint64(1))
+        for _ in range(2):
+            values = (values ^ (values >> np.uint64(30))) * _MIX[0]
+            values = (values ^ (values >> np.uint64(27))) * _MIX[1]
+            values = (values ^ (values >> np.uint64(31))) + other
+        halves.append(values)
+    return np.stack(halves, axis=1)

@@ -66,7 +66,7 @@ IN_MEMORY = 1 << 21
 """So many records are netted in memory, about 150 bytes each."""
 _TASK_ROWS = 1 << 18
 """Records of the row groups that are read at a time."""
-_RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<u8"), ("back", "?")])
+_RECORD = np.dtype([("hash", PAIR), ("offset", "<u8"), ("back", "?")])
 _MASK = "in-force"
 
 Run = Callable[[Callable[[int], T], int], list[T]]
@@ -220,11 +220,10 @@ def _scatter(work: _Work, number: int) -> Ends:
     for piece in work.tasks[number]:
         for offsets, operations, hashes in hashed_rows(work.slice(piece), groups=piece.groups):
             records = np.empty(len(offsets), dtype=_RECORD)
-            records["high"], records["low"] = hashes["high"], hashes["low"]
-            records["offset"], records["back"] = offsets, takes_back(operations)
+            records["hash"], records["offset"], records["back"] = hashes, offsets, takes_back(operations)
             found.append(records)
     records = np.concatenate(found)
-    places = (records["high"] % np.uint64(work.places)).astype(np.intp)
+    places = (records["hash"]["high"] % np.uint64(work.places)).astype(np.intp)
     work.put(f"records-{number}", records[np.argsort(places, kind="stable")].tobytes())
     return (0, *np.cumsum(np.bincount(places, minlength=work.places)).tolist())
 
@@ -236,9 +235,7 @@ def _net(work: _Work, place: int) -> int:
         if start < end:
             found.append(np.frombuffer(work.read(f"records-{number}", start, end), dtype=_RECORD))
     records = np.concatenate(found)
-    hashes = np.empty(len(records), dtype=PAIR)
-    hashes["high"], hashes["low"] = records["high"], records["low"]
-    walk = Walk.of(records["offset"], records["back"], hashes)
+    walk = Walk.of(records["offset"], records["back"], row_hash.numbered(records["hash"]))
     offsets = records["offset"][walk.net]
     work.put(f"net-{place}", offsets.tobytes())
     return len(offsets)

@@ -22,9 +22,10 @@ Here the rule is in Arrow and numpy; `odfchain.spark.types` (by a key) and `odfc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ from pyarrow import types as t
 from odfchain.errors import BadInputError
 from odfchain.odf.enums import TAKES_BACK, OperationType
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
-from odfchain.odf.row_hash import Numbers, hash_rows, same_floats
+from odfchain.odf.row_hash import Numbers, comparable, hash_rows
 from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.text import one_line
@@ -70,8 +71,8 @@ def state(
 ) -> pa.Table:
     """The rows in force after `slices` (oldest first) up to the offset `upto`, by a schema.
 
-    An empty `key` is none. Columns that a slice lacks are null. In memory are the keys (without one, hashes
-    of all rows) and the result; slices that have nothing in force are not read a second time.
+    An empty `key` is none. Columns that a slice lacks are null. In memory are the keys (without one, some of
+    the rows that are taken back) and the result; slices with nothing in force are not read a second time.
     """
     return rows_at(slices, in_force(slices, key, upto=upto, net=net), schema)
 
@@ -89,14 +90,13 @@ def in_force(
     if key:
         newest = _newest(rows for item in slices for rows in _keys(item, key, upto))
         return np.zeros(0, np.uint64) if newest is None else newest.offsets
-    plain = [rows[1:] for item in slices for rows in rows_of(item, (), upto)]
-    # nothing is taken back: all rows are in force, and no values need to be hashed
-    if not any(takes_back(operations).any() for _, operations in plain):
-        return np.sort(np.concatenate([np.zeros(0, np.uint64), *(offsets for offsets, _ in plain)]))
-    hashed = [rows for item in slices for rows in hashed_rows(item, upto)]
-    offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*hashed, strict=True))
-    walk = Walk.of(offsets, takes_back(operations), hashes)
-    return np.sort(offsets[walk.net if net else walk.kept])
+    found, took = [np.zeros(0, np.uint64)], []
+    for item in slices:
+        backs = [(offsets, takes_back(operations)) for _, offsets, operations in rows_of(item, (), upto)]
+        found += [offsets[~back] for offsets, back in backs]
+        took += [item] if any(back.any() for _, back in backs) else []
+    gone = [offsets[~(walk.net if net else walk.kept)] for offsets, walk in _walks(slices, took, upto)]
+    return np.setdiff1d(np.concatenate(found), np.concatenate([np.zeros(0, np.uint64), *gone]))
 
 
 def takes_back(operations: Numbers) -> Numbers:
@@ -126,12 +126,12 @@ class Walk:
     """Rows that take back what was never recorded before them."""
 
     @classmethod
-    def of(cls, offsets: Numbers, back: Numbers, hashes: Numbers) -> Walk:
-        """The walk over rows in order of offset; those with one hash are equal."""
+    def of(cls, offsets: Numbers, back: Numbers, kinds: Numbers) -> Walk:
+        """The walk over rows in any order; those of one number are equal."""
         # equal rows together, each group in order of offset
-        order = np.lexsort((offsets, hashes["low"], hashes["high"]))
-        back, hashes = back[order], hashes[order]
-        starts = np.concatenate(([True], hashes[1:] != hashes[:-1]))[: len(order)]
+        order = np.lexsort((offsets, kinds))
+        back, kinds = back[order], kinds[order]
+        starts = np.concatenate(([True], kinds[1:] != kinds[:-1]))[: len(order)]
         group = np.cumsum(starts) - 1
         added = _within(group, starts, ~back)
         level = added - _within(group, starts, back)
@@ -152,20 +152,6 @@ def _within(group: Numbers, starts: Numbers, counted: Numbers) -> Numbers:
     before: Numbers = (total - counted)[starts]
     found: Numbers = total - before[group]
     return found
-
-
-def comparable(batch: pa.RecordBatch, name: str) -> list[pa.Array]:
-    """A part of a key as columns that are equal where it is; lists and structures as hashes."""
-    column = batch.column(name)
-    if t.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if t.is_nested(column.type):
-        # Arrow groups by plain columns only
-        hashes = hash_rows(pa.RecordBatch.from_arrays([column], [name]), ())
-        return [pa.array(hashes["high"]), pa.array(hashes["low"])]
-    if t.is_floating(column.type):
-        column = same_floats(column)
-    return [column]
 
 
 def rows_of(
@@ -246,6 +232,17 @@ class _Rows:
     back: Numbers
     """Which ones take a row back."""
 
+    @classmethod
+    def joined(cls, parts: Sequence[_Rows]) -> _Rows:
+        """One after the other; a column that some lack is null there."""
+        rows = pa.concat_tables([part.rows for part in parts], promote_options="permissive")
+        offsets, back = (np.concatenate([getattr(p, n) for p in parts]) for n in ("offsets", "back"))
+        return cls(rows, offsets, back)
+
+    def only(self, chosen: Numbers) -> _Rows:
+        """Those that a mask chooses."""
+        return _Rows(self.rows.filter(pa.array(chosen)), self.offsets[chosen], self.back[chosen])
+
 
 def newest_rows(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) -> pa.Table:
     """As `state`, by a key that the schema has, from one reading: for answers, which are asked for often."""
@@ -286,9 +283,9 @@ def _read(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) ->
 
 def _keys(item: SliceFile, key: Sequence[str], upto: int | None) -> Iterator[_Rows]:
     for batch, offsets, operations in rows_of(item, key, upto):
-        parts = [part for name in key for part in comparable(batch, name)]
-        names = [str(index) for index in range(len(parts))]
-        yield _Rows(pa.table(parts, names), offsets, takes_back(operations))
+        columns = [batch.column(name) for name in key]
+        bare = [comparable(c) if t.is_nested(c.type) or t.is_dictionary(c.type) else c for c in columns]
+        yield _Rows(pa.table(bare, list(key)), offsets, takes_back(operations))
 
 
 def _rows(item: SliceFile, key: Sequence[str], schema: pa.Schema) -> Iterator[_Rows]:
@@ -298,55 +295,45 @@ def _rows(item: SliceFile, key: Sequence[str], schema: pa.Schema) -> Iterator[_R
 
 
 def _in_force(gathered: Sequence[_Rows], key: Sequence[str] | None) -> _Rows:
-    rows = pa.concat_tables([part.rows for part in gathered], promote_options="permissive")
-    offsets = np.concatenate([part.offsets for part in gathered])
-    back = np.concatenate([part.back for part in gathered])
-    if len(offsets) > 1 and not (offsets[1:] > offsets[:-1]).all():  # a checkpoint is in order of its key
-        order = np.argsort(offsets, kind="stable")
-        rows, offsets, back = rows.take(pa.array(order)), offsets[order], back[order]
-    codes, count = codes_of(rows, rows.column_names if key is None else key)
+    found = _Rows.joined(gathered)
+    if len(found.back) > 1 and not (found.offsets[1:] > found.offsets[:-1]).all():
+        # a checkpoint is in order of its key
+        order = np.argsort(found.offsets, kind="stable")
+        found = _Rows(found.rows.take(pa.array(order)), found.offsets[order], found.back[order])
+    codes, count = codes_of(found.rows, found.rows.column_names if key is None else key)
     last = np.full(count, -1, dtype=np.int64)
     last[codes] = np.arange(len(codes))  # of several with one code the last one stays
     kept = np.zeros(len(codes), dtype=bool)
     kept[last[last >= 0]] = True
-    kept &= ~back
-    return _Rows(rows.filter(pa.array(kept)), offsets[kept], back[kept])
+    return found.only(kept & ~found.back)
 
 
 def codes_of(rows: pa.Table, key: Sequence[str]) -> tuple[Numbers, int]:
     """(a number for each row, equal where the key is; a number that is larger than all of these)."""
-    parts: list[tuple[pa.Array, ...]] = []
-    for name in key:
-        pieces = [comparable(batch, name) for batch in rows.select([name]).to_batches()]
-        parts += zip(*pieces, strict=True)
     codes, count = np.zeros(len(rows), dtype=np.int64), 1
-    for part in parts:
-        numbers, many = _codes(pa.chunked_array(list(part)))
-        codes, count = (numbers, many) if count == 1 else (codes * many + numbers, count * many)
-        if count > _SPREAD * max(len(codes), 1):
-            codes, count = _codes(pa.chunked_array([pa.array(codes)]))
-    return codes, count
+    for name in key if len(rows) else ():
+        numbers, many = _codes(pa.chunked_array([comparable(piece) for piece in rows.column(name).chunks]))
+        if count * many >= 1 << 63:
+            codes, count = _codes(pa.chunked_array([codes]))
+        codes, count = codes * many + numbers, count * many
+    return (codes, count) if count <= _SPREAD * len(codes) + 2 else _codes(pa.chunked_array([codes]))
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[Numbers, int]:
-    if t.is_null(column.type):
-        return np.zeros(len(column), dtype=np.int64), 1
     if t.is_integer(column.type) and (found := _as_they_are(column)) is not None:
         return found
     encoded = column.dictionary_encode(null_encoding="encode")
-    # the chunks of one column have one dictionary
-    count = len(encoded.chunk(0).dictionary) if encoded.num_chunks else 0
-    numbers = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *numbers]), max(count, 1)
+    numbers = np.concatenate([chunk.indices for chunk in encoded.chunks], dtype=np.int64)
+    return numbers, len(encoded.chunk(0).dictionary)  # the chunks of one column have one dictionary
 
 
 def _as_they_are(column: pa.ChunkedArray) -> tuple[Numbers, int] | None:
     """Whole numbers less the smallest of them, a null after all; None where they lie far apart."""
     found = pc.min_max(column)
     low, high = found["min"].as_py(), found["max"].as_py()
-    if low is None or high - low > _SPREAD * len(column) or high >= 1 << 63:
+    if low is None or high - low > _SPREAD * len(column) or high + 1 >= 1 << 63:
         return None
-    numbers = column.cast(pa.int64()).fill_null(high + 1 if column.null_count else high)
+    numbers = column.fill_null(high + 1 if column.null_count else high)
     return numbers.to_numpy() - low, high - low + 2
 
 
@@ -411,8 +398,7 @@ def _of_keys(slices: Sequence[SliceFile], key: Sequence[str], time: Timestamp, s
 def _entries(item: SliceFile, key: Sequence[str], scale: int) -> Iterator[tuple[Numbers, ...]]:
     name = item.vocabulary.event_time_column
     for batch, offsets, operations in rows_of(item, [*key, name], None):
-        parts = [part for column in key for part in comparable(batch, column)]
-        hashes = hash_rows(pa.RecordBatch.from_arrays(parts, [str(i) for i in range(len(parts))]), ())
+        hashes = hash_rows(batch.select(list(key)), ())
         try:
             times, valid = _times(batch.column(name), scale)
         except BadInputError as error:
@@ -441,13 +427,10 @@ def _number(time: Timestamp, scale: int) -> int:
     return max(-(2**63), min(2**63 - 1, number))
 
 
-# What is taken back was there: a retraction, or the old half of a correction, equals a row that is in
-# force.
-#
 # Commits of what an engine or a changelog brought and check 10 of verification use this one rule. Slices are
-# decoded once more for it, and what is kept are hashes of the rows that are taken back and of the rows that
-# look like them, so memory follows the number of retractions. Source: specification "Retractions and
-# Corrections".
+# decoded twice more for it. In memory are some of the rows that are taken back (`_AT_ONCE`), as many of those
+# that they are compared with, and 20 bytes for each row that equals one of the former. Source: specification
+# "Retractions and Corrections".
 
 
 def taken_back_in_vain(
@@ -458,30 +441,57 @@ def taken_back_in_vain(
     `slices` are all of the dataset, oldest first, `asked` some of them. Without `in_force` the row that is
     taken back may have been taken back before.
     """
-    taken = []
+    last = max((item.interval.end for item in asked), default=0)
+    earlier = [item for item in slices if item.interval.start <= last]
+    walks = _walks(earlier, asked)
+    wrong = [offsets[walk.unmatched if in_force else walk.never_there] for offsets, walk in walks]
+    found = np.unique(np.concatenate([np.zeros(0, np.uint64), *wrong]))
+    within = np.zeros(len(found), dtype=bool)
     for item in asked:
-        for offsets, operations, hashes in hashed_rows(item):
-            if (back := takes_back(operations)).any():
-                taken.append((offsets[back], hashes[back]))
-    if not taken:
-        return np.zeros(0, dtype=np.uint64)
-    wanted = np.unique(np.concatenate([hashes for _, hashes in taken]))
-    alike: list[tuple[Numbers, Numbers, Numbers]] = []
-    last = max(int(offsets[-1]) for offsets, _ in taken)
-    for item in slices:
-        if item.interval.start > last:
-            break
-        for offsets, operations, pairs in hashed_rows(item):
-            # one half first: most rows are taken back by nothing
-            like = np.isin(pairs["low"], wanted["low"])
-            if like.any():
-                like[like] = np.isin(pairs[like], wanted)
-                alike.append((offsets[like], takes_back(operations[like]), pairs[like]))
-    every, backs, pairs = (np.concatenate(parts) for parts in zip(*alike, strict=True))
-    walk = Walk.of(every, backs, pairs)
-    wrong = np.sort(every[walk.unmatched if in_force else walk.never_there])
-    within = np.zeros(len(wrong), dtype=bool)
-    for item in asked:
-        within |= (wrong >= item.interval.start) & (wrong <= item.interval.end)
-    found: Numbers = wrong[within]
-    return found
+        within |= (found >= item.interval.start) & (found <= item.interval.end)
+    return found[within]
+
+
+def _walks(
+    slices: Sequence[SliceFile], asked: Sequence[SliceFile], upto: int | None = None
+) -> Iterator[tuple[Numbers, Walk]]:
+    """(offsets, their walk) of all rows that equal one that `asked` take back, of some of these at a time."""
+
+    def read(items: Sequence[SliceFile]) -> Iterator[_Rows]:
+        return _together(rows for item in items for rows in _values(item, upto))
+
+    whole = list(islice(read(slices), 2)) if asked else []
+    whole = whole if len(whole) < 2 else []
+    for wanted in _together(rows.only(rows.back) for rows in whole or read(asked)):
+        found = []
+        for rows in whole or read(slices):
+            both = _Rows.joined([wanted, rows]).rows
+            codes, count = codes_of(both, both.column_names)
+            number = np.full(count, -1, dtype=np.int64)
+            number[codes[: len(wanted.back)]] = np.arange(len(wanted.back))
+            kinds = number[codes[len(wanted.back) :]]
+            like = kinds >= 0
+            found.append((rows.offsets[like], rows.back[like], kinds[like]))
+        offsets, back, kinds = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        yield offsets, Walk.of(offsets, back, kinds)
+
+
+def _values(item: SliceFile, upto: int | None) -> Iterator[_Rows]:
+    for batch, offsets, operations in rows_of(item, None, upto):
+        names = [name for name in batch.schema.names if name not in item.vocabulary.columns[:3]]
+        columns = [comparable(batch.column(name)) for name in names]
+        # columns of another type are others: what they have is equal to nothing but null
+        typed = [f"{column.type} {name}" for name, column in zip(names, columns, strict=True)]
+        yield _Rows(pa.table(columns, typed), offsets, takes_back(operations))
+
+
+def _together(parts: Iterable[_Rows]) -> Iterator[_Rows]:
+    gathered, size = list[_Rows](), 0
+    for rows in parts:
+        gathered.append(rows)
+        size += rows.rows.nbytes
+        if size > _AT_ONCE:
+            yield _Rows.joined(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield _Rows.joined(gathered)

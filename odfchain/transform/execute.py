@@ -30,7 +30,7 @@ from odfchain.odf.engine_messages import TransformRequest, TransformRequestInput
 from odfchain.odf.enums import OperationType, TimeUnit
 from odfchain.odf.events import Checkpoint, DatasetVocabulary, DataSlice, ExecuteTransform, OffsetInterval
 from odfchain.odf.physical_hash import hash_file
-from odfchain.odf.row_hash import PAIR, Numbers
+from odfchain.odf.row_hash import PAIR, Numbers, numbered
 from odfchain.odf.schema import DataSchema, format_type
 from odfchain.odf.sources import SqlQueryStep, Transform
 from odfchain.odf.times import Timestamp
@@ -276,7 +276,7 @@ def write_difference(
     arrow = slice_schema(schema)
     try:
         old, new = _SliceRows.of(earlier), _SliceRows.of([] if made is None else [made])
-        _, keys = np.unique(np.concatenate([old.hashes, new.hashes]), return_inverse=True)
+        keys = numbered(np.concatenate([old.hashes, new.hashes]))
         count = int(keys.max()) + 1 if len(keys) else 0
         of_old, of_new = keys[: len(old.hashes)], keys[len(old.hashes) :]
         # rows in force are counted by kind: those in both stay as they are
@@ -311,7 +311,7 @@ class _SliceRows:
         def read(*, exact: bool) -> tuple[Numbers, Walk]:
             rows = [nothing, *(found for item in slices for found in hashed_rows(item, exact=exact))]
             offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*rows, strict=True))
-            return hashes, Walk.of(offsets, takes_back(operations), hashes)
+            return hashes, Walk.of(offsets, takes_back(operations), numbered(hashes))
 
         # what this engine takes back is as it was recorded, and so is what it makes of the output
         hashes, walk = read(exact=True)
