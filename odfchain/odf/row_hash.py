@@ -67,10 +67,8 @@ def comparable(column: pa.Array, *, exact: bool = False) -> pa.Array:
     if t.is_floating(kind):
         number = column.cast(pa.float64())
         return (number if exact else _one_nan(pc.add(number, 0.0))).view(pa.int64())
-    if t.is_temporal(kind):
+    if t.is_temporal(kind) or t.is_uint64(kind):
         column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
-    elif t.is_uint64(kind):
-        return column.view(pa.int64())
     return column.cast(pa.int64())
 
 

@@ -90,13 +90,11 @@ def in_force(
     if key:
         newest = _newest(rows for item in slices for rows in _keys(item, key, upto))
         return np.zeros(0, np.uint64) if newest is None else newest.offsets
-    found, took = [np.zeros(0, np.uint64)], []
-    for item in slices:
-        backs = [(offsets, takes_back(operations)) for _, offsets, operations in rows_of(item, (), upto)]
-        found += [offsets[~back] for offsets, back in backs]
-        took += [item] if any(back.any() for _, back in backs) else []
+    plain = [(item, offsets, takes_back(op)) for item in slices for _, offsets, op in rows_of(item, (), upto)]
+    took = list(dict.fromkeys(item for item, _, back in plain if back.any()))
     gone = [offsets[~(walk.net if net else walk.kept)] for offsets, walk in _walks(slices, took, upto)]
-    return np.setdiff1d(np.concatenate(found), np.concatenate([np.zeros(0, np.uint64), *gone]))
+    added, none = [offsets[~back] for _, offsets, back in plain], np.zeros(0, np.uint64)
+    return np.setdiff1d(np.concatenate([none, *added]), np.concatenate([none, *gone]))
 
 
 def takes_back(operations: Numbers) -> Numbers:
@@ -240,7 +238,6 @@ class _Rows:
         return cls(rows, offsets, back)
 
     def only(self, chosen: Numbers) -> _Rows:
-        """Those that a mask chooses."""
         return _Rows(self.rows.filter(pa.array(chosen)), self.offsets[chosen], self.back[chosen])
 
 
@@ -427,10 +424,8 @@ def _number(time: Timestamp, scale: int) -> int:
     return max(-(2**63), min(2**63 - 1, number))
 
 
-# Commits of what an engine or a changelog brought and check 10 of verification use this one rule. Slices are
-# decoded twice more for it. In memory are some of the rows that are taken back (`_AT_ONCE`), as many of those
-# that they are compared with, and 20 bytes for each row that equals one of the former. Source: specification
-# "Retractions and Corrections".
+# Commits of what an engine or a changelog brought and check 10 of verification use this one rule; at most
+# `_AT_ONCE` of each side is in memory (RFC-023). Source: specification "Retractions and Corrections".
 
 
 def taken_back_in_vain(
