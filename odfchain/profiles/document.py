@@ -25,9 +25,8 @@ from pyarrow import types as t
 from odfchain.branches.intervals import Engine
 from odfchain.branches.recording import described
 from odfchain.errors import OdfchainError, UsageError
-from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.enums import OperationType
-from odfchain.odf.events import AddPushSource, SetDataSchema, SetInfo, SetPollingSource, SetTransform
+from odfchain.odf.events import AddPushSource, SetInfo, SetPollingSource, SetTransform
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes, sha3_256
 from odfchain.odf.schema import DataSchema, DataTypeOption
@@ -98,20 +97,14 @@ def facts_of(dataset: DatasetFiles, state: DatasetState, options: ProfileOptions
         descriptive=_descriptive(dataset, state, options),
         hidden=tuple(sorted(options.hide)),
         languages=library() if options.languages else None,
-        declared=_nullable(state),
+        declared=nullable_columns(state.schema),
     )
 
 
-def _nullable(state: DatasetState) -> dict[str, bool]:
-    event = state.chain.nearest_event(SetDataSchema, head=state.head)
-    if event is None:
-        return {}
-    return nullable_columns(schema_of_event(event.raw_arrow_schema, event.schema))
-
-
-def nullable_columns(schema: DataSchema) -> dict[str, bool]:
+def nullable_columns(schema: DataSchema | None) -> dict[str, bool]:
     """Columns by name, with true if they may be null."""
-    return {column.name: isinstance(column.type, DataTypeOption) for column in schema.fields}
+    fields = () if schema is None else schema.fields
+    return {column.name: isinstance(column.type, DataTypeOption) for column in fields}
 
 
 def _descriptive(dataset: DatasetFiles, state: DatasetState, options: ProfileOptions) -> dict[str, Any]:

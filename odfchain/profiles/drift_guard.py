@@ -81,8 +81,8 @@ class CommitProfiles:
         columns = pa.schema([]) if schema is None else without_system(slice_schema(schema), names)
         slices = [*state_slices(dataset, state), *coming]
         totals = totals_of_slices(dataset, columns, names, slices, self.progress)
-        nullable = {} if schema is None else nullable_columns(schema)
-        facts = dataclasses.replace(facts_of(dataset, earlier, ProfileOptions()), declared=nullable)
+        facts = facts_of(dataset, earlier, ProfileOptions())
+        facts = dataclasses.replace(facts, declared=nullable_columns(schema))
         after = profile_document(totals, facts)
         if breaches := compare_profiles(before, after, self.guard.policy).breaches:
             for item in coming:
