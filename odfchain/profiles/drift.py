@@ -193,9 +193,7 @@ def read_policy(text: str | bytes, *, source: str | None = None) -> DriftPolicy:
         return _policy(documents[0].value)
     except ManifestError as error:
         line = documents[0].line_of(error.path) if error.path else None
-        raise ManifestError(
-            error.message, path=error.path, line=line, source=source, hint=error.hint
-        ) from None
+        raise error.located(source=source, line=line) from None
 
 
 def _policy(tree: Any) -> DriftPolicy:

@@ -24,7 +24,7 @@ from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, parse_ref
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
-from odfchain.text import one_line
+from odfchain.text import json_object, one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.merge_record import FetchedBranches
@@ -406,9 +406,8 @@ class CheckedSlices:
         if self._known is None:
             self._known = {}
             if self._file is not None:
-                with contextlib.suppress(OSError, ValueError):
-                    found = json.loads(self._file.read_bytes())
-                    self._known = found if isinstance(found, dict) else {}
+                with contextlib.suppress(OSError):
+                    self._known = json_object(self._file.read_bytes())
         return self._known
 
 
