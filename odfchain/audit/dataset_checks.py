@@ -1,29 +1,7 @@
 """Verifying a dataset: the chain, the rules, and every byte and row of every slice.
 
-Numbered checks, each with its section of the specification. Faults are collected, not stopped at; every
-fault names the file. Nothing derived (such as the chain index) is trusted.
-
-     1  the head is a reference to a stored block                        "Metadata Chain"
-     2  every block's bytes hash to its name and decode                  "Metadata Block Hashing"
-     3  previous hashes and sequence numbers link the blocks to a Seed   "MetadataBlock"
-     4  every block may follow the blocks before it                      "Metadata Reference"
-     5  every slice and checkpoint is there, with its declared size      "DataSlice", "Checkpoint"
-     6  its bytes hash to the physical hash                              "Physical and Logical Hashes"
-     7  its records hash to the logical hash                             "Physical and Logical Hashes"
-     8  its rows are as many as its offsets, which have no gaps          "Offset"
-     9  system columns: names, types, order, operations, system time     "Common Data Schema"
-    10  -C is followed by its +C; what is taken back was in force        "Representation of Retractions …"
-    11  columns are as they are declared                                 "SetDataSchema"
-    12  watermarks never go back and are not ahead of the data           "Watermark"
-    13  a state checkpoint is the state                                  "Checkpoint"; RFC-018
-    14  inputs are what executions say of them                           "ExecuteTransformInput"
-    15  transactions computed again give what is recorded (replay.py)    "Dataset Validation"
-    16  the owner signed the head                                        "Metadata Chain"
-    17  merges are what their two sides merge into (merge_check.py)      "AddData"; RFC-036
-    18  what rows refer to by foreign keys is there                      "SetAttachments"; RFC-037
-    19  what footers report is true of the rows (slice_checks.py)        "DataSlice"; RFC-043
-    20  signed manifests are what chain and footers give                 RFC-043
-    21  signed profiles are what the rows give (where it is asked for)   RFC-043
+The numbered checks are those of `report.CHECKS`. Faults are collected, not stopped at; every fault names the
+file. Nothing derived (such as the chain index) is trusted.
 
 A check that cannot run says why, and never passes. The reading of files is spread over threads: hashing and
 decoding release the interpreter.

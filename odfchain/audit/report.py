@@ -27,8 +27,8 @@ from odfchain.odf.tree import record_of
 from odfchain.text import one_line
 from odfchain.versions import __version__
 
-# The numbered checks, each with its section of the specification. Numbers are permanent: reports,
-# attestations and documentation refer to them.
+# The numbered checks, each with its section of the specification and what it finds out. Numbers are
+# permanent: reports, attestations and documentation refer to them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +47,28 @@ MERGES, FOREIGN_KEYS, STATISTICS, MANIFESTS, PROFILES = range(17, 22)
 CHECKS = {
     number: Check(number, name, section)
     for number, name, section in (
-        (HEAD, "head reference", "Metadata Chain"),
-        (BLOCKS, "block bytes", "Metadata Block Hashing"),
-        (LINKS, "chain links", "MetadataBlock"),
-        (RULES, "append rules", "Metadata Reference"),
-        (PRESENT, "files present, sizes", "DataSlice"),
-        (PHYSICAL, "physical hashes", "Physical and Logical Hashes"),
-        (LOGICAL, "logical hashes", "Physical and Logical Hashes"),
-        (OFFSETS, "offsets, row counts", "Offset"),
-        (SYSTEM, "system columns", "Common Data Schema"),
+        (HEAD, "head reference", "Metadata Chain"),  # it is a reference to a stored block
+        (BLOCKS, "block bytes", "Metadata Block Hashing"),  # they hash to the block's name, and decode
+        (LINKS, "chain links", "MetadataBlock"),  # previous hashes and numbers lead to a Seed
+        (RULES, "append rules", "Metadata Reference"),  # every block may follow the blocks before it
+        (PRESENT, "files present, sizes", "DataSlice"),  # slices and checkpoints, as declared
+        (PHYSICAL, "physical hashes", "Physical and Logical Hashes"),  # of their bytes
+        (LOGICAL, "logical hashes", "Physical and Logical Hashes"),  # of the records of slices
+        (OFFSETS, "offsets, row counts", "Offset"),  # as many rows as offsets, which have no gaps
+        (SYSTEM, "system columns", "Common Data Schema"),  # names, types, order, operations, times
+        # -C is followed by its +C, and what is taken back was in force
         (CORRECTIONS, "corrections, retractions", "Representation of Retractions and Corrections"),
-        (SCHEMA, "declared schema", "SetDataSchema"),
-        (WATERMARKS, "watermarks", "Watermark"),
-        (CHECKPOINTS, "checkpoints", "Checkpoint"),
-        (INPUTS, "recorded inputs", "ExecuteTransformInput"),
-        (REPLAY, "replayed transformations", "Dataset Validation"),
-        (SIGNATURE, "signature of the head", "Metadata Chain"),
-        (MERGES, "merges", "AddData"),
-        (FOREIGN_KEYS, "foreign keys", "SetAttachments"),
-        (STATISTICS, "slice statistics", "DataSlice"),
-        (MANIFESTS, "signed manifests", "Metadata Chain"),
-        (PROFILES, "signed profiles", "Metadata Chain"),
+        (SCHEMA, "declared schema", "SetDataSchema"),  # columns are as they are declared
+        (WATERMARKS, "watermarks", "Watermark"),  # they never go back, and are not ahead of the data
+        (CHECKPOINTS, "checkpoints", "Checkpoint"),  # one of the state is the state (RFC-018)
+        (INPUTS, "recorded inputs", "ExecuteTransformInput"),  # they are what executions say of them
+        (REPLAY, "replayed transformations", "Dataset Validation"),  # they give what is recorded
+        (SIGNATURE, "signature of the head", "Metadata Chain"),  # it is the owner's
+        (MERGES, "merges", "AddData"),  # they are what their two sides merge into (RFC-036)
+        (FOREIGN_KEYS, "foreign keys", "SetAttachments"),  # what rows refer to is there (RFC-037)
+        (STATISTICS, "slice statistics", "DataSlice"),  # what footers report is true of rows (RFC-043)
+        (MANIFESTS, "signed manifests", "Metadata Chain"),  # they are what chain and footers give (RFC-043)
+        (PROFILES, "signed profiles", "Metadata Chain"),  # they are what the rows give (RFC-043)
     )
 }
 """By number, in the order in which they are reported."""
