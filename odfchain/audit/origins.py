@@ -10,6 +10,7 @@ import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 
 from odfchain.audit.lineage import SourceUse, input_aliases, source_of
 from odfchain.chain.chain import HashedBlock
@@ -148,16 +149,10 @@ class Origins:
     """Follows records through the datasets of a workspace."""
 
     def __init__(self, workspace: WorkspaceFiles, limits: LineageLimits) -> None:
-        self._workspace = workspace
         self._limits = limits
-        self._found: dict[str, _LocatedDataset] = {}
+        # an input may be read by many transactions
+        self._find = cache(partial(_find, workspace))
         self._followed: set[tuple[str, Interval]] = set()
-
-    def _find(self, dataset_id: str) -> _LocatedDataset:
-        # cached: an input may be read by many transactions
-        if dataset_id not in self._found:
-            self._found[dataset_id] = _find(self._workspace, dataset_id)
-        return self._found[dataset_id]
 
     # --- what transactions read --------------------------------------------------------------------
 

@@ -58,7 +58,6 @@ from odfchain.transform.engines import address_of, rules_of
 from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, StepRun
 from odfchain.transform.planner import RecordedStep, plan_recorded
 from odfchain.workspace.config import TransformConfig
-from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
 if TYPE_CHECKING:
@@ -105,11 +104,8 @@ class Replaying:
     def _plans(
         self, wanted: Sequence[HashedBlock], after: Multihash | None, upto: Multihash | None
     ) -> Iterator[RecordedStep | list[Finding]]:
-        inputs: dict[DatasetId, DatasetFiles | None] = {}
-        for item in wanted:
-            for dataset_id in _input_ids(item):
-                if dataset_id not in inputs:
-                    inputs[dataset_id] = self.inputs(dataset_id)
+        named = dict.fromkeys(dataset_id for item in wanted for dataset_id in _input_ids(item))
+        inputs = {dataset_id: self.inputs(dataset_id) for dataset_id in named}
         at_hand = [item for item in inputs.values() if item is not None]
         aliases = input_aliases(DatasetState.read(self.run.dataset.chain).transform)
         remaining = deque(wanted)
