@@ -191,7 +191,7 @@ class _Records:
         if isinstance(event, ev.ExecuteTransform):
             # the one in force at that block, which need not be the newest
             transform = chain.nearest("SetTransform", head=block.hash)
-            reads = self._origins.reads_of(self._locator, block, transform)
+            reads = self._origins.reads_of(self._locator, block)
         return Transaction(
             block=block,
             ref=ref,

@@ -61,6 +61,10 @@ class Locator:
         """The last data block at or before a sequence number."""
         return self.dataset.chain.nearest(*DATA_EVENTS, head=self._at(upto))
 
+    def input_aliases(self, upto: Multihash) -> dict[DatasetId, str]:
+        """How the queries in force at a block call their inputs."""
+        return input_aliases(self.dataset.chain.nearest_event(SetTransform, head=upto))
+
     def first_data(self, since: int, upto: int) -> HashedBlock | None:
         """The first data block in `[since; upto]`."""
         return self._first(since, upto, lambda found: found.block.sequence_number >= since)
@@ -156,11 +160,9 @@ class Origins:
 
     # --- what transactions read --------------------------------------------------------------------
 
-    def reads_of(
-        self, locator: Locator, block: HashedBlock, transform: HashedBlock | None
-    ) -> tuple[InputReads, ...]:
+    def reads_of(self, locator: Locator, block: HashedBlock) -> tuple[InputReads, ...]:
         """The reads of one transaction, in the order of the transform's inputs."""
-        event, names = block.block.event, _aliases(transform)
+        event, names = block.block.event, locator.input_aliases(block.hash)
         if not isinstance(event, ExecuteTransform):
             return ()
         return tuple(
@@ -223,7 +225,7 @@ class Origins:
                 continue
             opening, closing = begin.block.event, end.block.event
             if isinstance(opening, ExecuteTransform) and isinstance(closing, ExecuteTransform):
-                names = _aliases(locator.dataset.chain.nearest("SetTransform", head=end.hash))
+                names = locator.input_aliases(end.hash)
                 closed = {item.dataset_id: item for item in closing.query_inputs}
                 for item in _read_from(locator, begin, opening):
                     ended = closed.get(item.dataset_id, item)
@@ -323,11 +325,6 @@ def _find(workspace: WorkspaceFiles, dataset_id: str) -> _LocatedDataset:
         return _LocatedDataset(problem="not in this workspace", missing=True)
     except OdfchainError as error:
         return _LocatedDataset(name, problem=f"damaged: {error}")
-
-
-def _aliases(transform: HashedBlock | None) -> dict[DatasetId, str]:
-    event = transform.block.event if transform is not None else None
-    return input_aliases(event if isinstance(event, SetTransform) else None)
 
 
 def _block_numbers(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from odfchain import errors
 from odfchain.audit.input_claims import missing_input
@@ -65,14 +65,12 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 if TYPE_CHECKING:
     from odfchain.audit.dataset_checks import Examined
     from odfchain.transform.engines import TransformEngine
+    from odfchain.transform.execute import Engines
 
 
 T = TypeVar("T")
 
-Engines = Callable[[Transform], "TransformEngine"]
-"""Finds the engine that executes a transform."""
-
-EnginesFor = Callable[[DatasetFiles, Progress], AbstractContextManager[Engines]]
+EnginesFor: TypeAlias = "Callable[[DatasetFiles, Progress], AbstractContextManager[Engines]]"
 """Opens the engines that may execute the transforms of a dataset."""
 
 
@@ -131,9 +129,8 @@ class _RemoteCopy:
         self._check_space(total)
         self.progress.phase(f"Receiving {len(objects):,} objects", total)
         with ThreadPoolExecutor(parallel, thread_name_prefix="objects") as pool:
-            # exhausts the iterator, so that errors are raised
-            for _ in pool.map(lambda item: self._receive(item.key, item.size), objects):
-                pass
+            # all of them, so that errors are raised
+            list(pool.map(lambda item: self._receive(item.key, item.size), objects))
         if options.profiles:
             self._receive_profiles()
 
