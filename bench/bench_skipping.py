@@ -69,7 +69,7 @@ def _manifests(dataset: Dataset) -> Iterator[Figure]:
 
     def cold() -> None:
         KeptFooters(files).path.unlink(missing_ok=True)
-        read_slices._READ.clear()
+        read_slices._lines_in.cache_clear()
         manifest_of(files, state)
 
     def bare() -> None:

@@ -5,6 +5,7 @@ A branch is a reference (RFC-035), so making one costs what moving a head costs,
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class BlockGraph:
         first = [dataset.ref, *refs]
         self._waiting = [*dict.fromkeys([*first, *ref_names(dataset)])]
         self._known: list[tuple[DatasetFiles, Multihash, int]] = []
-        self._lines: dict[Multihash, _Line] = {}
+        self._line = functools.cache(self._found_line)
         self._forks: dict[tuple[Multihash, Multihash], Multihash] = {}
 
     def number(self, block: Multihash) -> int:
@@ -106,12 +107,6 @@ class BlockGraph:
                 f"blocks {one} and {other} are of different chains: they have no block in common"
             )
         return found
-
-    def _line(self, block: Multihash) -> _Line:
-        line = self._lines.get(block)
-        if line is None:
-            line = self._lines[block] = self._found_line(block)
-        return line
 
     def _found_line(self, block: Multihash) -> _Line:
         after: dict[int, Multihash] = {}

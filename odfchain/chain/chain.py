@@ -7,9 +7,9 @@ Source: specification "Metadata Chain"; RFC-004, RFC-007.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 from odfchain.chain.index import (
@@ -122,14 +122,6 @@ def descend(
             current = block.prev_block_hash
 
 
-@dataclass(frozen=True, slots=True)
-class _Unset:
-    pass
-
-
-_PREVIOUS = _Unset()
-
-
 class MetadataChain:
     """The chain whose blocks are in `blocks`, as the reference `ref` of `refs` has it.
 
@@ -151,7 +143,8 @@ class MetadataChain:
         self.ref = ref
         """The reference that is read and moved."""
         self._index = ChainIndex(scratch, self._walk_links) if scratch is not None else None
-        self._cache: OrderedDict[Multihash, MetadataBlock] = OrderedDict()
+        # bounded: a walk over a long chain must not keep all its blocks
+        self._decoded = functools.lru_cache(_CACHE_BLOCKS)(lambda name: decode_block(blocks.get(name)))
         self._published = published
 
     # --- reading -----------------------------------------------------------------------------------
@@ -170,14 +163,7 @@ class MetadataChain:
 
     def get(self, name: Multihash) -> MetadataBlock:
         """A block by its hash."""
-        block = self._cache.get(name)
-        if block is None:
-            block = decode_block(self._blocks.get(name))
-            self._cache[name] = block
-            # bounded: a walk over a long chain must not keep all its blocks
-            if len(self._cache) > _CACHE_BLOCKS:
-                self._cache.popitem(last=False)
-        return block
+        return self._decoded(name)
 
     def walk(
         self,
@@ -343,7 +329,7 @@ class MetadataChain:
         data: bytes | None = None,
         expected_hash: Multihash | None = None,
         publish: bool = True,
-        expected_ref: Multihash | _Unset | None = _PREVIOUS,
+        expected_ref: Multihash | EllipsisType | None = ...,
     ) -> Multihash:
         """Check, store and publish one block; returns its hash.
 
@@ -364,7 +350,7 @@ class MetadataChain:
         check_append(block, self.history(prev) if prev is not None else None)
         self._blocks.put(data)
         if publish:
-            expected = prev if isinstance(expected_ref, _Unset) else expected_ref
+            expected = prev if isinstance(expected_ref, EllipsisType) else expected_ref
             self._refs.compare_and_swap(self.ref, expected, name)
             if self._published is not None:
                 self._published(name, block.sequence_number)

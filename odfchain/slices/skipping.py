@@ -13,7 +13,6 @@ Source: RFC-039.
 from __future__ import annotations
 
 import enum
-import itertools
 import math
 import struct
 from abc import ABC, abstractmethod
@@ -138,18 +137,19 @@ def with_any_of(column: str, values: pa.ChunkedArray | pa.Array, kind: pa.DataTy
     # a NaN that is looked for is in no bound
     elif group_of(kind) in (Group.FLOAT, Group.OTHER):
         return MAYBE
-    group, few = group_of(kind), len(values) <= _FEW
-    given = numbers.drop_null().to_pylist() if few else list(pc.min_max(numbers).as_py().values())
+    group, ends = group_of(kind), pc.min_max(numbers).as_py()
+    few = numbers.drop_null().to_pylist() if len(values) <= _FEW else []
+    given = [ends["min"], ends["max"], *few]
     if group not in (Group.MOMENT, Group.DATE):
         given = [value_for(value, kind) for value in given]
     elif group_of(values.type) is not group:
         return MAYBE
     if any(value is None for value in given):
         return MAYBE
-    kinds = itertools.repeat(Test.EQ) if few else (Test.GE, Test.LE)
-    at = [value * scale if group is Group.MOMENT else value for value in given]
-    tests = tuple(ColumnTest(column, test, group, value) for test, value in zip(kinds, at, strict=False))
-    return AnyOf((*nulls, *tests) if few else (*nulls, Every(tests)))
+    low, high, *each = (value * scale if group is Group.MOMENT else value for value in given)
+    tests = (ColumnTest(column, Test.GE, group, low), ColumnTest(column, Test.LE, group, high))
+    one = AnyOf(tuple(ColumnTest(column, Test.EQ, group, value) for value in each))
+    return AnyOf((*nulls, Every((*tests, one) if each else tests)))
 
 
 def group_of(kind: pa.DataType) -> Group:

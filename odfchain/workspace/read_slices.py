@@ -12,7 +12,6 @@ import json
 import os
 import threading
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,7 +210,7 @@ class KeptFooters:
     def known(self, name: Multihash) -> FileStats | None:
         """The footer statistics of a slice that was verified before; the slice need not be here."""
         if self._lines is None:
-            self._lines = _lines_of(self.path)
+            self._lines = _lines_in(self.path).grown()
         return self._lines.get(name)
 
     def stats(self, ref: SliceRef, locate: Callable[[SliceRef], Path] | None = None) -> FileStats:
@@ -271,7 +270,7 @@ class KeptFooters:
 
     def drop(self, keep: Callable[[Multihash], bool]) -> None:
         """Forget what is kept of other slices than `keep` names, damaged lines, and what is there twice."""
-        lines = _lines_of(self.path)
+        lines = _lines_in(self.path).grown()
         data = b"".join(lines.raw(name) + b"\n" for name in lines.names() if keep(name))
         with contextlib.suppress(errors.StoreError, OSError):
             if self.path.exists() and self.path.stat().st_size != len(data):
@@ -344,17 +343,7 @@ class _Lines:
         return _line(name, text)[:-1]
 
 
-_READ: OrderedDict[Path, _Lines] = OrderedDict()
-_READ_LOCK = threading.Lock()
-
-
-def _lines_of(path: Path) -> _Lines:
-    with _READ_LOCK:
-        lines = _READ.pop(path, None) or _Lines(path)
-        _READ[path] = lines
-        while len(_READ) > _DATASETS:
-            _READ.popitem(last=False)
-    return lines.grown()
+_lines_in = functools.lru_cache(_DATASETS)(_Lines)
 
 
 # The records that merging reads: the slices so far, and the state checkpoint that replaces the older ones.

@@ -320,11 +320,8 @@ class WorkspaceFiles:
         """The known columns of a dataset; None where it is not here."""
         from odfchain.workspace.constraint_rules import Columns
 
-        self.shared.sync_heads(dataset_id)
-        if not self._folder(dataset_id).is_dir():
-            return None
-        dataset = self._open(self._folder(dataset_id))
-        return Columns.of(DatasetState.read(dataset.chain), str(dataset.alias))
+        dataset = self.present(dataset_id)
+        return None if dataset is None else Columns.of(DatasetState.read(dataset.chain), str(dataset.alias))
 
     def create(
         self,

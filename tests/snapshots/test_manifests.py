@@ -199,7 +199,7 @@ def forget_first_slice(cities: DatasetFiles) -> None:
     (first, _) = DatasetState.read(cities.chain).slices()
     Path(cities.data.locate(first.slice.physical_hash)).unlink()
     read_slices.KeptFooters(cities).path.unlink(missing_ok=True)
-    read_slices._READ.clear()
+    read_slices._lines_in.cache_clear()
 
 
 @pytest.mark.parametrize("command", ["manifest", "profile"])
