@@ -238,7 +238,7 @@ class _Records:
     def _stored(
         self, ref: SliceRef, vocabulary: ev.DatasetVocabulary, first: int, last: int
     ) -> list[StoredRecord]:
-        from odfchain.slices.reader import plain_value  # noqa: PLC0415
+        from odfchain.slices.reader import plain_value
 
         start = ref.slice.offset_interval.start
         table = self._read(ref, None, first - start, last - start)
@@ -269,7 +269,7 @@ class _Records:
         return rows
 
     def _read(self, ref: SliceRef, columns: Sequence[str] | None, first: int, last: int) -> pa.Table:
-        from odfchain.slices.reader import open_parquet  # noqa: PLC0415
+        from odfchain.slices.reader import open_parquet
 
         path = self._dataset.data.verified_path(ref.slice.physical_hash)
         try:

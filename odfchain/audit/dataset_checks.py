@@ -21,7 +21,6 @@ from odfchain.audit.chain_checks import (
     read_chain,
 )
 from odfchain.audit.input_claims import Find, InputChains
-from odfchain.audit.merge_check import MergeCheck
 from odfchain.audit.report import (
     CHECKS,
     FOREIGN_KEYS,
@@ -37,7 +36,7 @@ from odfchain.audit.report import (
 from odfchain.audit.signature_checks import SignedStatements
 from odfchain.audit.slice_checks import SliceReading
 from odfchain.audit.state_checks import CheckedRows, readable_slices
-from odfchain.chain.index import ROW_BYTES, ChainIndex, Link
+from odfchain.chain.index import MERGE, ROW_BYTES, ChainIndex, Link
 from odfchain.errors import UsageError
 from odfchain.odf.events import AddData, ExecuteTransform
 from odfchain.odf.identity import Multihash
@@ -119,7 +118,10 @@ def _check_data(run: Run, report: Report, options: VerifyOptions, find: Find) ->
     report.take(rows.check_corrections())
     report.take(rows.check_states({fault.file for fault in report.faults}))
     report.take(rows.check_foreign_keys(find))
-    report.take(MergeCheck(checked, find, options.jobs).check())
+    if any(run.chain.blocks.newest_first(MERGE)):
+        from odfchain.audit.merge_check import MergeCheck
+
+        report.take(MergeCheck(checked, find, options.jobs).check())
     return {number for number, outcome in checked.outcomes.items() if outcome.as_recorded}
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from odfchain.audit.chain_checks import Run, StoredBlock, StoredChain
-from odfchain.audit.lineage import input_aliases
 from odfchain.audit.report import INPUTS, Checking, Finding, LeftOut, Looked, Skipped, fault
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.errors import OdfchainError
@@ -202,6 +201,8 @@ def _text(offset: int | None) -> str:
 
 
 def _aliases(chain: StoredChain) -> dict[DatasetId, str]:
+    from odfchain.audit.lineage import input_aliases
+
     found: dict[DatasetId, str] = {}
     for stored in chain.blocks.of(SetTransform.KIND):
         if stored.sound and isinstance(stored.block.event, SetTransform):

@@ -325,7 +325,7 @@ class Report:
         return f"<verification of {self.alias}: {', '.join(found)}>"
 
     def _repr_html_(self) -> str:
-        from html import escape  # noqa: PLC0415 - only notebooks ask
+        from html import escape
 
         found = [(f"check {f.check}", f.file, f.message) for f in self.faults]
         found += [("not checked", item.where, item.message) for item in self.unchecked]

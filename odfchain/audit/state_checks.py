@@ -29,7 +29,6 @@ from odfchain.audit.report import (
 )
 from odfchain.audit.row_checks import ExpectedSchema
 from odfchain.audit.slice_checks import UNREADABLE, SliceJob, SliceReading
-from odfchain.branches.foreign_keys import ForeignKeys, Rows
 from odfchain.chain.index import DATA_EVENTS, SOURCES, ReplayHistory, are_of_several_keys
 from odfchain.errors import OdfchainError
 from odfchain.limits import AUDIT
@@ -190,11 +189,23 @@ class CheckedRows:
             if not self.complete:
                 yield Skipped([FOREIGN_KEYS], "not all slices could be read that have the rows in force")
                 return
+            from odfchain.branches.foreign_keys import ForeignKeys, Rows
+
             rows = Rows(
                 run.dataset, _columns(run, history, declared.primary_key), declared, None,
                 tuple(item.file for item in self.slices),
             )  # fmt: skip
-            yield from _check(rows, find)
+            unknown: list[str] = []
+            check = ForeignKeys(find, note=unknown.append)
+            for key in rows.constraints.foreign_keys:
+                yield Looked(FOREIGN_KEYS)
+                broken = check.holds(key, rows)
+                yield from (Skipped([FOREIGN_KEYS], text) for text in unknown)
+                unknown.clear()
+                if broken is not None and broken.refused and key.dataset == run.dataset.id:
+                    yield fault(FOREIGN_KEYS, run.dataset.folder, f"{broken.message}: {broken.lines[0]}")
+                elif broken is not None:
+                    yield Note(f"{broken.message} (check {FOREIGN_KEYS}), such as {broken.lines[0]}")
         except MemoryError:
             yield Skipped([FOREIGN_KEYS], "there is not enough memory to compare keys")
         except OdfchainError as error:
@@ -303,19 +314,3 @@ def _columns(run: Run, history: ReplayHistory, declared: tuple[str, ...]) -> Col
     found = None if schema is None else schema_of_event(schema.raw_arrow_schema, schema.schema)
     names = ev.DatasetVocabulary.from_event(history.nearest_event(ev.SetVocab))
     return Columns(str(run.dataset.alias), names, found, key or declared)
-
-
-def _check(rows: Rows, find: Find) -> Checking[None]:
-    unknown: list[str] = []
-    check = ForeignKeys(find, note=unknown.append)
-    for key in rows.constraints.foreign_keys:
-        yield Looked(FOREIGN_KEYS)
-        broken = check.holds(key, rows)
-        yield from (Skipped([FOREIGN_KEYS], text) for text in unknown)
-        unknown.clear()
-        if broken is None:
-            continue
-        if broken.refused and key.dataset == rows.dataset.id:
-            yield fault(FOREIGN_KEYS, rows.dataset.folder, f"{broken.message}: {broken.lines[0]}")
-        else:
-            yield Note(f"{broken.message} (check {FOREIGN_KEYS}), such as {broken.lines[0]}")

@@ -53,8 +53,6 @@ from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import HEAD_KEY, ObjectKey, ObjectKind, SignedFile
 from odfchain.storage.store import Store
 from odfchain.text import one_line
-from odfchain.transfer.sharing import Sharing
-from odfchain.transfer.signed_statements import SignaturePolicy, read_offer
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -123,7 +121,7 @@ class _RemoteCopy:
 
     def receive(self, options: VerifyOptions, parallel: int) -> None:
         # published documents are no part of it, but profiles, whose words are needed to compute them again
-        head = self._receive_head(SignaturePolicy(require=options.require_signature))
+        head = self._receive_head(required=options.require_signature)
         objects = self._receive_chain(head)
         total = sum(item.size for item in objects)
         self._check_space(total)
@@ -134,11 +132,13 @@ class _RemoteCopy:
         if options.profiles:
             self._receive_profiles()
 
-    def _receive_head(self, policy: SignaturePolicy) -> Multihash | None:
+    def _receive_head(self, *, required: bool) -> Multihash | None:
+        from odfchain.transfer.signed_statements import SignaturePolicy, read_offer
+
         folder = self.dataset.folder
         try:
             # a missing signature that is required is asked for twice: its owner may just be publishing
-            offer = read_offer(self.peer, policy)
+            offer = read_offer(self.peer, SignaturePolicy(require=required))
         except errors.CorruptedPeerError as error:
             self.wrong[HEAD_KEY] = error.message
             return None
@@ -326,6 +326,8 @@ class Auditor:
                 "what is elsewhere is verified without a replay and without its inputs",
                 hint="pull the datasets, then verify them here",
             )
+        from odfchain.transfer.sharing import Sharing
+
         sharing = Sharing(self.workspace)
         url = sharing.place_of(source, token)
         alias, base = DatasetAlias.parse(str(url.name())), self.workspace.run_folder / "verify"

@@ -55,7 +55,7 @@ from odfchain.odf.row_hash import PAIR, Numbers, hash_rows, numbered
 from odfchain.odf.sources import MergeStrategySnapshot
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.slices.state import SliceFile, takes_back
+from odfchain.slices.state import SliceFile, last_of_each, takes_back
 from odfchain.slices.writer import SliceFacts
 from odfchain.text import counted, one_line
 from odfchain.workspace.commit import CommitCheck, Proposed, StagedFile, both, on_the_newest_head
@@ -522,12 +522,7 @@ def taken_rows(asked: MergeInput, rows: Sequence[tuple[Numbers, Numbers]]) -> Nu
     wanted = np.maximum(way(asked.base.block, asked.source) - state(asked.base), 0)
     mine = codes[place] if place is not None else np.zeros(0, dtype=np.int64)
     # of equal rows the last ones: those before came from what is merged already
-    order = np.argsort(mine, kind="stable")
-    count = np.bincount(mine, minlength=kinds)
-    rank = np.empty(len(mine), dtype=np.int64)
-    rank[order] = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
-    found: Numbers = rank >= (count - wanted)[mine]
-    return found
+    return last_of_each(mine, wanted)
 
 
 def _hashed(interval: Interval, columns: MergedColumns) -> tuple[Numbers, Numbers]:

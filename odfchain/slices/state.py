@@ -145,6 +145,15 @@ class Walk:
         return cls(*(mask[given] for mask in masks))
 
 
+def last_of_each(kinds: Numbers, wanted: Numbers) -> Numbers:
+    """A mask: of the rows of each kind the last ones, as many as are wanted of it."""
+    order, count = np.argsort(kinds, kind="stable"), np.bincount(kinds, minlength=len(wanted))
+    rank = np.empty(len(kinds), dtype=np.int64)
+    rank[order] = np.arange(len(kinds)) - np.repeat(np.cumsum(count) - count, count)
+    found: Numbers = rank >= (count - wanted)[kinds]
+    return found
+
+
 def _within(group: Numbers, starts: Numbers, counted: Numbers) -> Numbers:
     total = np.cumsum(counted)
     before: Numbers = (total - counted)[starts]

@@ -37,7 +37,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import unmarked
 from odfchain.progress import Progress
 from odfchain.slices.reader import ParquetSource, data_batches, first_gap, open_parquet
-from odfchain.slices.state import SliceFile, Walk, hashed_rows, takes_back
+from odfchain.slices.state import SliceFile, Walk, hashed_rows, last_of_each, takes_back
 from odfchain.slices.writer import (
     LogicalHash,
     RowTotals,
@@ -320,15 +320,8 @@ class _SliceRows:
     def last(self, keys: Numbers, wanted: Numbers) -> Numbers:
         # the last n rows in force of each kind
         chosen: Numbers = np.zeros(len(keys), dtype=bool)
-        places = np.flatnonzero(self.kept)[::-1]
-        order = np.argsort(keys[places], kind="stable")
-        places = places[order]
-        groups = keys[places]
-        starts = (
-            np.flatnonzero(np.concatenate(([True], groups[1:] != groups[:-1]))) if len(groups) else groups
-        )
-        rank = np.arange(len(groups)) - np.repeat(starts, np.diff(np.append(starts, len(groups))))
-        chosen[places[rank < wanted[groups]]] = True
+        places = np.flatnonzero(self.kept)
+        chosen[places[last_of_each(keys[places], wanted)]] = True
         return chosen
 
 
