@@ -118,10 +118,10 @@ def hash_rows(batch: pa.RecordBatch, leave_out: Collection[str], *, exact: bool 
 
 
 def numbered(hashes: Numbers) -> Numbers:
-    """A number for each of some `PAIR`, from 0 on, equal where they are."""
+    """A number for each of some hashes, from 0 on, equal where they are."""
     memory = pa.py_buffer(np.ascontiguousarray(hashes))
-    encoded = pa.Array.from_buffers(pa.binary(PAIR.itemsize), len(hashes), [None, memory]).dictionary_encode()
-    return np.asarray(encoded.indices)
+    values = pa.Array.from_buffers(pa.binary(hashes.itemsize), len(hashes), [None, memory])
+    return np.asarray(values.dictionary_encode().indices)
 
 
 def _hash_column(name: str, column: pa.Array) -> Numbers:

@@ -93,8 +93,9 @@ def in_force(
     plain = [(item, offsets, takes_back(op)) for item in slices for _, offsets, op in rows_of(item, (), upto)]
     took = list(dict.fromkeys(item for item, _, back in plain if back.any()))
     gone = [offsets[~(walk.net if net else walk.kept)] for offsets, walk in _walks(slices, took, upto)]
-    added, none = [offsets[~back] for _, offsets, back in plain], np.zeros(0, np.uint64)
-    return np.setdiff1d(np.concatenate([none, *added]), np.concatenate([none, *gone]))
+    none = np.zeros(0, np.uint64)
+    added = np.concatenate([none, *(offsets[~back] for _, offsets, back in plain)])
+    return np.sort(added[~np.isin(added, np.concatenate([none, *gone]))])
 
 
 def takes_back(operations: Numbers) -> Numbers:
