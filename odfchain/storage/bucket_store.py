@@ -297,7 +297,6 @@ class BucketTransport(Transport):
             obstore.put(self._store(part), self._path(key), chunks, chunk_size=part, max_concurrency=2)
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it is there."""
         with contextlib.suppress(errors.ObjectNotFoundError), self.translate_errors(key):
             obstore.delete(self._small, self._path(key))
 
@@ -342,9 +341,6 @@ class BucketTransport(Transport):
         with self.translate_errors(below):
             for batch in obstore.list(self._small, self._path(below)):
                 obstore.delete(self._small, [each["path"] for each in batch])
-
-    def close(self) -> None:
-        pass  # the library closes connections that are not used
 
     # --- references --------------------------------------------------------------------------------
 

@@ -272,7 +272,7 @@ class RawBlock(NamedTuple):
 class Transport(ABC):
     """How the files of a dataset are reached. Methods may be called from several threads.
 
-    Besides `open` and `close` a kind implements what it can do; the rest is refused. RFC-055 says what each
+    Besides `open` a kind implements what it can do; the rest is refused. RFC-055 says what each
     promises for each kind.
 
     Raises, all of them:
@@ -310,8 +310,7 @@ class Transport(ABC):
             FetchError: no answer in time.
         """
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - for kinds that keep any
         """Let go of connections."""
 
     def size(self, key: str) -> int | None:  # noqa: ARG002 - for kinds that can be asked

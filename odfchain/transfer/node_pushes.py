@@ -118,9 +118,6 @@ class PushedTransport(Transport):
     def has_hashed(self, key: ObjectKey, state: FileState) -> bool:
         return self._has_hashed(key, state)
 
-    def close(self) -> None:
-        pass
-
 
 @dataclass(slots=True)
 class DatasetTarget:

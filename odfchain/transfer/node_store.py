@@ -427,10 +427,9 @@ class NodeTransport(HttpTransport):
         *,
         token: str | None = None,
         parallel: int = SHARING.parallel,
-        timing: Timing | None = None,
     ) -> None:
         """As `HttpTransport`; `url` without `odf+`."""
-        super().__init__(url, limits, token=token, parallel=parallel, timing=timing)
+        super().__init__(url, limits, token=token, parallel=parallel)
         self.where = f"odf+{self.where}"  # what a user writes to get here again
         self._lock = threading.Lock()
         self._channel: WebSocketChannel | None = None
@@ -666,7 +665,7 @@ class NodeTransport(HttpTransport):
             objects, most = shipment.objects, SMART.items
             pages = [objects[start : start + most] for start in range(0, len(objects), most)] or [[]]
             for page in pages:
-                self._upload(flow, channel, shipment, page, more=page is not pages[-1], progress=progress)
+                self._upload(flow, shipment, page, more=page is not pages[-1], progress=progress)
                 flow.uploaded()
             flow.commit()
             ended = PUSHED
@@ -676,7 +675,6 @@ class NodeTransport(HttpTransport):
     def _upload(
         self,
         flow: PushFlow,
-        channel: WebSocketChannel,
         shipment: Shipment,
         page: Sequence[DataObject],
         *,
@@ -696,7 +694,7 @@ class NodeTransport(HttpTransport):
         stop = threading.Event()
 
         def put(item: DataObject, strategy: msg.PushStrategy) -> None:
-            self._put(item.key, shipment.path(item), strategy, channel.address, stop)
+            self._put(item.key, shipment.path(item), strategy, flow.channel.address, stop)
             progress.advance(0)
 
         pool = ThreadPoolExecutor(max_workers=self.parallel, thread_name_prefix="odfchain-push")

@@ -78,6 +78,3 @@ class LockTransport(Transport):
         said = "; ".join(map(str, problems))
         kind = AccessError if all(isinstance(error, AccessError) for error in problems) else TransferError
         raise kind(f"{key}: {said}")
-
-    def close(self) -> None:
-        """Nothing stays open."""

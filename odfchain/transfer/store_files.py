@@ -22,7 +22,7 @@ _IN_USE_SECONDS = 3_600
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """The files below a URL of an object store; fulfils `odfchain.spark.executor_files.ExecutorFiles`.
+    """The files below a URL of an object store; fulfils `ExecutorFiles`.
 
     Its pickled form has the URL and nothing else: credentials are those of the process that uses it.
     """
@@ -34,11 +34,9 @@ class StoreFiles:
         return bucket_at(self.url)
 
     def put(self, path: Path, key: str) -> None:
-        """As `ExecutorFiles`."""
         self._space.put_file(key, path, renew=True)
 
     def bring(self, key: str) -> Path:
-        """As `ExecutorFiles`."""
         path, is_there = kept_copy("store", f"{self.url}{key}".encode())
         if not is_there:
             retry(lambda: self._bring(key, path))
@@ -60,12 +58,9 @@ class StoreFiles:
                 )
 
     def read(self, key: str, start: int, end: int) -> bytes:
-        """As `ExecutorFiles`."""
         return retry(lambda: b"".join(self._space.chunks(key, start, end)))
 
     def copy(self, key: str, start: int, end: int, target: Path) -> None:
-        """As `ExecutorFiles`."""
-
         def attempt() -> None:
             with fsio.replaced(target, durable=False) as sink:
                 for chunk in self._space.chunks(key, start, end):
@@ -74,7 +69,6 @@ class StoreFiles:
         retry(attempt)
 
     def clear(self, below: str) -> None:
-        """As `ExecutorFiles`."""
         self._space.clear(below)
 
 
