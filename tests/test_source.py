@@ -22,7 +22,7 @@ from tests.kit.support import ROOT
 
 PACKAGE = ROOT / "odfchain"
 LAYERS = (
-    ("text", "versions"),
+    ("session_address", "text", "versions"),
     ("errors", "lazy", "limits", "progress", "startup"),
     ("odf",),
     ("storage",),
@@ -178,7 +178,7 @@ def test_commands_do_not_use_each_other() -> None:
         for each in imports_of(path):
             if each.module.startswith("odfchain.cli."):
                 part = each.module.split(".")[2]
-                asks_for_all = path.name == "engine.py" and part == "main"
+                asks_for_all = path.name == "client.py" and part == "main"
                 assert part not in files | {"main"} or asks_for_all, f"{name_of(path)} imports {each.module}"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
     from odfchain.odf.sources import Transform
     from odfchain.spark.executor_files import ExecutorFiles
-    from odfchain.spark.session import GivenSession, PlanEngine, SparkEngine
+    from odfchain.spark.session import PlanEngine, SparkEngine
     from odfchain.transform.engines import TransformEngine
     from odfchain.transform.spark_engine import SparkTransformEngine
     from odfchain.workspace.config import TransformConfig
@@ -34,7 +34,7 @@ class Engines:
 
     def __init__(self, files: WorkspaceFiles) -> None:
         self._files = files
-        self.spark: SparkEngine | GivenSession | None = None
+        self.spark: SparkEngine | None = None
         self._given: SparkSession | None = None
         self._judging: PlanEngine | None = None
         # True if the session may be shared by commands: its user changes nothing but its own settings, and
@@ -86,14 +86,14 @@ class Engines:
         if self.may_stay:
             self._engine_of_settings().begin()
 
-    def _engine_of_settings(self) -> SparkEngine | GivenSession:
+    def _engine_of_settings(self) -> SparkEngine:
         from odfchain.spark.plans import is_local
-        from odfchain.spark.session import GivenSession, SparkEngine
+        from odfchain.spark.session import SparkEngine
 
         with self._making:
             if self.spark is None and self._given is not None:
                 files = self.executor_files(local=is_local(self._given))
-                self.spark = GivenSession(self._given, files)
+                self.spark = SparkEngine(self._files.run_folder, given=self._given, files=files)
             if self.spark is None:
                 spark = self._files.config.spark
                 self.spark = SparkEngine(

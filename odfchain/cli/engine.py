@@ -17,6 +17,9 @@ from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json
 from odfchain.errors import EngineError, NotAWorkspaceError, UsageError
 from odfchain.progress import Progress
+from odfchain.spark.gateway import archive_path, new_archive
+from odfchain.spark.java import find_java
+from odfchain.spark.session_client import ask_server, log_file
 from odfchain.transform.engine_protocol import DEFAULT_PORT
 
 if TYPE_CHECKING:
@@ -40,8 +43,6 @@ def engine_status(output: str = formats("table", "json")) -> None:
     environment use it. It ends when no command was there for as long as `engine.idle` says (10 minutes), and
     is never started where the environment variable CI is set.
     """
-    from odfchain.spark.session_client import ask_server
-
     found = ask_server("status")
     if output == "json":
         echo_json({"running": found is not None, **(found or {})})
@@ -55,8 +56,6 @@ def engine_status(output: str = formats("table", "json")) -> None:
 @command("stop", engine_command)
 def engine_stop() -> None:
     """End the Spark session that stays; commands that use it finish first."""
-    from odfchain.spark.session_client import ask_server
-
     ended = ask_server("stop")
     if ended is None:
         say("no session stays")
@@ -67,8 +66,6 @@ def engine_stop() -> None:
 @command("log", engine_command)
 def engine_log() -> None:
     """Print the log of the Spark session that stays, and why earlier ones were ended or replaced."""
-    from odfchain.spark.session_client import log_file
-
     with contextlib.suppress(FileNotFoundError), log_file().open(encoding="utf-8", errors="replace") as log:
         for line in log:
             echo(line.rstrip("\n"))
@@ -189,55 +186,10 @@ def _session(workspace: Workspace | None, heap_mib: int) -> Iterator[Callable[[]
 
 
 # The archive has the classes that everyday commands load (RFC-011).
-_MANIFESTS = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: visits
-  kind: Root
-  metadata:
-    - kind: AddPushSource
-      sourceName: default
-      read: {kind: Csv, header: true, schema: [event_time TIMESTAMP, place STRING, visitors BIGINT]}
-      preprocess:
-        kind: Sql
-        engine: odfchain-spark
-        query: SELECT *, upper(place) AS name FROM input WHERE visitors > 0
-      merge: {kind: Ledger, primaryKey: [event_time, place]}
----
-kind: DatasetSnapshot
-version: 1
-content:
-  name: places
-  kind: Root
-  metadata:
-    - kind: AddPushSource
-      sourceName: default
-      read: {kind: Csv, header: true, schema: [event_time TIMESTAMP, place STRING, visitors BIGINT]}
-      merge: {kind: Snapshot, primaryKey: [place]}
----
-kind: DatasetSnapshot
-version: 1
-content:
-  name: visits.daily
-  kind: Derivative
-  metadata:
-    - kind: SetTransform
-      inputs: [{datasetRef: visits, alias: visits}]
-      transform:
-        kind: Sql
-        engine: odfchain-spark
-        query: |
-          SELECT window(event_time, '1 day').start AS event_time, place, sum(visitors) AS visitors
-          FROM visits GROUP BY window(event_time, '1 day'), place
-"""
 _DAYS = (1, 2)
 
 
 def _make_class_archive(progress: Progress) -> Path:
-    from odfchain.spark.gateway import archive_path, new_archive
-    from odfchain.spark.java import find_java
-
     target = archive_path(find_java())
     with new_archive(target) as recorded, tempfile.TemporaryDirectory(prefix="odfchain-") as folder:
         _record_classes(Path(folder), recorded, progress)
@@ -257,7 +209,7 @@ def _record_classes(folder: Path, recorded: Path, progress: Progress) -> None:
     with Workspace.init(folder) as workspace:
         engines_of(workspace).record_classes(recorded)
         progress.phase("Doing a day's work")
-        workspace.add(_MANIFESTS)
+        workspace.add(Path(__file__).with_name("warm_up.yaml"))
         compiled, interpreted, derived = (workspace[name] for name in ("visits", "places", "visits.daily"))
         for day in _DAYS:
             path = folder / f"{day}.csv"

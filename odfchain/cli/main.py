@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -28,102 +30,29 @@ from odfchain.versions import SPEC_VERSION, __version__
 
 INTERRUPTED = 130
 
-# Topics with their commands, the most used first, each with its line of help.
-_TOPICS: dict[str, dict[str, str]] = {
-    "Start": {
-        "init": "Make a workspace in the current folder.",
-        "import": "Make a dataset of a file, without a manifest.",
-        "new": "Write a commented manifest to start from.",
-        "add": "Make datasets from manifests (YAML or JSON).",
-        "help": "Open the manual page of a command or a topic.",
-    },
-    "Bring data": {
-        "pull": "Bring datasets up to date, or take one from a URL.",
-        "ingest": "Ingest files into a root dataset.",
-        "fetch": "Bring the slices that a partial copy lacks.",
-        "source": "Disable a source of a dataset.",
-        "assets": "Lock the files that STAC Items name, check and move them.",
-    },
-    "Look": {
-        "sql": "Answer queries in SQL, at any point of the history.",
-        "list": "List the datasets of the workspace.",
-        "tail": "Show the newest records of a dataset.",
-        "state": "Show the rows in force, at any point of the history.",
-        "history": "Show every change of one row.",
-        "log": "Show a dataset's metadata chain, newest block first.",
-        "profile": "Show what the rows in force look like.",
-        "manifest": "Show which files a dataset consists of, and what is in them.",
-        "inspect": "Show schema, lineage or queries of a dataset.",
-        "blame": "Show where a record comes from.",
-        "block": "Turn metadata blocks into YAML or JSON and back.",
-        "export": "Write the records of a dataset to files, or to a table.",
-        "digest": "Print the two hashes of Parquet files.",
-    },
-    "Change": {
-        "branch": "Make, list, rename and delete branches of a dataset.",
-        "correct": "Change some columns of some rows.",
-        "diff": "Show what differs between two points of a dataset.",
-        "merge": "Merge a branch into the head, or into another branch.",
-        "revert": "Take the changes of one block back.",
-    },
-    "Share": {
-        "serve": "Publish the datasets of the workspace over HTTP.",
-        "push": "Send datasets to folders, stores or nodes.",
-        "token": "Say who may push to the server of the workspace.",
-        "search": "Look for datasets in repositories.",
-        "repo": "Give names to places that have datasets.",
-        "login": "Keep a token for a server, or list those kept.",
-        "logout": "Forget the token for a server.",
-    },
-    "Check": {
-        "verify": "Verify chain, rules, and every byte and row.",
-        "attest": "Verify a dataset and sign the verdict.",
-        "attestations": "List, check and add the verdicts of auditors.",
-        "proof": "Show and check signed answers to queries.",
-        "sign": "Sign the head of a dataset anew.",
-        "key": "Make and show keys of auditors.",
-        "evidence": "Proof that an owner signed two histories.",
-    },
-    "Keep": {
-        "config": "Show and change the settings of the workspace.",
-        "rename": "Give a dataset another local name.",
-        "delete": "Remove datasets from the workspace.",
-        "reset": "Move the head of a dataset back to a block.",
-        "compact": "Merge small slices of a dataset into larger ones.",
-        "gc": "Remove what no reference needs any more.",
-        "fsck": "Find damaged and missing files, and repair them.",
-        "engine": "Look after Spark; execute transformations for others.",
-        "completions": "Print a completion script.",
-        "version": "Print the versions of odfchain and its parts.",
-    },
-}
 
+def _topics() -> dict[str, dict[str, tuple[str, str]]]:
+    topics: dict[str, dict[str, tuple[str, str]]] = {}
+    for line in Path(__file__).with_name("commands.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith(" "):
+            command, module, text = line.split(maxsplit=2)
+            topics[next(reversed(topics))][command] = module, text
+        else:
+            topics[line] = {}
+    return topics
+
+
+# Topics with their commands, the most used first, each with its file and its line of help.
+_TOPICS = _topics()
 
 COMMANDS = [name for commands in _TOPICS.values() for name in commands]
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _ALIASES = {"ls": "list", "mv": "rename", "rm": "delete"}
 
 
-# Which commands a file has.
-_MODULES = {
-    "start": "init import new add help",
-    "bring": "pull ingest fetch source",
-    "assets": "assets",
-    "look": "list tail state history log",
-    "describe": "profile manifest inspect blame block digest",
-    "query": "sql export",
-    "change": "branch correct diff merge revert",
-    "share": "serve push token search repo login logout",
-    "check": "verify attest attestations proof sign key evidence",
-    "keep": "config rename delete reset compact gc fsck",
-    "engine": "engine",
-    "main": "completions version",
-}
-
-
 def module_of(command: str) -> str:
     """The file of a command."""
-    return next(module for module, commands in _MODULES.items() if command in commands.split())
+    return next(commands[command][0] for commands in _TOPICS.values() if command in commands)
 
 
 class LazyGroup(click.Group):
@@ -136,7 +65,7 @@ class LazyGroup(click.Group):
         width = max(map(len, COMMANDS))
         for topic, commands in _TOPICS.items():
             with formatter.section(topic):
-                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         name = _ALIASES.get(cmd_name, cmd_name)
@@ -236,11 +165,10 @@ def main(args: Sequence[str] | None = None) -> int:
         return _interrupted()
     except BrokenPipeError:
         return _reader_left()
-    except SystemExit:
-        if os.environ.get("_ODFCHAIN_COMPLETE"):
-            raise
-        return _reader_left()  # the only other reason for which click ends the program itself
-    except Exception as error:
+    except SystemExit as end:
+        # what else click ends the program for: the reader of its output has left
+        return int(end.code or 0) if os.environ.get("_ODFCHAIN_COMPLETE") else _reader_left()
+    except Exception as error:  # noqa: BLE001 - nothing is above it
         if was_interrupted(error):
             return _interrupted()
         known = known_error(error)
@@ -248,7 +176,10 @@ def main(args: Sequence[str] | None = None) -> int:
             report_error(known)
             return known.exit_code
         if debug:
-            raise
+            # messages are as foreign here as anywhere
+            for line in "".join(traceback.format_exception(error)).split("\n"):
+                echo(line, err=True)
+            return 1
         echo("internal error: ", fg="red", bold=True, nl=False, err=True)
         echo(f"{type(error).__name__}: {first_line(error)}", err=True)
         echo("this is a fault of odfchain; run again with --debug and report what it prints", err=True)
@@ -289,12 +220,4 @@ def _reader_left() -> int:
 def run() -> None:
     """Entry point of the installed command."""
     put_off_pandas()
-    try:
-        code = main()
-    except Exception as error:  # noqa: BLE001 - with --debug; messages are as foreign here as anywhere
-        import traceback
-
-        for line in "".join(traceback.format_exception(error)).split("\n"):
-            echo(line, err=True)
-        code = 1
-    sys.exit(code)
+    sys.exit(main())

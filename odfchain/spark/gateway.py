@@ -105,6 +105,7 @@ class Gateway:
     port: int
     secret: str
     log: Path
+    scratch: Path
     patience: float = _END_SECONDS
     """How long it may take to end [s]."""
 
@@ -156,7 +157,8 @@ def _write_private(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _for_us_alone(path: str, flags: int) -> int:
+def for_us_alone(path: str, flags: int) -> int:
+    """An `opener` of files that only the user can read, and that are no links."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
@@ -203,7 +205,7 @@ def start_gateway(
         command[1:1] = archive_options(java) if record is None else [f"-XX:ArchiveClassesAtExit={record}"]
         info = folder / "connection"
         env["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(info)
-        with open(log, "ab", opener=_for_us_alone) as output:
+        with open(log, "ab", opener=for_us_alone) as output:
             process = subprocess.Popen(
                 _by_file(command, folder),
                 env=env,
@@ -222,4 +224,4 @@ def start_gateway(
     port = int.from_bytes(data[:4], "big")
     length = int.from_bytes(data[4:8], "big")
     patience = _END_SECONDS if record is None else _RECORD_SECONDS
-    return Gateway(process, port, data[8 : 8 + length].decode(), log, patience)
+    return Gateway(process, port, data[8 : 8 + length].decode(), log, scratch, patience)

@@ -9,26 +9,28 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from odfchain.errors import EngineError, StoreError, UsageError
+from odfchain.errors import EngineError, UsageError
 from odfchain.spark import session_client
 from odfchain.spark.executor_files import ExecutorFiles, give_files, session_like
 from odfchain.spark.gateway import Gateway, start_gateway
 from odfchain.spark.java import find_java
 from odfchain.spark.jobs import on_a_thread
 from odfchain.spark.plans import is_local, is_remote, jvm_of
+from odfchain.spark.session_client import Lease, new_name, scratch_base
 from odfchain.startup import allow_pandas
-from odfchain.storage.fsio import make_folder, private_folder
+from odfchain.storage.fsio import private_folder
 from odfchain.storage.locations import redact
 from odfchain.text import SECRET
 
@@ -102,44 +104,6 @@ def _release(gateway: Any) -> None:
     numbers.removeAll([number for number in (*ours, *waiting) if number.startswith("o")])
 
 
-# Work begun on a thread before it is certain that it is needed: its result is taken, or undone.
-
-T = TypeVar("T")
-
-
-class Launch(Generic[T]):
-    """One value in the making; nothing of it is left once it was dropped."""
-
-    def __init__(self, make: Callable[[Callable[[], bool]], T], undo: Callable[[T], None]) -> None:
-        """`make` is given a function that says whether the value is not wanted any more."""
-        self._make = make
-        self._undo = undo
-        self._dropped = threading.Event()
-        self._settling = threading.Lock()
-        self._made = on_a_thread(self._run, "odfchain-launch")
-
-    def _run(self) -> T:
-        made = self._make(self._dropped.is_set)
-        with self._settling:
-            if self._dropped.is_set():
-                self._undo(made)
-                raise RuntimeError("it was dropped")
-        return made
-
-    def take(self) -> T:
-        """The value, once it is made; from now on it is the caller's to undo."""
-        return self._made.result()
-
-    def drop(self, patience: float) -> None:
-        """Undo it; what is not made yet ends by itself, and is waited for as long as `patience` [s]."""
-        with self._settling:
-            self._dropped.set()
-        wait((self._made,), timeout=patience)
-        if self._made.done():
-            with contextlib.suppress(Exception):
-                self._undo(self._made.result())
-
-
 BATCH_ROWS = 65_536
 """Rows of one Arrow batch between Spark and Python."""
 
@@ -160,9 +124,6 @@ _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptio
 # Masters whose session may stay: all of it is one process on this machine.
 _LOCAL = re.compile(r"local(\[(\*|[0-9]+)\])?", re.ASCII)
 
-# A JVM, and the settings of the session in it.
-_Java: TypeAlias = tuple[Gateway, dict[str, str]]
-
 # How long a command that needs no Spark waits to leave a place that it was just given; who is still
 # starting the session that stays is not waited for: another command will need it.
 _ATTACH_SECONDS = 0.5
@@ -171,84 +132,71 @@ _ATTACH_SECONDS = 0.5
 _ENDING_SECONDS = 30
 
 _LOG_DAYS = 7
-_PLAIN_PATH = re.compile(r"[\w/.~+-]+", re.ASCII)
-_LOG4J = """\
-rootLogger.level = warn
-rootLogger.appenderRef.stderr.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
-"""
 
 
+@dataclass(eq=False)
 class SparkEngine:
-    """Owns the session; `session` starts it on first use, `close` ends it and removes what it left."""
+    """Owns the session; `session` starts it on first use, `close` ends it and removes what it left.
 
-    def __init__(
-        self,
-        run_folder: Path,
-        *,
-        master: str = "local[*]",
-        remote: str | None = None,
-        driver_memory: str = "2g",
-        conf: dict[str, str] | None = None,
-        record_classes: Path | None = None,
-        idle: float = 0,
-        files: ExecutorFiles | None = None,
-    ) -> None:
-        """`conf` are the user's own settings of Spark; by `files` executors reach those of the workspace.
+    `conf` are the user's own settings of Spark; by `files` executors reach those of the workspace.
+    With `idle` a local session is shared with other commands, and stays so long after the last one [s].
+    With `given` it is a second session in the Spark of that one, which only its maker ends.
 
-        With `idle` a local session is shared with other commands, and stays so long after the last one [s].
+    Raises:
+        UsageError: a setting would change what is recorded.
+    """
 
-        Raises:
-            UsageError: one of them would change what is recorded.
-        """
-        for name, value in (conf or {}).items():
+    _run_folder: Path
+    _: KW_ONLY
+    master: str = "local[*]"
+    remote: str | None = None
+    driver_memory: str = "2g"
+    conf: dict[str, str] = field(default_factory=dict)
+    record_classes: Path | None = None
+    idle: float = 0
+    files: ExecutorFiles | None = None
+    given: SparkSession | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.conf.items():
             if name in SQL_SETTINGS and value != SQL_SETTINGS[name]:
                 raise UsageError(
                     f"the Spark setting {name} is {value}, and what is recorded depends on it: "
                     f"it is always {SQL_SETTINGS[name]}",
                     hint="take it out of spark.conf in the workspace's config.yaml",
                 )
-        self._record_classes = record_classes
-        self._run_folder = run_folder
-        self._master = master
-        self._remote = remote
-        self._driver_memory = driver_memory
-        self._conf = conf or {}
-        self._files = files
-        self._session: SparkSession | None = None
-        self._finding: Launch[session_client.Lease] | None = None
-        self._starting: Launch[_Java] | None = None
-        self._entered = False
-        self._beginning = threading.Lock()
-        self._gateway: Gateway | None = None
         # only a local session can be shared: others belong to a cluster
-        self._idle = idle if _LOCAL.fullmatch(master) and remote is None and record_classes is None else 0
-        self._place: session_client.Lease | None = None
+        if not _LOCAL.fullmatch(self.master) or self.remote is not None or self.record_classes is not None:
+            self.idle = 0
+        self._session: SparkSession | None = None
+        self._launch: Future[Gateway | Lease] | None = None
+        self._unwanted = threading.Event()
+        self._beginning = threading.Lock()
+        self._java: Gateway | Lease | None = None
+        self._entered = False
         self._resources = contextlib.ExitStack()
 
     @property
     def started(self) -> bool:
-        """True if a session exists."""
-        return self._session is not None
+        """True if Spark runs."""
+        return self._session is not None or self.given is not None
 
     @property
     def session(self) -> SparkSession:
         """The session, started now if need be."""
         if self._session is None:
-            self._session = give_files(self._connect() if self._remote else self._start(), self._files)
+            given = self.given and session_like(self.given, SQL_SETTINGS)
+            made = given or (self._connect() if self.remote else self._start())
+            self._session = give_files(made, self.files)
             allow_pandas()
         return self._session
 
     def _settings(self, scratch: Path) -> dict[str, str]:
-        local = self._master.startswith("local")
+        local = self.master.startswith("local")
         settings = {
-            "spark.master": self._master,
+            "spark.master": self.master,
             "spark.app.name": "odfchain",
-            "spark.driver.memory": self._driver_memory,
+            "spark.driver.memory": self.driver_memory,
             "spark.ui.enabled": "false",
             "spark.redaction.regex": SECRET.pattern,
             "spark.ui.showConsoleProgress": "false",
@@ -272,10 +220,10 @@ class SparkEngine:
             settings["spark.driver.host"] = "127.0.0.1"
             settings["spark.driver.bindAddress"] = "127.0.0.1"
             settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 1))
-        if self._master.startswith("local-cluster"):
+        if self.master.startswith("local-cluster"):
             # its work folders would land under SPARK_HOME
             settings["spark.executorEnv.SPARK_WORKER_DIR"] = str(scratch / "work")
-        given = dict(self._conf)
+        given = dict(self.conf)
         for key in _JAVA_OPTIONS:  # ours are needed; the user's come after them and win…
             if key in given:
                 # …but for what results depend on: of a property that is given twice the last one counts
@@ -285,86 +233,65 @@ class SparkEngine:
     def begin(self) -> None:
         """Java starts now, or is found, while this process does what comes before it needs the session."""
         with self._beginning:
-            if self.started or self._finding is not None or self._starting is not None or self._remote:
+            if self.started or self._launch is not None or self.remote:
                 return
             os.environ["PYSPARK_PYTHON"] = sys.executable
             os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
             # in the background: Java takes most of the time of a short command
-            if self._idle:
-                self._finding = Launch(self._find_place, session_client.Lease.leave)
-            else:
-                self._starting = Launch(self._start_java, _end_java)
+            unwanted = self._unwanted = threading.Event()
+            find = self._find_place if self.idle else self._start_java
+            self._launch = on_a_thread(lambda: find(unwanted.is_set), "odfchain-launch")
 
     def _start(self) -> SparkSession:
-        self.begin()
-        if self._finding is not None:
+        again = True
+        while True:
+            self.begin()
+            assert self._launch is not None  # noqa: S101 - begun
             try:
-                return self._join_living(self._finding)
-            except Exception as error:  # noqa: BLE001 - the session that stays is a gain of time, nothing else
-                _note(f"command {os.getpid()} starts its own Java: {error!r}")
-                self.close()
-        # a JVM of our own
-        launch = self._starting = self._starting or Launch(self._start_java, _end_java)
-        gateway, settings = launch.take()
-        self._gateway, self._starting = gateway, None
-        with _gateway_environment(gateway.port, gateway.secret), _own_interrupts():
-            try:
-                session = self._make(settings, shared=False)
+                self._java = self._launch.result()
+                self._launch = None
+                return self._enter(self._java)
             except Exception as error:
+                own = self._java if isinstance(self._java, Gateway) else None
                 self.close()
-                raise EngineError(
-                    f"Spark did not start: {str(error).splitlines()[0]}", hint=f"its log is {gateway.log}"
-                ) from error
-        _remember_names(jvm_of(session))
-        return session
+                if own is not None:
+                    raise EngineError(
+                        f"Spark did not start: {str(error).splitlines()[0]}", hint=f"its log is {own.log}"
+                    ) from error
+                if not self.idle:
+                    raise
+                # the JVM of our place may have ended since we got it: once more, in another one
+                if not again or not isinstance(error, ConnectionRefusedError):
+                    # the session that stays is a gain of time, nothing else
+                    session_client.note(f"command {os.getpid()} starts its own Java: {error!r}")
+                    self.idle = 0
+                again = False
 
-    def _start_java(self, unwanted: Callable[[], bool]) -> _Java:
+    def _start_java(self, unwanted: Callable[[], bool]) -> Gateway:
         java = find_java()
         _remove_old_logs(self._run_folder)
-        name = _new_name()
-        scratch = self._resources.enter_context(spark_scratch(_scratch_base(self._run_folder), name))
+        name = new_name()
+        scratch = self._resources.enter_context(spark_scratch(scratch_base(self._run_folder), name))
         settings = self._settings(scratch)
         os.environ["SPARK_WORKER_DIR"] = str(scratch / "work")
         log = self._run_folder / f"{name}.log"
         try:
-            gateway = start_gateway(
-                java, settings, log, scratch, record=self._record_classes, unwanted=unwanted
-            )
+            return start_gateway(java, settings, log, scratch, record=self.record_classes, unwanted=unwanted)
         finally:
             # not needed any more, which is no failure that a log would explain
             if unwanted():
                 log.unlink(missing_ok=True)
-        return gateway, settings
 
-    def _find_place(self, unwanted: Callable[[], bool]) -> session_client.Lease:
-        return session_client.Lease.take(
-            self._settings,
-            scratch=lambda: _scratch_base(_cache_folder()) / _new_name(),
-            idle=self._idle,
-            where=os.getcwd() if self._conf else "/",  # noqa: PTH109 - settings may hold relative paths
-            unwanted=unwanted,
-        )
+    def _find_place(self, unwanted: Callable[[], bool]) -> Lease:
+        where = os.getcwd() if self.conf else "/"  # noqa: PTH109 - settings may hold relative paths
+        return Lease.take(self._settings, idle=self.idle, where=where, unwanted=unwanted)
 
-    def _join_living(self, finding: Launch[session_client.Lease]) -> SparkSession:
-        # the JVM of our place may have ended since we got it: once more, in another one
-        try:
-            return self._join(finding)
-        except ConnectionRefusedError:
-            self.close()
-        again = self._finding = Launch(self._find_place, session_client.Lease.leave)
-        return self._join(again)
-
-    def _join(self, finding: Launch[session_client.Lease]) -> SparkSession:
-        place = self._place = finding.take()
-        self._finding = None
-        settings = self._settings(place.scratch)
-        with (
-            session_client.turn(session_client.server_folder()),
-            _gateway_environment(place.port, place.secret),
-            _own_interrupts(),
-        ):
-            self._entered = True
-            session = self._make(settings, shared=True)
+    def _enter(self, java: Gateway | Lease) -> SparkSession:
+        shared = isinstance(java, Lease)
+        alone = session_client.turn(session_client.server_folder()) if shared else contextlib.nullcontext()
+        with alone, _connecting(java):
+            self._entered = shared
+            session = self._make(self._settings(java.scratch), shared=shared)
         _remember_names(jvm_of(session))
         return session
 
@@ -372,7 +299,7 @@ class SparkEngine:
         # PySpark reads the address of the JVM from the environment
         from pyspark.sql import SparkSession
 
-        make = _configured(SparkSession.builder, settings).getOrCreate
+        make = SparkSession.builder.config(map={**settings}).getOrCreate
         return enter(make) if shared else make()
 
     def _connect(self) -> SparkSession:
@@ -380,13 +307,13 @@ class SparkEngine:
         try:
             from pyspark.sql import SparkSession
 
-            builder = SparkSession.builder.remote(str(self._remote))
-            session = _configured(builder, SQL_SETTINGS | self._conf).getOrCreate()
+            builder = SparkSession.builder.remote(str(self.remote))
+            session = builder.config(map={**SQL_SETTINGS, **self.conf}).getOrCreate()
             # a query shows whether the server answers
             session.range(1).count()
         except Exception as error:
-            text = f"no Spark Connect session at {self._remote}: {str(error).splitlines()[0]}"
-            _, *parts = str(self._remote).split(";")  # after the address; one may be a token
+            text = f"no Spark Connect session at {self.remote}: {str(error).splitlines()[0]}"
+            _, *parts = str(self.remote).split(";")  # after the address; one may be a token
             raise EngineError(
                 redact(text, filter(None, parts)),
                 hint="pip install 'odfchain[connect]' brings the client's libraries",
@@ -395,25 +322,22 @@ class SparkEngine:
 
     def close(self) -> None:
         """Stop the session and the JVM and remove their temporary files; what is shared is only left."""
-        if self._finding is not None:
-            self._finding.drop(_ATTACH_SECONDS)
-            self._finding = None
-        if self._starting is not None:
-            self._starting.drop(_ENDING_SECONDS)
-            self._starting = None
-        if self._place is not None:
-            self._leave(self._place)
-            self._session = self._place = None
-        if self._session is not None:
+        if self._launch is not None:
+            self._unwanted.set()
+            self._launch.add_done_callback(_undo)
+            wait((self._launch,), timeout=_ATTACH_SECONDS if self.idle else _ENDING_SECONDS)
+            self._launch = None
+        if isinstance(self._java, Lease):
+            self._leave(self._java)
+        elif self._session is not None and self.given is None:
             with contextlib.suppress(Exception):
                 self._session.stop()
-            self._session = None
-        if self._gateway is not None:
-            self._disconnect(self._gateway)
-            self._gateway = None
+        if isinstance(self._java, Gateway):
+            _disconnect(self._java)
+        self._java = self._session = None
         self._resources.close()
 
-    def _leave(self, place: session_client.Lease) -> None:
+    def _leave(self, place: Lease) -> None:
         try:
             if self._entered:
                 self._entered = False
@@ -423,18 +347,29 @@ class SparkEngine:
         else:
             place.leave()
 
-    @staticmethod
-    def _disconnect(gateway: Gateway) -> None:
-        from pyspark import SparkContext
 
-        if SparkContext._gateway is not None:  # noqa: SLF001 - PySpark has no public way
-            with contextlib.suppress(Exception):
-                # the connection is process-wide: an engine that is started later would use the closed one
-                SparkContext._gateway.shutdown()  # noqa: SLF001
-            SparkContext._gateway = None  # noqa: SLF001
-            SparkContext._jvm = None  # noqa: SLF001
-        gateway.close()
-        gateway.log.unlink(missing_ok=True)
+def _undo(launch: Future[Gateway | Lease]) -> None:
+    if launch.exception() is None:
+        if isinstance(java := launch.result(), Lease):
+            java.leave()
+        else:
+            _end(java)
+
+
+def _end(gateway: Gateway) -> None:
+    gateway.close()
+    gateway.log.unlink(missing_ok=True)
+
+
+def _disconnect(gateway: Gateway) -> None:
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:  # noqa: SLF001 - PySpark has no public way
+        with contextlib.suppress(Exception):
+            # the connection is process-wide: an engine that is started later would use the closed one
+            SparkContext._gateway.shutdown()  # noqa: SLF001
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    _end(gateway)
 
 
 # Names of the JVM's classes and methods, looked up once.
@@ -492,27 +427,9 @@ They cannot be overridden (`SparkEngine`): recorded data would depend on the use
 """
 
 
-def _end_java(started: _Java) -> None:
-    gateway, _ = started
-    gateway.close()
-    gateway.log.unlink(missing_ok=True)
-
-
 def recording_session(session: SparkSession, files: ExecutorFiles | None = None) -> SparkSession:
     """A session for what is recorded, in the same Spark as a user's, whose settings stay as they are."""
     return give_files(session_like(session, SQL_SETTINGS), files)
-
-
-def _note(text: str) -> None:
-    """One line in the server's log, if there can be one."""
-    with contextlib.suppress(OSError, EngineError):
-        fd = os.open(session_client.log_file(), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        os.write(fd, session_client.line(text).encode())
-        os.close(fd)
-
-
-def _new_name() -> str:
-    return f"spark-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 @contextlib.contextmanager
@@ -521,51 +438,22 @@ def spark_scratch(base: Path, name: str) -> Iterator[Path]:
     with private_folder(base, name) as scratch:
         for part in ("local", "warehouse", "work"):
             (scratch / part).mkdir()
-        (scratch / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
+        shutil.copy(Path(__file__).with_name("log4j2.properties"), scratch)
         yield scratch
 
 
 @contextlib.contextmanager
-def _gateway_environment(port: int, secret: str) -> Iterator[None]:
-    os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
-    os.environ["PYSPARK_GATEWAY_SECRET"] = secret
-    try:
-        yield
-    finally:
-        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
-
-
-@contextlib.contextmanager
-def _own_interrupts() -> Iterator[None]:
+def _connecting(java: Gateway | Lease) -> Iterator[None]:
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(java.port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = java.secret
     # PySpark's own handler talks to the JVM while another answer is still awaited
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
     finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
-
-
-def _configured(builder: SparkSession.Builder, settings: dict[str, str]) -> SparkSession.Builder:
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder
-
-
-def _scratch_base(run_folder: Path) -> Path:
-    # some settings of Spark cannot hold blanks, commas or quotes
-    if _PLAIN_PATH.fullmatch(str(run_folder)):
-        return run_folder
-    return session_client.temporary_folder()
-
-
-def _cache_folder() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odfchain" / "run"
-    with contextlib.suppress(StoreError, OSError):
-        make_folder(folder, mode=0o700)
-        if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
-            return folder
-    return session_client.temporary_folder()
 
 
 def _remove_old_logs(folder: Path) -> None:
@@ -584,31 +472,6 @@ def _remove_old_logs(folder: Path) -> None:
 
 _ON_DRIVER = "spark.driver.extraJavaOptions"
 _ON_EXECUTORS = ("spark.executor.defaultJavaOptions", "spark.executor.extraJavaOptions")
-
-
-class GivenSession:
-    """A second session in the Spark of one that is given; the counterpart of `SparkEngine`."""
-
-    def __init__(self, given: SparkSession, files: ExecutorFiles | None) -> None:
-        self._given = given
-        self._files = files
-        self._made: SparkSession | None = None
-
-    started = True
-
-    @property
-    def session(self) -> SparkSession:
-        """The second session, made now if need be."""
-        if self._made is None:
-            self._made = recording_session(self._given, self._files)
-        return self._made
-
-    def begin(self) -> None:
-        """Nothing: Spark has started."""
-
-    def close(self) -> None:
-        """Nothing: who has made the session ends it."""
-        self._made = None
 
 
 def check_given(session: Any) -> None:
@@ -649,15 +512,12 @@ def check_given(session: Any) -> None:
 # or one of Connect in a process; the bridge to Java has no such rule, and nothing else is needed here.
 
 
+@dataclass(eq=False)
 class PlanSession:
-    """A session for `jvm_of` and the gate; no frame can be made in it from Python."""
+    """A session for `jvm_of` and the gate; no frame can be made in it, and its JVM belongs to the starter."""
 
-    def __init__(self, jvm: Any, java: Any) -> None:
-        """`java` is a session of the JVM that has no other user."""
-        self._jvm, self._jsparkSession = jvm, java
-
-    def stop(self) -> None:
-        """Nothing: the JVM belongs to its starter."""
+    _jvm: Any
+    _jsparkSession: Any  # noqa: N815 - as PySpark calls it
 
 
 class PlanEngine(SparkEngine):

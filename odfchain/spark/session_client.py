@@ -22,20 +22,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from odfchain.errors import EngineError
-from odfchain.spark.gateway import archive_options, archive_path, pyspark_folder
+from odfchain.errors import EngineError, StoreError
+from odfchain.session_address import SOCKET, address_folder
+from odfchain.spark.gateway import archive_options, archive_path, for_us_alone, pyspark_folder
 from odfchain.spark.java import find_java
+from odfchain.storage.fsio import make_folder
 from odfchain.versions import __version__
 
 LOG = "keeper.log"
-SOCKET = "keeper.sock"
 _LOCK = "keeper.lock"
 
 # A server that is well answers in a millisecond; one that was suspended does not answer at all.
@@ -46,11 +48,13 @@ _START_SECONDS = 150
 _WAIT_SECONDS = 120
 
 _LOOK_SECONDS = 0.02
+_PLAIN_PATH = re.compile(r"[\w/.~+-]+", re.ASCII)
 _LARGEST_LOG = 1 << 20
 
 # Names of environment variables that Java, Spark, or the Python of its workers look at.
 _MATTERS = re.compile(
-    r"(?!SPARK_(AUTH_SOCKET_TIMEOUT|BUFFER_SIZE|WORKER_DIR)$)"  # PySpark and we set them on the way
+    # PySpark and we set some on the way
+    r"(?!(SPARK_(AUTH_SOCKET_TIMEOUT|BUFFER_SIZE|WORKER_DIR)|PYSPARK_(DRIVER_)?PYTHON)$)"
     r"(_?JAVA|JDK|SPARK|PYSPARK|PYTHON|HADOOP|ARROW|AWS|AZURE|GOOGLE|OMP|MALLOC|LD|LC)_?\w*"
     r"|PATH|HOME|USER|LANG|LANGUAGE|TZ|TMPDIR|\w*_PROXY",
     re.IGNORECASE | re.ASCII,
@@ -71,7 +75,6 @@ class Lease:
         cls,
         settings: Callable[[Path], dict[str, str]],
         *,
-        scratch: Callable[[], Path],
         idle: float,
         where: str,
         unwanted: Callable[[], bool],
@@ -85,11 +88,11 @@ class Lease:
         """
         folder = server_folder()
         # a fixed scratch folder: the real one differs each time and must not tell sessions apart
-        parts = _fingerprint(settings(Path("/scratch")) | {"folder": where})
+        parts = fingerprint(settings(Path("/scratch")) | {"folder": where}, os.environ)
         with turn(folder) as lock:
             if (place := _attach(folder, parts)) is not None:
                 return place
-            own, java = scratch(), find_java()
+            own, java = scratch_base(_cache_folder()) / new_name(), find_java()
             order = {
                 "folder": str(folder),
                 "scratch": str(own),
@@ -135,22 +138,42 @@ def temporary_folder() -> Path:
     return own_folder(Path(tempfile.gettempdir()) / f"odfchain-{os.getuid()}")
 
 
+def new_name() -> str:
+    """A name for what a session leaves until it ends."""
+    return f"spark-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def scratch_base(run_folder: Path) -> Path:
+    """Where Spark may write, for a folder: some settings of Spark cannot hold blanks, commas or quotes."""
+    if _PLAIN_PATH.fullmatch(str(run_folder)):
+        return run_folder
+    return temporary_folder()
+
+
+def _cache_folder() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odfchain" / "run"
+    with contextlib.suppress(StoreError, OSError):
+        make_folder(folder, mode=0o700)
+        if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    return temporary_folder()
+
+
 def server_folder() -> Path:
     """Where the server of this user listens and writes its log."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    return own_folder(Path(base) / "odfchain") if base and Path(base).is_dir() else temporary_folder()
+    return own_folder(Path(address_folder()))
 
 
-def _fingerprint(settings: dict[str, str]) -> dict[str, str]:
-    # all that a session depends on and another command may have otherwise, each part as a hash
+def fingerprint(settings: dict[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """All that a session depends on and another command may have otherwise, each part as a hash."""
     package, spark = Path(__file__).parents[1], pyspark_folder() / "jars"
-    environment = sorted((k, v) for k, v in os.environ.items() if _MATTERS.fullmatch(k))
+    environment = sorted((k, v) for k, v in environ.items() if _MATTERS.fullmatch(k))
     limits = [resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")]
     return {
         "version": _digest([__version__, str(package), _newest(package)]),
         "Spark": _digest([version("pyspark"), str(spark), spark.stat().st_mtime_ns]),
         "Python": _digest([sys.executable, sys.version, sys.prefix]),
-        "Java": _digest(_java_on_the_path()),
+        "Java": _digest(_java_on_the_path(environ)),
         "settings": _digest(sorted(settings.items())),
         "environment": _digest(environment),
         "limits": _digest([limits, _umask(), os.getuid(), sorted(os.getgroups())]),
@@ -167,17 +190,19 @@ def _newest(folder: Path) -> int:
     return max(file.stat().st_mtime_ns for file in files if file.suffix != ".pyc")
 
 
-def _java_on_the_path() -> list[Any]:
-    home = os.environ.get("JAVA_HOME")
-    found = f"{home}/bin/java" if home else shutil.which("java")
-    return [] if found is None or not Path(found).exists() else java_identity(found)
+def _java_on_the_path(environ: Mapping[str, str]) -> list[Any]:
+    home = environ.get("JAVA_HOME")
+    found = f"{home}/bin/java" if home else shutil.which("java", path=environ.get("PATH"))
+    return [] if found is None else java_identity(found)
 
 
 def java_identity(java: str) -> list[Any]:
-    """The identity of a Java installation; it changes when another one takes its place."""
-    real = Path(java).resolve()
-    found = real.stat()
-    return [str(real), found.st_mtime_ns, found.st_size]
+    """The identity of a Java installation, none without one: another one in its place has another one."""
+    with contextlib.suppress(OSError):
+        real = Path(java).resolve()
+        found = real.stat()
+        return [str(real), found.st_mtime_ns, found.st_size]
+    return []
 
 
 def _umask() -> int:
@@ -211,18 +236,13 @@ def turn(folder: Path) -> Iterator[int]:
 
 def _attach(folder: Path, parts: dict[str, str]) -> Lease | None:
     # a server whose session has another fingerprint listens no more afterwards
-    connection = _connected(folder)
-    if connection is None:
-        return None
-    try:
-        answer = _ask(connection, {"ask": "attach", "parts": parts, "pid": os.getpid()})
-        if "port" in answer:
-            return Lease(connection, answer["port"], answer["secret"], Path(answer["scratch"]))
-    except BaseException:
-        connection.close()
-        raise
-    connection.close()
-    return None
+    with contextlib.ExitStack() as opened:
+        connection = _connected(folder, opened)
+        answer = connection and _ask(connection, {"ask": "attach", "parts": parts, "pid": os.getpid()})
+        if not connection or not answer or "port" not in answer:
+            return None
+        opened.pop_all()
+    return Lease(connection, answer["port"], answer["secret"], Path(answer["scratch"]))
 
 
 def _start_server(folder: Path, order: dict[str, Any], lock: int) -> None:
@@ -230,16 +250,13 @@ def _start_server(folder: Path, order: dict[str, Any], lock: int) -> None:
     with contextlib.suppress(OSError):
         if path.stat().st_size > _LARGEST_LOG:
             path.unlink()
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    try:
-        # `lock` goes to the server: other commands wait for it even if this process ends before it listens
+    # `lock` goes to the server: other commands wait for it even if this process ends before it listens
+    with open(path, "ab", opener=for_us_alone) as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "odfchain.spark.session_server"],
             cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, pass_fds=(lock,),
             start_new_session=True,
         )  # fmt: skip
-    finally:
-        os.close(log)
     assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - pipes
     with process.stdin, process.stdout:
         process.stdin.write(json.dumps(order | {"lock": lock}).encode())
@@ -254,9 +271,11 @@ def log_file() -> Path:
     return server_folder() / LOG
 
 
-def line(text: str) -> str:
-    """A line of the log."""
-    return f"{datetime.now(UTC):%y/%m/%d %H:%M:%S} keeper: {' '.join(text.split())}\n"
+def note(text: str) -> None:
+    """One line in the log, if there can be one."""
+    line = f"{datetime.now(UTC):%y/%m/%d %H:%M:%S} keeper: {' '.join(text.split())}\n"
+    with contextlib.suppress(OSError, EngineError), open(log_file(), "ab", opener=for_us_alone) as log:
+        log.write(line.encode())
 
 
 def ask_server(what: Literal["status", "stop"]) -> dict[str, Any] | None:
@@ -265,10 +284,9 @@ def ask_server(what: Literal["status", "stop"]) -> dict[str, Any] | None:
     Asked to stop, it takes no more commands and ends with those that it has, which it says; where it has
     none, it has ended when this returns.
     """
-    connection = _connected(server_folder())
-    if connection is None:
-        return None
-    with connection:
+    with contextlib.ExitStack() as opened:
+        if (connection := _connected(server_folder(), opened)) is None:
+            return None
         try:
             answer = _ask(connection, {"ask": what})
             if what == "stop" and not answer.get("clients"):
@@ -279,17 +297,13 @@ def ask_server(what: Literal["status", "stop"]) -> dict[str, Any] | None:
         return answer or None
 
 
-def _connected(folder: Path) -> socket.socket | None:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _connected(folder: Path, opened: contextlib.ExitStack) -> socket.socket | None:
+    connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     connection.settimeout(_ANSWER_SECONDS)
     try:
         connection.connect(str(folder / SOCKET))
     except (FileNotFoundError, ConnectionRefusedError):
-        connection.close()
         return None
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 

@@ -1,11 +1,12 @@
-"""The process that keeps a JVM with its Spark session between commands: `python -m
+"""The process that keeps a JVM with its Spark session, and runs commands in forks of itself: `python -m
 odfchain.spark.session_server`.
 
 It starts the JVM, tells commands of the same fingerprint where it is, and counts them by their connections.
 It ends, and with it the JVM and everything that Spark wrote, after an idle timeout, when it is
 stopped, when the JVM dies, and when a command disconnects without a farewell: its session's state is unknown.
-Before that, soon after the last command, unused memory is given back to the system.
-Source: RFC-030.
+Before that, soon after the last command, unused memory is given back to the system. It has one thread, so
+that it can be forked at any time, and loads what commands load when it is idle for the first time.
+Source: RFC-030, RFC-057.
 """
 
 from __future__ import annotations
@@ -13,25 +14,30 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pkgutil
 import selectors
 import signal
 import socket
 import sys
-import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from resource import getpagesize
-from typing import Any
+from typing import Any, BinaryIO
 
 from odfchain.errors import StoreError
+from odfchain.session_address import COMMANDS, SOCKET
+from odfchain.spark.command_forks import LIBRARIES, load, run_asked
 from odfchain.spark.gateway import Gateway, new_archive, start_gateway
 from odfchain.spark.session import spark_scratch
-from odfchain.spark.session_client import LOG, SOCKET, java_identity, line
+from odfchain.spark.session_client import LOG, fingerprint, java_identity, note
 from odfchain.versions import __version__
 
 _LONGEST_LINE = 1 << 20
+# A line comes at once: all others wait for its end.
+_LINE_SECONDS = 1
 
 # Idle time after which memory is given back: in a script the next command comes at once.
 _REST_SECONDS = 30
@@ -40,27 +46,23 @@ _REST_SECONDS = 30
 _REST_SHARE = 0.1
 
 
-def log(text: str) -> None:
-    """One line in the log."""
-    sys.stderr.write(line(text))
-    sys.stderr.flush()
-
-
 @dataclass(slots=True, eq=False)
 class _Caller:
     """A connection; it has a place in the session once it has attached."""
 
     connection: socket.socket
+    lines: BinaryIO
     pid: int | None = None
-    received: bytes = field(default=b"")
 
 
 class SessionServer:
     """Serves one JVM on a socket until it has ended."""
 
-    def __init__(self, order: dict[str, Any], listener: socket.socket, gateway: Gateway) -> None:
+    def __init__(self, order: dict[str, Any], gateway: Gateway) -> None:
         self._order = order
-        self._listener = listener
+        rooms = pkgutil.walk_packages([str(Path(__file__).parents[1])], "odfchain.")
+        self._to_load = [*LIBRARIES, *(module.name for module in rooms)]
+        self._forks: dict[int, socket.socket] = {}
         self._gateway = gateway
         self._java = java_identity(order["java"])
         self._began = datetime.now(UTC)
@@ -71,7 +73,7 @@ class SessionServer:
         self._retired = False
         self._dead = False
         self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._listeners = [self._listen(SOCKET, self._accept), self._listen(COMMANDS, self._fork)]
 
     @property
     def _places(self) -> list[int]:
@@ -88,79 +90,121 @@ class SessionServer:
 
     def _patience(self) -> float | None:
         """Longest wait for a connection [s] before there is something to do; None without bound."""
-        if self._places:
+        if self._places or self._forks:
             return None
+        if self._to_load and self._attached:
+            return 0
         return self._left() if self._rested else min(self._left(), self._until_rest())
 
     def serve(self) -> None:
         """Returns when there is nothing left to wait for."""
         ended, end = socket.socketpair()
-        self._selector.register(ended, selectors.EVENT_READ, self._jvm_died)
-        # the selector cannot wait for a process: a thread waits, and closes a socket
-        threading.Thread(target=self._close_when_it_ends, args=(end,), daemon=True).start()
-        while not self._dead and (self._places or not self._retired):
-            for key, _ in self._selector.select(self._patience()):
+        ended.setblocking(False)
+        end.setblocking(False)
+        # the selector cannot wait for processes: when one has ended, the signal is written to a socket
+        signal.set_wakeup_fd(end.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(ended, selectors.EVENT_READ, self._reap)
+        self._reap(ended)
+        while self._forks or (not self._dead and (self._places or not self._retired)):
+            ready = self._selector.select(self._patience())
+            for key, _ in ready:
                 key.data(key.fileobj)
-            if not self._places and not self._rested and not self._until_rest():
+            if ready or self._places or self._forks:
+                continue
+            if self._to_load and self._attached:
+                load(self._to_load.pop(0))
+            elif not self._rested and not self._until_rest():
                 self._rested = True
-                threading.Thread(target=self._give_back, daemon=True).start()
-            if not self._places and not self._retired and not self._left():
+                self._give_back()
+            elif not self._left():
                 self.retire("idle timeout")
 
-    def _close_when_it_ends(self, end: socket.socket) -> None:
-        self._gateway.process.wait()
-        end.close()
+    def _fork(self, listener: socket.socket) -> None:
+        try:
+            client, _ = listener.accept()
+            pid = os.fork()
+        except OSError as error:
+            note(f"a command cannot be run: {error}")
+            return
+        if pid == 0:
+            run_asked(client, self._is_same)
+        self._forks[pid] = client
+
+    def _is_same(self, environment: Mapping[str, str]) -> bool:
+        ours, parts = self._order["parts"], fingerprint({}, environment)
+        return all(ours[name] == parts[name] for name in ("version", "Spark", "Java", "environment"))
+
+    def _reap(self, ended: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            ended.recv(4_096)
+        for pid in list(self._forks):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                self._empty_since = time.monotonic()
+                # if it could not say it itself
+                with self._forks.pop(pid) as client, contextlib.suppress(OSError):
+                    client.sendall(b"c%d\n" % os.waitstatus_to_exitcode(status))
+        if self._gateway.process.poll() is not None:
+            self._dead = True
+            self.retire("its Java has ended")
 
     def _give_back(self) -> None:
-        # on a thread of its own: a command that comes meanwhile does not wait for it
-        try:
-            give_back(self._gateway)
-        except OSError as error:
-            log(f"its Java gives no memory back: {error}")
+        # in a process of its own, and nobody's child: a command that comes meanwhile does not wait for it
+        if (child := os.fork()) == 0:
+            try:
+                if os.fork() == 0:
+                    os.close(self._gateway.process.stdin.fileno())  # type: ignore[union-attr]  # its end is Java's
+                    give_back(self._gateway)
+            except Exception as error:  # noqa: BLE001 - of Py4J, Java or the connection
+                note(f"its Java gives no memory back: {error}")
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+
+    def _listen(self, name: str, heard: Callable[[socket.socket], None]) -> socket.socket:
+        path = Path(self._order["folder"]) / name
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        path.unlink(missing_ok=True)  # of a server that was killed: the lock is ours
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen()
+        self._selector.register(listener, selectors.EVENT_READ, heard)
+        return listener
 
     def retire(self, why: str) -> None:
         """Accept no more connections, and end with the last one."""
         if self._retired:
             return
         self._retired = True
-        log(f"takes no more commands: {why}")
-        self._selector.unregister(self._listener)
-        # the socket goes first, so that new commands start a server of their own
-        (Path(self._order["folder"]) / SOCKET).unlink(missing_ok=True)
-        self._listener.close()
-
-    def _jvm_died(self, _: socket.socket) -> None:
-        self._dead = True
-        self.retire("its Java has ended")
+        note(f"takes no more commands: {why}")
+        for listener in self._listeners:
+            # the sockets go first, so that new commands start a server of their own
+            Path(listener.getsockname()).unlink(missing_ok=True)
+            self._selector.unregister(listener)
+            listener.close()
 
     def _accept(self, listener: socket.socket) -> None:
         try:
             connection, _ = listener.accept()
         except OSError:
             return
-        caller = _Caller(connection)
+        connection.settimeout(_LINE_SECONDS)
+        caller = _Caller(connection, connection.makefile("rb"))
         self._callers.add(caller)
         self._selector.register(connection, selectors.EVENT_READ, lambda _: self._hear(caller))
 
     def _hear(self, caller: _Caller) -> None:
+        line = b""
         try:
-            data = caller.connection.recv(65_536)
-        except OSError:
-            data = b""
-        caller.received += data
-        # closed without a word, or a peer that floods: its place is lost
-        if not data or len(caller.received) > _LONGEST_LINE:
+            line = caller.lines.readline(_LONGEST_LINE)
+            answer = self._reply(caller, json.loads(line))
+            caller.connection.sendall(json.dumps(answer).encode() + b"\n")
+        except (ValueError, TypeError, KeyError, OSError) as error:
+            if line:
+                note(f"a request was not understood: {error}")
+            # closed without a word, or a peer that floods: its place is lost
             self._forget(caller)
-            return
-        while b"\n" in caller.received:
-            request, _, caller.received = caller.received.partition(b"\n")
-            try:
-                answer = self._reply(caller, json.loads(request))
-                caller.connection.sendall(json.dumps(answer).encode() + b"\n")
-            except (ValueError, TypeError, KeyError, OSError) as error:
-                log(f"a request was not understood: {error}")
-                self._forget(caller)
-                return
 
     def _reply(self, caller: _Caller, request: dict[str, Any]) -> dict[str, Any]:
         match request["ask"]:
@@ -182,11 +226,10 @@ class SessionServer:
     def _attach(self, caller: _Caller, parts: dict[str, str], pid: int) -> dict[str, Any]:
         ours = self._order["parts"]
         other = [name for name in ours if ours[name] != parts.get(name)]
-        if not other and self._java_changed():
+        if not other and java_identity(self._order["java"]) != self._java:
             other = ["Java"]
         if other:
             self.retire(f"replaced, because a command differs in {', '.join(other)}")
-            return {"other": other}
         # no place: the caller starts another server
         if self._retired:
             return {}
@@ -197,13 +240,6 @@ class SessionServer:
             "secret": self._gateway.secret,
             "scratch": self._order["scratch"],
         }
-
-    def _java_changed(self) -> bool:
-        try:
-            return java_identity(self._order["java"]) != self._java
-        except OSError:
-            # it was removed or cannot be read: as good as another one
-            return True
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -221,6 +257,7 @@ class SessionServer:
 
     def _forget(self, caller: _Caller) -> None:
         self._selector.unregister(caller.connection)
+        caller.lines.close()
         caller.connection.close()
         self._callers.discard(caller)
         if caller.pid is not None:
@@ -231,8 +268,7 @@ class SessionServer:
 #
 # Java keeps a heap that once was large. A full collection gives back what is free, as far as two settings
 # let it; they are set for that moment only, because a heap that is always tight would be collected again
-# and again. The session server asks for it in the text protocol of Py4J, so that it needs no PySpark for that
-# (RFC-030).
+# and again (RFC-030).
 
 # How much of the heap may be free after a collection [%].
 _FREE_SHARES = {"MinHeapFreeRatio": "5", "MaxHeapFreeRatio": "20"}
@@ -245,59 +281,23 @@ _ANSWER_SECONDS = 30
 _BEAN = "com.sun.management.HotSpotDiagnosticMXBean"
 
 
-class _Calls:
-    """Calls of Java methods on one connection; what was made by them is let go at the end."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", gateway.port), timeout=_ANSWER_SECONDS)
-        self._answers = self._socket.makefile("rb")
-        self._made: list[str] = []
-        self._secret = gateway.secret
-
-    def __enter__(self) -> _Calls:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._socket, self._answers, contextlib.suppress(OSError):
-            for name in self._made:
-                self._ask("m", "d", name)
-
-    def authenticate(self) -> None:
-        self._ask("A", self._secret, end=False)
-
-    def call(self, target: str, method: str, *arguments: str) -> str:
-        """A method's result: an object's name, or a text; an argument is `s` and a text, `r` and a name."""
-        answer = self._ask("c", target, method, *arguments)
-        if answer.startswith("r"):
-            self._made.append(answer[1:])
-        return answer[1:]
-
-    def _ask(self, *words: str, end: bool = True) -> str:
-        self._socket.sendall("".join(f"{word}\n" for word in ((*words, "e") if end else words)).encode())
-        answer = self._answers.readline().decode().rstrip("\n")
-        if not answer.startswith("!y"):
-            raise OSError(f"Java answers {answer[:80]!r}")
-        return answer[2:]
-
-
 def give_back(gateway: Gateway) -> None:
-    """Give unused heap memory of the JVM back to the system."""
-    with _Calls(gateway) as java:
-        java.authenticate()
-        kind = java.call("z:java.lang.Class", "forName", f"s{_BEAN}")
-        bean = java.call("z:java.lang.management.ManagementFactory", "getPlatformMXBean", f"r{kind}")
-        before = {
-            name: java.call(java.call(bean, "getVMOption", f"s{name}"), "getValue") for name in _FREE_SHARES
-        }
-        try:
-            for name, value in _FREE_SHARES.items():
-                java.call(bean, "setVMOption", f"s{name}", f"s{value}")
-            for _ in range(_COLLECTIONS):
-                java.call("z:java.lang.System", "gc")
-                time.sleep(_BETWEEN_SECONDS)
-        finally:
-            for name, value in reversed(before.items()):
-                java.call(bean, "setVMOption", f"s{name}", f"s{value}")
+    """Give unused heap memory of the JVM back to the system; raises what Py4J does of other answers."""
+    from py4j.java_gateway import GatewayParameters, JavaGateway
+
+    where = GatewayParameters(port=gateway.port, auth_token=gateway.secret, read_timeout=_ANSWER_SECONDS)
+    lang = JavaGateway(gateway_parameters=where).jvm.java.lang
+    bean = lang.management.ManagementFactory.getPlatformMXBean(lang.Class.forName(_BEAN))
+    before = {name: bean.getVMOption(name).getValue() for name in _FREE_SHARES}
+    try:
+        for name, value in _FREE_SHARES.items():
+            bean.setVMOption(name, value)
+        for _ in range(_COLLECTIONS):
+            lang.System.gc()
+            time.sleep(_BETWEEN_SECONDS)
+    finally:
+        for name, value in reversed(before.items()):
+            bean.setVMOption(name, value)
 
 
 def resident_mib(pid: int) -> int | None:
@@ -309,38 +309,14 @@ def resident_mib(pid: int) -> int | None:
     return pages * getpagesize() >> 20
 
 
-def _listen(path: Path) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    path.unlink(missing_ok=True)  # of a server that was killed: the lock is ours
-    listener.bind(str(path))
-    path.chmod(0o600)
-    listener.listen()
-    return listener
-
-
-def _new_archive(stack: contextlib.ExitStack, target: str | None) -> Path | None:
-    """Where the JVM records a class archive at its end; None if there is one, or none can be made."""
-    if target is None:
-        return None
-    path = Path(target)
-    with contextlib.ExitStack() as made:
-        made.callback(_tell_of_archive, path)
-        try:
-            record = made.enter_context(new_archive(path))
-        except (StoreError, OSError):
-            return None  # which is reported
-        stack.push(made.pop_all())
-    return record
-
-
 def _tell_of_archive(path: Path) -> None:
     if path.is_file():
-        log(f"made a class archive, so that the next Java starts faster: {path}")
+        note(f"made a class archive, so that the next Java starts faster: {path}")
     else:
-        log(f"no class archive was written, with which the next Java would start faster: {path}")
+        note(f"no class archive was written, with which the next Java would start faster: {path}")
 
 
-def main() -> int:
+def main() -> None:
     """Keep a session as the order on standard input says."""
     order = json.load(sys.stdin)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -350,12 +326,16 @@ def main() -> int:
     folder, scratch, java = Path(order["folder"]), Path(order["scratch"]), Path(order["java"])
     with contextlib.ExitStack() as stack:
         stack.enter_context(spark_scratch(scratch.parent, scratch.name))
-        record = _new_archive(stack, order["archive"])
+        record = None
+        if order["archive"]:
+            # its Java writes one at its end, if it can
+            stack.callback(_tell_of_archive, Path(order["archive"]))
+            with contextlib.suppress(StoreError, OSError):
+                record = stack.enter_context(new_archive(Path(order["archive"])))
         gateway = start_gateway(java, order["settings"], folder / LOG, scratch, record=record)
         stack.callback(gateway.close)
-        listener = stack.enter_context(_listen(folder / SOCKET))
-        server = SessionServer(order, listener, gateway)
-        log(f"keeps Java {gateway.process.pid}")
+        server = SessionServer(order, gateway)
+        note(f"keeps Java {gateway.process.pid}")
         os.close(order["lock"])
         with contextlib.suppress(BrokenPipeError):  # its starter may have ended
             os.write(1, b"ready\n")
@@ -364,9 +344,8 @@ def main() -> int:
             server.serve()
         finally:
             server.retire("it ends")
-    log(f"Java {gateway.process.pid} has ended")
-    return 0
+    note(f"Java {gateway.process.pid} has ended")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.spark.jobs import run_job
 from odfchain.spark.session import SparkEngine
+from odfchain.spark.session_client import Lease
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +30,7 @@ def described(engine: SparkEngine) -> dict[str, Any]:
     jvm: Any = session._jvm
     return {
         "jvm": jvm.java.lang.ProcessHandle.current().pid(),
-        "stays": engine._place is not None,
+        "stays": isinstance(engine._java, Lease),
         "scratch": session.sparkContext.getConf().get("spark.local.dir"),
         "views": [table.name for table in session.catalog.listTables()],
         "partitions": session.conf.get("spark.sql.shuffle.partitions"),

@@ -115,6 +115,12 @@ def begun_with(statements: str, *command: object) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", program, *map(str, command)]
 
 
+ANY = "from odfchain.cli.client import run; run()"
+"""What the installed command does, whatever it was installed from."""
+
+THERE = f"import sys; sys.modules['odfchain.cli.main'] = None; {ANY}"
+"""The same, but it fails where the command would run in its own process (RFC-057)."""
+
 HEEDS_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)"
 """Ctrl-C counts, even where the tests run in the background of a shell that ignores it."""
 

