@@ -12,14 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from odfchain.audit.chain_checks import (
-    Run,
-    StoredBlock,
-    StoredBlocks,
-    StoredChain,
-    check_rules,
-    read_chain,
-)
+from odfchain.audit.chain_checks import Run, StoredBlock, StoredChain, check_rules, read_chain
 from odfchain.audit.input_claims import Find, InputChains
 from odfchain.audit.report import (
     CHECKS,
@@ -89,8 +82,7 @@ def examine(
     report.upto = chain.hash_at(upto) if options.upto is not None else None
     run = Run(dataset, chain, after, upto, progress)
     statements = SignedStatements(run)
-    merged = {item.block.hash: item.record for item in chain.merges()}
-    report.lines = _BlockLines(chain.blocks, after, upto, merged)
+    report.lines = _BlockLines(run, {item.block.hash: item.record for item in chain.merges()})
     report.take(check_rules(run))
     hashed = _check_data(run, report, options, find)
     report.take(statements.check_snapshots(hashed, profiles=options.profiles))
@@ -150,14 +142,17 @@ def _number(dataset: DatasetFiles, chain: StoredChain, name: BlockName) -> int:
 class _BlockLines:
     """The lines of a report about the blocks of a range, made when they are asked for."""
 
-    def __init__(
-        self, blocks: StoredBlocks, after: int, upto: int, merged: Mapping[Multihash, MergeRecord]
-    ) -> None:
-        self._blocks, self._after, self._upto, self._merged = blocks, after, upto, merged
+    def __init__(self, run: Run, merged: Mapping[Multihash, MergeRecord]) -> None:
+        self._run, self._merged = run, merged
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BlockLines | list) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment] # as of a list
 
     def __iter__(self) -> Iterator[BlockLine]:
-        for stored in self._blocks:
-            if self._after < stored.number <= self._upto:
+        for stored in self._run.chain.blocks:
+            if self._run.after < stored.number <= self._run.upto:
                 yield _line(stored, self._merged.get(stored.name))
 
 
