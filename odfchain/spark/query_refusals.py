@@ -272,28 +272,25 @@ def parts_of(kind: Any) -> list[Any]:
 OF_JAVA = frozenset({"cbrt", "mask", "tanh"})
 """Functions whose results differ between versions of Java."""
 
-_FORMATS = {
-    **dict.fromkeys(("date_format", "to_char", "to_varchar"), (1,)),
-    **dict.fromkeys(("to_date", "to_timestamp", "to_timestamp_ltz", "to_timestamp_ntz"), (1,)),
-    **dict.fromkeys(("try_to_date", "try_to_timestamp", "from_unixtime"), (1,)),
-    **dict.fromkeys(("to_unix_timestamp", "unix_timestamp"), (1,)),
-}
-_PATTERNS = {
-    **dict.fromkeys(("regexp", "regexp_like", "rlike", "split"), (1,)),
-    **dict.fromkeys(("regexp_count", "regexp_extract", "regexp_extract_all", "regexp_instr"), (1,)),
-    **dict.fromkeys(("regexp_replace", "regexp_substr"), (1,)),
-    "str_to_map": (1, 2),
-}
-_ZONES = {
-    **dict.fromkeys(("from_utc_timestamp", "to_utc_timestamp"), (1,)),
-    "convert_timezone": (0, 1),
-}
+_FORMATS = functions.names(
+    """
+        date_format from_unixtime to_char to_date to_timestamp to_timestamp_ltz to_timestamp_ntz
+        to_unix_timestamp to_varchar try_to_date try_to_timestamp unix_timestamp"""
+)
+_PATTERNS = functions.names(
+    """
+        regexp regexp_count regexp_extract regexp_extract_all regexp_instr regexp_like regexp_replace
+        regexp_substr rlike split str_to_map"""
+)
+_ZONES = frozenset({"convert_timezone", "from_utc_timestamp", "to_utc_timestamp"})
 # The zone comes last: after a date and a time of day, or after six numbers.
 _MADE_IN_ZONE = frozenset(
     {"make_timestamp", "make_timestamp_ltz", "try_make_timestamp", "try_make_timestamp_ltz"}
 )
-_PRINTED = {"format_string": (0,), "printf": (0,)}
-_CHARSETS = {"decode": (1,), "encode": (1,)}
+_PRINTED = frozenset({"format_string", "printf"})
+_CHARSETS = frozenset({"decode", "encode"})
+# Which arguments decide, where it is not the second one alone.
+_PLACES = {"convert_timezone": (0, 1), "format_string": (0,), "printf": (0,), "str_to_map": (1, 2)}
 
 OPTIONS_OF_JAVA = frozenset({"locale", "timezone", "enabledatetimeparsingfallback"})
 """Options of JSON and CSV, in lower case, that bring in Java's own data or its guesses."""
@@ -311,10 +308,8 @@ def deciding_arguments(function: str, arguments: int) -> tuple[int, ...]:
     """Which of so many arguments of a function decide whether its result is the same on every Java."""
     if function in _MADE_IN_ZONE:
         return (arguments - 1,) if arguments in (3, 7) else ()
-    for table in (_FORMATS, _PATTERNS, _ZONES, _PRINTED, _CHARSETS):
-        if function in table:
-            return table[function]
-    return ()
+    deciding = function in _FORMATS | _PATTERNS | _ZONES | _PRINTED | _CHARSETS
+    return _PLACES.get(function, (1,)) if deciding else ()
 
 
 def java_dependence(function: str, arguments: int, text: str | None) -> tuple[str, str] | None:

@@ -7,7 +7,13 @@ refused, known or not. Names are those of Spark SQL, in lower case. `UNLISTED` o
 
 from __future__ import annotations
 
-SCALAR: dict[str, str] = {
+
+def names(*texts: str) -> frozenset[str]:
+    """The words of some texts."""
+    return frozenset(name for text in texts for name in text.split())
+
+
+_SCALAR = {
     "arrays": """
         array array_append array_compact array_contains array_distinct array_except array_insert
         array_intersect array_join array_max array_min array_position array_prepend array_remove
@@ -60,33 +66,29 @@ SCALAR: dict[str, str] = {
     "URLs": "parse_url try_parse_url try_url_decode url_decode url_encode",
 }
 
-AGGREGATE: dict[str, str] = {
-    "aggregates": """
+GENERATOR_NAMES = names(
+    "explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer stack"
+)
+
+PLAIN_NAMES = GENERATOR_NAMES | names(
+    *_SCALAR.values(),
+    # aggregates
+    """
         any approx_count_distinct avg bit_and bit_or bit_xor bool_and bool_or corr count count_if covar_pop
         covar_samp every grouping grouping_id kurtosis max mean median min percentile percentile_cont
         percentile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy
         regr_syy skewness some std stddev stddev_pop stddev_samp sum try_avg try_sum var_pop var_samp
         variance""",
-}
+    # over a window
+    "cume_dist dense_rank lag lead ntile percent_rank rank row_number",
+)
 
-WINDOW: dict[str, str] = {
-    "window": "cume_dist dense_rank lag lead ntile percent_rank rank row_number",
-}
+TABLE_NAMES = GENERATOR_NAMES | {"range"}
 
-GENERATOR: dict[str, str] = {
-    "generators": """
-        explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer stack""",
-}
-
-TABLE: dict[str, str] = {"tables": "range"}
-
-ORDERED: dict[str, str] = {
-    "of an order": """
-        any_value array_agg collect_list first first_value last last_value nth_value""",
-}
+ORDERED_NAMES = names("any_value array_agg collect_list first first_value last last_value nth_value")
 """Allowed only over a window with ORDER BY: elsewhere the result depends on the order of arrival."""
 
-SORTED: dict[str, str] = {"sorted at once": "array_agg collect_list collect_set"}
+SORTED_NAMES = names("array_agg collect_list collect_set")
 """Also allowed as the argument of `sort_array` or `array_sort`, which take the order of arrival away."""
 
 INLINE_NAMES = frozenset({"array", "map", "named_struct", "struct"})
@@ -94,29 +96,17 @@ INLINE_NAMES = frozenset({"array", "map", "named_struct", "struct"})
 
 SORTING = frozenset({"sort_array", "array_sort"})
 
-
-def _names(*groups: dict[str, str]) -> frozenset[str]:
-    return frozenset(name for group in groups for text in group.values() for name in text.split())
-
-
-PLAIN_NAMES = _names(SCALAR, AGGREGATE, WINDOW, GENERATOR)
-ORDERED_NAMES = _names(ORDERED)
-SORTED_NAMES = _names(SORTED)
-GENERATOR_NAMES = _names(GENERATOR)
-TABLE_NAMES = _names(TABLE) | GENERATOR_NAMES
 ALL_NAMES = PLAIN_NAMES | ORDERED_NAMES | SORTED_NAMES | TABLE_NAMES
 
-OF_VALUES = _names(
-    {
-        "not recorded yet": """
-            aes_decrypt approx_top_k_accumulate approx_top_k_combine approx_top_k_estimate assert_true
-            bitmap_and_agg bitmap_bit_position bitmap_bucket_number bitmap_construct_agg bitmap_count
-            bitmap_or_agg collect_union count_min_sketch from_base32 hll_sketch_agg hll_sketch_estimate
-            hll_union hll_union_agg hmac is_valid_variant jaro_winkler_similarity make_time raise_error
-            schema_of_variant schema_of_variant_agg sentences time_diff time_trunc to_base32 to_time
-            to_variant_object try_aes_decrypt try_to_time vector_avg vector_cosine_similarity
-            vector_inner_product vector_l2_distance vector_norm vector_normalize vector_sum"""
-    }
+OF_VALUES = names(
+    """
+        aes_decrypt approx_top_k_accumulate approx_top_k_combine approx_top_k_estimate assert_true
+        bitmap_and_agg bitmap_bit_position bitmap_bucket_number bitmap_construct_agg bitmap_count
+        bitmap_or_agg collect_union count_min_sketch from_base32 hll_sketch_agg hll_sketch_estimate
+        hll_union hll_union_agg hmac is_valid_variant jaro_winkler_similarity make_time raise_error
+        schema_of_variant schema_of_variant_agg sentences time_diff time_trunc to_base32 to_time
+        to_variant_object try_aes_decrypt try_to_time vector_avg vector_cosine_similarity
+        vector_inner_product vector_l2_distance vector_norm vector_normalize vector_sum"""
 )
 """Functions of values alone, for queries whose result is not recorded."""
 
@@ -177,9 +167,7 @@ _LOGICAL = "plans.logical"
 
 def classes_of(groups: dict[str, str]) -> frozenset[str]:
     """The whole names of Catalyst's classes, by the package that each group is in."""
-    return frozenset(
-        f"{_ROOT}{package}.{name}" for package, names in groups.items() for name in names.split()
-    )
+    return frozenset(f"{_ROOT}{package}.{name}" for package in groups for name in groups[package].split())
 
 
 READ_PLANS = classes_of(
