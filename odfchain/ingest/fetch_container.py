@@ -133,7 +133,8 @@ def _pump(
                         raise FetchError(
                             f"{what}: prints more than {context.limits.max_bytes:,} bytes (limit max_bytes)"
                         )
-                    _write(output, data, path)
+                    with storage_errors(path):
+                        output.write(data)
                     context.progress.advance(len(data))
                 else:
                     selector.unregister(key.fileobj)
@@ -142,11 +143,6 @@ def _pump(
     except subprocess.TimeoutExpired:
         raise FetchError(f"{what}: has not ended after {context.limits.deadline:g} s") from None
     return size
-
-
-def _write(output: BinaryIO, data: bytes, path: Path) -> None:
-    with storage_errors(path):
-        output.write(data)
 
 
 RUNTIMES = ("podman", "docker")
@@ -162,19 +158,19 @@ _BATCH = re.compile("0*[1-9][0-9]{0,17}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-def fetch_container(
-    step: FetchStepContainer, context: fetching.FetchContext, *, runtime: Path | None = None
-) -> fetching.FetchResult:
-    """Run a container: its output and the state it leaves, or `UP_TO_DATE`; the container is removed.
-
-    `runtime` is the program that runs containers (default: podman or docker, whichever is installed).
-    """
+def fetch_container(step: FetchStepContainer, context: fetching.FetchContext) -> fetching.FetchResult:
+    """Run a container: its output and the state it leaves, or `UP_TO_DATE`; the container is removed."""
     what = f"container {one_line(step.image)}"
     given = fetching.container_variables(step)
     # the container may repeat them in its output
     secrets = frozenset({context.variables.get(name, "") for name in given} - {""})
     context = dataclasses.replace(context, name=what, secrets=secrets)
-    runtime = runtime or _find_runtime()
+    runtime = next(filter(None, map(shutil.which, RUNTIMES)), None)
+    if runtime is None:
+        raise FetchError(
+            "this source runs a container, and neither podman nor docker is installed",
+            hint="install podman, or docker",
+        )
     image = expand(step.image, context.variables, where=what)
     if not image or image.startswith("-") or not image.isprintable() or " " in image:
         raise FetchError(f"{what}: is not the name of an image")
@@ -184,7 +180,7 @@ def fetch_container(
     name = f"odfchain-{uuid.uuid4().hex}"
     private = context.folder / name
     command = [
-        *(str(runtime), "run", "--rm", "--name", name, "-v", f"{private}/out:{OUT}:Z"),
+        *(runtime, "run", "--rm", "--name", name, "-v", f"{private}/out:{OUT}:Z"),
         # values may be secret: a file, unlike an argument, is not shown to every user of this machine
         *("--env-file", f"{private}/variables"),
         *(("--entrypoint", step.command[0]) if step.command else ()),
@@ -215,17 +211,6 @@ def _make_private(folder: Path, variables: str) -> None:
         (folder / "out").chmod(0o777)
         (folder / "variables").touch(mode=0o600)
         (folder / "variables").write_text(variables, encoding="utf-8", errors="surrogateescape")
-
-
-def _find_runtime() -> Path:
-    for name in RUNTIMES:
-        found = shutil.which(name)
-        if found is not None:
-            return Path(found)
-    raise FetchError(
-        "this source runs a container, and neither podman nor docker is installed",
-        hint="install podman, or docker",
-    )
 
 
 def _variables(step: FetchStepContainer, context: fetching.FetchContext) -> str:

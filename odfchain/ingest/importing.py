@@ -126,13 +126,9 @@ def _kind_of_number(text: str, *, bare_exponent: bool) -> ValueKind | None:
         return ValueKind.LONG if len(text.lstrip("-")) > EXACT_DIGITS else ValueKind.WHOLE
     match = _NUMBER.fullmatch(text)
     if match is None:
-        return (
-            ValueKind.PADDED
-            if _PADDED.fullmatch(text)
-            else ValueKind.SIGNED
-            if _SIGNED.fullmatch(text)
-            else None
-        )
+        if _PADDED.fullmatch(text):
+            return ValueKind.PADDED
+        return ValueKind.SIGNED if _SIGNED.fullmatch(text) else None
     mantissa, exponent = match[1], match[2]
     if exponent and not (bare_exponent or "." in mantissa or exponent[1] in "+-"):
         return None  # such as 12E3, which is a code more often than a number
@@ -273,11 +269,6 @@ class InferredFile:
     def column(self, name: str) -> InferredColumn | None:
         """The column of a name."""
         return next((c for c in self.columns if c.name == name), None)
-
-    def with_column(self, changed: InferredColumn) -> InferredFile:
-        """The same file with another type for one column."""
-        columns = tuple(changed if c.name == changed.name else c for c in self.columns)
-        return InferredFile(_declaring(self.read, columns), columns, self.rows, self.notes)
 
 
 def infer_file(
@@ -636,6 +627,6 @@ def _with_event_time(path: Path, inferred: InferredFile, name: str, notes: list[
         return inferred
     notes.append("event times are kept to the millisecond: what is finer is cut off")
     kept = ds.optional(dataclasses.replace(data_type, unit=TimeUnit.MILLISECOND))
-    return inferred.with_column(
-        dataclasses.replace(column, field=ds.DataField(name=name, type=kept), note=column.note)
-    )
+    changed = dataclasses.replace(column, field=ds.DataField(name=name, type=kept))
+    columns = tuple(changed if c is column else c for c in inferred.columns)
+    return dataclasses.replace(inferred, read=_declaring(inferred.read, columns), columns=columns)

@@ -31,6 +31,7 @@ from odfchain.progress import SILENT, DeferredProgress, Progress
 from odfchain.spark.jobs import on_a_thread
 from odfchain.storage.locations import public_name
 from odfchain.storage.template import has_templates
+from odfchain.text import json_object
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import is_merge_state
@@ -352,10 +353,5 @@ class Batch:
 def _recorded(state: DatasetState, source: str) -> dict[str, int]:
     # the stream that wrote last is at the end
     found = state.state_of_source(source)
-    if found is None or found[0].kind != BATCH:
-        return {}
-    try:
-        value = json.loads(found[0].value)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) and all(type(n) is int for n in value.values()) else {}
+    value = json_object(found[0].value) if found is not None and found[0].kind == BATCH else {}
+    return value if all(type(n) is int for n in value.values()) else {}

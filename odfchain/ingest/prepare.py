@@ -395,8 +395,6 @@ def _copy_entry(
     chunk = CHUNK_BYTES if bounded else _SMALL_READ
     with _zip_errors(name):
         content = archive.open(entry)
-    with _zip_errors(name):
-        content = archive.open(entry)
     with content:
         position = stream.tell()
         while True:

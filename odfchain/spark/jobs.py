@@ -89,8 +89,15 @@ def run_job(
     with _following(session, tag):
         if not here:
             return _run_elsewhere(session, action, tag, deadline, cancellation)
-        with _tagged(session, tag):
+        _tag(session, tag)
+        try:
             return action()
+        finally:
+            with contextlib.suppress(Exception):  # Java has ended, and the action says so
+                if is_remote(session):
+                    session.removeTag(tag)
+                else:
+                    session.sparkContext.removeJobTag(tag)
 
 
 def _run_elsewhere(
@@ -121,19 +128,6 @@ def _run_elsewhere(
         f"took longer than {_shown(deadline)}",
         hint="allow more time: --timeout, or transform.timeoutSeconds in the settings",
     )
-
-
-@contextlib.contextmanager
-def _tagged(session: SparkSession, tag: str) -> Iterator[None]:
-    _tag(session, tag)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):  # Java has ended, and the action says so
-            if is_remote(session):
-                session.removeTag(tag)
-            else:
-                session.sparkContext.removeJobTag(tag)
 
 
 def _tag(session: SparkSession, tag: str) -> None:

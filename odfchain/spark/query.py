@@ -81,10 +81,7 @@ class Queries:
         The frame is lazy: a value that cannot be computed shows when it is written (`failed_query` explains
         it).
         """
-        session = self.session
-        steps = self._steps(inputs)
-        self._check_classic()
-        self._note_translation()
+        session, steps = self.session, self._begun(inputs)
         schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
         plans = in_time(lambda: self._checked(steps, schemas))
         with private_session(session) as private, translate_spark_errors("the query"):
@@ -105,10 +102,7 @@ class Queries:
         `views` are tables that are made of an input by SQL of odfchain's own, by the name of the input;
         queries see them instead of it.
         """
-        session = self.session
-        steps = self._steps(inputs)
-        self._check_classic()
-        self._note_translation()
+        session, steps = self.session, self._begun(inputs)
         with private_session(session) as private, translate_spark_errors("the query"):
             dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
             seen = {}
@@ -127,8 +121,7 @@ class Queries:
 
     def judged(self, inputs: Mapping[str, StructType]) -> list[CheckedStep]:
         """The steps over tables of these schemas, all through the gate of `run`."""
-        steps = self._steps(inputs)
-        self._note_translation()
+        steps = self._begun(inputs)
         with translate_spark_errors("the query"):
             kinds = jvm_of(self.session).org.apache.spark.sql.types.DataType
             schemas = {name: kinds.fromJson(struct.json()) for name, struct in inputs.items()}
@@ -141,7 +134,6 @@ class Queries:
         """
         session = self.session
         steps = self._steps(tables)
-        self._check_classic()
         _dialect_name(self.transform.engine)
         known = dict.fromkeys(tables, TableSize())
 
@@ -195,16 +187,14 @@ class Queries:
         last: DataFrame = frame
         return last
 
-    def _note_translation(self) -> None:
+    def _begun(self, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:
+        steps = self._steps(tables)
         engine, version = self.transform.engine, self.transform.version
         if _dialect_name(engine) != _NATIVE:
             self.note(
                 f"the {engine}{f' {version}' if version else ''} query is translated and runs on Spark SQL"
             )
-
-    def _check_classic(self) -> None:
-        if is_remote(self.session):
-            raise QueryError("this query is given to a session of Spark Connect, which shows no plans")
+        return steps
 
     def _translated(self, label: str, step: SqlQueryStep, schemas: Schemas | None) -> QueryStep:
         engine = self.transform.engine
@@ -271,6 +261,8 @@ class Queries:
                 taken.add(step.alias)
             _bounded(label, step.query)
             steps.append((label, step))
+        if is_remote(self.session):
+            raise QueryError("this query is given to a session of Spark Connect, which shows no plans")
         return steps
 
 

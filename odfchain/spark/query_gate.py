@@ -485,12 +485,9 @@ class _Expressions:
                 begin += sizes[begin]
             self.roots.append(roots)
         self.names: dict[int, str] = {}
-        for kind, owner, method in (
-            ("UnresolvedAttribute", _ANALYSIS + "UnresolvedAttribute", "name"),
-            ("Alias", _BUILT_IN + "Alias", "name"),
-        ):
-            if places := found.of(kind):
-                self.names |= dict(zip(places, walker.texts(found, owner, method), strict=True))
+        for owner in (f"{_ANALYSIS}UnresolvedAttribute", f"{_BUILT_IN}Alias"):
+            if places := found.of(_short(owner)):
+                self.names |= dict(zip(places, walker.texts(found, owner, "name"), strict=True))
 
 
 class PlanMeasure:
