@@ -133,8 +133,7 @@ def _pump(
                         raise FetchError(
                             f"{what}: prints more than {context.limits.max_bytes:,} bytes (limit max_bytes)"
                         )
-                    with storage_errors(path):
-                        output.write(data)
+                    _write(output, data, path)
                     context.progress.advance(len(data))
                 else:
                     selector.unregister(key.fileobj)
@@ -143,6 +142,11 @@ def _pump(
     except subprocess.TimeoutExpired:
         raise FetchError(f"{what}: has not ended after {context.limits.deadline:g} s") from None
     return size
+
+
+def _write(output: BinaryIO, data: bytes, path: Path) -> None:
+    with storage_errors(path):
+        output.write(data)
 
 
 RUNTIMES = ("podman", "docker")
