@@ -421,19 +421,19 @@ def questions(
     Raises:
         UsageError: the settings bind a variable to other hosts.
     """
-    from odfchain.ingest.fetching import Effect, EffectKind, is_admitted
+    from odfchain.ingest.fetching import Effect, is_admitted
 
     def is_allowed(effect: Effect, source: str) -> bool:
         bindings = config.bindings
         bound = [name for name in effect.variables if name in bindings]
         for name in bound:
-            if effect.kind is EffectKind.COMMAND or not is_admitted(bindings[name], effect.host, effect.port):
+            if effect.is_command or not is_admitted(bindings[name], effect.host, effect.port):
                 only = ", ".join(bindings[name]) or "no host"
                 raise errors.UsageError(
                     f"{source}: {effect.text}: the variable {name} may be sent to {only} only",
                     hint=f"ingest.variables.{name}.hosts in the workspace's configuration says so",
                 )
-        if effect.kind is EffectKind.COMMAND:
+        if effect.is_command:
             return allow_commands or config.allow_commands
         return len(bound) == len(effect.variables) or is_admitted(hosts, effect.host, effect.port)
 
@@ -442,8 +442,8 @@ def questions(
         effects = Effect.of(snapshot.metadata)
         waiting = [effect for effect in effects if not is_allowed(effect, source)]
         if waiting:
-            commands = any(effect.kind is EffectKind.COMMAND for effect in waiting)
-            to = tuple(effect.host for effect in waiting if effect.kind is EffectKind.VARIABLE)
+            commands = any(effect.is_command for effect in waiting)
+            to = tuple(effect.host for effect in waiting if not effect.is_command)
             texts = tuple(effect.text for effect in effects)
             asked.append(Question(source, snapshot.name, texts, commands, to))
     return asked

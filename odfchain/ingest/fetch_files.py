@@ -433,7 +433,7 @@ class _Order:
             raise FetchError(
                 f"{one_line(file.path)!r}: a file name that is not UTF-8 cannot be recorded"
             ) from None
-        return f"{_change_time(file)} {name}" if self._by_change else name
+        return f"{fetching.modified_time(file.info, one_line(file.path))} {name}" if self._by_change else name
 
     def names_read(self, context: fetching.FetchContext) -> frozenset[bytes]:
         # only where a change moves a file behind the last one: in every other order what was read stays
@@ -468,20 +468,12 @@ def _event_time(source: src.EventTimeSource | None, file: _File) -> Timestamp | 
     if isinstance(source, src.EventTimeSourceFromPath):
         return _path_time(source, file.below)
     if isinstance(source, src.EventTimeSourceFromMetadata):
-        return _change_time(file).truncated_to_ms()
+        return fetching.modified_time(file.info, one_line(file.path)).truncated_to_ms()
     return None
 
 
 def _path_time(source: src.EventTimeSourceFromPath, path: str) -> Timestamp:
     return from_path(source.pattern, source.timestamp_format, path.rpartition("/")[2])
-
-
-def _change_time(file: _File) -> Timestamp:
-    time = Timestamp(file.info.st_mtime_ns)
-    try:
-        return Timestamp.parse(str(time))
-    except (ValueError, OverflowError, InvalidIdError):
-        raise FetchError(f"{one_line(file.path)}: its time of modification is out of range") from None
 
 
 def _note_late_or_changed(

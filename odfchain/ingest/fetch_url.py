@@ -160,10 +160,7 @@ def _fetch_file(url: str, context: fetching.FetchContext) -> fetching.FetchResul
         raise FetchError(f"{name}: is not a regular file", hint="save what it brings to a file first")
     if not os.access(path, os.R_OK):
         raise FetchError(f"{name}: no permission to read it")
-    try:
-        time = Timestamp.from_epoch_ms(info.st_mtime_ns // 1_000_000)
-    except InvalidIdError:
-        raise FetchError(f"{name}: its time of modification is out of range") from None
+    time = fetching.modified_time(info, name).truncated_to_ms()
     state = fetching.last_modified_state(time)
     if context.is_known(state):
         return fetching.UP_TO_DATE

@@ -14,7 +14,6 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, NoReturn, TypeAlias
@@ -170,6 +169,14 @@ def last_modified_state(time: Timestamp) -> SourceState:
     return SourceState(source_name=POLLING_SOURCE, kind=LAST_MODIFIED, value=str(time))
 
 
+def modified_time(info: os.stat_result, name: str) -> Timestamp:
+    """When a file of this machine was modified."""
+    try:
+        return Timestamp.parse(str(Timestamp(info.st_mtime_ns)))
+    except (ValueError, OverflowError, InvalidIdError):
+        raise FetchError(f"{name}: its time of modification is out of range") from None
+
+
 def remembered_time(state: SourceState | None) -> Timestamp | None:
     """The time that is remembered, if that is what is remembered; an invalid one counts as none."""
     if state is None or state.kind != LAST_MODIFIED:
@@ -210,18 +217,12 @@ def _listed(hosts: tuple[str, ...]) -> str:
 _AUTHORITY = re.compile(r"(?P<scheme>[^:/?#]+)://(?P<authority>[^/?#\\]*)")
 
 
-class EffectKind(Enum):
-    """Kinds of effects that need permission."""
-
-    COMMAND = "command"
-    VARIABLE = "variable"
-
-
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One thing that ingestion does."""
+    """One thing that ingestion does and that needs permission."""
 
-    kind: EffectKind
+    is_command: bool
+    """True if it runs a command or a container; otherwise it sends variables to a host."""
     text: str
     """The effect in the manifest's words: not safe to be printed as it is."""
     host: str = ""
@@ -245,17 +246,17 @@ def _effects(source: SetPollingSource) -> Iterator[Effect]:
                 text += f" with {shlex.join(command)}"
             if names:
                 text += f", and gives it the variables {', '.join(names)}"
-            yield Effect(EffectKind.COMMAND, text, variables=tuple(names))
+            yield Effect(True, text, variables=tuple(names))
         case src.FetchStepUrl() as step:
             names = sorted(names_in([step.url, *(h.value for h in step.headers or ())]))
             found = host_as_written(step.url) if names else None
             if found is not None:
                 what = "variable" if len(names) == 1 else "variables"
                 text = f"sends the {what} {', '.join(names)} to {found[0]}"
-                yield Effect(EffectKind.VARIABLE, text, found[0], tuple(names), found[1])
+                yield Effect(False, text, found[0], tuple(names), found[1])
     for prep in source.prepare or ():
         if isinstance(prep, src.PrepStepPipe):
-            yield Effect(EffectKind.COMMAND, f"runs the command: {shlex.join(prep.command)}")
+            yield Effect(True, f"runs the command: {shlex.join(prep.command)}")
 
 
 def container_variables(step: src.FetchStepContainer) -> frozenset[str]:

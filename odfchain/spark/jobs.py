@@ -420,7 +420,6 @@ def time_left(fraction: float | None, took: float, ago: float) -> float | None:
     """
     if fraction is None or not _LEAST_FRACTION <= fraction <= 1 or took + ago < _LEAST_SECONDS:
         return None
-    # as fast as before; between two reports the estimate runs down
     left = took * (1 - fraction) / fraction - ago
     return left if left >= 0 else None
 

@@ -409,7 +409,6 @@ _ANALYSIS = "org.apache.spark.sql.catalyst.analysis."
 # Functions whose result holds all of their arguments; that of others holds one of them at most.
 _COMPOSING = frozenset({"arrays_zip", "map", "map_from_arrays", "map_zip_with", "named_struct", "struct"})
 _STRUCTS = frozenset({"CreateNamedStruct", "CreateStruct"})
-_SUBQUERIES = frozenset({"Exists", "LateralSubquery", "ListQuery", "ScalarSubquery"})
 _STARS = frozenset({"UnresolvedStar", "UnresolvedStarExcept", "UnresolvedStarExceptOrReplace"})
 _BY_SCHEMA = frozenset({"from_csv", "from_json"})
 # Columns that a generator may add to the fields of its argument: a position, a key, a value.
@@ -654,7 +653,7 @@ class PlanMeasure:
         made = tuple(size for child in children for size in child.made)
         each = [child.fields for child in children]
         fields = sum(each) if kind in _STRUCTS or kind == "MultiAlias" else max(each, default=1)
-        if kind in _SUBQUERIES:
+        if expressions.nodes.classes[i] in SUBQUERIES:
             size = self.table(expressions.nodes[i].plan(), around.scope, around.heaviest)
             made, fields = (*made, size), size.heaviest
         if kind in ("UnresolvedFunction", "UnresolvedGenerator"):

@@ -124,7 +124,6 @@ def result_schema(struct: StructType, given: ds.DataSchema) -> ds.DataSchema:
     fine = any(_has_microseconds(f.type) for f in given.fields)
     unit = TimeUnit.MICROSECOND if fine else TimeUnit.MILLISECOND
     for f in struct.fields:
-        # an unchanged column keeps its logical type: unsigned integers, times and identifiers survive a query
         known = given.field(f.name)
         if known is not None and physical_type(known.type) == f.dataType:
             logical = known.value_type

