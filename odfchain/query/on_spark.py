@@ -120,36 +120,20 @@ class NamesInPlan:
 def names_in(root: Any, walker: PlanWalker, checker: StepChecker) -> NamesInPlan:
     """The names in a plan, which is one of a query that calls nothing but functions of values."""
     found = NamesInPlan()
-    regions = [root]
-    while regions:
-        plan = regions.pop()
-        plans, expressions = walker.plans(plan), walker.expressions(plan)
-        checker.count(plans, expressions)
+    for plans, parts in walker.regions(root):
+        checker.count(plans, parts[0])
         checker.classes(plans, _PLANS, _ONE_QUERY)
-        for i in plans.of("UnresolvedWith"):
-            found.withs.append(plans[i])
-            regions += [relation._2() for relation in items(plans[i].cteRelations())]  # noqa: SLF001
-        windows = [
-            walker.inside(plans[i].windowDefinitions().values()) for i in plans.of("WithWindowDefinition")
-        ]
-        for part in (expressions, *windows):
+        found.withs += [plans[i] for i in plans.of("UnresolvedWith")]
+        for part in parts:
             checker.classes(part, _EXPRESSIONS, _ONE_QUERY)
             _check_calls(part, checker)
             found.parameters |= {part[i].name(): part[i] for i in part.of("NamedParameter")}
-            regions += subqueries(part)
         for i in plans.of("UnresolvedRelation"):
             found.tables.setdefault(_table(plans[i], checker), plans[i])
         for i in plans.of("UnresolvedTableValuedFunction"):
             if (call := _table_function(plans[i], checker)) is not None:
                 found.calls.append(call)
     return found
-
-
-def subqueries(expressions: PlanNodes) -> Iterator[Any]:
-    """The plans within expressions."""
-    return (
-        expressions[i].plan() for i, name in enumerate(expressions.classes) if name in functions.SUBQUERIES
-    )
 
 
 def replaced(root: Any, found: NamesInPlan, tables: Collection[Any], walker: PlanWalker) -> Any:
@@ -508,17 +492,13 @@ class _Planning:
             raise
 
         used: dict[str, list[skipping.Condition]] = {}
-        regions = [analyzed]
-        while regions:
-            region = regions.pop()
-            plans = self._walker.plans(region)
+        for plans, _ in self._walker.regions(analyzed):
             for i in plans.of("View"):
                 name = plans[i].desc().identifier().table()
                 if name in relations:
                     used.setdefault(name, []).append(condition_over(plans, i, relations[name].schema))
             self._check_leaves(plans)
             self._small = self._small and not plans.of("Generate", "Range")
-            regions += subqueries(self._walker.expressions(region))
         return sorted(used), {name: skipping.AnyOf(tuple(asked)) for name, asked in used.items()}
 
     def _check_leaves(self, plans: PlanNodes) -> None:

@@ -10,9 +10,12 @@ itself visits, in pre-order, so that a node's first child comes right after it.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
+
+from odfchain.spark.query_rules import SUBQUERIES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +41,10 @@ class PlanNodes:
         """Where the nodes of these classes stand, by the last part of the class name."""
         wanted = frozenset(names)
         return [i for i, name in enumerate(self.classes) if name.rpartition(".")[2] in wanted]
+
+    def subqueries(self) -> list[Any]:
+        """The plans within expressions."""
+        return [self[i].plan() for i, name in enumerate(self.classes) if name in SUBQUERIES]
 
 
 _WALKERS: WeakKeyDictionary[SparkSession, PlanWalker] = WeakKeyDictionary()
@@ -152,6 +159,24 @@ class PlanWalker:
         each = self._each(self._sequence, whole_tree)
         plan.foreach(self._as_function(self._handles.filterReturnValue(self._expressions, each)))
         return self._listed(nodes)
+
+    def regions(self, root: Any) -> Iterator[tuple[PlanNodes, tuple[PlanNodes, ...]]]:
+        """The plan, then its subqueries and what its WITH defines: nodes, expressions, those of each WINDOW.
+
+        A region's own are found once the one before it has been looked at.
+        """
+        plans = [root]
+        while plans:
+            plan = plans.pop()
+            nodes = self.plans(plan)
+            windows = [nodes[i].windowDefinitions().values() for i in nodes.of("WithWindowDefinition")]
+            expressions = (self.expressions(plan), *map(self.inside, windows))
+            yield nodes, expressions
+            for i in nodes.of("UnresolvedWith"):
+                inner = nodes[i].innerChildren()
+                plans += [inner.apply(k) for k in range(inner.size())]
+            for part in expressions:
+                plans += part.subqueries()
 
     def inside(self, sequence: Any) -> PlanNodes:
         """All expressions beneath those of a Scala collection."""

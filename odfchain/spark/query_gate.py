@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,25 +83,18 @@ class Gate:
     def _check_read(self, root: Any, checker: StepChecker, tables: Collection[str]) -> None:
         known = set(tables)
         self._pivot_texts = []
-        regions, relations = [root], list[Any]()
-        while regions:
-            plan = regions.pop()
-            plans, expressions = self._walker.plans(plan), self._walker.expressions(plan)
-            checker.count(plans, expressions)
+        relations = list[Any]()
+        for plans, parts in self._walker.regions(root):
+            checker.count(plans, *parts)
             checker.classes(plans, functions.READ_PLANS, ONE_SELECT)
-            checker.classes(expressions, functions.READ_EXPRESSIONS)
+            for part in parts:
+                checker.classes(part, functions.READ_EXPRESSIONS)
             for i in plans.of("UnresolvedWith"):
-                regions += self._with(plans[i], checker, known)
-            windows = [
-                self._walker.inside(plans[i].windowDefinitions().values())
-                for i in plans.of("WithWindowDefinition")
-            ]
-            for window in windows:
-                checker.count(window)
-                checker.classes(window, functions.READ_EXPRESSIONS)
-            for window in (expressions, *windows):
-                self._expressions(window, checker)
-                regions += _subqueries(window)
+                if plans[i].allowRecursion():
+                    raise checker.refuse(plans[i], "calls itself (WITH RECURSIVE)", "write the levels out")
+                known |= {inner.alias() for inner in items(plans[i].innerChildren())}
+            for part in parts:
+                self._expressions(part, checker)
             for i in plans.of("Sort"):
                 if not getattr(plans[i], "global")():
                     raise checker.refuse(plans[i], "orders parts of the rows only", "use ORDER BY")
@@ -117,14 +110,6 @@ class Gate:
             relations += [plans[i] for i in plans.of("UnresolvedRelation")]
         for relation in relations:
             self._relation(relation, checker, known)
-
-    @staticmethod
-    def _with(plan: Any, checker: StepChecker, known: set[str]) -> Iterator[Any]:
-        if plan.allowRecursion():
-            raise checker.refuse(plan, "calls itself (WITH RECURSIVE)", "write the levels out")
-        for inner in items(plan.innerChildren()):
-            known.add(inner.alias())
-            yield inner
 
     @staticmethod
     def _relation(relation: Any, checker: StepChecker, known: set[str]) -> None:
@@ -206,10 +191,7 @@ class Gate:
 
     def _check_resolved(self, root: Any, checker: StepChecker, tables: Collection[str]) -> None:
         allowed = functions.RESOLVED_EXPRESSIONS | self._implementations()
-        regions = [root]
-        while regions:
-            plan = regions.pop()
-            plans, expressions = self._walker.plans(plan), self._walker.expressions(plan)
+        for plans, (expressions, *_) in self._walker.regions(root):
             checker.count(plans, expressions)
             checker.classes(plans, functions.RESOLVED_PLANS)
             checker.classes(expressions, allowed)
@@ -237,7 +219,6 @@ class Gate:
                 behind = self._walker.plans(expressions[i].replacement())
                 for k in behind.of("Cast"):
                     checker.cast(behind, k, expressions, expressions[i])
-            regions += _subqueries(expressions)
 
     def _implementations(self) -> frozenset[str]:
         found = _IMPLEMENTATIONS.get(version := self._resolver.version())
@@ -252,10 +233,6 @@ class Gate:
 
 
 _IMPLEMENTATIONS: dict[str, frozenset[str]] = {}
-
-
-def _subqueries(found: PlanNodes) -> list[Any]:
-    return [found[i].plan() for i, name in enumerate(found.classes) if name in SUBQUERIES]
 
 
 # A guard in the plan itself: a text that is cast to a timestamp has a date, in every row.
@@ -287,7 +264,7 @@ class DateGuard:
         """
         casts = self._casts(resolved)
         marks = set()
-        for expressions in self._regions(read, inside=True):
+        for expressions in (part for _, parts in self._walker.regions(read) for part in parts):
             for i in expressions.of("Cast", "UnresolvedFunction"):
                 if (where := _extent(expressions[i])) in casts and expressions[i].children().size() == 1:
                     casts[where] = _extent(expressions[i].children().apply(0))
@@ -305,25 +282,11 @@ class DateGuard:
     def _casts(self, resolved: Any) -> dict[tuple[int, int], tuple[int, int]]:
         return {
             _extent(expressions[i]): _extent(expressions[i].children().apply(0))
-            for expressions in self._regions(resolved)
+            for _, parts in self._walker.regions(resolved)
+            for expressions in parts
             for i in expressions.of(*_CASTS)
             if self._makes_timestamp(expressions[i])
         }
-
-    def _regions(self, plan: Any, *, inside: bool = False) -> Iterator[PlanNodes]:
-        """The expressions of a plan and of its subqueries; of one that was only read, its WITH as well."""
-        plans = [plan]
-        while plans:
-            region = plans.pop()
-            expressions = self._walker.expressions(region)
-            yield expressions
-            plans += _subqueries(expressions)
-            if inside:
-                nodes = self._walker.plans(region)
-                for i in nodes.of("UnresolvedWith"):
-                    plans += list(items(nodes[i].innerChildren()))
-                for i in nodes.of("WithWindowDefinition"):
-                    yield self._walker.inside(nodes[i].windowDefinitions().values())
 
     def plan(self, plan: Any) -> Any:
         """The plan with the guard in every cast of text to a timestamp; the same one where there is none."""
