@@ -319,6 +319,7 @@ class Dataset(Branching, Readable, Upkeep):
             max_future=known.max_future,
             system_columns=self._system_columns(config),
             slice_bytes=config.slice.max_bytes,
+            task_bytes=config.merge.task_bytes,
             source_name=getattr(asked, "source_name", None),
             input_format=getattr(asked, "input_format", None),
             event_time=maybe_time(getattr(asked, "event_time", None)),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import itertools
 import struct
 import time
 import uuid
@@ -22,25 +21,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from odfchain.chain.index import SOURCES, are_of_several_keys
-from odfchain.errors import BadInputError, StoreError
-from odfchain.ingest.merge_strategies import MergeInput
-from odfchain.lazy import F, pa
+from odfchain.errors import StoreError
+from odfchain.ingest.merge_task import NESTED, RecordedFiles, all_threads, task_bytes
+from odfchain.lazy import pa
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
-from odfchain.odf.arrow_schema import slice_schema
+from odfchain.odf.arrow_schema import nullable, slice_schema
 from odfchain.odf.events import Checkpoint, DatasetVocabulary, SourceState
 from odfchain.odf.identity import Multihash
-from odfchain.odf.row_hash import Numbers
+from odfchain.odf.row_hash import Numbers, hash_rows
 from odfchain.odf.times import Timestamp
 from odfchain.slices.footers import quoted
-from odfchain.slices.reader import check_parquet
+from odfchain.slices.ordering import order_of
+from odfchain.slices.reader import BATCH_ROWS, check_parquet
 from odfchain.slices.skipping import with_any_of
+from odfchain.slices.state import newest_of
 from odfchain.slices.writer import ObservedParquet, PhysicalHash, SliceFacts, cast_column
 from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, files_of
-from odfchain.spark.input_frames import parquet_frame, spark_path
+from odfchain.spark.input_frames import parquet_frame, rows_of_file, spark_path
 from odfchain.spark.jobs import task_results
 from odfchain.spark.stage import WrittenFile, write_into_store, write_ordered
-from odfchain.spark.types import col, latest_rows, physical_struct, physical_type
+from odfchain.spark.types import col, latest_rows, physical_struct
 from odfchain.storage import fsio
 from odfchain.workspace.commit import StagedFile, slice_path
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -106,10 +107,11 @@ class WriterState:
         new: tuple[RecordedSlice, ...],
         schema: ds.DataSchema,
         staging: Path,
+        most: int = 0,
     ) -> LookBack:
         """The rows to compare with once `new` is recorded; a due state checkpoint is written in `staging`.
 
-        `schema` is that of the dataset with `new`.
+        `schema` is that of the dataset with `new`; one task takes up to `most` bytes (0: `task_bytes`).
         """
 
         def extended() -> RecordedRows:
@@ -126,7 +128,7 @@ class WriterState:
         before = after.for_state(self.merge.primary_key) if keeps else after
         if not keeps or not checkpoint_is_due(before):
             return LookBack(lambda: after, kept, carried=kept)
-        facts, made = _write_checkpoint(session(), self, before, schema, staging)
+        facts, made = _write_checkpoint(session(), self, before, schema, staging, most)
         name = Multihash.parse(facts.physical_hash)
         return LookBack(
             lambda: dataclasses.replace(after, checkpoint=made),
@@ -136,47 +138,39 @@ class WriterState:
         )
 
     def only_relevant(
-        self, session: SparkSession, new: MergeInput, recorded: RecordedRows, staging: Path
+        self, recorded: RecordedRows, keys: Callable[[], pa.Table], *, index: bool
     ) -> RecordedRows:
-        """The recorded rows without slices that have no key of the input, by footers or hashes."""
-        # executors leave hashes in `staging`; in memory are those of one input and a piece of a slice
+        """The recorded rows without slices that have no key of the input, by footers, or by hashes (`index`).
+
+        `keys` gives the key columns of the input as they are recorded.
+        """
         assert self.schema is not None  # noqa: S101 - a slice was recorded
-        key = self.merge.primary_key
-        fields = tuple(f for name in key if (f := self.schema.field(name)) is not None)
+        fields = [f for name in self.merge.primary_key if (f := self.schema.field(name)) is not None]
         if (
             recorded.folder is None
             or sum(piece.rows for piece in recorded.slices) < INDEXED_ROWS
-            or len(fields) != len(key)
-            or any(isinstance(f.value_type, _NO_ORDER) for f in fields)
+            or len(fields) != len(self.merge.primary_key)
+            or any(isinstance(f.value_type, NESTED) for f in fields)
         ):
             return recorded
+        asked = keys()
         text = repr([(f.name, f.value_type) for f in fields])
         files = KeyFiles(recorded.folder, hashlib.sha3_256(text.encode()).hexdigest()[:16])
-        first = col(key[0]).cast(physical_type(fields[0].type)).alias("first")
-        asked = new.frame.select(_hash_of(fields).alias("hash"), first).toArrow()
-        hashes = np.ascontiguousarray(asked.column("hash").to_numpy(), dtype=np.int64)
-        wanted = np.unique(hashes.view(np.uint64))
-        condition = with_any_of(
-            quoted(key[0]), asked.column("first"), slice_schema(ds.DataSchema(fields=fields)).field(0).type
-        )
+        wanted = np.unique(np.concatenate([_key_hashes(batch) for batch in asked.to_batches()]))
+        condition = with_any_of(quoted(asked.column_names[0]), asked.column(0), asked.schema.field(0).type)
         committed = [piece for piece in recorded.slices if piece.name is not None]
         files.keep_only(committed)
         kept: set[RecordedSlice] = set(recorded.slices).difference(committed)
-        missing = []
         for piece in committed:
             if not piece.may_hold(condition):
                 continue
-            known = files.holds_any(piece, wanted)
-            if known is None:
-                missing.append(piece)
-            elif known:
+            if index and files.holds_any(piece, wanted) is None:
+                path = piece.locate()
+                rows = rows_of_file(path, str(path), asked.column_names, asked.schema)
+                files.write(piece, map(_key_hashes, rows))
+            # a file that is not there, or could not be kept, says nothing, so its slice is read
+            if files.holds_any(piece, wanted) is not False:
                 kept.add(piece)
-        offset = self.schema.field(self.vocabulary.offset_column)
-        assert offset is not None  # noqa: S101 - a slice was recorded
-        for group in _grouped(missing):
-            _make(session, group, (offset, *fields), files, staging)
-            # a file that could not be kept says nothing, so its slice is read
-            kept.update(piece for piece in group if files.holds_any(piece, wanted) is not False)
         return dataclasses.replace(
             recorded, slices=tuple(piece for piece in recorded.slices if piece in kept)
         )
@@ -266,13 +260,41 @@ def _describe(_: int, files: ExecutorFiles, key: str) -> StateCheckpoint | None:
     return None if found is None else dataclasses.replace(found, path=None)
 
 
+# Recorded rows are larger in memory than in their files, about so many times.
+_UNPACKED = 3
+_FIXED_BYTES, _TEXT_BYTES = 8, 24
+
+
+def bytes_of(recorded: RecordedRows, schema: ds.DataSchema, names: Sequence[str]) -> int:
+    """About what some columns of recorded rows take in memory: by number and types, or by their files."""
+    fields = [f for f in schema.fields if f.name in names]
+    long = (ds.DataTypeString, ds.DataTypeBinary, *NESTED)
+    fixed = sum(_TEXT_BYTES if isinstance(f.value_type, long) else _FIXED_BYTES for f in fields)
+    rows = sum(piece.rows for piece in recorded.slices)
+    stored = sum(piece.size for piece in recorded.slices) * len(fields) / len(schema.fields)
+    each = max(fixed, _UNPACKED * stored / max(rows, 1))
+    return int((rows + (recorded.checkpoint.rows if recorded.checkpoint else 0)) * each)
+
+
+def recorded_files(
+    session: SparkSession, recorded: RecordedRows, fields: Iterable[pa.Field]
+) -> RecordedFiles:
+    """The same rows as files that a task of the session reads, verified."""
+    files = files_of(session)
+    keys = map(str, recorded.paths()) if files is None else recorded.keys(files)
+    return RecordedFiles(tuple(keys), files, tuple(fields))
+
+
 def _write_checkpoint(
-    session: SparkSession, state: WriterState, recorded: RecordedRows, schema: ds.DataSchema, staging: Path
+    session: SparkSession,
+    state: WriterState,
+    recorded: RecordedRows,
+    schema: ds.DataSchema,
+    staging: Path,
+    most: int,
 ) -> tuple[WrittenFile, StateCheckpoint]:
     vocabulary, key = state.vocabulary, state.merge.primary_key
     fields = tuple(f for f in schema.fields if f.name != vocabulary.system_time_column)
-    rows = read_recorded(session, recorded, fields)
-    assert rows is not None  # noqa: S101 - the slice that made the checkpoint due
     last = recorded.slices[-1].offsets.end
     spec = _StateSpec(
         schema=slice_schema(ds.DataSchema(fields=fields)).serialize().to_pybytes(),
@@ -280,10 +302,17 @@ def _write_checkpoint(
         metadata={METADATA_KEY: describe(key, last)},
         folder=str(staging),
     )
-    order = [*(col(name).asc_nulls_first() for name in key), col(vocabulary.offset_column).asc()]
     files, place = files_of(session), state.keys("checkpoints")
     into = None if files is None else StoreFolder(files, place)
-    facts = _write_in_order(latest_rows(rows, key, vocabulary), order, spec, into)
+    if bytes_of(recorded, schema, [f.name for f in fields]) <= (most or task_bytes(session)):
+        columns = nullable(pa.ipc.read_schema(pa.py_buffer(spec.schema))).remove_metadata()
+        task = _StateTask(recorded_files(session, recorded, columns), key, spec, into)
+        (facts,) = task_results(session, task, 1)
+    else:
+        rows = read_recorded(session, recorded, fields)
+        assert rows is not None  # noqa: S101 - the slice that made the checkpoint due
+        order = [*(col(name).asc_nulls_first() for name in key), col(vocabulary.offset_column).asc()]
+        facts = _write_in_order(latest_rows(rows, key, vocabulary), order, spec, into)
     path = Path(facts.path) if facts.path else None
     return facts, StateCheckpoint(path, key, last, facts.rows, f"{place}/{facts.physical_hash}")
 
@@ -299,6 +328,28 @@ class _StateSpec:
     """Key-value metadata of the file."""
     folder: str
     """A folder that driver and workers both see, or one of the worker's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StateTask:
+    """Writes the state that recorded rows lead to, in order; sent to a worker."""
+
+    recorded: RecordedFiles
+    key: tuple[str, ...]
+    spec: _StateSpec
+    place: StoreFolder | None
+
+    def __call__(self, _: int) -> WrittenFile:
+        with all_threads():
+            found = newest_of(self.recorded.batches(), self.key, self.spec.vocabulary)
+            empty = pa.schema(self.recorded.fields).empty_table()
+            rows = empty if found is None else found[0].combine_chunks()
+            rows = rows.take(pa.array(order_of(rows, self.key))).combine_chunks()
+            batches = iter(rows.to_batches(BATCH_ROWS))
+            if self.place is None:
+                return _write_state(batches, self.spec)
+            written: WrittenFile = write_into_store(batches, _write_state, self.spec, self.place)
+            return written
 
 
 def _write_in_order(
@@ -342,7 +393,7 @@ PIECE_ROWS = 1 << 20
 """So many hashes are in memory at a time, and in order in a file."""
 
 _HEAD = struct.Struct("<8sQ")
-_MAGIC = b"odfkeys2"
+_MAGIC = b"odfkeys3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,86 +472,13 @@ def _any_of(wanted: Numbers, known: Numbers) -> bool:
     return bool((known[places[inside]] == wanted[inside]).any())
 
 
-def leave_hashes(
-    batches: Iterator[pa.RecordBatch], ends: tuple[int, ...], folder: str
-) -> Iterator[pa.RecordBatch]:
-    """A task's rows of offset and hash, as a new file for each slice that has some; says which, and how many.
-
-    `ends` are the last offsets of the slices, ascending. Whatever lies behind the last one is in none.
-    """
-    paths: dict[int, Path] = {}
-    rows: dict[int, int] = {}
-    for batch in batches:
-        offsets, hashes = (column.to_numpy(zero_copy_only=False) for column in batch.columns)
-        numbers = np.searchsorted(ends, offsets)
-        for number in map(int, np.unique(numbers)):
-            path = paths.setdefault(number, Path(folder) / f"keys-{uuid.uuid4().hex}")
-            own = hashes[numbers == number]
-            rows[number] = rows.get(number, 0) + len(own)
-            with path.open("ab") as stream:
-                own.astype("<i8").tofile(stream)
-    for number, path in paths.items():
-        yield pa.RecordBatch.from_pylist([{"slice": number, "path": str(path), "rows": rows[number]}])
-
-
-def left_hashes(paths: Sequence[str]) -> Iterator[Numbers]:
-    """The hashes that tasks have left in files, a piece at a time."""
-    for path in paths:
-        with Path(path).open("rb") as stream:
-            while len(part := np.fromfile(stream, dtype="<u8", count=PIECE_ROWS)):
-                yield part
-
-
 INDEXED_ROWS = 500_000
 """Recorded rows that are worth it; reading the keys of fewer takes a fraction of a second."""
 
 LARGEST_INPUT = 8 << 20
 """Size of a file whose keys are looked up [bytes]; of a larger one they are read twice for too little."""
 
-_ROWS_AT_ONCE = 4_000_000
-_NO_ORDER = (ds.DataTypeList, ds.DataTypeMap, ds.DataTypeStruct)
 
-
-def _hash_of(fields: Sequence[ds.DataField]) -> Column:
-    # equal keys have equal hashes: nulls, -0.0 and NaN are normalised first
-    parts = []
-    for f in fields:
-        value = col(f.name).cast(physical_type(f.type))
-        if isinstance(f.value_type, ds.DataTypeFloat16 | ds.DataTypeFloat32 | ds.DataTypeFloat64):
-            value = F.when(F.isnan(value), float("nan")).when(value == 0, 0.0).otherwise(value.cast("double"))
-        parts.append(value)
-    return F.xxhash64(*parts)
-
-
-def _grouped(slices: Sequence[RecordedSlice]) -> Iterator[list[RecordedSlice]]:
-    # slices that are read together have a bounded number of rows
-    totals = itertools.accumulate(piece.rows for piece in slices)
-    for _, group in itertools.groupby(
-        zip(slices, totals, strict=True), key=lambda pair: pair[1] // _ROWS_AT_ONCE
-    ):
-        yield [piece for piece, _ in group]
-
-
-def _make(
-    session: SparkSession,
-    group: list[RecordedSlice],
-    fields: tuple[ds.DataField, ...],
-    files: KeyFiles,
-    staging: Path,
-) -> None:
-    offset, *key = fields
-    rows = read_recorded(session, RecordedRows(tuple(group)), fields)
-    assert rows is not None  # noqa: S101 - a slice has rows
-    ends = tuple(piece.offsets.end for piece in group)
-    leave = functools.partial(leave_hashes, ends=ends, folder=str(staging))
-    hashed = rows.select(col(offset.name).cast("bigint").alias("offset"), _hash_of(key).alias("hash"))
-    left = hashed.mapInArrow(leave, "slice long, path string, rows long").collect()
-    try:
-        for number, piece in enumerate(group):
-            own = [row for row in left if row["slice"] == number]
-            if sum(row["rows"] for row in own) != piece.rows:
-                raise BadInputError("it has other offsets than its block says", file=str(piece.locate()))
-            files.write(piece, left_hashes([row["path"] for row in own]))
-    finally:
-        for row in left:
-            fsio.remove_quietly(Path(row["path"]))
+def _key_hashes(keys: pa.RecordBatch) -> Numbers:
+    # equal keys have equal hashes, in every process
+    return np.ascontiguousarray(hash_rows(keys, (), key=_MAGIC)["low"])

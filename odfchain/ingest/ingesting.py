@@ -19,68 +19,45 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import GuardError, IngestError, NothingToCommitError, OdfchainError, UsageError
-from odfchain.ingest import merge_strategies as merging
-from odfchain.ingest.history import LARGEST_INPUT, LookBack, WriterState, read_recorded, staged_file
+from odfchain.errors import (
+    IngestError,
+    NothingToCommitError,
+    OdfchainError,
+    UsageError,
+)
+from odfchain.ingest.history import LookBack, WriterState, staged_file
+from odfchain.ingest.merge_input import InputMerge, MergeOptions, WriteOptions, data_slices
 from odfchain.ingest.polling import Batch, FetchAhead, FetchOptions, PollingSource
 from odfchain.ingest.read_formats import FileInput, read_step_for
-from odfchain.ingest.schema_fit import settled
-from odfchain.lazy import F
-from odfchain.limits import AUDIT
+from odfchain.ingest.schema_fit import check_strategy, settled
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import schema_event
-from odfchain.odf.enums import CORRECT_FROM, CORRECT_TO, TAKES_BACK, DatasetKind, OperationType
+from odfchain.odf.enums import DatasetKind, OperationType
 from odfchain.odf.events import AddData, AddPushSource, DataSlice, MetadataEvent, SourceState
 from odfchain.odf.identity import Multihash
-from odfchain.odf.times import Duration, Timestamp
+from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, Progress
-from odfchain.slices.state import SliceFile, taken_back_in_vain
-from odfchain.slices.writer import SliceFacts, SliceSpec, notes_on_cut_times
+from odfchain.slices.writer import SliceFacts
 from odfchain.spark import input_frames
-from odfchain.spark.executor_files import StoreFolder, files_of
-from odfchain.spark.java_formats import has_microseconds, to_milliseconds
-from odfchain.spark.jobs import explain, is_of_spark, run_job, watched
-from odfchain.spark.types import col, physical_type
+from odfchain.spark.jobs import watched
 from odfchain.text import one_line
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit, on_the_newest_head
-from odfchain.workspace.config import DuplicateKeys, LateEdits, read_config
+from odfchain.workspace.config import LateEdits, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState, SystemColumns
-from odfchain.workspace.read_slices import RecordedRows, RecordedSlice
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.read_slices import RecordedSlice
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation, SparkSession
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeOptions:
-    """How rows meet what is recorded."""
-
-    allow_empty: bool = False
-    max_retract_ratio: float = 1.0
-    """Largest share of the recorded keys that a snapshot may retract."""
-    late_edits: LateEdits = LateEdits.IGNORE
-    """Policy for known keys of a ledger with other values."""
-    duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
-    """Policy for rows of one input with one key and other values (Ledger, Snapshot)."""
-    allow_future: bool = False
-    """Take rows however far in the future their event time lies; the watermark stays within the limit."""
-    max_future: Duration | None = None
-    """Limit for event times after the system time; None is no limit. What the source's manifest says wins."""
-    system_columns: SystemColumns = SystemColumns.SPECIFICATION
-    """Types of offsets and operations, where the dataset has no schema yet."""
-    slice_bytes: int = 0
-    """A larger input becomes slices of about so many bytes of values each; 0: always one."""
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,27 +384,6 @@ def _outcome_of(file: str, written: Written) -> InputOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """Options of a write."""
-
-    system_time: Timestamp
-    event_time: Timestamp
-    """Event time of rows that carry none."""
-    staging: Path
-    merging: MergeOptions = MergeOptions()
-    new_source_state: SourceState | None = None
-    advances: bool = False
-    """The watermark follows `event_time`, unless the input's rows have event times of their own."""
-    watermark: src.WatermarkRule = field(default_factory=src.WatermarkRule)
-
-    @property
-    def latest_believed(self) -> Timestamp | None:
-        """The bound on event times; None is none."""
-        limit = self.watermark.max_future or self.merging.max_future
-        return None if limit is None else self.system_time.shifted(limit.milliseconds)
-
-
-@dataclass(frozen=True, slots=True)
 class Written:
     """A transaction that is ready to be committed, and the state after it."""
 
@@ -511,12 +467,6 @@ def _after_time(state: WriterState, latest_ms: int | None, options: WriteOptions
     return options.watermark.after_rows(state.watermark, latest_ms, options.system_time, bound)
 
 
-def data_slices(facts: tuple[SliceFacts, ...], start: int) -> list[DataSlice]:
-    """The slices as blocks name them, the first record of all at an offset."""
-    starts = itertools.accumulate((each.rows for each in facts), initial=start)
-    return [each.slice_at(first) for each, first in zip(facts, starts, strict=False)]
-
-
 def write_input(
     session: Callable[[], SparkSession],
     state: WriterState,
@@ -539,16 +489,15 @@ def write_input(
         source.schema, state.schema, state.vocabulary, source.file, options.merging.system_columns,
         operations=state.merge.TAKES_OPERATIONS, may_grow=state.has_source,
     )  # fmt: skip
-    write = _Write(session, state, source, data, target, options, malformed)
-    ran = write.run()
+    check_strategy(state.merge, data, source.file, operation=state.vocabulary.operation_type_column)
+    merge = InputMerge(session, state, source, data, target, options, malformed)
+    ran = merge.run()
     if isinstance(state.merge, src.MergeStrategyChangelogStream):
-        ran = write.checked_changelog(ran, state.merge)
+        ran = merge.checked_changelog(ran)
     facts = ran.facts
-    if not options.merging.allow_future:
-        write.refuse_future(ran)
-    write.guard(ran)
-    if ran.edits and options.merging.late_edits is LateEdits.WARN:
-        notes += (f"{ran.edits:,} rows have a recorded key and other values; they were ignored",)
+    merge.guard(ran)
+    if (edits := ran.counts["edits"]) and options.merging.late_edits is LateEdits.WARN:
+        notes += (f"{edits:,} rows have a recorded key and other values; they were ignored",)
     back = None
     if facts:
         new = tuple(
@@ -557,275 +506,11 @@ def write_input(
                 functools.partial(state.path_of, each),
                 key=f"{state.keys('data')}/{data_slice.physical_hash}",
                 unsent=Path(each.path) if each.path else None,
+                size=each.size,
             )
             for each, data_slice in zip(facts, data_slices(facts, state.next_offset), strict=True)
         )
-        back = state.look_back(session, new, target, options.staging)
+        back = state.look_back(session, new, target, options.staging, options.merging.task_bytes)
     return recorded_write(
-        state, target, facts, back, options, input_rows=ran.input_rows, notes=notes + ran.notes
+        state, target, facts, back, options, input_rows=ran.counts["rows"], notes=notes + ran.notes
     )
-
-
-_MOST_BROADCAST = 100_000
-"""Recorded rows that may pass through the driver's memory to be joined, where Spark so chooses."""
-
-
-@dataclass(frozen=True, slots=True)
-class _MergeRun:
-    new: merging.MergeInput
-    facts: tuple[SliceFacts, ...]
-    input_rows: int
-    recorded: int | None
-    """Keys in the recorded state, where it is known."""
-    edits: int
-    """Rows of the input that have a known key and other values, where they are looked for."""
-    notes: tuple[str, ...] = ()
-    order: tuple[str, ...] = ()
-    """The columns by which the rows of a slice are ordered."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Write:
-    """The write of one input whose columns fit."""
-
-    session: Callable[[], SparkSession]
-    state: WriterState
-    source: input_frames.InputFrame
-    data: ds.DataSchema
-    """Of the input's data columns, filled ones included."""
-    target: ds.DataSchema
-    """Of the dataset afterwards."""
-    options: WriteOptions
-    malformed: Callable[[], OdfchainError | None] | None
-
-    def run(self, *, back_without_time: bool = False) -> _MergeRun:
-        from pyspark.sql import Observation
-
-        state, source, options = self.state, self.source, self.options
-        event_time, key = state.vocabulary.event_time_column, state.merge.primary_key
-        seen = Observation()
-        frame = source.frame.coalesce(1) if source.few else source.frame
-        for f in self.data.fields:
-            if f.name not in source.schema.names:
-                frame = frame.withColumn(f.name, F.lit(None).cast(physical_type(f.type)))
-        cut = self._microseconds_cut()
-        finer = [input_frames.FinerTimes(seen, source.finer), input_frames.FinerTimes(seen, cut, "cut")]
-        counts = [F.count(F.lit(1)).alias("rows")]
-        if event_time in key:
-            counts.append(F.count_if(col(event_time).isNull()).alias("timeless"))
-        # one observation for all that is counted: each costs a pass over the rows
-        frame = frame.observe(seen, *counts, *[total for times in finer for total in times.sums])
-        if cut:
-            frame = frame.withColumns({name: to_milliseconds(col(name)) for name in cut})
-        if event_time in key:
-            # a key is compared as it will be recorded
-            frame = self._with_event_times(frame)
-        new = merging.MergeInput(frame, self.data, state.vocabulary, source.file)
-        history = self._history(new, every=back_without_time)
-        if history is not None and source.few:
-            history = history.coalesce(1)
-        if back_without_time:
-            new = new.with_times_taken_back(history, self._event_time())
-        merged = new.merged(history, state.merge, options.merging.duplicate_keys, options.merging.late_edits)
-        try:
-            facts = self._write_rows(self._with_event_times(merged.frame), merged.order)
-        except OdfchainError as error:
-            cause = self._diagnose(error, new)
-            if cause is error:
-                raise
-            raise cause from error
-        rows = 0 if source.known_empty else _observed(seen, "rows")
-        notes = () if source.known_empty else self._notes_on_keys(new, merged, seen)
-        edits = _observed(merged.edits, "edits") if merged.edits else 0
-        if edits and (edited := merged.edited) is not None and options.merging.late_edits is LateEdits.REFUSE:
-            raise run_job(self.session(), lambda: new.first_edit(edited, key))
-        recorded = _observed(merged.recorded, "recorded") if merged.recorded else None
-        if not source.known_empty:
-            for times in (*finer, *([source.counted] if source.counted else [])):
-                notes += notes_on_cut_times(times.counts())
-        return _MergeRun(new, facts, rows, recorded, edits, notes, merged.order)
-
-    def _write_rows(self, frame: DataFrame, order: tuple[str, ...]) -> tuple[SliceFacts, ...]:
-        from odfchain.spark.slice_runs import write_slices
-        from odfchain.spark.stage import write_frame
-
-        state, source, options = self.state, self.source, self.options
-        spec = SliceSpec.of(
-            self.target, state.vocabulary, state.next_offset, options.system_time.epoch_ms, options.staging
-        )
-        files = files_of(frame.sparkSession)
-        place = None if files is None else StoreFolder(files, state.keys("data"))
-        # strategies that never write recorded rows again
-        ledger = (
-            isinstance(state.merge, src.MergeStrategyLedger)
-            and options.merging.late_edits is not LateEdits.CORRECT
-        )
-        short = source.short and (ledger or isinstance(state.merge, src.MergeStrategyAppend))
-        if source.large:
-            return write_slices(
-                frame, order, spec, options.merging.slice_bytes, file=source.file, short=short, place=place
-            )
-        ordered = [col(name).asc_nulls_first() for name in order]
-        facts = write_frame(
-            frame, ordered, spec, file=source.file, short=short, one_task=source.few,
-            place=None if place is None else lambda: place,
-        )  # fmt: skip
-        return () if facts is None else (facts,)
-
-    def _microseconds_cut(self) -> dict[str, Column]:
-        return {
-            f.name: has_microseconds(col(f.name)).cast("int")
-            for f in self.data.fields
-            if input_frames.is_milliseconds(f.value_type)
-            and (given := self.source.schema.field(f.name)) is not None
-            and isinstance(given.value_type, ds.DataTypeTimestamp)
-            and not input_frames.is_milliseconds(given.value_type)
-        }
-
-    def _notes_on_keys(
-        self, new: merging.MergeInput, merged: merging.Merged, seen: Observation
-    ) -> tuple[str, ...]:
-        notes: list[str] = []
-        key, which = self.state.merge.primary_key, self.options.merging.duplicate_keys
-        if merged.duplicates is not None and _observed(merged.duplicates, "repeated"):
-            copies, others = run_job(self.session(), lambda: new.check_repeated(key, which))
-            if copies:
-                notes.append(
-                    f"rows that are copies of others in every column: {copies:,}; each is recorded once"
-                )
-            if others:
-                notes.append(
-                    f"rows with a key of another row and other values: {others:,}; the {which.value} was kept"
-                )
-        name = self.state.vocabulary.event_time_column
-        if name in key and (timeless := _observed(seen, "timeless")):
-            notes.append(
-                f"rows without `{name}`, a part of the key: {timeless:,}; it is {self.options.event_time}"
-            )
-        return tuple(notes)
-
-    def _history(self, new: merging.MergeInput, *, every: bool) -> DataFrame | None:
-        # `every` column where all are looked at
-        state, session = self.state, self.session
-        if state.prev_offset is None or state.schema is None or not (every or state.merge.LOOKS_BACK):
-            return None
-        columns: Sequence[str] = new.schema.names
-        ignored = self.options.merging.late_edits is LateEdits.IGNORE
-        if isinstance(state.merge, src.MergeStrategyLedger) and ignored:
-            columns = state.merge.primary_key
-        recorded = state.recorded()
-        if state.merge.KEEPS_STATE:
-            recorded = recorded.for_state(state.merge.primary_key)
-        elif self.source.size is not None and self.source.size <= LARGEST_INPUT:
-            recorded = self._relevant(new, recorded)
-        wanted = {*columns, state.vocabulary.offset_column, state.vocabulary.operation_type_column}
-        fields = tuple(f for f in state.schema.fields if f.name in wanted)
-        history = read_recorded(session(), recorded, fields)
-        if history is None or state.next_offset <= _MOST_BROADCAST:
-            return history
-        # Spark estimates by widths of types, takes millions of keys for few, and has the driver hold them all
-        return history.hint("merge")
-
-    def _relevant(self, new: merging.MergeInput, recorded: RecordedRows) -> RecordedRows:
-        session, staging = self.session(), self.options.staging
-        try:
-            return run_job(session, lambda: self.state.only_relevant(session, new, recorded, staging))
-        except Exception as error:
-            if is_of_spark(error) or isinstance(error, OdfchainError):
-                return recorded  # the merge reads the same again, and says what is wrong with it
-            raise
-
-    def _with_event_times(self, frame: DataFrame) -> DataFrame:
-        name = self.state.vocabulary.event_time_column
-        return frame.withColumn(name, F.coalesce(col(name), self._event_time()))
-
-    def _event_time(self) -> Column:
-        field = self.data.field(self.state.vocabulary.event_time_column)
-        assert field is not None  # noqa: S101 - with_event_time
-        return F.timestamp_millis(F.lit(self.options.event_time.epoch_ms)).cast(physical_type(field.type))
-
-    def _diagnose(self, error: OdfchainError, new: merging.MergeInput) -> OdfchainError:
-        # the input's own fault is named by its row, other errors are passed on
-        required = frozenset(f.name for f in self.target.fields if not f.optional)
-
-        def search() -> OdfchainError | None:
-            cause = self.malformed() if self.malformed is not None else None
-            cause = cause or input_frames.first_bad_row(
-                self.source, required - {new.vocabulary.event_time_column}
-            )
-            return cause or new.first_fault(self.state.merge)
-
-        try:
-            cause = run_job(self.source.frame.sparkSession, search)
-        except Exception as second:  # noqa: BLE001 - the first error is what counts
-            return explain(second, file=self.source.file) if error.exit_code == 1 else error
-        return cause or error
-
-    def guard(self, ran: _MergeRun) -> None:
-        # a snapshot that loses most rows is probably an accident
-        recorded, most = ran.recorded, self.options.merging.max_retract_ratio
-        if not isinstance(self.state.merge, src.MergeStrategySnapshot):
-            return
-        if ran.input_rows == 0:
-            if self.options.merging.allow_empty:
-                return
-            raise GuardError(
-                "the snapshot is empty: it would retract "
-                f"{'all' if recorded is None else f'all {recorded:,}'} recorded rows",
-                flag="--allow-empty",
-            )
-        retracted = sum(each.ops.get("1", 0) for each in ran.facts)
-        if recorded and retracted > most * recorded:
-            raise GuardError(
-                f"the snapshot would retract {retracted:,} of {recorded:,} recorded rows "
-                f"({retracted / recorded:.0%}, at most {most:.0%} is allowed)",
-                flag="--allow-retract",
-            )
-
-    # Changelog streams: a row that takes another back must find it in force, by the rule of check 10
-    # (`odfchain.slices.state`). It has the event time of that row, and means it where it has none
-    # (RFC-052).
-
-    def checked_changelog(self, ran: _MergeRun, strategy: src.MergeStrategyChangelogStream) -> _MergeRun:
-        # run again where rows that take back need the event times they take back
-        operations = {code for each in ran.facts for code in each.ops}
-        if operations & {str(CORRECT_FROM), str(CORRECT_TO)}:
-            torn = run_job(self.session(), lambda: ran.new.first_torn_correction(strategy.primary_key))
-            if torn is not None:
-                raise torn
-        if not operations & set(map(str, TAKES_BACK)):
-            return ran
-        if run_job(self.session(), ran.new.has_back_without_time):
-            ran = self.run(back_without_time=True)
-        return dataclasses.replace(ran, notes=ran.notes + self._refuse_in_vain(ran))
-
-    def _refuse_in_vain(self, ran: _MergeRun) -> tuple[str, ...]:
-        # only rows in force are taken back
-        state, facts = self.state, ran.facts
-        count = sum(each.ops.get(str(code), 0) for each in facts for code in TAKES_BACK)
-        if count > AUDIT.retractions:  # as in a verification
-            return (f"{count:,} rows are taken back; whether they were there is not checked",)
-        names = state.vocabulary
-        recorded = [SliceFile(piece.locate, names, piece.offsets) for piece in state.recorded().slices]
-        asked = [
-            SliceFile(functools.partial(state.path_of, each), names, made.offset_interval)
-            for each, made in zip(facts, data_slices(facts, state.next_offset), strict=True)
-        ]
-        wrong = taken_back_in_vain([*recorded, *asked], asked, in_force=not state.has_several_keys())
-        if len(wrong):
-            place = int(wrong[0]) - state.next_offset
-            raise run_job(self.session(), lambda: ran.new.first_taken_back_in_vain(ran.order, place))
-        return ()
-
-    def refuse_future(self, ran: _MergeRun) -> None:
-        bound, given, now = self.options.latest_believed, self.options.event_time, self.options.system_time
-        for each in ran.facts:
-            if bound is None or each.max_event_time_ms is None or each.max_event_time_ms <= bound.epoch_ms:
-                continue
-            first = functools.partial(ran.new.first_future_row, self.state.path_of(each), given, bound, now)
-            if (fault := run_job(self.session(), first)) is not None:
-                raise fault
-
-
-def _observed(observation: Observation, name: str) -> int:
-    return int(observation.get.get(name) or 0)

@@ -1,4 +1,4 @@
-"""Merge strategies: new rows and recorded history to the rows that are appended, as Spark plans.
+"""Merge strategies: new rows and recorded rows to the rows that are appended, as functions over Arrow tables.
 
 Invariants (specification "Merge Strategies"; facts in `fixtures/conformance/merge_cases.json`; RFC-009 lists
 where this deliberately differs from the reference implementation):
@@ -12,290 +12,588 @@ where this deliberately differs from the reference implementation):
 - One input is a set of keyed records. Rows that are equal in every column are one record; rows with one key
   and other values are refused unless the user says which counts. Parts of a key compare null-safe, like
   every other value; only a key of nulls alone names nothing and is refused.
+- Values compare as in a state: -0.0 is 0.0, all NaN are one value, and a map has no order, at any depth.
 - Output is ordered by primary key and operation, so that `-C` comes right before its `+C`.
 
-No row reaches the driver, and every comparison is an expression of Spark's.
+Rows have the types in which they are recorded. A merge of some of the keys is that of these keys alone, so
+the same function merges a whole input, or the rows of a bucket of keys. Source: RFC-058.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+from uuid import UUID
 
-from odfchain.errors import BadInputError, GuardError, IncompatibleSchemaError
-from odfchain.lazy import F, Window, pa, pc, pq
-from odfchain.odf import schema as ds
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
 from odfchain.odf import sources as src
 from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, TAKES_BACK
 from odfchain.odf.events import DatasetVocabulary
-from odfchain.odf.times import Duration, Timestamp
-from odfchain.spark.input_frames import ROW_ID
-from odfchain.spark.types import RESERVED, any_of, col, comparable, latest_rows, physical_type
-from odfchain.text import cut, marker
+from odfchain.odf.row_hash import Numbers, comparable
+from odfchain.slices.ordering import order_of
+from odfchain.slices.state import codes_of, newest_of
+from odfchain.slices.writer import in_milliseconds
+from odfchain.text import cut
 from odfchain.workspace.config import DuplicateKeys, LateEdits
-from odfchain.workspace.dataset_state import ALLOW_FUTURE, OPERATIONS, operations_problem
+from odfchain.workspace.dataset_state import OPERATIONS
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation
-    from pyspark.sql.window import WindowSpec
+NUMBER, GIVEN_TIME = "__odfchain_number", "__odfchain_time"
+"""What rows may be ordered by beside their columns: the number in the input, and the event time as given."""
+
+OTHER_ROW = "\0"
+"""Stands in a message for the number of another row."""
+
+_OPERATION_CODES = (APPEND, RETRACT, CORRECT_FROM, CORRECT_TO)
+_SHOWN_COLUMNS, _SHOWN_CHARACTERS = 6, 60
+_FUTURE_COLUMNS, _FUTURE_CHARACTERS = 4, 120
+
+Recorded = Iterable[pa.RecordBatch]
+"""Recorded rows: offset, operation and data columns, in order of offset but for those of a checkpoint."""
 
 
-_BEFORE = "__odfchain_before"
-OLD = "__odfchain_old"
-"""The operation of the recorded row of an input row's key, null where there is none."""
-
-_NEW, _RANK, _ROW, _OP = "__odfchain_new", "__odfchain_rank", "__odfchain_record", "__odfchain_op"
+Parts = list[tuple[int, Numbers, Numbers]]
+"""Operations, the places of their rows among new and recorded ones, and of the input's rows, or -1."""
 
 
 @dataclass(frozen=True, slots=True)
-class MergeInput:
-    """New rows: `ROW_ID` and data columns (event time among them) as physical types."""
+class Policies:
+    """What the user chose, and the times of a run."""
 
-    frame: DataFrame
-    schema: ds.DataSchema
-    """Data columns, without system columns other than event time (and the operation, where it is given)."""
+    event_time_ms: int
+    """Of rows that carry none."""
+    duplicates: DuplicateKeys = DuplicateKeys.REFUSE
+    edits: LateEdits = LateEdits.IGNORE
+    latest_ms: int | None = None
+    """The bound on event times of rows that are added; None is none."""
+    bound: str = ""
+    """How messages name it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The first row for which an input is refused."""
+
+    row: int
+    """Its number."""
+    message: str
+    hint: str = ""
+    other: int = 0
+    """The row that `OTHER_ROW` stands for."""
+    future: bool = False
+    """Its event time is beyond the bound."""
+
+
+class RefusedInputError(Exception):
+    """A merge that was given up for a fault of its input."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows to append: places of rows, and what becomes of them."""
+
+    source: pa.Table
+    """Data columns of new rows and of recorded ones."""
+    places: Numbers
+    operations: Numbers
+    inputs: Numbers
+    """The number of the row of the input that each comes from; 0 where it comes from none."""
+    order: tuple[str, ...]
+    """Ascending, nulls first; no two rows are alike in it."""
+    counts: Counter[str]
+    """What was found on the way: `copies`, `differing`, `recorded`, `edits`."""
+    operation: str
+    """The name of the operation column."""
+    times: pa.Array | None
+    """The event times as given, of each."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def columns(self, names: Sequence[str], where: Numbers | None = None) -> pa.Table:
+        """Some of the columns, of all rows or of some, in the order of `places` (or `where`)."""
+        places = self.places if where is None else self.places[where]
+        given = [name for name in names if name in self.source.column_names]
+        table = self.source.select(given)
+        # rows that follow each other need not be moved
+        if len(places) and bool((np.diff(places) == 1).all()):
+            table = table.slice(int(places[0]), len(places))
+        else:
+            table = table.take(pa.array(places))
+        chosen = slice(None) if where is None else where
+        others = {self.operation: lambda: pa.array(self.operations[chosen], pa.uint8())}
+        others[NUMBER] = lambda: pa.array(self.inputs[chosen])
+        if self.times is not None:
+            times = self.times
+            others[GIVEN_TIME] = lambda: times if where is None else times.take(pa.array(where))
+        return pa.table([table[n] if n in given else others[n]() for n in names], names=list(names))
+
+    def in_order(self) -> Numbers:
+        """The numbers of the rows in their order."""
+        order = list(self.order)
+        # an input that is as it was needs no number to be told apart
+        if order[-1] == NUMBER and bool((np.diff(self.inputs) >= 0).all()):
+            order.pop()
+        return order_of(self.columns(order).combine_chunks(), order)
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """The rows of an input, or those of some of its keys."""
+
+    rows: pa.Table
+    """Data columns, without system columns other than event time; everything may be null."""
+    numbers: Numbers
+    """Their numbers in the input, ascending."""
     vocabulary: DatasetVocabulary
-    file: str = ""
+    policies: Policies
+    operations: pa.Array | None = None
+    """The operation column as it is given, where a strategy takes it."""
 
-    def merged(
-        self,
-        history: DataFrame | None,
-        strategy: src.MergeStrategy,
-        duplicates: DuplicateKeys = DuplicateKeys.REFUSE,
-        edits: LateEdits = LateEdits.IGNORE,
-    ) -> Merged:
-        """The rows that this input adds to the dataset.
+    # --- strategies ------------------------------------------------------------------------------------
 
-        `history` holds all recorded rows (offset, operation and the columns of `history_columns`; all columns
-        where `edits` are looked for), None when no slice was ever written.
-        """
-        check_strategy(strategy, self.schema, self.file, operation=self.vocabulary.operation_type_column)
-        match strategy:
-            case src.MergeStrategyAppend():
-                return _in_order_of_time(self, self.frame)
-            case src.MergeStrategyLedger(primary_key=key):
-                return _ledger(self, history, key, duplicates, edits)
-            case src.MergeStrategySnapshot(primary_key=key, compare_columns=compare):
-                return _snapshot(self, history, key, compare, duplicates)
-            case src.MergeStrategyChangelogStream(primary_key=key):
-                return _changelog(self, key)
-            case src.MergeStrategyUpsertStream(primary_key=key):
-                return _upsert(self, history, key)
+    def merged(self, strategy: src.MergeStrategy, recorded: Recorded | None) -> Changes:
+        """The rows that these add to the dataset.
 
-    def row_number(self, row_id: int) -> int:
-        """The row with this `ROW_ID`, counted from 1."""
-        return self.frame.where(col(ROW_ID) < row_id).count() + 1
-
-    def check_repeated(self, key: tuple[str, ...], duplicates: DuplicateKeys) -> tuple[int, int]:
-        """(rows left out that are copies of the one that is kept, rows left out that differ from it).
+        `recorded` are all recorded rows of the keys, with the columns that `columns_looked_at` names; None
+        where no slice was ever written.
 
         Raises:
-            BadInputError: rows of one key differ, and no option says which counts.
+            RefusedInputError: the input contradicts itself, or what is recorded.
         """
-        numbered = _numbered(self, key, last=duplicates is DuplicateKeys.LAST)
-        copy = F.count_if((col(_COPY) > 1) & ~col(_DIFFERS))
-        ((copies, others),) = numbered.agg(copy, F.count_if(col(_DIFFERS))).collect()
-        if others and duplicates is DuplicateKeys.REFUSE and (refusal := self.first_bad_key(key)) is not None:
-            raise refusal
-        return copies, others
+        looks = recorded is not None and self.policies.edits is not LateEdits.IGNORE
+        places, counts, old = np.arange(len(self.rows)), Counter[str](), None
+        match strategy:
+            case src.MergeStrategyAppend():
+                parts = [(APPEND, places, places)]
+            case src.MergeStrategyLedger(primary_key=key) if looks and recorded is not None:
+                parts, old = self._with_edits(key, recorded, counts)
+            case src.MergeStrategyLedger(primary_key=key):
+                parts = self._ledger(key, recorded, counts)
+            case src.MergeStrategySnapshot(primary_key=key, compare_columns=compare):
+                parts, old = self._snapshot(key, compare, recorded, counts)
+            case src.MergeStrategyChangelogStream(primary_key=key):
+                codes = self._operation_codes()
+                self._refuse_torn_corrections(key, codes)
+                parts = [(code, places[codes == code], places[codes == code]) for code in _OPERATION_CODES]
+            case src.MergeStrategyUpsertStream(primary_key=key):
+                parts, old = self._upsert(key, recorded)
+        found = self._changes(parts, old, change_order(strategy, self.vocabulary, edits=looks), counts)
+        self._refuse_future(found)
+        return found
 
-    def first_bad_key(self, key: tuple[str, ...], *, unique: bool = True) -> BadInputError | None:
-        """The first null key, or (`unique`) key of two rows that differ, as an error, for a failed job."""
-        null = self.frame.where(_all_of(col(n).isNull() for n in key)).orderBy(ROW_ID).limit(1).collect()
-        if null:
-            what = f"column `{key[0]}` is null" if len(key) == 1 else f"({', '.join(key)}) has only nulls"
-            return BadInputError(f"primary key {what}", file=self.file, row=self.row_number(null[0][ROW_ID]))
-        if not unique:
-            return None
-        differing = _numbered(self, key, last=False).where(_DIFFERS)
-        twice = differing.orderBy(ROW_ID).limit(1).collect()
-        if not twice:
-            return None
-        of_key = _all_of(col(name).eqNullSafe(twice[0][name]) for name in key)
-        (first,) = self.frame.where(of_key).orderBy(ROW_ID).limit(1).collect()
-        there, here = (_texts(self, row[ROW_ID]) for row in (first, twice[0]))
-        others = [n for n in self.schema.names if n not in key and there[n] != here[n]]
-        return BadInputError(
-            f"primary key ({_listed(here, key)}) occurs twice: "
-            f"also in row {self.row_number(first[ROW_ID]):,} with other values "
-            f"({_listed(there, others)} there, {_listed(here, others)} here)",
-            file=self.file,
-            row=self.row_number(twice[0][ROW_ID]),
-            hint="--duplicate-keys first or last keeps one of them",
-        )
+    def _ledger(self, key: tuple[str, ...], recorded: Recorded | None, counts: Counter[str]) -> Parts:
+        old = None if recorded is None else pa.Table.from_batches(_columns(recorded, key), self._schema(key))
+        mine, theirs, count = self._codes(key, old)
+        seen = np.zeros(count, bool)
+        seen[theirs] = True
+        places = self._one_row_per_key(key, mine, count, counts)
+        places = places[~seen[mine[places]]]
+        return [(APPEND, places, places)]
 
-    def first_fault(self, strategy: src.MergeStrategy) -> BadInputError | None:
-        """The first row whose operation or key the strategy refuses, as an error, after a job has failed."""
-        takes, key = strategy.TAKES_OPERATIONS, strategy.primary_key
-        fault = None
-        if takes and self.schema.field(self.vocabulary.operation_type_column) is not None:
-            fault = _first_bad_operation(self)
-        if fault is None and key:
-            fault = self.first_bad_key(key, unique=not takes)
-        return fault
+    def _with_edits(
+        self, key: tuple[str, ...], recorded: Recorded, counts: Counter[str]
+    ) -> tuple[Parts, pa.Table]:
+        # late edits: known keys with other values, which the strategy itself never compares (RFC-009)
+        old, back = self._newest(recorded, key, retracted=True)
+        mine, theirs, count = self._codes(key, old)
+        places = self._one_row_per_key(key, mine, count, counts)
+        match_ = _places_of(theirs, count)[mine[places]]
+        known, found = places[match_ >= 0], match_[match_ >= 0]
+        changed = self._changed([n for n in self.rows.column_names if n not in key], known, old, found)
+        edited = changed & ~back[found]
+        counts["edits"] = int(edited.sum())
+        if self.policies.edits is LateEdits.REFUSE and edited.any():
+            first = int(np.flatnonzero(edited)[0])
+            raise RefusedInputError(self._edit(key, int(known[first]), old, int(found[first])))
+        new, edits = places[match_ < 0], known[edited]
+        parts = [(APPEND, new, new)]
+        if self.policies.edits is LateEdits.CORRECT:
+            parts += [(CORRECT_FROM, len(self.rows) + found[edited], edits), (CORRECT_TO, edits, edits)]
+        return parts, old
 
-    def first_torn_correction(self, key: tuple[str, ...]) -> BadInputError | None:
-        """The first -C or +C without the other half next to it among the rows of its key, as an error."""
-        op = col(self.vocabulary.operation_type_column).cast("int")
-        steps = _same_key(key, last=False)
-        old, opened = op == CORRECT_FROM, F.lag(op).over(steps).eqNullSafe(CORRECT_FROM)
-        torn = (old & ~F.lead(op).over(steps).eqNullSafe(CORRECT_TO)) | ((op == CORRECT_TO) & ~opened)
-        rows = self.frame.withColumn(_NEW, torn).where(col(_NEW)).orderBy(ROW_ID).limit(1).collect()
-        if not rows:
-            return None
-        begun = rows[0][self.vocabulary.operation_type_column] == CORRECT_FROM
-        return BadInputError(
-            "old values (-C, 2) without the new ones (+C, 3) of the same key after them"
-            if begun
-            else "new values (+C, 3) without the old ones (-C, 2) of the same key before them",
-            file=self.file,
-            row=self.row_number(rows[0][ROW_ID]),
-            hint="a row that is taken back is -R (1)" if begun else "a row that is new is +A (0)",
-        )
+    def _snapshot(
+        self,
+        key: tuple[str, ...],
+        compare: tuple[str, ...] | None,
+        recorded: Recorded | None,
+        counts: Counter[str],
+    ) -> tuple[Parts, pa.Table | None]:
+        names = [n for n in self.rows.column_names if n not in key] if compare is None else list(compare)
+        old = None if recorded is None else self._newest(recorded, key)[0]
+        mine, theirs, count = self._codes(key, old)
+        places = self._one_row_per_key(key, mine, count, counts)
+        if old is None:
+            return [(APPEND, places, places)], None
+        counts["recorded"] = len(old)
+        match_ = _places_of(theirs, count)[mine[places]]
+        present = np.zeros(len(old), bool)
+        present[match_[match_ >= 0]] = True
+        gone = np.flatnonzero(~present)
+        retracted = (RETRACT, len(self.rows) + gone, np.full(len(gone), -1))
+        return [*self._news(names, places, match_, old), retracted], old
 
-    def _takes_back(self) -> Column:
-        return col(self.vocabulary.operation_type_column).try_cast("int").isin(*TAKES_BACK)
+    def _upsert(self, key: tuple[str, ...], recorded: Recorded | None) -> tuple[Parts, pa.Table | None]:
+        codes = self._operation_codes(default=APPEND)
+        self._refuse_null_keys(key)
+        old = None if recorded is None else self._newest(recorded, key)[0]
+        mine, theirs, count = self._codes(key, old)
+        # `-C` states an old value; of the others the last one of a key counts
+        given = np.flatnonzero(codes != CORRECT_FROM)
+        last = _places_of(mine[given], count)
+        places = given[last[mine[given]] == np.arange(len(given))]
+        deleted = codes[places] == RETRACT
+        if old is None:
+            return [(APPEND, places[~deleted], places[~deleted])], None
+        match_ = _places_of(theirs, count)[mine[places]]
+        names = [n for n in self.rows.column_names if n not in key]
+        gone = deleted & (match_ >= 0)
+        retracted = (RETRACT, len(self.rows) + match_[gone], places[gone])
+        return [*self._news(names, places[~deleted], match_[~deleted], old), retracted], old
 
-    def has_back_without_time(self) -> bool:
-        """True if a row takes another back and does not say of which event time that one is."""
-        name = self.vocabulary.event_time_column
-        return bool(self.frame.where(self._takes_back() & col(name).isNull()).limit(1).collect())
+    def without_time(self) -> int:
+        """How many rows take another back and do not say of which event time that one is."""
+        if self.operations is None:
+            return 0
+        return int((self._takes_back() & _nulls(self._column(self.vocabulary.event_time_column))).sum())
 
-    def with_times_taken_back(self, history: DataFrame | None, event_time: Column) -> MergeInput:
+    def _takes_back(self) -> Numbers:
+        return np.isin(self._operation_codes(default=-1, checked=False), TAKES_BACK)
+
+    def with_times_taken_back(self, recorded: Recorded | None) -> NewRows:
         """The input whose rows that take back without an event time have that of the row that they take back.
 
         That is the newest one with their other values, of those before them in the input or else of the
-        recorded ones. Rows that are added without an event time have `event_time`.
+        recorded ones. Rows that are added without an event time have that of the policies.
         """
-        time, op = self.vocabulary.event_time_column, self.vocabulary.operation_type_column
-        values = tuple(name for name in self.schema.names if name not in (time, op))
-        before = F.lag(F.coalesce(col(time), event_time)).over(_same_key(values, last=False))
-        frame = self.frame.withColumn(_BEFORE, before)
+        time = self.vocabulary.event_time_column
+        values = tuple(name for name in self.rows.column_names if name != time)
+        old = None if recorded is None else self._newest(recorded, values)[0]
+        mine, theirs, count = self._codes(values, old)
+        given = self._column(time)
+        filled = pc.fill_null(given, self._default_time)
+        known = filled if old is None else pa.concat_arrays([filled, _one(old[time])])
+        order = np.argsort(mine, kind="stable")
+        before = np.full(len(mine), -1)
+        same = mine[order][1:] == mine[order][:-1]
         # an earlier row of the input is newer than any recorded one
-        before = col(_BEFORE)
-        if history is not None:
-            state = current_state(history, values, self)
-            same = _all_of(col(name).eqNullSafe(col(_old_name(name))) for name in values)
-            frame, before = frame.join(state, same, "left"), F.coalesce(before, col(_old_name(time)))
-        filled = F.when(self._takes_back() & col(time).isNull(), before).otherwise(col(time))
-        frame = frame.withColumn(time, filled).select(*[col(name) for name in self.frame.columns])
-        return dataclasses.replace(self, frame=frame)
+        before[order[1:][same]] = order[:-1][same]
+        behind = _places_of(theirs, count)[mine]
+        before = np.where(before >= 0, before, np.where(behind >= 0, len(mine) + behind, -1))
+        asked = self._takes_back() & _nulls(given)
+        times = known.take(pa.array(before, mask=before < 0))
+        place = self.rows.column_names.index(time)
+        rows = self.rows.set_column(place, self.rows.field(time), pc.if_else(pa.array(asked), times, given))
+        return dataclasses.replace(self, rows=rows)
 
-    def first_future_row(
-        self, written: Path, event_time: Timestamp, bound: Timestamp, system_time: Timestamp
-    ) -> GuardError | None:
-        """The first row that a slice adds after `bound`, as an error; rows without have `event_time`."""
-        times = _times_after(written, self.vocabulary, bound)
-        if not times:
-            return None
-        name = self.vocabulary.event_time_column
-        given = col(name).cast("timestamp")
-        time = F.coalesce(given, F.timestamp_millis(F.lit(event_time.epoch_ms)))
-        future = self.frame.where(F.unix_millis(time).isin(times))
-        few = self.schema.names[:4]  # enough to recognise the row
-        shown = [col(n).cast("string").alias(f"c{i}") for i, n in enumerate(few)]
-        columns = [col(ROW_ID), time.cast("string").alias("time"), given.isNull().alias("none"), *shown]
-        rows = future.orderBy(ROW_ID).limit(1).select(*columns).collect()
-        after = Duration(bound.epoch_ms - system_time.epoch_ms)
-        limit = f"{bound} ({after} after the system time {system_time})"
-        if not rows:  # the input does not read the same twice
-            return _refused(f"{self.file}: a row has an event time later than {limit}")
-        row = rows[0]
-        number = self.row_number(row[ROW_ID])
-        values = ", ".join(f"{n}={row[f'c{i}']!r}" for i, n in enumerate(few) if n != name)
-        whose = "the row has no event time, and that of the source" if row["none"] else "its event time"
-        shown_row = f"{self.file}: row {number:,} ({cut(values, _SHOWN)})"
-        return _refused(f"{shown_row}: {whose}, {row['time']}, is later than {limit}")
+    def with_event_times(self) -> NewRows:
+        """The input in which rows without an event time have that of the policies."""
+        return dataclasses.replace(self, rows=self._filled(self.rows))
 
-    def first_taken_back_in_vain(self, order: tuple[str, ...], place: int) -> BadInputError:
-        """The row of the input that is at a place of the slice, as an error."""
-        ordered = self.frame.orderBy(*[col(name).asc_nulls_first() for name in order])
-        (row,) = ordered.offset(place).limit(1).select(ROW_ID).collect()
-        return BadInputError(
-            "takes back (-R, 1, or -C, 2) values that no row in force has",
-            file=self.file,
-            row=self.row_number(row[ROW_ID]),
-            hint="write the values and the event time that were recorded; where no event time is written, it "
-            "is that of the newest row with the same values",
+    # --- rows to append --------------------------------------------------------------------------------
+
+    def _news(self, names: Sequence[str], places: Numbers, match_: Numbers, old: pa.Table) -> Parts:
+        # new rows, and both rows of corrections
+        new, known, found = places[match_ < 0], places[match_ >= 0], match_[match_ >= 0]
+        changed = self._changed(names, known, old, found)
+        edits, before = known[changed], len(self.rows) + found[changed]
+        return [(APPEND, new, new), (CORRECT_FROM, before, edits), (CORRECT_TO, edits, edits)]
+
+    def _changes(
+        self, parts: Parts, old: pa.Table | None, order: tuple[str, ...], counts: Counter[str]
+    ) -> Changes:
+        codes = np.repeat([code for code, _, _ in parts], [len(places) for _, places, _ in parts])
+        places = np.concatenate([places for _, places, _ in parts]).astype(np.int64)
+        mine = np.concatenate([mine for _, _, mine in parts]).astype(np.int64)
+        source = self.rows
+        if old is not None and len(places) and int(places.max()) >= len(self.rows):
+            source = pa.concat_tables([self.rows, old]).combine_chunks()
+        times = None
+        if GIVEN_TIME in order:
+            times = self._column(self.vocabulary.event_time_column).take(pa.array(mine))
+        return Changes(
+            self._filled(source), places, codes.astype(np.uint8), np.append(self.numbers, 0)[mine],
+            order, counts, self.vocabulary.operation_type_column, times,
+        )  # fmt: skip
+
+    def _filled(self, rows: pa.Table) -> pa.Table:
+        time = self.vocabulary.event_time_column
+        if not rows[time].null_count:
+            return rows
+        place = rows.column_names.index(time)
+        return rows.set_column(place, rows.field(time), pc.fill_null(rows[time], self._default_time))
+
+    @property
+    def _default_time(self) -> pa.Scalar:
+        kind = self.rows.field(self.vocabulary.event_time_column).type
+        return time_of(self.policies.event_time_ms, kind)
+
+    # --- keys ------------------------------------------------------------------------------------------
+
+    def _schema(self, names: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.rows.field(name) for name in names])
+
+    def _codes(self, key: tuple[str, ...], old: pa.Table | None) -> tuple[Numbers, Numbers, int]:
+        """(a number for each row, for each recorded row; equal where the key is; the numbers' bound)."""
+        both = (
+            self.rows.select(key)
+            if old is None
+            else pa.concat_tables([self.rows.select(key), old.select(key)])
+        )
+        if not len(both):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64), 1
+        codes, count = codes_of(both, key)
+        return codes[: len(self.rows)], codes[len(self.rows) :], count
+
+    def _newest(
+        self, recorded: Recorded, key: tuple[str, ...], *, retracted: bool = False
+    ) -> tuple[pa.Table, Numbers]:
+        """The recorded row in force of each key, or the last one, and which of them take a row back."""
+        found = newest_of(recorded, key, self.vocabulary, retracted=retracted)
+        if found is None:
+            return self.rows.schema.empty_table(), np.zeros(0, bool)
+        rows, back = found
+        return rows.select(self.rows.column_names), back
+
+    def _refuse_null_keys(self, key: tuple[str, ...]) -> None:
+        null = functools.reduce(np.logical_and, [_nulls(self._column(name)) for name in key])
+        if null.any():
+            what = f"column `{key[0]}` is null" if len(key) == 1 else f"({', '.join(key)}) has only nulls"
+            self._refuse(null, f"primary key {what}")
+
+    def _one_row_per_key(
+        self, key: tuple[str, ...], codes: Numbers, count: int, counts: Counter[str]
+    ) -> Numbers:
+        """The places of the rows that are kept; counts how many others are copies of them, and differ."""
+        self._refuse_null_keys(key)
+        places, last = np.arange(len(codes)), self.policies.duplicates is DuplicateKeys.LAST
+        kept = _places_of(codes, count) if last else len(codes) - 1 - _places_of(codes[::-1], count)
+        repeated = kept[codes] != places
+        if not repeated.any():
+            return places
+        others = [name for name in self.rows.column_names if name not in key]
+        rest = places[repeated]
+        differs = self._differing(others, rest, self.rows, kept[codes[rest]])
+        if self.policies.duplicates is DuplicateKeys.REFUSE and differs.any():
+            place = int(rest[differs][0])
+            raise RefusedInputError(self._contradiction(key, int(kept[codes[place]]), place))
+        counts["differing"] = int(differs.sum())
+        counts["copies"] = len(rest) - counts["differing"]
+        unrepeated: Numbers = places[~repeated]
+        return unrepeated
+
+    def _differing(self, names: Sequence[str], places: Numbers, other: pa.Table, others: Numbers) -> Numbers:
+        found = np.zeros(len(places), bool)
+        for name in names:
+            found |= differing(_taken(self.rows[name], places), _taken(other[name], others))
+        return found
+
+    def _changed(self, names: Sequence[str], places: Numbers, old: pa.Table, found: Numbers) -> Numbers:
+        """Whether the values of rows differ from those of recorded ones."""
+        time = self.vocabulary.event_time_column
+        changed = self._differing([name for name in names if name != time], places, old, found)
+        if time in names:  # a missing one is never a change
+            given = ~_nulls(_taken(self.rows[time], places))
+            changed |= given & self._differing([time], places, old, found)
+        return changed
+
+    def _column(self, name: str) -> pa.Array:
+        return _one(self.rows[name])
+
+    # --- operations ------------------------------------------------------------------------------------
+
+    def _operation_codes(self, *, default: int | None = None, checked: bool = True) -> Numbers:
+        """The operation of each row; `default` where none is given."""
+        if self.operations is None:
+            return np.full(len(self.rows), default, np.int64)
+        raw = self.operations
+        given = raw.is_valid().to_numpy(zero_copy_only=False)
+        codes = _whole_numbers(raw)
+        wrong = ~np.isin(codes, _OPERATION_CODES)
+        if default is not None:
+            codes, wrong = np.where(given, codes, default), wrong & given
+        if checked and wrong.any():
+            value = raw[int(np.flatnonzero(wrong)[0])].as_py()
+            name = self.vocabulary.operation_type_column
+            self._refuse(wrong, f"column `{name}`: {value!r} is not an operation ({OPERATIONS})")
+        return codes
+
+    def _refuse_torn_corrections(self, key: tuple[str, ...], codes: Numbers) -> None:
+        """A -C or +C without the other half next to it among the rows of its key is a fault."""
+        if not np.isin(codes, (CORRECT_FROM, CORRECT_TO)).any():
+            return
+        keys, _, _ = self._codes(key, None)
+        order = np.argsort(keys, kind="stable")
+        steps, same = codes[order], keys[order][1:] == keys[order][:-1]
+        pair = np.append(False, same & (steps[:-1] == CORRECT_FROM) & (steps[1:] == CORRECT_TO))
+        torn = np.empty(len(codes), bool)
+        torn[order] = ((steps == CORRECT_FROM) & ~np.append(pair[1:], False)) | (
+            (steps == CORRECT_TO) & ~pair
+        )
+        if not torn.any():
+            return
+        if codes[np.flatnonzero(torn)[0]] == CORRECT_FROM:
+            message = "old values (-C, 2) without the new ones (+C, 3) of the same key after them"
+            self._refuse(torn, message, "a row that is taken back is -R (1)")
+        message = "new values (+C, 3) without the old ones (-C, 2) of the same key before them"
+        self._refuse(torn, message, "a row that is new is +A (0)")
+
+    # --- faults ----------------------------------------------------------------------------------------
+
+    def _refuse(self, rows: Numbers, message: str, hint: str = "") -> None:
+        raise RefusedInputError(Fault(int(self.numbers[np.flatnonzero(rows)[0]]), message, hint))
+
+    def _contradiction(self, key: tuple[str, ...], first: int, place: int) -> Fault:
+        there, here = (self._texts(at) for at in (first, place))
+        others = [n for n in self.rows.column_names if n not in key and there[n] != here[n]]
+        message = (
+            f"primary key ({_listed(here, key)}) occurs twice: also in row {OTHER_ROW} with other values "
+            f"({_listed(there, others)} there, {_listed(here, others)} here)"
+        )
+        hint = "--duplicate-keys first or last keeps one of them"
+        return Fault(int(self.numbers[place]), message, hint, int(self.numbers[first]))
+
+    def _edit(self, key: tuple[str, ...], place: int, old: pa.Table, found: int) -> Fault:
+        others = [n for n in self.rows.column_names if n not in key]
+        at, before = np.array([place]), np.array([found])
+        column = next(n for n in others if self._changed([n], at, old, before)[0])
+        shown = ", ".join(f"{n}={_as_python(self.rows[n][place])!r}" for n in key)
+        was, now = _as_python(old[column][found]), _as_python(self.rows[column][place])
+        return Fault(
+            int(self.numbers[place]),
+            f"key ({shown}) is recorded with another {column}: {was!r}, not {now!r}",
+            "late edits can be ignored or recorded as corrections: see --late-edits",
         )
 
-    def first_edit(self, edited: DataFrame, key: tuple[str, ...]) -> BadInputError:
-        """The first edited row of an input as an error. Called only when there is one."""
-        others = [n for n in self.schema.names if n not in key]
-        flags = [_is_changed(n, self).alias(f"{RESERVED}changed_{i}") for i, n in enumerate(others)]
-        (row,) = edited.select("*", *flags).orderBy(ROW_ID).limit(1).collect()
-        shown = ", ".join(f"{n}={row[n]!r}" for n in key)
-        column = next(n for i, n in enumerate(others) if row[f"{RESERVED}changed_{i}"])
-        old, now = row[_old_name(column)], row[column]
-        return BadInputError(
-            f"key ({shown}) is recorded with another {column}: {old!r}, not {now!r}",
-            file=self.file,
-            row=self.row_number(row[ROW_ID]),
-            hint="late edits can be ignored or recorded as corrections: see --late-edits",
-        )
+    def _refuse_future(self, found: Changes) -> None:
+        """A row that is added with an event time beyond the bound is a fault; taking back is always right."""
+        bound, time = self.policies.latest_ms, self.vocabulary.event_time_column
+        if bound is None or not len(found):
+            return
+        times = in_milliseconds(_one(found.columns([time])[time]))
+        late = pc.fill_null(pc.greater(times, bound), False).to_numpy(zero_copy_only=False)
+        rows = found.inputs[late & ~np.isin(found.operations, TAKES_BACK)]
+        if not len(rows):
+            return
+        place = int(np.searchsorted(self.numbers, rows.min()))
+        given = self.rows[time][place]
+        names = [name for name in self.rows.column_names[:_FUTURE_COLUMNS] if name != time]
+        # enough to recognise the row
+        texts = {name: text_of(self.rows[name][place]) for name in names}
+        shown = cut(", ".join(f"{name}={text!r}" for name, text in texts.items()), _FUTURE_CHARACTERS)
+        whose = "its event time" if given.is_valid else "the row has no event time, and that of the source"
+        millis = self.policies.event_time_ms if not given.is_valid else None
+        written = given.cast(pa.timestamp("us", "UTC")) if millis is None else time_of(millis, _MOMENT)
+        message = f"({shown}): {whose}, {text_of(written)}, is later than {self.policies.bound}"
+        raise RefusedInputError(Fault(int(rows.min()), message, future=True))
+
+    def _texts(self, place: int) -> dict[str, str]:
+        found = {}
+        for name in self.rows.column_names:
+            value = self.rows[name][place]
+            text = text_of(value)
+            found[name] = repr(text) if t.is_string(value.type) else str(text)
+        return found
 
 
-_COPY, _DIFFERS = "__odfchain_copy", "__odfchain_differs"
-_SHOWN_COLUMNS, _SHOWN_CHARACTERS = 6, 60
+_MOMENT = pa.timestamp("ms", "UTC")
 
 
-def _refuse_null_keys(frame: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    failure = F.raise_error(F.lit(marker("null-key"))).cast("boolean")
-    is_null = _all_of(col(name).isNull() for name in key)
-    return frame.where(F.when(is_null, failure).otherwise(F.lit(True)))
+def change_order(
+    strategy: src.MergeStrategy, vocabulary: DatasetVocabulary, *, edits: bool
+) -> tuple[str, ...]:
+    """What changes are ordered by, ascending, nulls first; no two are alike in it."""
+    key, operation = strategy.primary_key, vocabulary.operation_type_column
+    match strategy:
+        case src.MergeStrategyLedger() if edits:
+            # corrections stand where their new values stand in time, `-C` right before its `+C`
+            return (GIVEN_TIME, NUMBER, operation)
+        case src.MergeStrategySnapshot() | src.MergeStrategyUpsertStream():
+            return (*key, operation)
+        case src.MergeStrategyChangelogStream():
+            # the order of the input within a key keeps multi-step histories intact
+            return (*key, NUMBER)
+    return (vocabulary.event_time_column, NUMBER)
 
 
-def _one_row_per_key(
-    new: MergeInput, key: tuple[str, ...], duplicates: DuplicateKeys
-) -> tuple[DataFrame, Observation]:
-    # only repeated rows are counted here: comparing all values of rows whose keys differ would take a third
-    # of a merge; `MergeInput.check_repeated` compares them if there are any
-    from pyspark.sql import Observation
+def columns_looked_at(
+    strategy: src.MergeStrategy, names: Sequence[str], edits: LateEdits, *, taken_back: bool = False
+) -> Sequence[str]:
+    """The data columns of recorded rows that a merge needs; none where it does not look back.
 
-    seen = Observation()
-    copy = F.row_number().over(_same_key(key, last=duplicates is DuplicateKeys.LAST))
-    numbered = _refuse_null_keys(new.frame, key).withColumn(_COPY, copy)
-    observed = numbered.observe(seen, F.count_if(col(_COPY) > 1).alias("repeated"))
-    return observed.where(col(_COPY) == 1).drop(_COPY), seen
+    With `taken_back` event times of rows that take back are looked for.
+    """
+    if isinstance(strategy, src.MergeStrategyLedger) and edits is LateEdits.IGNORE:
+        return strategy.primary_key
+    return names if strategy.LOOKS_BACK or taken_back else ()
 
 
-def _same_key(key: tuple[str, ...], *, last: bool) -> WindowSpec:
-    return Window.partitionBy(*[col(name) for name in key]).orderBy(
-        col(ROW_ID).desc() if last else col(ROW_ID).asc()
-    )
+def time_of(epoch_ms: int, kind: pa.DataType) -> pa.Scalar:
+    """A point in time as an event time of this type."""
+    if t.is_date(kind):
+        return pa.scalar(epoch_ms // 86_400_000, pa.int32()).cast(pa.date32()).cast(kind)
+    return pa.scalar(epoch_ms, pa.int64()).cast(pa.timestamp("ms", kind.tz)).cast(kind)
 
 
-def _numbered(new: MergeInput, key: tuple[str, ...], *, last: bool) -> DataFrame:
-    same = _same_key(key, last=last)
-    numbered = new.frame.withColumn(_COPY, F.row_number().over(same))
-    others = [comparable(col(f.name), physical_type(f.type)) for f in new.schema.fields if f.name not in key]
-    if not others:
-        return numbered.withColumn(_DIFFERS, F.lit(False))
-    upto = same.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    values = F.struct(*[value.alias(f"v{index}") for index, value in enumerate(others)])
-    return numbered.withColumn(_DIFFERS, ~values.eqNullSafe(F.first(values).over(upto)))
+def _columns(recorded: Recorded, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    return (batch.select(names) for batch in recorded)
 
 
-def _texts(new: MergeInput, row_id: int) -> dict[str, str]:
-    # by Spark, because Python would write times in the local zone
-    texts = [_text(col(f.name), f).alias(f.name) for f in new.schema.fields]
-    (row,) = new.frame.where(col(ROW_ID) == row_id).select(*texts).collect()
-    texts_only = {f.name for f in new.schema.fields if isinstance(f.value_type, ds.DataTypeString)}
-    return {name: repr(row[name]) if name in texts_only else str(row[name]) for name in new.schema.names}
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-def _text(value: Column, field: ds.DataField) -> Column:
-    match field.value_type:
-        case ds.DataTypeBinary(fixed_length=16):
-            return F.regexp_replace(F.lower(F.hex(value)), "^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
-        case ds.DataTypeBinary():
-            return F.hex(value)
-    return value.cast("string")
+def _taken(column: pa.ChunkedArray, places: Numbers) -> pa.Array:
+    return _one(column.take(pa.array(places)))
+
+
+def _nulls(column: pa.Array) -> Numbers:
+    found: Numbers = column.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _places_of(codes: Numbers, count: int) -> Numbers:
+    """The last place of each code, -1 where there is none."""
+    found = np.full(count, -1)
+    found[codes] = np.arange(len(codes))
+    return found
+
+
+def _whole_numbers(raw: pa.Array) -> Numbers:
+    """The values as numbers; -1 for what is no whole number."""
+    kind = raw.type
+    if t.is_string(kind):
+        whole = pc.match_substring_regex(raw, r"\A[\x00-\x20\x7f]*[+-]?[0-9]{1,9}[\x00-\x20\x7f]*\z")
+        raw = pc.replace_substring_regex(raw, r"[\x00-\x20\x7f+]", "")
+        raw = pc.if_else(whole, raw, pa.scalar(None, kind))
+    elif not (t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind) or t.is_boolean(kind)):
+        return np.full(len(raw), -1)
+    if t.is_boolean(kind):
+        raw = raw.cast(pa.int8())
+    numbers = pc.fill_null(raw.cast(pa.float64()), -1.0).to_numpy(zero_copy_only=False)
+    found: Numbers = np.where(np.isin(numbers, (0, 1, 2, 3)), numbers, -1).astype(np.int64)
+    return found
+
+
+def differing(left: pa.Array, right: pa.Array) -> Numbers:
+    """Where two columns of one type differ; nulls are equal."""
+    unequal = pc.fill_null(pc.not_equal(comparable(left), comparable(right)), False)
+    found: Numbers = unequal.to_numpy(zero_copy_only=False) | (_nulls(left) ^ _nulls(right))
+    return found
+
+
+# Values in messages.
 
 
 def _listed(texts: dict[str, str], names: Sequence[str]) -> str:
@@ -303,292 +601,29 @@ def _listed(texts: dict[str, str], names: Sequence[str]) -> str:
     return ", ".join(shown) + (", …" if len(names) > _SHOWN_COLUMNS else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """Rows to append: operation and data columns (and `ROW_ID`), and the order they are to be written in."""
-
-    frame: DataFrame
-    order: tuple[str, ...]
-    """The columns by which no two rows are alike; ascending, nulls first."""
-    recorded: Observation | None = None
-    """Observes `recorded`, the number of keys in the recorded state (Snapshot only)."""
-    edits: Observation | None = None
-    """Observes `edits`, the number of known keys with other values (Ledger, when they are looked for)."""
-    edited: DataFrame | None = None
-    """The input's rows with such keys."""
-    duplicates: Observation | None = None
-    """Observes `repeated`, the rows of the input that `_one_row_per_key` leaves out."""
-
-
-def check_strategy(
-    strategy: src.MergeStrategy, schema: ds.DataSchema | None, file: str, *, operation: str = "op"
-) -> None:
-    """Check that the input has every column that the strategy names, and `operation` where needed."""
-    # without a schema only faults are found that any schema would have
-    if isinstance(strategy, src.MergeStrategyAppend):
-        return
-    named = [("primaryKey", strategy.primary_key)]
-    if isinstance(strategy, src.MergeStrategySnapshot) and strategy.compare_columns is not None:
-        named.append(("compareColumns", strategy.compare_columns))
-    for what, names in named:
-        if not names:
-            raise IncompatibleSchemaError(f"merge.{what} of the source is empty")
-        for name in names:
-            if names.count(name) > 1:
-                raise IncompatibleSchemaError(f"merge.{what} of the source names column {name!r} twice")
-            if not name:
-                raise IncompatibleSchemaError(f"merge.{what} of the source names a column ''")
-            if schema is not None and schema.field(name) is None:
-                raise IncompatibleSchemaError(
-                    f"{file}: merge.{what} names column {name!r}, which the input does not have "
-                    f"(it has {', '.join(schema.names)})"
-                )
-    if schema is not None and (problem := operations_problem(strategy, schema.names, operation, "the input")):
-        message, hint = problem
-        raise IncompatibleSchemaError(f"{file}: {message}", hint=hint)
-
-
-# --- append and ledger -----------------------------------------------------------------------------
-
-
-def _appended(frame: DataFrame, new: MergeInput) -> DataFrame:
-    op = F.lit(APPEND).cast("int").alias(new.vocabulary.operation_type_column)
-    return frame.select(op, col(ROW_ID), *[col(name) for name in new.schema.names])
-
-
-def _in_order_of_time(new: MergeInput, frame: DataFrame) -> Merged:
-    return Merged(_appended(frame, new), (new.vocabulary.event_time_column, ROW_ID))
-
-
-def _ledger(
-    new: MergeInput,
-    history: DataFrame | None,
-    key: tuple[str, ...],
-    duplicates: DuplicateKeys,
-    edits: LateEdits,
-) -> Merged:
-    rows, left_out = _one_row_per_key(new, key, duplicates)
-    if history is not None and edits is not LateEdits.IGNORE:
-        return dataclasses.replace(_with_edits(rows, new, history, key, edits), duplicates=left_out)
-    if history is not None:
-        seen = history.select(*[col(name).alias(_old_name(name)) for name in key])
-        rows = rows.join(seen, _keys_match(key, new), "left_anti")
-    return dataclasses.replace(_in_order_of_time(new, rows), duplicates=left_out)
-
-
-# Late edits of a ledger (known keys with other values): ignored, reported, refused or recorded (RFC-009). The
-# Ledger strategy itself never compares values, which hides that a source is not a ledger.
-
-_EDITED, _TIME = "__odfchain_edited", "__odfchain_time"
-
-
-def _with_edits(
-    rows: DataFrame, new: MergeInput, history: DataFrame, key: tuple[str, ...], edits: LateEdits
-) -> Merged:
-    # corrections are placed by the event time of their new values, `-C` right before its `+C`
-    from pyspark.sql import Observation
-
-    state = current_state(history, key, new, retracted=True)
-    joined = _join_state(rows, state, key, new, "left")
-    changed = any_of(_is_changed(n, new) for n in new.schema.names if n not in key)
-    in_force = col(OLD).isNotNull() & ~col(OLD).isin(*TAKES_BACK)
-    compared, seen = joined.withColumn(_EDITED, in_force & changed), Observation()
-    observed = compared.observe(seen, F.count_if(col(_EDITED)).alias("edits"))
-    change = F.when(col(OLD).isNull(), F.array(_row_struct(APPEND, new)))
-    if edits is LateEdits.CORRECT:
-        change = change.when(col(_EDITED), _correction(new))
-    timed = observed.withColumn(_TIME, col(new.vocabulary.event_time_column))
-    out = _exploded(timed, change.otherwise(F.array()), new, ROW_ID, _TIME)
-    order = (_TIME, ROW_ID, new.vocabulary.operation_type_column)
-    return Merged(out, order, edits=seen, edited=compared.where(_EDITED))
-
-
-def _keys_match(key: tuple[str, ...], new: MergeInput) -> Column:
-    parts = []
-    for name in key:
-        field, recorded = new.schema.field(name), col(_old_name(name))
-        # a key of one column is never null (`_refuse_null_keys`), and a null-safe join has twice the keys
-        required = len(key) == 1 or (field is not None and not field.optional)
-        parts.append(col(name) == recorded if required else col(name).eqNullSafe(recorded))
-    return _all_of(parts)
-
-
-# --- snapshot --------------------------------------------------------------------------------------
-
-
-def _snapshot(
-    new: MergeInput,
-    history: DataFrame | None,
-    key: tuple[str, ...],
-    compare: tuple[str, ...] | None,
-    duplicates: DuplicateKeys,
-) -> Merged:
-    from pyspark.sql import Observation
-
-    rows, left_out = _one_row_per_key(new, key, duplicates)
-    if history is None:
-        merged = _in_order_of_key(new, _appended(rows, new), key)
-        return dataclasses.replace(merged, duplicates=left_out)
-    joined = _join_state(
-        rows.withColumn(_NEW, F.lit(True)), current_state(history, key, new), key, new, "full"
-    )
-    observation = Observation()
-    joined = joined.observe(observation, F.count(col(OLD)).alias("recorded"))
-    names = [n for n in new.schema.names if n not in key] if compare is None else list(compare)
-    present, recorded = col(_NEW).isNotNull(), col(OLD).isNotNull()
-    changed = any_of(_is_changed(name, new) for name in names)
-    change = (
-        F.when(present & ~recorded, F.array(_row_struct(APPEND, new)))
-        .when(recorded & ~present, F.array(_row_struct(RETRACT, new, old=True)))
-        .when(changed, _correction(new))
-        .otherwise(F.array())
-    )
-    merged = _in_order_of_key(new, _exploded(joined, change, new), key)
-    return Merged(merged.frame, merged.order, observation, duplicates=left_out)
-
-
-def current_state(
-    history: DataFrame, key: tuple[str, ...], new: MergeInput, *, retracted: bool = False
-) -> DataFrame:
-    """`latest_rows` with prefixed columns, and their operation as `OLD`."""
-    rows = latest_rows(history, key, new.vocabulary, retracted=retracted)
-    return rows.select(
-        col(new.vocabulary.operation_type_column).alias(OLD),
-        *[col(n).alias(_old_name(n)) for n in new.schema.names if n in history.columns],
-    )
-
-
-def _join_state(
-    rows: DataFrame, state: DataFrame, key: tuple[str, ...], new: MergeInput, how: str
-) -> DataFrame:
-    joined = rows.join(state, _keys_match(key, new), how)
-    for f in new.schema.fields:  # columns that older slices do not have yet
-        if _old_name(f.name) not in state.columns:
-            joined = joined.withColumn(_old_name(f.name), F.lit(None))
-    return joined
-
-
-def _is_changed(name: str, new: MergeInput) -> Column:
-    field = new.schema.field(name)
-    assert field is not None  # noqa: S101 - check_strategy
-    new_value, old_value = col(name), col(_old_name(name))
-    kind = physical_type(field.type)
-    differs = ~comparable(new_value, kind).eqNullSafe(comparable(old_value, kind))
-    if name == new.vocabulary.event_time_column:  # a missing one is never a change
-        return new_value.isNotNull() & differs
-    return differs
-
-
-def _row_struct(code: int, new: MergeInput, *, old: bool = False) -> Column:
-    values = [col(_old_name(n) if old else n).alias(n) for n in new.schema.names]
-    return F.struct(F.lit(code).cast("int").alias(_OP), *values)
-
-
-def _correction(new: MergeInput) -> Column:
-    return F.array(_row_struct(CORRECT_FROM, new, old=True), _row_struct(CORRECT_TO, new))
-
-
-def _exploded(joined: DataFrame, change: Column, new: MergeInput, *keep: str) -> DataFrame:
-    out = joined.select(*keep, F.explode(change).alias(_ROW)).select(*keep, f"{_ROW}.*")
-    return out.withColumnRenamed(_OP, new.vocabulary.operation_type_column)
-
-
-def _in_order_of_key(new: MergeInput, frame: DataFrame, key: tuple[str, ...]) -> Merged:
-    return Merged(frame, (*key, new.vocabulary.operation_type_column))
-
-
-# --- changelog and upsert streams (ODF 0.37) -------------------------------------------------------
-
-
-def _changelog(new: MergeInput, key: tuple[str, ...]) -> Merged:
-    op = new.vocabulary.operation_type_column
-    checked = F.coalesce(_code(col(op)), F.raise_error(F.lit(marker("bad-operation", column=op))))
-    names = [n for n in new.schema.names if n != op]
-    frame = new.frame.select(checked.alias(op), col(ROW_ID), *[col(n) for n in names])
-    # the order of the input within a key keeps multi-step histories intact
-    return Merged(frame, (*key, ROW_ID))
-
-
-def _code(op: Column) -> Column:
-    # null for anything that is not an operation
-    code = op.try_cast("int")
-    whole = op.try_cast("double") == code
-    return F.when(code.between(APPEND, CORRECT_TO) & whole, code)
-
-
-def _first_bad_operation(new: MergeInput) -> BadInputError | None:
-    op = new.vocabulary.operation_type_column
-    wrong = new.frame.where(col(op).isNotNull() & _code(col(op)).isNull())
-    rows = wrong.orderBy(ROW_ID).limit(1).collect()
-    if not rows:
+def text_of(value: pa.Scalar) -> str | None:
+    """A value as messages show it: as a cast to text has it, UUIDs as they are usually written."""
+    kind = value.type
+    if not value.is_valid:
         return None
-    return BadInputError(
-        f"column `{op}`: {rows[0][op]!r} is not an operation ({OPERATIONS})",
-        file=new.file,
-        row=new.row_number(rows[0][ROW_ID]),
-    )
+    if t.is_timestamp(kind):
+        return (
+            str(value.cast(pa.string())).rstrip("Z").rstrip("0").rstrip(".")
+            if kind.unit != "s"
+            else str(value)
+        )
+    if t.is_time(kind) or t.is_duration(kind):
+        return str(value.value)
+    plain = value.as_py()
+    if isinstance(plain, bytes):
+        return (
+            str(UUID(bytes=plain))
+            if t.is_fixed_size_binary(kind) and len(plain) == 16
+            else plain.hex().upper()
+        )
+    return format(plain, "f") if t.is_decimal(kind) else str(plain)
 
 
-def _upsert(new: MergeInput, history: DataFrame | None, key: tuple[str, ...]) -> Merged:
-    op = new.vocabulary.operation_type_column
-    data = ds.DataSchema(fields=tuple(f for f in new.schema.fields if f.name != op))
-    rows = new.frame if op in new.schema.names else new.frame.withColumn(op, F.lit(APPEND))
-    failure = F.raise_error(F.lit(marker("bad-operation", column=op)))
-    given = F.coalesce(_code(col(op)), F.when(col(op).isNotNull(), failure), F.lit(APPEND))
-    rows = _refuse_null_keys(rows, key).where(given != CORRECT_FROM)
-    rows = rows.withColumn(_RANK, F.row_number().over(_same_key(key, last=True))).where(col(_RANK) == 1)
-    rows = rows.withColumn(_NEW, given == RETRACT).drop(op, _RANK)
-    target = MergeInput(rows, data, new.vocabulary, new.file)
-    if history is None:
-        return _in_order_of_key(target, _appended(rows.where(~col(_NEW)), target), key)
-    joined = _join_state(rows, current_state(history, key, target), key, target, "left")
-    recorded, deleted = col(OLD).isNotNull(), col(_NEW)
-    changed = any_of(_is_changed(n, target) for n in data.names if n not in key)
-    change = (
-        F.when(deleted & recorded, F.array(_row_struct(RETRACT, target, old=True)))
-        .when(~deleted & ~recorded, F.array(_row_struct(APPEND, target)))
-        .when(~deleted & changed, _correction(target))
-        .otherwise(F.array())
-    )
-    return _in_order_of_key(target, _exploded(joined, change, target), key)
-
-
-def _old_name(name: str) -> str:
-    # of a column's recorded value after the join
-    return f"__odfchain_old_{name}"
-
-
-# Rows dated too far in the future (RFC-014).
-
-_DAY_MS = 86_400_000
-_SHOWN = 120
-_TIMES = 100
-
-
-def _times_after(written: Path, vocabulary: DatasetVocabulary, bound: Timestamp) -> list[int]:
-    # the first ones that a slice adds rows of [ms]; taking such rows back is always right
-    op, time = vocabulary.operation_type_column, vocabulary.event_time_column
-    table = pq.read_table(written, columns=[op, time])
-    times = table[time]
-    if pa.types.is_date(times.type):
-        times = pc.multiply(times.cast(pa.date32()).cast(pa.int32()).cast(pa.int64()), _DAY_MS)
-    else:
-        times = times.cast(pa.timestamp("ms", times.type.tz), safe=False).cast(pa.int64())
-    back = pc.is_in(table[op].cast(pa.int32()), pa.array(TAKES_BACK, pa.int32()))
-    late = times.filter(pc.and_not(pc.greater(times, bound.epoch_ms), back))
-    late_times: list[int] = late.unique().to_pylist()[:_TIMES]
-    return late_times
-
-
-def _refused(message: str) -> GuardError:
-    return GuardError(
-        message,
-        flag=ALLOW_FUTURE,
-        setting="set ingest.maxFuture, or the source's `watermark: {maxFuture: …}`",
-    )
-
-
-def _all_of(conditions: Iterable[Column]) -> Column:
-    """True if every condition holds; true for none."""
-    found = list(conditions)
-    return functools.reduce(operator.and_, found) if found else F.lit(True)
+def _as_python(value: pa.Scalar) -> Any:
+    found = value.value if t.is_time(value.type) and value.is_valid else value.as_py()
+    return found.replace(tzinfo=None) if t.is_timestamp(value.type) and value.is_valid else found

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import shutil
 import uuid
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.schema import parse_ddl
 from odfchain.odf.times import RFC3339, java_format
 from odfchain.progress import Progress
-from odfchain.spark.executor_files import Handover, session_like
+from odfchain.spark.executor_files import Handover
 from odfchain.spark.input_frames import (
     ROW_ID,
     FinerTimes,
@@ -39,7 +38,7 @@ from odfchain.spark.input_frames import (
 )
 from odfchain.spark.java_formats import or_fail
 from odfchain.spark.jobs import Steps, explain
-from odfchain.spark.plans import FEW_BYTES, FEW_ROWS, FEW_SETTINGS, is_remote
+from odfchain.spark.plans import FEW_BYTES, FEW_ROWS, is_remote
 from odfchain.spark.text_values import TextRules
 from odfchain.spark.types import RESERVED, check_columns, col, result_schema
 from odfchain.storage.fsio import storage_errors
@@ -523,8 +522,6 @@ class FileInput:
         progress.phase(f"Checking {self.name}", self._size)
         large = self._is_large(slice_bytes)
         few = not large and self._is_few(state)
-        if few:
-            in_any, session = session, lambda: session_for_few(in_any())
         opened = open_input(
             session, self.path, self.read, scratch=scratch, progress=progress.advance, resources=resources
         )
@@ -540,7 +537,8 @@ class FileInput:
             frame = _preprocessed(session(), frame, self.preprocess, progress)
         elif declared_schema(self.read) is None:
             frame = fix_up(frame, state.vocabulary, operations=state.merge.TAKES_OPERATIONS)
-        frame = dataclasses.replace(frame, size=self._size, few=few, large=large)
+        amount = self._amount()
+        frame = dataclasses.replace(frame, size=amount and amount[0], few=few, large=large)
         return session, dataclasses.replace(opened, frame=frame, malformed=malformed)
 
     @property
@@ -587,18 +585,6 @@ class FileInput:
             return False
         few = self.path.is_file() and self.path.stat().st_size <= FEW_BYTES
         return few and (amount := self._amount()) is not None and amount[1] <= FEW_ROWS
-
-
-_sessions: weakref.WeakKeyDictionary[SparkSession, SparkSession] = weakref.WeakKeyDictionary()
-
-
-def session_for_few(session: SparkSession) -> SparkSession:
-    """A second session in which few rows are read and merged; a remote one itself."""
-    if is_remote(session):
-        return session
-    if (made := _sessions.get(session)) is None:
-        made = _sessions[session] = session_like(session, FEW_SETTINGS)
-    return made
 
 
 def _session_for_queries(
@@ -666,6 +652,7 @@ def _rename(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: bo
         source,
         frame=source.frame.withColumnsRenamed(names),
         schema=ds.DataSchema(fields=fields),
+        reader=None,
     )
 
 

@@ -16,7 +16,6 @@ from odfchain import errors
 from odfchain.chain.rules import canonical
 from odfchain.ingest.fetch_files import match_pattern
 from odfchain.ingest.fetch_url import check_url
-from odfchain.ingest.merge_strategies import check_strategy
 from odfchain.ingest.read_csv import codec_name
 from odfchain.ingest.read_formats import US_UTC, WHOLE, declared_schema, dialect_of
 from odfchain.odf import events as ev
@@ -30,7 +29,7 @@ from odfchain.spark.types import check_columns
 from odfchain.storage.locations import Target
 from odfchain.storage.template import names_in
 from odfchain.text import one_line, printable
-from odfchain.workspace.dataset_state import DatasetState, SystemColumns
+from odfchain.workspace.dataset_state import DatasetState, SystemColumns, operations_problem
 
 MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 
@@ -223,6 +222,36 @@ def settled(
     target = ds.DataSchema(fields=dataset.fields + fitting.added, extra=dataset.extra)
     check_recordable(target.fields)
     return ds.DataSchema(fields=data.fields + fitting.filled), target, fitting.notes
+
+
+def check_strategy(
+    strategy: src.MergeStrategy, schema: ds.DataSchema | None, file: str, *, operation: str = "op"
+) -> None:
+    """Check that the input has every column that the strategy names, and `operation` where needed."""
+    # without a schema only faults are found that any schema would have
+    if isinstance(strategy, src.MergeStrategyAppend):
+        return
+    named = [("primaryKey", strategy.primary_key)]
+    if isinstance(strategy, src.MergeStrategySnapshot) and strategy.compare_columns is not None:
+        named.append(("compareColumns", strategy.compare_columns))
+    for what, names in named:
+        if not names:
+            raise errors.IncompatibleSchemaError(f"merge.{what} of the source is empty")
+        for name in names:
+            if names.count(name) > 1:
+                raise errors.IncompatibleSchemaError(
+                    f"merge.{what} of the source names column {name!r} twice"
+                )
+            if not name:
+                raise errors.IncompatibleSchemaError(f"merge.{what} of the source names a column ''")
+            if schema is not None and schema.field(name) is None:
+                raise errors.IncompatibleSchemaError(
+                    f"{file}: merge.{what} names column {name!r}, which the input does not have "
+                    f"(it has {', '.join(schema.names)})"
+                )
+    if schema is not None and (problem := operations_problem(strategy, schema.names, operation, "the input")):
+        message, hint = problem
+        raise errors.IncompatibleSchemaError(f"{file}: {message}", hint=hint)
 
 
 def _names(fields: Sequence[ds.DataField]) -> str:

@@ -107,13 +107,20 @@ def _octets(column: pa.Array) -> pa.Array:
     return column.cast(pa.large_binary())
 
 
-def hash_rows(batch: pa.RecordBatch, leave_out: Collection[str], *, exact: bool = False) -> Numbers:
-    """The hash of each row as a `PAIR`, by all columns but those left out; `exact` as `comparable`."""
+def hash_rows(
+    batch: pa.RecordBatch, leave_out: Collection[str], *, exact: bool = False, key: bytes | None = None
+) -> Numbers:
+    """The hash of each row as a `PAIR`, by all columns but those left out; `exact` as `comparable`.
+
+    With a `key` of one's own it is the same in every process, and collisions can be prepared.
+    """
     total = np.zeros((batch.num_rows, 2), dtype=np.uint64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name not in leave_out and column.null_count < len(column):
             valid = column.is_valid().to_numpy(zero_copy_only=False)[:, None]
-            total += valid * _hash_column(name, comparable(column, exact=exact))  # modulo 2**64, both halves
+            total += valid * _hash_column(
+                name, comparable(column, exact=exact), key or _KEY
+            )  # modulo 2**64, both halves
     return total.view(PAIR).reshape(-1)
 
 
@@ -124,9 +131,9 @@ def numbered(hashes: Numbers) -> Numbers:
     return np.asarray(values.dictionary_encode().indices)
 
 
-def _hash_column(name: str, column: pa.Array) -> Numbers:
-    key = hashlib.blake2b(f"{column.type} {name}".encode(errors="surrogatepass"), digest_size=16, key=_KEY)
-    keys = np.frombuffer(key.digest(), np.uint64)
+def _hash_column(name: str, column: pa.Array, key: bytes) -> Numbers:
+    own = hashlib.blake2b(f"{column.type} {name}".encode(errors="surrogatepass"), digest_size=16, key=key)
+    keys = np.frombuffer(own.digest(), np.uint64)
     if t.is_int64(column.type):
         return _mixed(column.fill_null(0).to_numpy().view(np.uint64), np.uint64(0), keys)
     encoded = _octets(column).dictionary_encode()

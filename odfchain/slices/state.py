@@ -257,17 +257,41 @@ def newest_rows(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Sche
     return schema.empty_table() if found is None else found.rows
 
 
-def _newest(parts: Iterator[_Rows], key: Sequence[str] | None = None) -> _Rows | None:
+def newest_of(
+    batches: Iterable[pa.RecordBatch],
+    key: Sequence[str],
+    vocabulary: DatasetVocabulary,
+    *,
+    retracted: bool = False,
+) -> tuple[pa.Table, Numbers] | None:
+    """The rows in force by a key of these rows, or with the last rows of keys that are not; which take back.
+
+    None where there are no rows.
+    """
+    offset, operation = vocabulary.offset_column, vocabulary.operation_type_column
+
+    def read() -> Iterator[_Rows]:
+        for batch in batches:
+            numbers, codes = (batch.column(n).to_numpy(zero_copy_only=False) for n in (offset, operation))
+            yield _Rows(pa.Table.from_batches([batch]), numbers, takes_back(codes))
+
+    found = _newest(read(), key, retracted=retracted)
+    return None if found is None else (found.rows, found.back)
+
+
+def _newest(
+    parts: Iterator[_Rows], key: Sequence[str] | None = None, *, retracted: bool = False
+) -> _Rows | None:
     gathered: list[_Rows] = []
     size, limit = 0, _AT_ONCE
     for rows in parts:
         gathered.append(rows)
         size += rows.rows.nbytes
         if size > limit:
-            gathered = [_in_force(gathered, key)]
+            gathered = [_in_force(gathered, key, retracted)]
             size = gathered[0].rows.nbytes
             limit = size + max(_AT_ONCE, size)
-    return _in_force(gathered, key) if gathered else None
+    return _in_force(gathered, key, retracted) if gathered else None
 
 
 def _read(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) -> Iterator[_Rows]:
@@ -301,7 +325,7 @@ def _rows(item: SliceFile, key: Sequence[str], schema: pa.Schema) -> Iterator[_R
         yield _Rows(rows, offsets, takes_back(operations))
 
 
-def _in_force(gathered: Sequence[_Rows], key: Sequence[str] | None) -> _Rows:
+def _in_force(gathered: Sequence[_Rows], key: Sequence[str] | None, retracted: bool) -> _Rows:
     found = _Rows.joined(gathered)
     if len(found.back) > 1 and not (found.offsets[1:] > found.offsets[:-1]).all():
         # a checkpoint is in order of its key
@@ -312,7 +336,7 @@ def _in_force(gathered: Sequence[_Rows], key: Sequence[str] | None) -> _Rows:
     last[codes] = np.arange(len(codes))  # of several with one code the last one stays
     kept = np.zeros(len(codes), dtype=bool)
     kept[last[last >= 0]] = True
-    return found.only(kept & ~found.back)
+    return found.only(kept if retracted else kept & ~found.back)
 
 
 def codes_of(rows: pa.Table, key: Sequence[str]) -> tuple[Numbers, int]:

@@ -114,7 +114,7 @@ class RowTotals(SliceObserver):
     def batch(self, rows: pa.RecordBatch) -> None:
         operations = rows.column(self._names.operation_type_column).to_numpy(zero_copy_only=False)
         self._counts += np.bincount(operations, minlength=256)[:256]
-        latest = pc.max(_as_ms(rows.column(self._names.event_time_column))).as_py()
+        latest = pc.max(in_milliseconds(rows.column(self._names.event_time_column))).as_py()
         if latest is not None and (self.latest_ms is None or latest > self.latest_ms):
             self.latest_ms = latest
 
@@ -127,7 +127,8 @@ class RowTotals(SliceObserver):
         return int(self._counts.sum())
 
 
-def _as_ms(event_time: pa.Array) -> pa.Array:
+def in_milliseconds(event_time: pa.Array) -> pa.Array:
+    """Event times as numbers [ms since 1970]."""
     if pa.types.is_date(event_time.type):
         # a date counts as its midnight UTC
         event_time = event_time.cast(pa.timestamp("ms"))
@@ -459,20 +460,25 @@ def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
     """
     if not target.nullable and column.null_count:
         raise _missing(target.name, f"Column `{target.name}` contains {column.null_count} null values")
-    try:
-        loose = _cast_values(column, target.type)
-        _check_items(loose, target.name, target.type)
-        cast = _built(loose, target.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        text = str(error).splitlines()[0]
-        raise SliceInputError(
-            marker("bad-cast", column=target.name, message=f"column `{target.name}`: {text}")
-        ) from None
+    cast = as_declared(column, target)
     try:
         check_values(cast, target.name)
     except ValueError as error:
         raise SliceInputError(marker("bad-value", column=target.name, message=str(error))) from None
     return cast
+
+
+def as_declared(column: pa.Array, target: pa.Field) -> pa.Array:
+    """The column as its declared type, where any value may be null; errors as `cast_column`."""
+    try:
+        loose = _cast_values(column, target.type)
+        _check_items(loose, target.name, target.type)
+        return _built(loose, target.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        text = str(error).splitlines()[0]
+        raise SliceInputError(
+            marker("bad-cast", column=target.name, message=f"column `{target.name}`: {text}")
+        ) from None
 
 
 def _cast_values(column: pa.Array, target: pa.DataType) -> pa.Array:

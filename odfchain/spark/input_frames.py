@@ -75,12 +75,11 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     target = pa.ipc.read_schema(pa.py_buffer(schema))
     for number in numbers:
-        yield from _rows_of_file(files.bring(keys[number]), keys[number], names, target)
+        yield from rows_of_file(files.bring(keys[number]), keys[number], names, target)
 
 
-def _rows_of_file(
-    path: Path, key: str, names: tuple[str, ...], target: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def rows_of_file(path: Path, key: str, names: Sequence[str], target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Some columns of a Parquet file in the types of `target`; `key` is what messages call it."""
     from odfchain.slices.reader import open_parquet
 
     try:
@@ -88,7 +87,7 @@ def _rows_of_file(
             present = set(source.schema_arrow.names)
             for batch in source.batches([name for name in names if name in present]):
                 columns = [
-                    _as_physical(batch.column(name), field.type)
+                    as_physical(batch.column(name), field.type)
                     if name in present
                     else pa.nulls(batch.num_rows, field.type)
                     for name, field in zip(names, target, strict=True)
@@ -100,7 +99,8 @@ def _rows_of_file(
         raise BadInputError(f"not in the types of its dataset: {first_line(error)}", file=key) from None
 
 
-def _as_physical(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def as_physical(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column in the type as which it travels through Spark."""
     return column if column.type == kind else column.cast(castable(column.type)).cast(kind)
 
 
@@ -108,8 +108,9 @@ _SMALL_BATCH = 1_024
 _BATCH_ROWS = 65_536
 _READ = f"{RESERVED}read_"
 
-ROW_ID, _BAD, _FINER = f"{RESERVED}row", f"{RESERVED}bad", f"{RESERVED}finer_"
-"""Column that orders the rows of an input as they stand in the file."""
+ROW_ID, FINER, _BAD = f"{RESERVED}row", f"{RESERVED}finer_", f"{RESERVED}bad"
+"""The column that orders the rows of an input as they stand in the file, and the beginning of the names of
+those that say how many times of a row were finer than a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +147,15 @@ class InputFrame:
     texts: TextRows | None = None
     """The texts that the rows were made of (text formats), for finding a bad one."""
     reader: Callable[[], Iterator[pa.RecordBatch]] | None = None
-    """Gives a worker the data columns of `frame`, in the order of the file; None where Spark makes them."""
+    """Gives a worker the columns of `frame` but `ROW_ID`, in the order of the file; None: Spark reads."""
     known_empty: bool = False
     """There are no rows, and that is known without reading."""
     short: bool = False
     """No row holds more than a few KiB."""
     size: int | None = None
-    """Of the file [bytes], where it was looked at."""
+    """Of its text, or of the values of a Parquet file [bytes], where it was looked at."""
     few: bool = False
-    """There are few rows, and their session is one for few rows (`odfchain.spark.plans`)."""
+    """There are few rows, which the process that asks for them merges itself."""
     large: bool = False
     """It is larger than one slice may be."""
     finer: Mapping[str, Column] = field(default_factory=dict)
@@ -197,8 +198,8 @@ class TextRows:
             value = col(f"c{i}")
             if has_times(f.type):
                 lost = col(f"f{i}") + java_formats.too_fine(value, f.type, self.rules)
-                columns.append(lost.alias(f"{_FINER}{i}"))
-                finer[f.name] = col(f"{_FINER}{i}")
+                columns.append(lost.alias(f"{FINER}{f.name}"))
+                finer[f.name] = col(f"{FINER}{f.name}")
             if self.rules.formats(f.type):
                 formatted, value = True, java_formats.value_or_fail(value, f, self.rules)
             columns.append(value.alias(f.name))
@@ -250,9 +251,10 @@ class TextRows:
 
 
 def _data_columns(rows: TextRows) -> Iterator[pa.RecordBatch]:
-    names = [f.name for f in rows.fields]
+    finer = [f"{FINER}{f.name}" for f in rows.fields if has_times(f.type)]
+    names = ["row_id", *(f.name for f in rows.fields), *finer]
     for batch in rows.batches(range(rows.count)):
-        yield pa.RecordBatch.from_arrays(batch.columns[1 : 1 + len(names)], names=names)
+        yield batch.rename_columns(names).drop_columns(["row_id"])
 
 
 def with_values(frame: DataFrame, wanted: Mapping[str, tuple[str, ds.DataType]]) -> DataFrame:
@@ -503,7 +505,7 @@ def _is_kept(own: ds.DataField | None, target: ds.DataField) -> bool:
 
 def _data_of_file(stored: InputFile, file: str, schema: bytes) -> Iterator[pa.RecordBatch]:
     target = pa.ipc.read_schema(pa.py_buffer(schema))
-    yield from _rows_of_file(stored.here(), file, tuple(target.names), target)
+    yield from rows_of_file(stored.here(), file, tuple(target.names), target)
 
 
 def _with_read_texts(frame: DataFrame, own: ds.DataSchema, target: ds.DataSchema) -> DataFrame:
@@ -519,7 +521,7 @@ def _with_read_texts(frame: DataFrame, own: ds.DataSchema, target: ds.DataSchema
 
 
 def _hidden(numbers: Mapping[str, Column]) -> tuple[list[Column], dict[str, Column]]:
-    names = {name: f"{_FINER}{i}" for i, name in enumerate(numbers)}
+    names = {name: f"{FINER}{name}" for name in numbers}
     return [number.alias(names[name]) for name, number in numbers.items()], {
         name: col(hidden) for name, hidden in names.items()
     }

@@ -18,7 +18,6 @@ import bisect
 import contextlib
 import functools
 import itertools
-import pickle
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,12 +34,11 @@ from odfchain.slices.ordering import Numbers, order_of, sort_value
 from odfchain.slices.reader import BATCH_ROWS
 from odfchain.slices.writer import SliceFacts, SliceSpec, write_slice
 from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, staged, translate_errors, worker_folder
-from odfchain.spark.jobs import explain, run_job, task_results
-from odfchain.spark.stage import batches_by_rows, given_columns
-from odfchain.spark.types import col
+from odfchain.spark.jobs import task_results
+from odfchain.spark.stage import given_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
 
 
 BATCH_BYTES = 64 << 20
@@ -377,7 +375,8 @@ def rows_between(runs: Sequence[Run], start: Rows, end: Rows) -> Iterator[pa.Rec
         keys = pa.Table.from_batches([batch for part in parts for batch in part.ordered_by()])
         order = order_of(keys, range(keys.num_columns))
     firsts = np.cumsum([0, *(part.rows for part in parts)])
-    for low, high in _windows(parts, order, int(firsts[-1])):
+    sizes = np.concatenate([size for part in parts for size in part.sizes()])
+    for low, high in windows(sizes if order is None else sizes[order]):
         yield _gathered(parts, firsts, np.arange(low, high) if order is None else order[low:high])
 
 
@@ -408,13 +407,14 @@ class _RowRange:
             before = upto[-1]
 
 
-def _windows(parts: Sequence[_RowRange], order: Numbers | None, rows: int) -> Iterator[tuple[int, int]]:
-    sizes = np.concatenate([size for part in parts for size in part.sizes()])
+def windows(sizes: Numbers) -> Iterator[tuple[int, int]]:
+    """Which rows are handed on together, by the size of each row [bytes]."""
+    rows = len(sizes)
     if int(sizes.max()) * BATCH_ROWS <= BATCH_BYTES:
         ends = list(range(BATCH_ROWS, rows, BATCH_ROWS))
     else:
         # rows are large: fewer of them at a time
-        upto, ends = np.cumsum(sizes if order is None else sizes[order]), list[int]()
+        upto, ends = np.cumsum(sizes), list[int]()
         before = 0
         while True:
             within = (int(upto[before - 1]) if before else 0) + BATCH_BYTES
@@ -447,37 +447,55 @@ def _gathered(parts: Sequence[_RowRange], firsts: Numbers, wanted: Numbers) -> p
 # --- in tasks of Spark ---------------------------------------------------------------------------------
 
 
+def run_layout(spec: SliceSpec, order: Sequence[str]) -> tuple[list[str], RunLayout]:
+    """(the columns of rows that become runs, where they are) for slices in an order."""
+    names = given_columns(spec)
+    columns = [*names, *(name for name in order if name not in names)]
+    operation = names.index(spec.vocabulary.operation_type_column)
+    return columns, RunLayout(len(names), tuple(columns.index(name) for name in order), operation)
+
+
+def leave_runs(
+    batches: Iterable[pa.RecordBatch], layout: RunLayout, into: str | StoreFolder
+) -> Iterator[RunFacts]:
+    """Leave rows as runs in a folder that driver and workers see, or in one of the store."""
+    if isinstance(into, str):
+        yield from write_runs(batches, layout, into)
+        return
+    with translate_errors(), worker_folder() as folder:
+        for facts in write_runs(batches, layout, str(folder)):
+            path = Path(facts.path)
+            key = f"{into.key}/{path.name}"
+            into.files.put(path, key)
+            path.unlink()
+            yield replace(facts, path=key)
+
+
 def write_slices(
-    frame: DataFrame,
-    order: Sequence[str],
+    session: SparkSession,
+    leave: Callable[[str | StoreFolder], Sequence[RunFacts]],
     spec: SliceSpec,
     max_bytes: int,
     *,
     file: str | None = None,
-    short: bool = False,
     place: StoreFolder | None = None,
 ) -> tuple[SliceFacts, ...]:
-    """Order the rows, write them as slices of about the same size, and return their facts in order.
+    """Write the rows of runs in order, as slices of about the same size, and return their facts in order.
 
-    The order is ascending, nulls first, and no two rows are alike in it. A slice has at most `max_bytes` of
-    values, give or take a row. For the rest as `odfchain.spark.stage.write_frame`; `spec` is of the first.
-    With a `place` the runs are in the store, too, for as long as this takes.
+    `leave` makes the runs where it is told to. A slice has at most `max_bytes` of values, give or take a row.
+    For the rest as `odfchain.spark.stage.write_frame`; `spec` is of the first. With a `place` the runs are in
+    the store, too, for as long as this takes.
     """
-    names = given_columns(spec)
-    columns = [*names, *(name for name in order if name not in names)]
-    operation = names.index(spec.vocabulary.operation_type_column)
-    layout = RunLayout(len(names), tuple(columns.index(name) for name in order), operation)
     with contextlib.nullcontext("") if place is None else staged(place.files) as below:
-        into = spec.folder if place is None else StoreFolder(place.files, below)
-        runs = _task_runs(frame, columns, _RunsOfATask(layout, into), file=file, short=short)
+        runs = leave(spec.folder if place is None else StoreFolder(place.files, below))
         try:
             if not runs:
                 return ()
             ends = cuts([_opened(run, place) for run in runs], max_bytes)
             # what lookups need is not needed by who reads all
             lean = tuple(replace(run, index=b"") for run in runs)
-            task = _WriteSlice(lean, tuple(names), tuple(ends), spec, place)
-            return tuple(task_results(frame.sparkSession, task, len(ends), file=file))
+            task = _WriteSlice(lean, tuple(given_columns(spec)), tuple(ends), spec, place)
+            return tuple(task_results(session, task, len(ends), file=file))
         finally:
             for run in runs if place is None else ():
                 Path(run.path).unlink(missing_ok=True)
@@ -488,45 +506,6 @@ def _opened(run: RunFacts, place: StoreFolder | None) -> Run:
         return Run.of_file(run)
     read = functools.partial(place.files.read, run.path)
     return Run(run, read, read)
-
-
-def _task_runs(
-    frame: DataFrame, columns: Sequence[str], write: _RunsOfATask, *, file: str | None, short: bool
-) -> list[RunFacts]:
-    # by position, as in `write_ordered`
-    numbered = frame.select(*[col(name).alias(f"c{index}") for index, name in enumerate(columns)])
-    session = frame.sparkSession
-    try:
-        with batches_by_rows(session) if short else contextlib.nullcontext():
-            rows = run_job(session, numbered.mapInArrow(write, "said binary").collect)
-    except Exception as error:
-        raise explain(error, file=file) from error
-    return [pickle.loads(row["said"]) for row in rows]  # noqa: S301 - by our own tasks
-
-
-@dataclass(frozen=True, slots=True)
-class _RunsOfATask:
-    """Leaves the rows of a task as runs; sent to the workers."""
-
-    layout: RunLayout
-    into: str | StoreFolder
-    """A folder that driver and workers see, or one in the store."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for facts in self._written(batches):
-            yield pa.RecordBatch.from_pydict({"said": [pickle.dumps(facts)]})
-
-    def _written(self, batches: Iterator[pa.RecordBatch]) -> Iterator[RunFacts]:
-        if isinstance(self.into, str):
-            yield from write_runs(batches, self.layout, self.into)
-            return
-        with translate_errors(), worker_folder() as folder:
-            for facts in write_runs(batches, self.layout, str(folder)):
-                path = Path(facts.path)
-                key = f"{self.into.key}/{path.name}"
-                self.into.files.put(path, key)
-                path.unlink()
-                yield replace(facts, path=key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,26 +30,23 @@ def write_ordered(
     write: Callable[[Iterator[pa.RecordBatch]], Any],
     *,
     on_workers: Callable[[], Callable[[Iterator[pa.RecordBatch]], Any]] | None = None,
-    file: str | None = None,
     few: int = 0,
-    one_task: bool = False,
 ) -> dict[str, Any] | None:
     """Write rows in order on one worker; returns the result of `write`, None where that is None.
 
     Without an order the rows come as they are, partition by partition. Up to `few` rows are written by this
-    process instead of a worker, which is faster for so few; they come in the same batches. With `one_task`
-    all are, and they have to be few: the frame has one partition, which is ordered as it is.
+    process instead of a worker, which is faster for so few; they come in the same batches.
 
     `write` takes the columns `names`, gives a dataclass of what JSON can hold, and is sent to the worker, or
     what `on_workers` returns, which is called once a worker is needed.
 
     Raises:
-        BadInputError: what `write` marked as the fault of the input (`file`).
+        BadInputError: what `write` marked as the fault of the input.
         StorageFullError: the folder it writes in is full.
         EngineError: anything else that Spark reports.
     """
     counter = RowCounter.of(frame.sparkSession)
-    whole = frame.coalesce(1) if order is None or one_task else frame.repartition(1)
+    whole = frame.coalesce(1) if order is None else frame.repartition(1)
     if order is not None:
         whole = whole.sortWithinPartitions(*order)
     # mapInArrow takes dots and backticks in names for syntax, so the columns go through it by position
@@ -69,16 +66,16 @@ def write_ordered(
 
     def here_or_there() -> dict[str, Any] | None:
         # one row more than `few` shows whether there are more
-        table = (numbered if one_task else numbered.limit(few + 1)).toArrow()
-        if table.num_rows > few and not one_task:
+        table = numbered.limit(few + 1).toArrow()
+        if table.num_rows > few:
             return on_worker()
         facts = write(batch.rename_columns(names) for batch in table.to_batches())
         return None if facts is None else asdict(facts)
 
     try:
-        return run_job(frame.sparkSession, here_or_there if few or one_task else on_worker)
+        return run_job(frame.sparkSession, here_or_there if few else on_worker)
     except Exception as error:
-        raise explain(error, file=file) from error
+        raise explain(error) from error
 
 
 @dataclass(slots=True)
@@ -141,30 +138,24 @@ def write_into_store(
 
 def write_frame(
     frame: DataFrame,
-    order: list[Column] | None,
     spec: SliceSpec,
     *,
-    file: str | None = None,
     short: bool = False,
     few: int = 0,
-    one_task: bool = False,
     place: Callable[[], StoreFolder] | None = None,
 ) -> SliceFacts | None:
-    """Order the rows, write them as one slice, and return its facts; None when there are no rows.
+    """Write the rows as they come as one slice, and return its facts; None when there are no rows.
 
-    `frame` has every column of the target schema except offset and system time, as physical types, and may
-    have others for the order. `short`: no row holds more than a few KiB; `few` and `one_task` as in
-    `write_ordered`. A worker puts the slice into what `place` returns, if that is given; this process, which
-    writes few rows, leaves it in the folder of `spec`.
+    `frame` has every column of the target schema except offset and system time, as physical types. `short`:
+    no row holds more than a few KiB; `few` as in `write_ordered`. A worker puts the slice into what `place`
+    returns, if that is given; this process, which writes few rows, leaves it in the folder of `spec`.
     """
     names = given_columns(spec)
     write = functools.partial(write_slice, spec=spec)
     put = functools.partial(write_into_store, write=write_slice, spec=spec)
     there = None if place is None else lambda: functools.partial(put, place=place())
     with batches_by_rows(frame.sparkSession) if short else contextlib.nullcontext():
-        facts = write_ordered(
-            frame, order, names, write, on_workers=there, file=file, few=few, one_task=one_task
-        )
+        facts = write_ordered(frame, None, names, write, on_workers=there, few=few)
     return None if facts is None else SliceFacts(**facts)
 
 

@@ -222,13 +222,11 @@ def check_count(names: Sequence[str], file: str) -> None:
 _RANK = f"{RESERVED}rank"
 
 
-def latest_rows(
-    history: DataFrame, key: tuple[str, ...], vocabulary: DatasetVocabulary, *, retracted: bool = False
-) -> DataFrame:
-    """The rows in force by this key, or with the last rows of keys that are not.
+def latest_rows(history: DataFrame, key: tuple[str, ...], vocabulary: DatasetVocabulary) -> DataFrame:
+    """The rows in force by this key.
 
     Source: `odfchain.slices.state`.
     """
     latest = Window.partitionBy(*[col(name) for name in key]).orderBy(col(vocabulary.offset_column).desc())
     rows = history.withColumn(_RANK, F.row_number().over(latest)).where(col(_RANK) == 1).drop(_RANK)
-    return rows if retracted else rows.where(~col(vocabulary.operation_type_column).isin(*TAKES_BACK))
+    return rows.where(~col(vocabulary.operation_type_column).isin(*TAKES_BACK))

@@ -706,7 +706,7 @@ def _write_output(
     selected = frame.select(*[named[f.name].alias(f.name) for f in schema.fields if f.name not in made])
     spec = SliceSpec.of(schema, vocabulary, start_offset, system_time_ms, files.folder)
     place = files.place(of_slice=True)
-    facts = write_frame(selected, None, spec, short=short, few=few, place=place)
+    facts = write_frame(selected, spec, short=short, few=few, place=place)
     if facts is None:
         with target.open("xb") as sink:
             parquet_writer(sink, slice_schema(schema), vocabulary).close()

@@ -250,6 +250,13 @@ class SliceConfig:
     max_bytes: int = 512 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeConfig:
+    """How inputs are merged."""
+
+    task_bytes: int = 0
+
+
 MAX_PARALLEL = 100
 """Most objects that are transferred at the same time [count]."""
 
@@ -273,6 +280,7 @@ class WorkspaceConfig:
     branches: BranchesConfig = BranchesConfig()
     snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
     slice: SliceConfig = SliceConfig()
+    merge: MergeConfig = MergeConfig()
 
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
@@ -330,6 +338,8 @@ content:
     guard: ''               # a drift policy that commits of rows are held to, e.g. drift.yaml
   slice:
     maxBytes: 536870912     # an input of more bytes becomes several blocks, with slices of about that size
+  merge:
+    taskBytes: 0            # what one task merges; more: in parts by key; 0: a quarter of Spark's memory
   datasets:
     systemColumns: specification   # types in new datasets; reference: what the reference node can append to
 """

@@ -377,6 +377,8 @@ class RecordedSlice:
     """Its key for executors that see no folder of the driver (`odfchain.spark.executor_files`)."""
     unsent: Path | None = None
     """Its file, where it is not in the store under that key yet."""
+    size: int = 0
+    """Of its file [bytes]."""
 
     def key_in(self, files: ExecutorFiles) -> str:
         """Its key, under which it is in the store; errors as `ExecutorFiles.put`."""
@@ -520,7 +522,7 @@ def _recorded_slice(dataset: DatasetFiles, ref: SliceRef, kept: KeptFooters) -> 
     name = ref.slice.physical_hash
     locate = functools.partial(dataset.data.verified_path, name)
     key, footer = dataset.key("data", name), functools.partial(kept.stats, ref)
-    return RecordedSlice(ref.slice.offset_interval, locate, name, footer, key)
+    return RecordedSlice(ref.slice.offset_interval, locate, name, footer, key, size=ref.slice.size)
 
 
 def checkpoint_is_due(rows: RecordedRows) -> bool:

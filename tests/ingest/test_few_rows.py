@@ -1,4 +1,4 @@
-"""Few rows are merged by other plans than many, and recorded as the same bytes (RFC-031)."""
+"""Few rows, many, and too many for one task are recorded as the same bytes (RFC-031, RFC-058)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import OdfchainError
-from odfchain.ingest import read_formats
+from odfchain.ingest import merge_input, read_formats
 from odfchain.ingest.history import WriterState
 from odfchain.ingest.read_formats import FileInput
 from odfchain.odf.sources import ReadStep, ReadStepCsv, ReadStepParquet
@@ -74,8 +74,9 @@ def test_the_bytes_are_those_of_many(
     """Slices, counts and watermarks are the same, whichever way they were made."""
     operations = kind in ("changelog", "upsert")
     schema = json.dumps([*(["op INT"] if operations else []), *COLUMNS])
-    few, many = (
-        workspace.add(manifest(MERGES[kind], schema, name=name, kind="NdJson"))[0] for name in ("few", "many")
+    few, many, parts = (
+        workspace.add(manifest(MERGES[kind], schema, name=name, kind="NdJson"))[0]
+        for name in ("few", "many", "parts")
     )
     path = tmp_path / "input.ndjson"
     for text in inputs(kind, random.Random(f"{kind} {seed}")):
@@ -84,8 +85,10 @@ def test_the_bytes_are_those_of_many(
         with monkeypatch.context() as patched:
             patched.setattr(read_formats, "FEW_BYTES", -1)
             assert ingest(many, path) == said
+            patched.setattr(merge_input, "task_bytes", lambda _: 400)
+            assert ingest(parts, path) == said
         assert isinstance(said[0], int), said
-    assert slices(few) == slices(many) != []
+    assert slices(few) == slices(many) == slices(parts) != []
     report = few.verify()
     assert report.ok, report.faults
 
@@ -100,8 +103,14 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("text", list(BAD.values()), ids=list(BAD))
-@pytest.mark.soak
+@pytest.mark.parametrize(
+    "text",
+    [
+        t if name in {"a key twice", "the far future"} else pytest.param(t, marks=pytest.mark.soak)
+        for name, t in BAD.items()
+    ],
+    ids=list(BAD),
+)
 def test_refusals_have_the_same_words(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
@@ -113,6 +122,8 @@ def test_refusals_have_the_same_words(
     assert issubclass(refused[0], OdfchainError)
     assert any(where in refused[1] for where in ("row 2", "line 2", "`place.names`"))
     monkeypatch.setattr(read_formats, "FEW_BYTES", -1)
+    assert ingest(dataset, path) == refused
+    monkeypatch.setattr(merge_input, "task_bytes", lambda _: 1)
     assert ingest(dataset, path) == refused
 
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import OdfchainError
-from odfchain.ingest.read_formats import OpenedInput, open_input, session_for_few
+from odfchain.ingest.read_formats import OpenedInput, open_input
 from odfchain.odf.sources import (
     ReadStep,
     ReadStepCsv,
@@ -28,7 +28,7 @@ from odfchain.odf.sources import (
     ReadStepParquet,
 )
 from odfchain.spark import executor_files
-from odfchain.spark.executor_files import InputFile, files_of, give_files, text_ranges
+from odfchain.spark.executor_files import InputFile, files_of, give_files, session_like, text_ranges
 from odfchain.spark.input_frames import ROW_ID
 from odfchain.spark.plans import FEW_SETTINGS
 from odfchain.spark.session import recording_session
@@ -45,7 +45,7 @@ MARK = b"\xef\xbb\xbf"
 @pytest.fixture(scope="module")
 def sessions(engine: SparkEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SparkSession]]:
     """Two for few rows: one whose workers are given paths, and one whose workers get files elsewhere."""
-    by_path = session_for_few(engine.session)
+    by_path = session_like(engine.session, FEW_SETTINGS)
     by_store = recording_session(engine.session)
     for key, value in FEW_SETTINGS.items():
         by_store.conf.set(key, value)

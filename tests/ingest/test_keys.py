@@ -7,15 +7,16 @@ import os
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
-from odfchain.ingest.merge_strategies import MergeInput
-from odfchain.odf import schema as ds
+from odfchain.ingest.merge_strategies import NewRows, Policies, RefusedInputError
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.sources import (
     MergeStrategy,
@@ -23,16 +24,9 @@ from odfchain.odf.sources import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
 )
-from odfchain.spark.input_frames import ROW_ID
-from odfchain.text import find_marker
 from odfchain.workspace import read_slices
 from odfchain.workspace.config import DuplicateKeys
 from tests.kit.support import Result, manifest, unchanged
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from odfchain.spark.session import SparkEngine
 
 KEY = ("a", "b")
 SEEDS = {"ci": 2, "local": 20, "soak": 100, "deep": 400}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
@@ -110,41 +104,41 @@ def oracle(strategy: str, history: Rows, new: list[Record], duplicates: Duplicat
     return sorted(out, key=lambda item: (place(item[1]), item[0]))
 
 
-# --- against Spark ---------------------------------------------------------------------------------
+# --- against the merge -----------------------------------------------------------------------------
 
-OPTIONAL = [
-    ("t", ds.DataTypeInt64()), ("a", ds.DataTypeString()), ("b", ds.DataTypeFloat64()), ("v", ds.DataTypeInt64()),
-]  # fmt: skip
-SCHEMA = ds.DataSchema(
-    fields=tuple(ds.DataField(name=name, type=ds.optional(data_type)) for name, data_type in OPTIONAL)
+SCHEMA = pa.schema(
+    [("t", TIME := pa.timestamp("ms", "UTC")), ("a", pa.string()), ("b", pa.float64()), ("v", pa.int64())]
 )
-COLUMNS = "t bigint, a string, b double, v bigint"
+SYSTEM = pa.schema([("offset", pa.uint64()), ("op", pa.uint8())])
+NO_TIME = -1
 
 
-def merged(
-    session: SparkSession, strategy: str, history: Rows, new: list[Record], duplicates: DuplicateKeys
-) -> Rows | None:
-    frame = session.createDataFrame(
-        [(number, *row) for number, row in enumerate(new)], f"{ROW_ID} bigint, {COLUMNS}"
-    )
-    old = None
+def table(rows: list[Record]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
+    arrays = [pa.array(v, pa.int64() if f.type == TIME else f.type).cast(f.type)
+              for v, f in zip(columns, SCHEMA, strict=True)]  # fmt: skip
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def merged(strategy: str, history: Rows, new: list[Record], duplicates: DuplicateKeys) -> Rows | None:
+    vocabulary = DatasetVocabulary(event_time_column="t")
+    policies = Policies(NO_TIME, duplicates)
+    given = NewRows(table(new), np.arange(len(new)) + 1, vocabulary, policies)
+    recorded = None
     if history:
-        rows = [(offset, op, *row) for offset, (op, row) in enumerate(history)]
-        old = session.createDataFrame(rows, f"offset bigint, op int, {COLUMNS}")
-    given = MergeInput(frame, SCHEMA, DatasetVocabulary(event_time_column="t"), "input")
-    result = given.merged(old, STRATEGIES[strategy], duplicates)
+        old = table([row for _, row in history])
+        system = [pa.array(range(len(old)), pa.uint64()), pa.array([op for op, _ in history], pa.uint8())]
+        recorded = pa.table([*system, *old.columns], names=[*SYSTEM.names, *SCHEMA.names]).to_batches(3)
     try:
-        found = result.frame.orderBy(*result.order).collect()
-        if result.duplicates is not None and result.duplicates.get["repeated"]:
-            given.check_repeated(STRATEGIES[strategy].primary_key, duplicates)
-    except BadInputError:
+        found = given.merged(STRATEGIES[strategy], recorded)
+    except RefusedInputError:
         return None
-    except Exception as error:
-        marked = find_marker(str(error))
-        if marked is None or marked["kind"] != "null-key":
-            raise
-        return None
-    return [(row["op"], Record(row["t"], row["a"], row["b"], row["v"])) for row in found]
+    rows = found.columns(["op", *SCHEMA.names], found.in_order())
+    times = rows["t"].cast(pa.int64()).to_pylist()
+    return [
+        (row["op"], Record(None if time == NO_TIME else time, row["a"], row["b"], row["v"]))
+        for row, time in zip(rows.drop_columns(["t"]).to_pylist(), times, strict=True)
+    ]
 
 
 def shown(rows: Rows | None) -> object:
@@ -155,7 +149,7 @@ def shown(rows: Rows | None) -> object:
 @pytest.mark.hypothesis  # a property, though not by that library: `make soak` runs it longer
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_like_an_oracle_row_by_row(engine: SparkEngine, strategy: str, seed: int) -> None:
+def test_like_an_oracle_row_by_row(strategy: str, seed: int) -> None:
     rng = random.Random(f"{strategy} {seed}")
     history: Rows = []
     written = refused = 0
@@ -168,7 +162,7 @@ def test_like_an_oracle_row_by_row(engine: SparkEngine, strategy: str, seed: int
         new += rng.choices(new or pool, k=rng.randrange(4))
         duplicates = rng.choice(list(DuplicateKeys)) if step else DuplicateKeys.FIRST
         expected = oracle(strategy, history, new, duplicates)
-        found = merged(engine.session, strategy, history, new, duplicates)
+        found = merged(strategy, history, new, duplicates)
         assert shown(found) == shown(expected), (history, new, duplicates)
         history += found or []
         written, refused = written + bool(found), refused + (found is None)

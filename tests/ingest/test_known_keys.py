@@ -7,12 +7,13 @@ import random
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
-from odfchain.ingest import history, ingesting
+from odfchain.ingest import history, merge_input
+from odfchain.ingest.merge_input import InputMerge
+from odfchain.ingest.merge_task import MergeRules
 from odfchain.odf.events import OffsetInterval
 from odfchain.odf.identity import Multihash
 from odfchain.workspace.config import LateEdits
@@ -56,13 +57,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Every ledger is indexed; what comes out are the first offsets of the slices that each merge reads."""
     seen: list[list[int]] = []
 
-    def note(session: object, rows: RecordedRows, fields: object) -> object:
-        seen.append([piece.offsets.start for piece in rows.slices])
-        return original(session, rows, fields)  # type: ignore[arg-type]
+    def note(merge: InputMerge, rules: MergeRules, rows: RecordedRows) -> RecordedRows:
+        found = original(merge, rules, rows)
+        seen.append([piece.offsets.start for piece in found.slices])
+        return found
 
-    original = ingesting.read_recorded
+    original = InputMerge._relevant
     monkeypatch.setattr(history, "INDEXED_ROWS", 1)
-    monkeypatch.setattr(ingesting, "read_recorded", note)
+    monkeypatch.setattr(InputMerge, "_relevant", note)
     return seen
 
 
@@ -176,7 +178,7 @@ def test_small_ledgers_and_large_inputs_have_no_index(
     push(dataset, path, numbered(1, 2))
     assert not files_of(dataset)
     monkeypatch.setattr(history, "INDEXED_ROWS", 1)
-    monkeypatch.setattr(ingesting, "LARGEST_INPUT", 10)
+    monkeypatch.setattr(merge_input, "LARGEST_INPUT", 10)
     push(dataset, path, numbered(2, 3))
     assert not files_of(dataset)
     assert len(recorded(dataset)) == 3
@@ -198,14 +200,3 @@ def test_hashes_are_kept_and_looked_up_a_piece_at_a_time(
     for damaged in (whole[:-8], whole + bytes(8), whole[:-1] + bytes([whole[-1] ^ 1]), whole[:16]):
         path.write_bytes(damaged)
         assert files.holds_any(piece, hashes) is None
-
-
-def test_workers_leave_the_hashes_of_each_slice(tmp_path: Path) -> None:
-    ends, left = (4, 9), []
-    for rows in ([3, 5, 4, 9], [0, 6, 10]):
-        batch = pa.record_batch({"offset": pa.array(rows), "hash": pa.array([-n for n in rows])})
-        (*found,) = history.leave_hashes(iter([batch]), ends, str(tmp_path))
-        left += [row for each in found for row in each.to_pylist()]
-    assert [(row["slice"], row["rows"]) for row in left] == [(0, 2), (1, 2), (0, 1), (1, 1), (2, 1)]
-    of_first = history.left_hashes([row["path"] for row in left if row["slice"] == 0])
-    assert np.concatenate([*of_first]).tolist() == [2**64 - 3, 2**64 - 4, 0]

@@ -1,17 +1,16 @@
-"""`merge_cases.json`: every case, on Spark. Deliberate differences are listed in RFC-009 and here."""
+"""`merge_cases.json`: every case. Deliberate differences are listed in RFC-009 and here."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from odfchain.errors import BadInputError, IncompatibleSchemaError
-from odfchain.ingest.merge_strategies import (
-    Merged,
-    MergeInput,
-    current_state,
-)
+from odfchain.errors import IncompatibleSchemaError
+from odfchain.ingest.merge_strategies import NewRows, Policies, RefusedInputError
+from odfchain.ingest.schema_fit import check_strategy
 from odfchain.odf import schema as ds
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.sources import (
@@ -22,15 +21,8 @@ from odfchain.odf.sources import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
 )
-from odfchain.spark.input_frames import ROW_ID
-from odfchain.text import find_marker
-from odfchain.workspace.config import DuplicateKeys
+from odfchain.slices.state import newest_of
 from tests.kit.support import ROOT, cases, conformance
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from odfchain.spark.session import SparkEngine
 
 REFUSED = {
     "snapshot.duplicate_keys_first_input": "occurs twice",
@@ -70,88 +62,97 @@ def strategy_of(case: dict[str, Any]) -> MergeStrategy:
     raise AssertionError(case["strategy"])
 
 
-def type_of(name: str) -> ds.DataType:
-    return ds.DataTypeString() if name in ("city", "note", "date", "event_time") else ds.DataTypeInt64()
+NO_TIME = -1
+"""Stands for event times that are filled in, which the cases leave open."""
 
 
-def frame(session: SparkSession, names: list[str], rows: list[list[Any]]) -> DataFrame:
-    types = {"op": "int", "offset": "bigint", ROW_ID: "bigint"}
-    columns = [
-        f"`{n}` {types.get(n) or ('string' if isinstance(type_of(n), ds.DataTypeString) else 'bigint')}"
-        for n in names
-    ]
-    return session.createDataFrame([tuple(row) for row in rows], ", ".join(columns))
+def type_of(name: str) -> pa.DataType:
+    return pa.string() if name in ("city", "note", "date", "event_time") else pa.int64()
 
 
-def history_of(session: SparkSession, columns: list[str], prior: list[list[Any]] | None) -> DataFrame | None:
-    if not prior:
+def table(names: list[str], rows: list[list[Any]]) -> pa.Table:
+    types = {"op": pa.uint8(), "offset": pa.uint64()}
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    arrays = [pa.array(values, types.get(n) or type_of(n)) for n, values in zip(names, columns, strict=True)]
+    return pa.table(arrays, names=names)
+
+
+def history_of(case: dict[str, Any], rows: list[list[Any]] | None) -> pa.Table | None:
+    if not rows:
         return None
-    return frame(session, ["offset", "op", *columns], [[offset, *row] for offset, row in enumerate(prior)])
+    columns = ["offset", "op", *case["columns"]]
+    return timed(case, table(columns, [[offset, *row] for offset, row in enumerate(rows)]))
 
 
-def input_of(session: SparkSession, case: dict[str, Any]) -> MergeInput:
+def timed(case: dict[str, Any], rows: pa.Table) -> pa.Table:
+    """The rows with years, or texts, as event times."""
+    name = case["event_time_column"]
+    numbers = [
+        None if v is None else int("".join(filter(str.isdigit, str(v)))) for v in rows[name].to_pylist()
+    ]
+    times = pa.array(numbers, pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    return rows.set_column(rows.column_names.index(name), name, times)
+
+
+def input_of(case: dict[str, Any]) -> NewRows:
     columns, given = case["columns"], case.get("new_columns", case["columns"])
-    event_time = case["event_time_column"]
-    rows = []
-    for number, values in enumerate(case["new"]):
+    operations, rows = [], []
+    for values in case["new"]:
         op = values[:1] if case["new_has_op"] else []
         row = dict(zip(given, values[len(op) :], strict=True))
-        rows.append([number, *op, *[row.get(name) for name in columns]])
-    names = (["op"] if case["new_has_op"] else []) + columns
-    fields = [
-        ds.DataField(name=n, type=ds.DataTypeInt32() if n == "op" else ds.optional(type_of(n))) for n in names
-    ]
-    return MergeInput(
-        frame(session, [ROW_ID, *names], rows),
-        ds.DataSchema(fields=tuple(fields)),
-        DatasetVocabulary(event_time_column=event_time),
-        "input.csv",
-    )
+        operations += op
+        rows.append([row.get(name) for name in columns])
+    vocabulary = DatasetVocabulary(event_time_column=case["event_time_column"])
+    op = pa.array(operations, pa.int32()) if case["new_has_op"] else None
+    new = timed(case, table(columns, rows))
+    return NewRows(new, np.arange(len(new)) + 1, vocabulary, Policies(NO_TIME), op)
 
 
-def checked_rows(
-    merged: Merged, new: MergeInput, columns: list[str], strategy: MergeStrategy
-) -> list[list[Any]]:
-    """The rows to append, or why the input is refused."""
-    key = strategy.primary_key
-    try:
-        rows = merged.frame.orderBy(*merged.order).collect()
-    except Exception as error:
-        marked = find_marker(str(error))
-        cause = new.first_bad_key(key) if marked is not None and marked["kind"] == "null-key" else None
-        raise cause or error from error
-    if merged.duplicates is not None and merged.duplicates.get["repeated"]:
-        new.check_repeated(key, DuplicateKeys.REFUSE)
-    return [[row["op"], *[row[c] for c in columns]] for row in rows]
+def rows_of(case: dict[str, Any], rows: pa.Table, known: list[list[Any]]) -> list[list[Any]]:
+    """The rows as the cases have them: event times as they were written."""
+    name = case["event_time_column"]
+    place = case["columns"].index(name)
+    spelled = {int("".join(filter(str.isdigit, str(v)))): v for row in known if (v := row[place]) is not None}
+    numbers = rows[name].cast(pa.int64()).to_pylist()
+    values = [None if number == NO_TIME else spelled[number] for number in numbers]
+    found = [list(row.values()) for row in rows.to_pylist()]
+    at = rows.column_names.index(name)
+    return [[*row[:at], value, *row[at + 1 :]] for row, value in zip(found, values, strict=True)]
 
 
 @pytest.mark.parametrize("case", cases("merge_cases", "cases"))
-def test_case(case: dict[str, Any], engine: SparkEngine) -> None:
-    session, columns = engine.session, case["columns"]
-    new = input_of(session, case)
-    history = history_of(session, columns, case["prior"])
-    strategy = strategy_of(case)
+def test_case(case: dict[str, Any]) -> None:
+    columns, strategy = case["columns"], strategy_of(case)
     if "expected_error" in case:
+        fields = tuple(ds.DataField(name=n, type=ds.DataTypeString()) for n in columns)
         with pytest.raises(IncompatibleSchemaError, match=r"foo|empty"):
-            new.merged(history, strategy)
+            check_strategy(strategy, ds.DataSchema(fields=fields), "input.csv")
         return
-    merged = new.merged(history, strategy)
+    history = history_of(case, case["prior"])
+    recorded = None if history is None else history.to_batches()
     if case["id"] in REFUSED:
-        with pytest.raises(BadInputError, match=REFUSED[case["id"]]):
-            checked_rows(merged, new, columns, strategy)
+        with pytest.raises(RefusedInputError, match=REFUSED[case["id"]]):
+            input_of(case).merged(strategy, recorded)
         return
+    changes = input_of(case).merged(strategy, recorded)
     expected = DIFFERENT.get(case["id"], case.get("correct_expected", case["expected"]))
-    assert checked_rows(merged, new, columns, strategy) == expected
+    found = changes.columns(["op", *columns], changes.in_order())
+    known = [row[len(row) - len(columns) :] for row in [*(case["prior"] or []), *expected]]
+    assert rows_of(case, found, known) == expected
 
 
 @pytest.mark.parametrize("case", cases("merge_cases", "projection_cases"))
-def test_projection(case: dict[str, Any], engine: SparkEngine) -> None:
-    history = history_of(engine.session, case["columns"], case["ledger"])
+def test_projection(case: dict[str, Any]) -> None:
+    vocabulary = DatasetVocabulary(event_time_column=case["event_time_column"])
+    history = history_of(case, case["ledger"])
     assert history is not None
-    new = input_of(engine.session, case | {"new": [], "new_has_op": False})
-    state = current_state(history, tuple(case["primaryKey"]), new)
-    found = [tuple(row[f"__odfchain_old_{c}"] for c in case["columns"]) for row in state.collect()]
-    assert sorted(found) == sorted(tuple(row[1:]) for row in case["expected_state_unordered"])
+    found = newest_of(history.to_batches(), case["primaryKey"], vocabulary)
+    rows = (
+        []
+        if found is None
+        else rows_of(case, found[0].select(case["columns"]), [r[1:] for r in case["ledger"]])
+    )
+    assert sorted(map(repr, rows)) == sorted(repr(row[1:]) for row in case["expected_state_unordered"])
 
 
 def test_where_we_differ_stands_in_an_rfc() -> None:

@@ -30,7 +30,7 @@ from odfchain.odf.sources import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from odfchain.spark.input_frames import first_bad_row
+from odfchain.spark.input_frames import FINER, first_bad_row
 from odfchain.spark.jobs import explain
 from tests.kit.reader_harness import plain
 from tests.kit.shapefiles import SQUARE_TEXT, WGS84, archive, named, parts, ukraine
@@ -161,10 +161,13 @@ def read(case: dict[str, Any], tmp_path: Path, engine: SparkEngine) -> tuple[ds.
         found = opened.malformed() if opened.malformed is not None else None
         raise found or first_bad_row(source, frozenset()) or explain(error) from error
     if source.reader is not None:
+        finer = [f"{FINER}{name}" for name in source.finer]
         batches = list(source.reader())
-        numbered = source.frame.select(*[F.col(f"`{n}`").alias(f"c{i}") for i, n in enumerate(names)])
+        numbered = source.frame.select(
+            *[F.col(f"`{n}`").alias(f"c{i}") for i, n in enumerate([*names, *finer])]
+        )
         given = [list(zip(*[c.to_pylist() for c in batch.columns], strict=True)) for batch in batches]
-        assert all(tuple(batch.schema.names) == names for batch in batches)
+        assert all(batch.schema.names == [*names, *finer] for batch in batches)
         assert repr([row for part in given for row in part]) == repr(
             list(zip(*[c.to_pylist() for c in numbered.toArrow().columns], strict=True))
         )

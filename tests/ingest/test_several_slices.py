@@ -13,8 +13,10 @@ import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
+from odfchain.ingest import merge_input
 from odfchain.ingest.history import LookBack, WriterState
-from odfchain.ingest.ingesting import IngestOutcome, WriteOptions, Written, _with_batch, recorded_write
+from odfchain.ingest.ingesting import IngestOutcome, Written, _with_batch, recorded_write
+from odfchain.ingest.merge_input import WriteOptions
 from odfchain.odf import schema as ds
 from odfchain.odf.events import AddData, Checkpoint, DatasetVocabulary, SourceState
 from odfchain.odf.physical_hash import hash_bytes
@@ -105,6 +107,7 @@ def test_it_is_as_if_it_were_one(
             parts = [ingest(few, path)]
         with settings(engine, MANY_TASKS), monkeypatch.context() as patch:
             patch.setattr(executor_files, "RANGE_BYTES", 100)
+            patch.setattr(merge_input, "task_bytes", lambda _: 400)
             parts.append(ingest(many, path))
         for part in parts:
             (expected,), (found,) = whole.inputs, part.inputs

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from odfchain.ingest.history import WriterState
-from odfchain.ingest.ingesting import MergeOptions, WriteOptions, Written, write_input
+from odfchain.ingest.ingesting import Written, write_input
+from odfchain.ingest.merge_input import MergeOptions, WriteOptions
 from odfchain.ingest.read_formats import declared_schema, fix_up, open_input
 from odfchain.odf.events import MetadataEvent, SourceState
 from odfchain.odf.sources import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepCsv

@@ -26,7 +26,6 @@ from odfchain.errors import (
     OdfchainError,
     TransferError,
 )
-from odfchain.ingest.read_formats import session_for_few
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import from_arrow
 from odfchain.odf.physical_hash import hash_bytes
@@ -240,7 +239,7 @@ def test_sessions_beside_a_session_reach_files_as_it_does(engine: SparkEngine, f
     session = engine.session.newSession()
     assert files_of(session) is None
     give_files(session, files)
-    assert files_of(session_like(session)) == files_of(session_for_few(session)) == files
+    assert files_of(session_like(session)) == files
     assert files_of(engine.session) is None
     assert files_of(give_files(session, None)) is None
 

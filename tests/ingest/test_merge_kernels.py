@@ -1,0 +1,298 @@
+"""Merges over Arrow tables against the same merges as expressions of Spark's, for all types (RFC-058)."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import math
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from odfchain.ingest.merge_strategies import Changes, NewRows, Policies, RefusedInputError
+from odfchain.odf import schema as ds
+from odfchain.odf import sources as src
+from odfchain.odf.arrow_schema import nullable, slice_schema
+from odfchain.odf.enums import TimeUnit
+from odfchain.odf.events import DatasetVocabulary
+from odfchain.slices.writer import as_declared
+from odfchain.spark.input_frames import ROW_ID, as_physical
+from odfchain.spark.types import physical_struct
+from odfchain.workspace.config import DuplicateKeys, LateEdits
+from tests.kit.spark_merge import Merged, MergeInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from odfchain.spark.session import SparkEngine
+
+SEEDS = {"ci": 2, "local": 4, "soak": 40, "deep": 400}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
+DAY, NOON = dt.date(1969, 12, 31), dt.datetime(1969, 12, 31, 12, 0, 0, 1_000, dt.UTC)
+FLOATS = [0.0, -0.0, math.nan, 1.5, -math.inf]
+PAIR = ds.DataTypeStruct(
+    fields=(
+        ds.DataField(name="x", type=ds.optional(ds.DataTypeFloat64())),
+        ds.DataField(name="y", type=ds.optional(ds.DataTypeString())),
+    )
+)
+PAIRS = [{"x": 0.0, "y": "a"}, {"x": -0.0, "y": "a"}, {"x": math.nan, "y": None}, {"x": None, "y": None}]
+MS, US, NS = TimeUnit.MILLISECOND, TimeUnit.MICROSECOND, TimeUnit.NANOSECOND
+KINDS: list[tuple[ds.DataType, list[Any]]] = [
+    (ds.DataTypeBool(), [True, False]),
+    (ds.DataTypeInt8(), [-128, 0, 127]),
+    (ds.DataTypeInt16(), [-1, 0]),
+    (ds.DataTypeInt32(), [-(2**31), 5]),
+    (ds.DataTypeInt64(), [-(2**63), 2**63 - 1, 0]),
+    (ds.DataTypeUInt8(), [0, 255]),
+    (ds.DataTypeUInt16(), [0, 2**16 - 1]),
+    (ds.DataTypeUInt32(), [0, 2**32 - 1]),
+    (ds.DataTypeUInt64(), [0, 2**64 - 1]),
+    (ds.DataTypeFloat16(), [np.float16(x) for x in FLOATS]),
+    (ds.DataTypeFloat32(), FLOATS),
+    (ds.DataTypeFloat64(), FLOATS),
+    (ds.DataTypeString(), ["", "a", "A", "ä", "\U0001f600", "a\0"]),
+    (ds.DataTypeBinary(), [b"", b"\0", b"\xff"]),
+    (ds.DataTypeBinary(fixed_length=16), [bytes(16), bytes(range(16))]),
+    (ds.DataTypeDecimal(precision=38, scale=2), [Decimal("1.10"), Decimal("-0.01"), Decimal(10) ** 35]),
+    (ds.DataTypeDate(), [DAY, dt.date(9999, 12, 31)]),
+    (ds.DataTypeTimestamp(unit=MS, timezone="UTC"), [NOON, NOON + dt.timedelta(days=1)]),
+    (ds.DataTypeTimestamp(unit=US, timezone="UTC"), [NOON, NOON + dt.timedelta(microseconds=1)]),
+    (ds.DataTypeTime(unit=MS), [dt.time(0), dt.time(23, 59, 59, 999_000)]),
+    (ds.DataTypeTime(unit=NS), [0, 1]),
+    (ds.DataTypeDuration(unit=MS), [dt.timedelta(0), dt.timedelta(milliseconds=-1)]),
+    (PAIR, PAIRS),
+    (ds.DataTypeList(item_type=ds.optional(ds.DataTypeFloat64())), [[], [0.0], [-0.0], [math.nan, None], [None]]),
+    (ds.DataTypeMap(key_type=ds.DataTypeString(), value_type=ds.optional(ds.DataTypeFloat64())),
+     [[], [("a", 0.0), ("b", None)], [("b", None), ("a", -0.0)]]),
+]  # fmt: skip
+STRATEGIES = ("append", "ledger", "snapshot", "changelog", "upsert")
+OPERATIONS = {"changelog", "upsert"}
+EVENT_TIME = ds.DataTypeTimestamp(unit=MS, timezone="UTC")
+NAMES = DatasetVocabulary()
+POLICIES = [
+    (DuplicateKeys.FIRST, LateEdits.IGNORE),
+    (DuplicateKeys.LAST, LateEdits.CORRECT),
+    (DuplicateKeys.LAST, LateEdits.WARN),
+]
+
+
+def optional(name: str, kind: ds.DataType) -> ds.DataField:
+    return ds.DataField(name=name, type=ds.optional(kind))
+
+
+class Scene:
+    """Columns of random types, rows of few values, and a history that begins before its last column came."""
+
+    def __init__(self, strategy: str, seed: int) -> None:
+        self.rng = random.Random(f"{strategy} {seed}")
+        flat = [kind for kind in KINDS if not isinstance(kind[0], ds.DataTypeMap)]
+        # rows of a stream are compared whole, which Spark does not do with maps
+        values = flat if strategy == "changelog" else KINDS
+        self.kinds = {
+            "group": (ds.DataTypeInt32(), list(range(40))),
+            "k.1": self.rng.choice(flat),
+            "k`2": self.rng.choice(flat),
+            "event_time": (EVENT_TIME, [NOON, NOON + dt.timedelta(hours=1)]),
+            **{f"v{n}": self.rng.choice(values) for n in range(4)},
+        }
+        self.key = ("group", "k.1", "k`2", *(["event_time"] if strategy == "ledger" and seed % 2 else []))
+        self.fields = [optional(name, kind) for name, (kind, _) in self.kinds.items()]
+        # `nullable`, as merges see it
+        self.schema = nullable(slice_schema(ds.DataSchema(fields=tuple(self.fields)))).remove_metadata()
+
+    def column(self, name: str, rows: int, f: pa.Field) -> pa.Array:
+        values = self.kinds[name][1]
+        nulls = 0.0 if name == "group" else 0.2
+        few = values[:2] if name in self.key else values
+        drawn = [None if self.rng.random() < nulls else self.rng.choice(few) for _ in range(rows)]
+        kind = pa.int64() if pa.types.is_time64(f.type) else f.type
+        return pa.array(drawn, kind).cast(f.type)
+
+    def rows(self, count: int) -> pa.Table:
+        return pa.table([self.column(f.name, count, f) for f in self.schema], schema=self.schema)
+
+
+def spark_rows(session: SparkSession, scene: Scene, rows: pa.Table, **extra: pa.Array) -> DataFrame:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    fields = tuple(f for f in scene.fields if f.name in rows.column_names)
+    kinds = nullable(to_arrow_schema(physical_struct(fields), timezone="UTC"))
+    columns = [as_physical(rows[f.name].combine_chunks(), f.type) for f in kinds]
+    schema = pa.schema([*[pa.field(n, v.type) for n, v in extra.items()], *kinds])
+    return session.createDataFrame(pa.Table.from_arrays([*extra.values(), *columns], schema=schema))
+
+
+def strategy_of(name: str, key: tuple[str, ...], compare: tuple[str, ...] | None) -> src.MergeStrategy:
+    match name:
+        case "append":
+            return src.MergeStrategyAppend()
+        case "ledger":
+            return src.MergeStrategyLedger(primary_key=key)
+        case "snapshot":
+            return src.MergeStrategySnapshot(primary_key=key, compare_columns=compare)
+        case "changelog":
+            return src.MergeStrategyChangelogStream(primary_key=key)
+    return src.MergeStrategyUpsertStream(primary_key=key)
+
+
+def written(rows: pa.Table) -> list[str]:
+    return [repr([repr(value) for value in row.values()]) for row in rows.to_pylist()]
+
+
+def by_kernel(changes: Changes, names: list[str]) -> list[str]:
+    order = changes.in_order()
+    return written(changes.columns(["op", *names], order))
+
+
+def by_spark(merged: Merged, scene: Scene, names: list[str]) -> list[str]:
+    from pyspark.sql import functions as F
+
+    from odfchain.spark.types import col
+
+    ordered = merged.frame.withColumn("event_time", F.coalesce("event_time", F.timestamp_millis(F.lit(0))))
+    ordered = ordered.orderBy(*[col(name).asc_nulls_first() for name in merged.order])
+    found = ordered.select(col("op").cast("smallint"), *[col(n) for n in names]).toArrow().combine_chunks()
+    fields = [pa.field("op", pa.uint8()), *[scene.schema.field(n) for n in names]]
+    columns = [as_declared(c.combine_chunks(), f) for c, f in zip(found.columns, fields, strict=True)]
+    return written(pa.Table.from_arrays(columns, schema=pa.schema(fields)))
+
+
+def operations(scene: Scene, strategy: str, rows: pa.Table) -> pa.Array:
+    """Of an upsert stream any; of a changelog stream rows that stand alone or come in whole pairs."""
+    if strategy == "upsert":
+        return pa.array([scene.rng.choice([None, 0, 1, 2, 3]) for _ in range(len(rows))], pa.int32())
+    return pa.array([scene.rng.choice([0, 1]) for _ in range(len(rows))], pa.int32())
+
+
+def batches(history: pa.Table | None) -> Iterator[pa.RecordBatch] | None:
+    return None if history is None else iter(history.to_batches(7))
+
+
+@pytest.mark.hypothesis  # properties, though not by that library: `make soak` tries more of them
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_merges_are_those_of_spark(engine: SparkEngine, name: str, seed: int) -> None:
+    scene = Scene(name, seed)
+    compare = ("v0", "event_time") if seed % 3 == 2 else None
+    strategy, rng = strategy_of(name, scene.key, compare), scene.rng
+    duplicates, edits = POLICIES[(seed + 1) % len(POLICIES)]
+    policies = Policies(0, duplicates, edits)
+    names = list(scene.kinds)
+    history: pa.Table | None = None
+    for step in range(3):
+        rows = scene.rows(rng.randrange(100, 300))
+        if history is not None and len(history):
+            # rows that were recorded come again, some of them with other values
+            again = history.select(names).take(pa.array(rng.choices(range(len(history)), k=100)))
+            again = again.set_column(4, scene.schema.field(4), scene.column("v0", 100, scene.schema.field(4)))
+            rows = pa.concat_tables([rows, again.cast(scene.schema)]).combine_chunks()
+        op = operations(scene, name, rows) if name in OPERATIONS else None
+        fields = (
+            [ds.DataField(name="op", type=ds.optional(ds.DataTypeInt32()))] if op else []
+        ) + scene.fields
+        extra = {ROW_ID: pa.array(range(len(rows)), pa.int64())} | ({"op": op} if op else {})
+        data = spark_rows(engine.session, scene, rows, **extra)
+        given = MergeInput(data, ds.DataSchema(fields=tuple(fields)), NAMES)
+        new = NewRows(rows, np.arange(len(rows)) + 1, NAMES, policies, op)
+        if "event_time" in scene.key:
+            new = new.with_event_times()
+            filled = new.rows
+            given = MergeInput(spark_rows(engine.session, scene, filled, **extra), given.schema, NAMES)
+        old = None
+        if history is not None:
+            stored = history if step > 1 or name == "changelog" else history.drop_columns(["v3"])
+            system = {n: history[n].combine_chunks().cast(pa.int64()) for n in ("offset", "op")}
+            old = spark_rows(engine.session, scene, stored.select([n for n in names if n in stored.column_names]),
+                             **system)  # fmt: skip
+            if len(stored.column_names) < len(history.column_names):
+                place = history.column_names.index("v3")
+                empty = pa.nulls(len(history), scene.schema.field("v3").type)
+                history = history.set_column(place, scene.schema.field("v3"), empty)
+        if name == "changelog":
+            assert new.without_time() == data.where("op = 1 AND event_time IS NULL").count()
+            new = new.with_times_taken_back(batches(history))
+            from pyspark.sql import functions as F
+
+            given = given.with_times_taken_back(old, F.timestamp_millis(F.lit(0)))
+        changes = new.merged(strategy, batches(history))
+        expected = given.merged(old, strategy, duplicates, edits)
+        assert by_kernel(changes, names) == by_spark(expected, scene, names)
+        if name in ("ledger", "snapshot"):
+            counts = Counter(changes.counts)
+            assert (counts["copies"], counts["differing"]) == given.repeated(scene.key, duplicates)
+        if expected.recorded is not None:
+            assert changes.counts["recorded"] == expected.recorded.get["recorded"]
+        if expected.edits is not None:
+            assert changes.counts["edits"] == expected.edits.get["edits"]
+        start = 0 if history is None else len(history)
+        added = changes.columns(["op", *names], changes.in_order())
+        offsets = pa.array(range(start, start + len(added)), pa.uint64())
+        recorded = pa.table([offsets, *added.columns], names=["offset", "op", *names])
+        history = recorded if history is None else pa.concat_tables([history.cast(recorded.schema), recorded])
+
+
+PLAIN = Policies(0)
+
+
+def new_rows(policies: Policies = PLAIN, op: list[Any] | None = None, **columns: list[Any]) -> NewRows:
+    rows = pa.table({name: pa.array(values) for name, values in columns.items()})
+    times = pa.nulls(len(rows), pa.timestamp("ms", "UTC"))
+    rows = rows if "event_time" in columns else rows.append_column("event_time", times)
+    return NewRows(rows, np.arange(len(rows)) * 10 + 3, NAMES, policies, None if op is None else pa.array(op))
+
+
+@pytest.mark.parametrize(
+    ("op", "bad"),
+    [
+        (["0", " +1 ", "x"], "'x' is not"),
+        (["0", "1.0"], "'1.0' is not"),
+        ([0.0, 1.5], "1.5 is not"),
+        ([True, None], "None is not"),
+        ([0, -1], "-1 is not"),
+        ([Decimal("1.0"), Decimal("1.5")], r"Decimal\('1.5'\) is not"),
+        ([b"0"], "b'0' is not"),
+    ],
+)
+def test_the_first_operation_that_is_none(op: list[Any], bad: str) -> None:
+    rows = new_rows(op=op, k=list(range(len(op))))
+    with pytest.raises(RefusedInputError, match=f"column `op`: {bad}") as refused:
+        rows.merged(src.MergeStrategyChangelogStream(primary_key=("k",)), None)
+    assert refused.value.fault.row == 3 + 10 * (len(op) - 1)
+
+
+def test_rows_are_named_by_their_numbers() -> None:
+    ledger = src.MergeStrategyLedger(primary_key=("k",))
+    with pytest.raises(RefusedInputError, match="primary key column `k` is null") as refused:
+        new_rows(k=[1, None, 1], v=[1, 2, 3]).merged(ledger, None)
+    assert refused.value.fault.row == 13
+    with pytest.raises(RefusedInputError, match="occurs twice") as refused:
+        new_rows(k=[1, 2, 1, 1], v=[1, 2, 1, 3]).merged(ledger, None)
+    assert (refused.value.fault.row, refused.value.fault.other) == (33, 3)
+    future = Policies(0, latest_ms=5, bound="the bound")
+    times = pa.array([9, 5, 6], pa.timestamp("ms", "UTC")).to_pylist()
+    with pytest.raises(
+        RefusedInputError, match=r"1970-01-01 00:00:00\.009, is later than the bound"
+    ) as refused:
+        new_rows(future, k=[1, 2, 3], event_time=times).merged(ledger, None)
+    assert (refused.value.fault.row, refused.value.fault.future) == (3, True)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_an_input_without_rows(name: str) -> None:
+    rows = new_rows(k=[1], v=[1], op=[0] if name in OPERATIONS else None)
+    empty = dataclasses.replace(rows, rows=rows.rows.slice(0, 0), numbers=rows.numbers[:0])
+    empty = dataclasses.replace(empty, operations=None if rows.operations is None else rows.operations[:0])
+    columns = {"offset": [0], "op": [0], **rows.rows.to_pydict()}
+    recorded = pa.table({n: pa.array(v, rows.rows.schema.field(n).type if n in rows.rows.column_names else None)
+                         for n, v in columns.items()})  # fmt: skip
+    strategy = strategy_of(name, ("k",), None)
+    assert len(empty.merged(strategy, None).in_order()) == 0
+    changes = empty.merged(strategy, recorded.to_batches())
+    assert changes.columns(["op"], changes.in_order())["op"].to_pylist() == [1] * (name == "snapshot")
