@@ -236,12 +236,12 @@ class InputMerge:
         reader = _no_rows if source.known_empty else source.reader
         given = self._given() if reader is None else None
         task = MergeTask(
-            rules, read, spec, None if source.few else self._place(session), RowCounter.of(session),
+            rules, read, spec, self._place(session), RowCounter.of(session),
             () if given is None else tuple(given.columns), reader,
         )  # fmt: skip
 
         def run(task: MergeTask) -> Outcome:
-            return run_in_task(session, given, task, here=source.few, short=source.short, file=source.file)
+            return run_in_task(session, given, task, short=source.short, file=source.file)
 
         def row_at(place: int) -> int:
             return run(dataclasses.replace(task, row_at=place)).row

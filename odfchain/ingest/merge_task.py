@@ -44,7 +44,7 @@ from odfchain.spark.executor_files import ReadableFiles, StoreFolder, translate_
 from odfchain.spark.input_frames import FINER, as_physical, is_milliseconds, rows_of_file
 from odfchain.spark.java_formats import to_milliseconds
 from odfchain.spark.jobs import RowCounter, explain, run_job
-from odfchain.spark.plans import is_local
+from odfchain.spark.plans import is_local, map_in_arrow
 from odfchain.spark.slice_runs import BATCH_BYTES, RunFacts, RunLayout, leave_runs, row_sizes, windows
 from odfchain.spark.stage import batches_by_rows, given_columns, write_into_store
 from odfchain.spark.types import col, physical_type
@@ -252,11 +252,10 @@ def run_in_task(
     frame: DataFrame | None,
     task: MergeTask,
     *,
-    here: bool = False,
     short: bool = False,
     file: str,
 ) -> Outcome:
-    """Run the task by a worker of the session, or `here`, in this process, where there are few rows.
+    """Run the task by a worker of the session.
 
     `frame` has the input's rows where the task has no reader of its own; `short`: none holds more than a few
     KiB.
@@ -270,13 +269,8 @@ def run_in_task(
     rows = session.range(0, 1, 1, 1) if frame is None else frame.select(*columns)
 
     def run() -> Outcome:
-        if here and task.reader is not None:
-            return task.outcome(task.reader())
-        if here:
-            given = rows.coalesce(1).toArrow().to_batches()
-            return task.outcome(batch.rename_columns(task.columns) for batch in given)
         in_one = rows if frame is None else rows.repartition(1)
-        ((said,),) = in_one.mapInArrow(task, "said string").collect()
+        ((said,),) = map_in_arrow(in_one, task, "said string").collect()
         tree = json.loads(said)
         facts = tuple(SliceFacts(**each) for each in tree["facts"])
         fault = tree["fault"] and Fault(**tree["fault"])
@@ -372,7 +366,7 @@ class Buckets:
         merge = BucketMerge(self.rules, tuple(self.given.columns), tuple(recorded), changes, layout, into)
         said = "said binary"
         if isinstance(self.rules.strategy, src.MergeStrategyAppend):
-            found = self._bucketed(self.given).mapInArrow(merge.batches, said)
+            found = map_in_arrow(self._bucketed(self.given), merge.batches, said)
         elif self.history is None:
             # Spark tells by its arguments whether a function takes the key as well
             new = self._bucketed(self.given).groupBy("bucket")

@@ -38,7 +38,7 @@ from odfchain.spark.input_frames import (
 )
 from odfchain.spark.java_formats import or_fail
 from odfchain.spark.jobs import Steps, explain
-from odfchain.spark.plans import FEW_BYTES, FEW_ROWS, is_remote
+from odfchain.spark.plans import is_remote
 from odfchain.spark.text_values import TextRules
 from odfchain.spark.types import RESERVED, check_columns, col, result_schema
 from odfchain.storage.fsio import storage_errors
@@ -520,8 +520,8 @@ class FileInput:
         if self.preprocess is not None:
             session = functools.cache(functools.partial(_session_for_queries, session, resources))
         progress.phase(f"Checking {self.name}", self._size)
-        large = self._is_large(slice_bytes)
-        few = not large and self._is_few(state)
+        amount = self._amount()
+        large = bool(slice_bytes) and amount is not None and amount > slice_bytes
         opened = open_input(
             session, self.path, self.read, scratch=scratch, progress=progress.advance, resources=resources
         )
@@ -537,8 +537,7 @@ class FileInput:
             frame = _preprocessed(session(), frame, self.preprocess, progress)
         elif declared_schema(self.read) is None:
             frame = fix_up(frame, state.vocabulary, operations=state.merge.TAKES_OPERATIONS)
-        amount = self._amount()
-        frame = dataclasses.replace(frame, size=amount and amount[0], few=few, large=large)
+        frame = dataclasses.replace(frame, size=amount, large=large)
         return session, dataclasses.replace(opened, frame=frame, malformed=malformed)
 
     @property
@@ -560,31 +559,18 @@ class FileInput:
             rows=rows, size=size,
         )  # fmt: skip
 
-    def _amount(self) -> tuple[int, int] | None:
-        # (bytes of values, rows), of a Parquet file by its footer; None where the reader will report a fault
+    def _amount(self) -> int | None:
+        # bytes of values, of a Parquet file by its footer; None where the reader will report a fault
         from odfchain.slices.reader import open_parquet
 
         with contextlib.suppress(OSError, BadInputError):
             if not isinstance(self.read, src.ReadStepParquet):
-                return self.path.stat().st_size, 0
+                return self.path.stat().st_size
             with open_parquet(self.path) as file:
                 footer = file.metadata
                 groups = map(footer.row_group, range(footer.num_row_groups))
-                return sum(group.total_byte_size for group in groups), footer.num_rows
+                return sum(int(group.total_byte_size) for group in groups)
         return None
-
-    def _is_large(self, slice_bytes: int) -> bool:
-        amount = self._amount() if slice_bytes else None
-        return amount is not None and amount[0] > slice_bytes
-
-    def _is_few(self, state: WriterState) -> bool:
-        # by file sizes and footers alone: no rows are read for it
-        if state.merge.LOOKS_BACK and state.next_offset > FEW_ROWS:
-            return False
-        if self.preprocess is not None or isinstance(self.read, src.ReadStepEsriShapefile):
-            return False
-        few = self.path.is_file() and self.path.stat().st_size <= FEW_BYTES
-        return few and (amount := self._amount()) is not None and amount[1] <= FEW_ROWS
 
 
 def _session_for_queries(

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 from odfchain.errors import AccessError, ObjectCorruptedError, OdfchainError, TransferError
 from odfchain.lazy import pa
 from odfchain.odf.physical_hash import hash_file
+from odfchain.spark.plans import map_in_arrow
 from odfchain.storage import fsio
 from odfchain.text import marker
 
@@ -423,7 +424,7 @@ def numbered_frame(
             yield from make(number for batch in batches for number in batch.column(0).to_pylist())
 
     tasks = max(-(-count // most), min(count, _cores(session)), 1)
-    return session.range(0, count, 1, tasks).mapInArrow(read, schema)
+    return map_in_arrow(session.range(0, count, 1, tasks), read, schema)
 
 
 def _cores(session: SparkSession) -> int:

@@ -32,6 +32,7 @@ from odfchain.spark.executor_files import (
     text_ranges,
 )
 from odfchain.spark.java_formats import has_microseconds, or_fail, to_milliseconds
+from odfchain.spark.plans import map_in_arrow
 from odfchain.spark.text_values import DEFAULT_RULES, TextRules, TextValueError, has_times
 from odfchain.spark.types import RESERVED, check_columns, col, from_spark_type, physical_struct, physical_type
 from odfchain.text import first_line, marker
@@ -154,8 +155,6 @@ class InputFrame:
     """No row holds more than a few KiB."""
     size: int | None = None
     """Of its text, or of the values of a Parquet file [bytes], where it was looked at."""
-    few: bool = False
-    """There are few rows, which the process that asks for them merges itself."""
     large: bool = False
     """It is larger than one slice may be."""
     finer: Mapping[str, Column] = field(default_factory=dict)
@@ -275,7 +274,7 @@ def with_values(frame: DataFrame, wanted: Mapping[str, tuple[str, ds.DataType]])
             values = [each.values for each in read]
             yield pa.RecordBatch.from_arrays([*batch.columns, *values], schema=schema)
 
-    return numbered.mapInArrow(add, from_arrow_schema(schema)).toDF(*frame.columns, *wanted)
+    return map_in_arrow(numbered, add, from_arrow_schema(schema)).toDF(*frame.columns, *wanted)
 
 
 # --- CSV -------------------------------------------------------------------------------------------

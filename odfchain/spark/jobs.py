@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
 from odfchain.lazy import pa
 from odfchain.progress import Progress, WorkDone, shows_work
-from odfchain.spark.plans import is_local, is_remote
+from odfchain.spark.plans import is_local, is_remote, map_in_arrow
 from odfchain.text import find_marker, message_of, one_line
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def task_results(
         EngineError: Spark failed. And what the function raises.
     """
     numbers = session.range(0, count, 1, min(count, _MOST_TASKS))
-    said = numbers.mapInArrow(functools.partial(_call, function=function), "number long, said binary")
+    said = map_in_arrow(numbers, functools.partial(_call, function=function), "number long, said binary")
     try:
         rows = run_job(session, said.collect)
     except Exception as error:

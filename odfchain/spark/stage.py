@@ -17,6 +17,7 @@ import pyarrow as pa
 from odfchain.slices.writer import SliceFacts, SliceSpec, write_slice
 from odfchain.spark.executor_files import StoreFolder, translate_errors, worker_folder
 from odfchain.spark.jobs import RowCounter, explain, run_job
+from odfchain.spark.plans import map_in_arrow
 from odfchain.spark.types import col
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def write_ordered(
             if facts is not None:
                 yield pa.RecordBatch.from_pydict({"facts": [json.dumps(asdict(facts))]})
 
-        rows = numbered.mapInArrow(run, "facts string").collect()
+        rows = map_in_arrow(numbered, run, "facts string").collect()
         facts: dict[str, Any] | None = json.loads(rows[0]["facts"]) if rows else None
         return facts
 

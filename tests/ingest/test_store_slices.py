@@ -12,7 +12,6 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import ObjectCorruptedError
-from odfchain.ingest import read_formats
 from odfchain.spark import executor_files
 from odfchain.spark.session import SparkEngine
 from odfchain.workspace import read_slices
@@ -28,10 +27,9 @@ BYTES = 2_048
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: SparkEngine) -> Iterator[SmallS3]:
-    """A store on loopback that workers have credentials for; no input is taken for one of few rows, or small."""
+    """A store on loopback that workers have credentials for; no input is taken for a small one."""
     shared_store.environment(monkeypatch, tmp_path / "home")
     monkeypatch.setattr(executor_files, "CARRIED_BYTES", -1)
-    monkeypatch.setattr(read_formats, "FEW_BYTES", -1)
     monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 1)
     with SmallS3() as store, shared_store.credentials_of_workers(engine):
         yield store
@@ -125,18 +123,17 @@ def test_a_recorded_slice_that_is_another_is_not_believed(
         dataset.ingest([path], **TIMES)
 
 
-def test_a_slice_of_few_rows_is_written_by_the_driver_and_read_by_executors(
-    wide: Workspace, store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_slice_that_is_not_committed_is_read_by_executors(
+    wide: Workspace, store: SmallS3, tmp_path: Path
 ) -> None:
     """Of two files in one run the second one is compared with the first, which is not committed yet."""
-    monkeypatch.setattr(read_formats, "FEW_BYTES", 1 << 20)
     (dataset,) = wide.add(manifest("{kind: Ledger, primaryKey: [city]}"))
     for name, text in (("a", "A,1\nB,2\n"), ("b", "B,2\nC,3\n")):
         (tmp_path / f"{name}.csv").write_text(f"city,population\n{text}")
     store.requests.clear()
     done = dataset.ingest([tmp_path / "a.csv", tmp_path / "b.csv"], **TIMES)
     assert [each.rows for each in done.inputs] == [2, 1]
-    assert len(here(dataset)) == 2
+    assert here(dataset) == []
     assert dataset.verify().ok
 
 

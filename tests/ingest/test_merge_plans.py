@@ -1,28 +1,21 @@
-"""Few rows, many, and too many for one task are recorded as the same bytes (RFC-031, RFC-058)."""
+"""Rows that fit in one task and rows in buckets of keys are recorded as the same bytes (RFC-058)."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import OdfchainError
-from odfchain.ingest import merge_input, read_formats
-from odfchain.ingest.history import WriterState
-from odfchain.ingest.read_formats import FileInput
-from odfchain.odf.sources import ReadStep, ReadStepCsv, ReadStepParquet
-from odfchain.spark.plans import FEW_BYTES, FEW_ROWS
+from odfchain.ingest import merge_input
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.keyed_inputs import COLUMNS, MERGES, row
-from tests.kit.support import manifest, no_session
+from tests.kit.support import manifest
 
 
 def inputs(kind: str, draw: random.Random) -> list[str]:
@@ -68,28 +61,26 @@ def ingest(dataset: Dataset, path: Path) -> tuple[Any, ...]:
     "kind",
     [pytest.param(k, marks=pytest.mark.soak) if k in {"changelog", "upsert"} else k for k in MERGES],
 )
-def test_the_bytes_are_those_of_many(
+def test_the_bytes_are_the_same(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int
 ) -> None:
     """Slices, counts and watermarks are the same, whichever way they were made."""
     operations = kind in ("changelog", "upsert")
     schema = json.dumps([*(["op INT"] if operations else []), *COLUMNS])
-    few, many, parts = (
+    one, parts = (
         workspace.add(manifest(MERGES[kind], schema, name=name, kind="NdJson"))[0]
-        for name in ("few", "many", "parts")
+        for name in ("one", "parts")
     )
     path = tmp_path / "input.ndjson"
     for text in inputs(kind, random.Random(f"{kind} {seed}")):
         path.write_text(text)
-        said = ingest(few, path)
+        said = ingest(one, path)
         with monkeypatch.context() as patched:
-            patched.setattr(read_formats, "FEW_BYTES", -1)
-            assert ingest(many, path) == said
             patched.setattr(merge_input, "task_bytes", lambda _: 400)
             assert ingest(parts, path) == said
         assert isinstance(said[0], int), said
-    assert slices(few) == slices(many) == slices(parts) != []
-    report = few.verify()
+    assert slices(one) == slices(parts) != []
+    report = one.verify()
     assert report.ok, report.faults
 
 
@@ -121,48 +112,5 @@ def test_refusals_have_the_same_words(
     refused = ingest(dataset, path)
     assert issubclass(refused[0], OdfchainError)
     assert any(where in refused[1] for where in ("row 2", "line 2", "`place.names`"))
-    monkeypatch.setattr(read_formats, "FEW_BYTES", -1)
-    assert ingest(dataset, path) == refused
     monkeypatch.setattr(merge_input, "task_bytes", lambda _: 1)
     assert ingest(dataset, path) == refused
-
-
-def writer(workspace: Workspace, merge: str, prev_offset: int | None) -> WriterState:
-    (dataset,) = workspace.add(manifest(merge, json.dumps(COLUMNS)))
-    state = DatasetState.read(dataset._files.chain)
-    (source,) = state.push_sources.values()
-    return dataclasses.replace(
-        WriterState.of(dataset._files, state, source.merge, no_session), prev_offset=prev_offset
-    )
-
-
-@pytest.mark.parametrize(
-    ("merge", "recorded", "few"),
-    [("snapshot", FEW_ROWS, True), ("ledger", FEW_ROWS + 1, False), ("append", 10 * FEW_ROWS, True)],
-)
-def test_what_is_compared_counts(
-    workspace: Workspace, tmp_path: Path, merge: str, recorded: int, few: bool
-) -> None:
-    (tmp_path / "in").write_text("x")
-    given = FileInput(tmp_path / "in", "in", ReadStepCsv())
-    assert given._is_few(writer(workspace, MERGES[merge], recorded - 1)) is few
-
-
-@pytest.mark.parametrize(
-    ("read", "rows", "few"),
-    [
-        (ReadStepCsv(), FEW_BYTES, True),
-        (ReadStepCsv(), FEW_BYTES + 1, False),
-        (ReadStepParquet(), FEW_ROWS, True),
-        (ReadStepParquet(), FEW_ROWS + 1, False),
-    ],
-)
-def test_small_files_of_many_rows_are_not_few(
-    workspace: Workspace, tmp_path: Path, read: ReadStep, rows: int, few: bool
-) -> None:
-    if isinstance(read, ReadStepParquet):
-        pq.write_table(pa.table({"x": pa.nulls(rows, pa.int8())}), tmp_path / "in")
-    else:
-        (tmp_path / "in").write_bytes(b"\n" * rows)
-    given = FileInput(tmp_path / "in", "in", read)
-    assert given._is_few(writer(workspace, MERGES["append"], None)) is few
