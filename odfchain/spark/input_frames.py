@@ -108,6 +108,7 @@ def as_physical(column: pa.Array, kind: pa.DataType) -> pa.Array:
 _SMALL_BATCH = 1_024
 _BATCH_ROWS = 65_536
 _READ = f"{RESERVED}read_"
+_UNREADABLE = "not a readable Parquet file: "
 
 ROW_ID, FINER, _BAD = f"{RESERVED}row", f"{RESERVED}finer_", f"{RESERVED}bad"
 """The column that orders the rows of an input as they stand in the file, and the beginning of the names of
@@ -468,7 +469,7 @@ class ParquetInput:
         from odfchain.slices.reader import open_parquet
 
         session, stored, schema, file = self.session, self.stored, self.schema, self.file
-        path, unreadable = stored.path, "not a readable Parquet file: "
+        path = stored.path
         try:
             with open_parquet(path) as source:
                 own = from_arrow(source.schema_arrow)
@@ -481,8 +482,8 @@ class ParquetInput:
                     for _ in source.batches(most_rows=_SMALL_BATCH):
                         pass
             except BadInputError as error:
-                reason = error.message.removeprefix(unreadable)
-            return BadInputError(f"{unreadable}{reason}", file=file)
+                reason = error.message.removeprefix(_UNREADABLE)
+            return BadInputError(f"{_UNREADABLE}{reason}", file=file)
         if schema is None:
             return None
         frame = _with_read_texts(parquet_rows(session, stored, struct), own, schema)
@@ -504,7 +505,13 @@ def _is_kept(own: ds.DataField | None, target: ds.DataField) -> bool:
 
 def _data_of_file(stored: InputFile, file: str, schema: bytes) -> Iterator[pa.RecordBatch]:
     target = pa.ipc.read_schema(pa.py_buffer(schema))
-    yield from rows_of_file(stored.here(), file, tuple(target.names), target)
+    try:
+        yield from rows_of_file(stored.here(), file, tuple(target.names), target)
+    except BadInputError as error:
+        # the file can be read, but a value in it is none of its type
+        of_value = error.message.removeprefix(_UNREADABLE)
+        message = of_value if of_value.startswith("column `") else error.message
+        raise BadInputError(message, file=file, hint=error.hint) from None
 
 
 def _with_read_texts(frame: DataFrame, own: ds.DataSchema, target: ds.DataSchema) -> DataFrame:

@@ -21,7 +21,7 @@ from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Duration, Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.workspace import read_slices
-from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.commit import Proposed, StagedFile, commit
 from odfchain.workspace.config import change_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -216,15 +216,15 @@ def test_a_check_sees_what_is_to_be_committed_and_may_stop_it(tmp_path: Path) ->
     state = DatasetState.read(dataset.chain)
     seen: list[Any] = []
 
-    def refuse(*what: Any) -> None:
-        seen.extend(what)
+    def refuse(proposed: Proposed) -> None:
+        seen.append(proposed)
         raise SchemaError("not these")
 
     with dataset.staging() as staging:
         made = stage_changes(dataset, state, table(*CORRECTION), staging=staging, system_time=NOW)
         with pytest.raises(SchemaError, match="not these"), unchanged(dataset.folder):
             made.commit(dataset, state, NOW, refuse)
-    assert seen == [dataset, state, made.events, made.slices]
+    assert seen == [Proposed(dataset, state, made.events, made.slices)]
 
 
 # --- state checkpoints -----------------------------------------------------------------------------

@@ -545,7 +545,7 @@ def test_recorded_steps_of_an_input_that_grew_or_was_rewritten() -> None:
     named = before[1].event.query_inputs[0].last_block_hash
     assert named is not None
     del numbers.files.chain._blocks.objects[named]
-    numbers.files.chain._cache.clear()
+    numbers.files.chain._decoded.cache_clear()
     with pytest.raises(DivergedInputError, match="block 6 of derived: its input numbers") as caught:
         recorded(derived)
     assert str(named) in str(caught.value)

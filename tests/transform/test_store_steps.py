@@ -96,7 +96,10 @@ def check_replay(dataset: Dataset) -> None:
 def test_a_slice_is_put_once_and_copied_for_the_checks_of_the_step(
     wide: Workspace, store: SmallS3, tmp_path: Path
 ) -> None:
-    """A worker reads the input's slice, and puts the new one; the commit does not send it again."""
+    """A worker reads the input's slice, and puts the new one; the commit does not send it again.
+
+    The driver, which does not have the input's slice, asks for its footer.
+    """
     (root,) = compiled(wide).add(manifest())
     wide.add(derivative(QUERIES["stateless"], name="x"), check=False)
     grown(root, tmp_path, range(32))
@@ -106,7 +109,7 @@ def test_a_slice_is_put_once_and_copied_for_the_checks_of_the_step(
     assert made is not None
     of_slices = [(method, path) for method, path, _ in store.requests if "/data/" in path]
     assert [method for method, path in of_slices if path.endswith(str(made.physical_hash))] == ["PUT", "GET"]
-    assert [method for method, _ in of_slices] == ["GET", "PUT", "GET"]
+    assert [method for method, _ in of_slices] == ["HEAD", "GET", "GET", "PUT", "GET"]
     assert not any("staging/" in path for _, path, _ in store.requests)
 
 
