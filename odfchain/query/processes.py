@@ -799,8 +799,9 @@ def serve(connect: Connect) -> None:
 def _listen(asked: SimpleQueue[bytes], links: Path) -> None:
     for line in sys.stdin.buffer:
         asked.put(line)
-    # end of input: the parent is gone, so a running query ends as well
-    shutil.rmtree(links, ignore_errors=True)
+    # end of input: the parent is gone, so a running query ends as well; it may add files meanwhile
+    for _ in range(10):
+        shutil.rmtree(links, ignore_errors=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
