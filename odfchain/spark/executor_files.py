@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from odfchain.errors import AccessError, ObjectCorruptedError, OdfchainError, TransferError
 from odfchain.lazy import pa
+from odfchain.limits import INPUT
 from odfchain.odf.physical_hash import hash_file
 from odfchain.spark.plans import map_in_arrow
 from odfchain.storage import fsio
@@ -311,9 +312,13 @@ class TextRanges:
     """The quote around a field with line feeds; empty where each line is a record."""
 
     def bytes_of(self, number: int) -> bytes:
-        """The bytes of a range."""
+        """The bytes of a range; a forgotten quote makes one of the rest of a file, which is refused."""
+        start, end = self.cuts[number], self.cuts[number + 1]
+        if end - start > RANGE_BYTES + INPUT.record_bytes:
+            message = f"a record has more than {INPUT.record_bytes >> 20} MiB"
+            raise RuntimeError(marker("bad-record", message=message))
         with self.file.parts() as read:
-            return read(self.cuts[number], self.cuts[number + 1])
+            return read(start, end)
 
     def records(self, number: int) -> list[bytes]:
         """The records of a range, without the line breaks at their ends."""

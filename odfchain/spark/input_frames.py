@@ -122,20 +122,18 @@ class FinerTimes:
     observation: Observation
     numbers: Mapping[str, Column]
     """How many times of a row are cut, by column."""
-    name: str = "finer"
-    """A prefix that separates these sums from others of the observation."""
 
     @property
     def sums(self) -> list[Column]:
         """The columns for the observation."""
-        return [F.sum(number).alias(f"{self.name} {i}") for i, number in enumerate(self.numbers.values())]
+        return [F.sum(number).alias(f"finer {i}") for i, number in enumerate(self.numbers.values())]
 
     def counts(self) -> dict[str, int]:
         """How many values each column lost digits of, where any did; after the rows were read."""
         if not self.numbers:
             return {}
         seen = self.observation.get
-        sums = {name: int(seen.get(f"{self.name} {i}") or 0) for i, name in enumerate(self.numbers)}
+        sums = {name: int(seen.get(f"finer {i}") or 0) for i, name in enumerate(self.numbers)}
         return {name: number for name, number in sums.items() if number}
 
 

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError, OdfchainError, SchemaError
 from odfchain.ingest import read_csv
-from odfchain.ingest.read_csv import CsvDialect, CsvRecords, header_of, scan_text
+from odfchain.ingest.read_csv import CsvDialect, CsvRecords, first_misfit, header_of, scan_text
 from odfchain.ingest.read_formats import open_input
 from odfchain.limits import INPUT
 from odfchain.odf.sources import ReadStepCsv
+from odfchain.spark import executor_files
+from odfchain.spark.input_frames import CsvTexts
 from odfchain.spark.jobs import explain
 
 if TYPE_CHECKING:
@@ -211,3 +213,21 @@ def test_spark_reads_what_the_rule_says(engine: SparkEngine, tmp_path: Path) -> 
             assert f"expected {len(header)} fields" in found
         else:
             assert found == [[f or None for f in r] for r in expected], text
+
+
+def test_a_forgotten_quote_takes_no_more_than_a_record_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers refuse the range before they read it; the driver says on which line it begins."""
+    path = tmp_path / "in.csv"
+    path.write_text('a,b\n1,2\n3,"4\n' + "5,6\n" * 500_000)
+    monkeypatch.setattr(executor_files, "INPUT", INPUT.__class__(record_bytes=1 << 20))
+    monkeypatch.setattr(executor_files, "RANGE_BYTES", 4)
+    monkeypatch.setattr(read_csv, "INPUT", INPUT.__class__(record_bytes=1 << 20))
+    ranges = executor_files.text_ranges(executor_files.InputFile(path), quote='"', header=True)
+    texts = CsvTexts(ranges, ("a", "b"), ("a", "b"), ",", '"', "")
+    with pytest.raises(RuntimeError, match="a record has more than 1 MiB"):
+        list(texts(range(len(ranges.cuts) - 1)))
+    found = first_misfit(path, DOUBLED, ["a", "b"], header=True, file="in.csv")
+    assert found is not None
+    assert "line 3: a quoted field that begins here has more than 1 MiB" in str(found)
