@@ -27,7 +27,7 @@ from odfchain.audit.lineage import (
     source_of,
     steps_of,
 )
-from odfchain.audit.origins import Contribution, InputReads, Interval, Locator, Origins, Span, data_event
+from odfchain.audit.origins import Contribution, InputReads, Locator, Origins, Span, data_event
 from odfchain.chain.chain import HashedBlock
 from odfchain.lazy import pa, pc
 from odfchain.limits import LINEAGE, LineageLimits
@@ -35,6 +35,7 @@ from odfchain.odf import events as ev
 from odfchain.odf.enums import TAKES_BACK, DatasetKind, OperationType
 from odfchain.odf.identity import Multihash
 from odfchain.odf.tree import record_of
+from odfchain.profiles.pages import text_of
 from odfchain.text import one_line
 from odfchain.transfer.slice_files import is_partial
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -164,12 +165,16 @@ class Blame:
 
     def to_tree(self) -> TextTree:
         """The same for people: what was asked about, its transactions, and below each what it was made of."""
-        asked = _span_of("record", (self.first, self.last))
-        top = TextTree(f"{asked} of {self.dataset.alias}", style="bold")
-        top.below = [_transaction_tree(item) for item in self.transactions]
-        if self.origins:
-            top.below.append(TextTree("made of", [_span_tree(span) for span in self.origins]))
-        return top
+        return TextTree.parse(
+            text_of(
+                "audit",
+                "blame.txt.j2",
+                blame=self,
+                describe_merged=describe_merged,
+                row_text=_row_text,
+                steps_of=steps_of,
+            )
+        )
 
 
 class _Records:
@@ -478,58 +483,10 @@ def _contribution(item: Contribution) -> dict[str, Any]:
 
 # --- for people ----------------------------------------------------------------------------------------
 
-_SHOWN_TRANSACTIONS = 5
-_SHOWN_VALUES = 400
-
-
-def _span_of(what: str, interval: Interval) -> str:
-    first, last = interval
-    return f"{what} {first:,}" if first == last else f"{what}s {first:,} to {last:,}"
-
-
-def _transaction_tree(item: Transaction) -> TextTree:
-    block, data = item.block.block, item.ref.slice
-    interval = (data.offset_interval.start, data.offset_interval.end)
-    tree = TextTree(f"{_span_of('record', (item.first, item.last))}: block {block.sequence_number}")
-    tree.below = [_row_tree(row) for row in item.rows]
-    if item.rows_problem:
-        tree.below.append(TextTree(item.rows_problem, style="red" if item.damaged else "yellow"))
-    tree.below += [
-        TextTree(f"slice {data.physical_hash} ({_span_of('record', interval)}, {data.size:,} bytes)"),
-        TextTree(f"block {item.block.hash} ({block.event.KIND}, {block.system_time})"),
-    ]
-    if item.source is not None:
-        tree.below.append(TextTree(_source_text(item.source)))
-    if item.transform is not None and isinstance(item.transform.block.event, ev.SetTransform):
-        transform = item.transform.block.event.transform
-        engine = f"{transform.engine} {transform.version or ''}".strip()
-        below = [
-            TextTree(
-                one_line(
-                    f"{step['alias']}: {step['query']}" if step["alias"] else step["query"], _SHOWN_VALUES
-                )
-            )
-            for step in steps_of(transform)
-        ]
-        number = item.transform.block.sequence_number
-        tree.below.append(TextTree(f"transform of block {number} ({one_line(engine)})", below))
-    if item.reads:
-        tree.below.append(TextTree("read", [TextTree(_reads_text(reads)) for reads in item.reads]))
-    if item.earlier:
-        tree.below.append(TextTree(item.earlier))
-    return tree
-
-
-def _row_tree(blamed: BlamedRow) -> TextTree:
-    tree = TextTree(_row_text(blamed.row))
-    if blamed.corrects is not None:
-        tree.below.append(TextTree(_corrected_text(blamed.corrects)))
-    return tree
-
 
 def _row_text(row: StoredRecord) -> str:
     values = ", ".join(f"{name}={_value_text(value)}" for name, value in row.values.items())
-    return one_line(f"{row.op or '(operation unknown)'} {values}", _SHOWN_VALUES)
+    return one_line(f"{row.op or '(operation unknown)'} {values}", 400)
 
 
 def _value_text(value: Any) -> str:
@@ -537,57 +494,3 @@ def _value_text(value: Any) -> str:
         shown = value.isoformat().replace("+00:00", "Z")
         return shown.replace("000Z", "Z") if value.microsecond else shown  # thousandths are enough
     return "∅" if value is None else str(value)
-
-
-def _corrected_text(corrected: CorrectedRecord) -> str:
-    if corrected.row is None:
-        return f"of the record: {corrected.problem}"
-    block = corrected.sequence_number
-    return f"of the record {corrected.row.offset:,} (block {block}): {_row_text(corrected.row)}"
-
-
-def _source_text(source: SourceUse) -> str:
-    if source.merged is not None:
-        return describe_merged(source.merged)
-    match source.kind:
-        case "polling":
-            text = f"polling source: {source.fetch}"
-        case "push":
-            text = f"push source {source.name!r}"
-        case _:
-            return f"source: {source.problem}"
-    if source.state is not None:
-        text += f", {one_line(source.state.kind)} {one_line(source.state.value)}"
-    return text
-
-
-def _reads_text(reads: InputReads) -> str:
-    text = f"{reads.name or reads.alias or reads.id}: "
-    text += _span_of("record", reads.offsets) if reads.offsets else "no records"
-    if reads.blocks:
-        text += f", {_span_of('block', reads.blocks)}"
-    elif reads.new_block:
-        text += f", up to block {reads.new_block}"
-    if reads.problem:
-        text += f" ({reads.problem})" if reads.name else f" ({reads.id}: {reads.problem})"
-    return text
-
-
-def _span_tree(span: Span) -> TextTree:
-    tree = TextTree(_reads_text(span.reads))
-    if span.problem and span.problem != span.reads.problem:
-        tree.below.append(TextTree(span.problem, style="yellow"))
-    listed = span.contributions[-_SHOWN_TRANSACTIONS:]
-    if len(listed) < len(span.contributions) or span.left_out:
-        first = span.left_out[0] if span.left_out else span.contributions[0].ref.sequence_number
-        newest = span.contributions[-len(listed)].ref.sequence_number
-        tree.below.append(TextTree(f"earlier transactions from block {first} on, before block {newest}"))
-    for item in listed:
-        interval = item.ref.slice.offset_interval
-        records = _span_of("record", (interval.start, interval.end))
-        text = f"{records}: block {item.ref.sequence_number}, {item.system_time}"
-        if item.source is not None:
-            text += f", {_source_text(item.source)}"
-        tree.below.append(TextTree(text if item.present else f"{text} (the slice is not here)"))
-    tree.below += [_span_tree(origin) for origin in span.origins]
-    return tree

@@ -693,6 +693,22 @@ class TextTree:
     below: list[TextTree] = field(default_factory=list)
     style: str = ""
 
+    @classmethod
+    def parse(cls, text: str) -> TextTree:
+        """The tree of lines that are two blanks further in for each level, each with a mark of its style."""
+        top = cls("")
+        path = [top]
+        for line in filter(None, text.split("\n")):
+            mark, _, said = line.lstrip(" ").partition(" ")
+            item = cls(said, style=_MARKS[mark])
+            del path[(len(line) - len(said) - 2) // 2 + 1 :]
+            path[-1].below.append(item)
+            path.append(item)
+        return top.below[0]
+
+
+_MARKS = {"-": "", "*": "bold", "?": "yellow", "!": "red"}
+
 
 # --- for people ----------------------------------------------------------------------------------------
 

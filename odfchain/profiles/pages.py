@@ -42,6 +42,11 @@ def one_page(room: str, template: str, style: str, **values: Any) -> str:
     return _template(room, template).render(style=sheet, style_source=f"sha256-{digest}", **values)
 
 
+def text_of(room: str, template: str, **values: Any) -> str:
+    """What a template of a text makes of some values, for people: in no value a character acts."""
+    return _template(room, template).render(**values)
+
+
 def fitted(render: Callable[[L], str], limits: L) -> str:
     """The page that is made within these limits, halved again and again until it is small enough."""
     page = render(limits)

@@ -265,7 +265,7 @@ MAX_PARALLEL = 100
 class WorkspaceConfig:
     """Settings of a workspace."""
 
-    # what each of them is for says DEFAULT_TEXT, which is the file that people read
+    # what each of them is for says workspace.yaml, which is the file that people read
 
     spark: SparkConfig = SparkConfig()
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -285,73 +285,20 @@ class WorkspaceConfig:
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
 
-DEFAULT_TEXT = """\
-# Settings of this workspace. Everything is optional; the values shown are the defaults.
-kind: WorkspaceConfig
-version: 1
-content:
-  spark:
-    master: local[*]        # any Spark master URL
-    # remote: sc://host:15002   # or a Spark Connect URL
-    driverMemory: 2g
-    conf: {}                # any Spark setting, e.g. spark.sql.shuffle.partitions: "16"
-    files: auto             # how executors reach files: by folders that are shared, by the store, or auto
-  engine:
-    idle: 10 minutes        # a local session stays that long for the next command; 0 s: not at all
-  ingest:
-    maxRetractRatio: 0.5    # a snapshot that retracts more of the recorded keys is refused
-    lateEdits: ignore       # known keys of a ledger with other values: ignore, warn, refuse, correct
-    duplicateKeys: refuse   # rows of one input with one key and other values: refuse, first, last
-    retries: 3              # runs repeated when another writer was faster
-    variables: {}           # values for ${{ env.NAME }}, e.g. KEY: {value: s3cret, hosts: [api.example.com]}
-    allowCommands: false    # run commands of prepare steps also for datasets not created here
-    maxFuture: 1 day        # rows dated later than this after the system time are refused
-    allowFuture: false      # take them all the same
-  fetch:
-    deadlineSeconds: 3600
-    retries: 4
-    allowPrivateRedirects: false
-  transform:
-    engines: {}             # engines of others, e.g. flink: localhost:2884
-    compatibleVersions: []  # engine versions that give the same results as this one
-    isolation: strangers    # queries in a process without network: strangers, always, never
-    timeoutSeconds: 0       # longest time for one step; 0 is no limit
-    isolatedSeconds: 3600   # the same for queries in a process of their own, where timeoutSeconds is 0
-    isolatedMemoryMib: 4096 # memory of such a process, Java's heap is half of it; 0 is no limit
-  share:
-    ipfsGateway: http://localhost:8080   # where ipfs and ipns URLs are read
-    parallel: 10            # objects transferred at the same time
-    retries: 3
-    allowPrivateRedirects: false
-    hosts: []               # names under which `serve` is asked, besides its address and localhost
-  audit:
-    trustedAuditors: []     # DIDs of auditors whose attestations `verify --trusted-by` accepts
-  assets:
-    trustedEndpoints: []    # stores of asset locks that may get your credentials, at private addresses too
-  query:
-    signingKey: node.pem    # the key that signs answers; this one is made when it is first needed
-  branches:
-    cacheBytes: 1073741824  # states that were computed before, for each dataset; 0 keeps none
-    sparkBytes: 268435456   # slices of more than this are compared, merged and profiled by Spark
-  snapshots:
-    profile: demand         # profiles are written on demand, or with each commit of rows: demand, commit
-    guard: ''               # a drift policy that commits of rows are held to, e.g. drift.yaml
-  slice:
-    maxBytes: 536870912     # an input of more bytes becomes several blocks, with slices of about that size
-  merge:
-    taskBytes: 0            # what one task merges; more: in parts by key; 0: a quarter of Spark's memory
-  datasets:
-    systemColumns: specification   # types in new datasets; reference: what the reference node can append to
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """A kind of `config.yaml`: its settings, the text of a new one, and what must hold beyond their types."""
+    """A kind of `config.yaml`: its settings, a new one, and what must hold beyond their types."""
 
     kind: ManifestKind
-    text: str
+    new: str
+    """The file of the package that a new one is a copy of."""
     check: Callable[[Any, str], None]
+
+    @property
+    def text(self) -> str:
+        """The text of a new one."""
+        return Path(__file__).with_name(self.new).read_text(encoding="utf-8")
 
     def parse(self, data: bytes, source: str) -> Any:
         """The settings in the text of a file; a `ManifestError` names line and path."""
@@ -378,7 +325,7 @@ def _check(config: WorkspaceConfig, source: str) -> None:
         raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=source)
 
 
-OF_WORKSPACE = SettingsFile(WORKSPACE_CONFIG, DEFAULT_TEXT, _check)
+OF_WORKSPACE = SettingsFile(WORKSPACE_CONFIG, "workspace.yaml", _check)
 
 
 # Settings of one dataset here: `info/config`, a private manifest of kind `DatasetConfig`.
@@ -473,16 +420,7 @@ class UserConfig:
 
 USER_CONFIG = ManifestKind("UserConfig", UserConfig, range(1, 2))
 
-USER_TEXT = """\
-# Settings of this user, for every workspace.
-kind: UserConfig
-version: 1
-content:
-  safe:
-    workspace: []           # workspaces of other users that may be used, by their paths
-"""
-
-OF_USER = SettingsFile(USER_CONFIG, USER_TEXT, lambda _config, _source: None)
+OF_USER = SettingsFile(USER_CONFIG, "user.yaml", lambda _config, _source: None)
 
 
 def user_folder() -> Path:

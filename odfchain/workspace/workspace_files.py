@@ -183,9 +183,9 @@ class WorkspaceFiles:
         for name in ("datasets", "run", "trash"):
             fsio.make_folder(root / name)
         fsio.make_folder(root / "keys", mode=0o700)
-        from odfchain.workspace.config import DEFAULT_TEXT
+        from odfchain.workspace.config import OF_WORKSPACE
 
-        fsio.create_file(root / "config.yaml", DEFAULT_TEXT.encode(), mode=0o600)
+        fsio.create_file(root / "config.yaml", OF_WORKSPACE.text.encode(), mode=0o600)
         return cls._of(root, connect)
 
     @classmethod

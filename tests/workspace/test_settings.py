@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from odfchain.api.settings import all_settings, edit, parsed, setting, value_of
 from odfchain.cli.main import main
 from odfchain.errors import ManifestError, UsageError
-from odfchain.workspace.config import DEFAULT_TEXT, OF_WORKSPACE
+from odfchain.workspace.config import OF_WORKSPACE
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 DID = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
@@ -36,7 +36,7 @@ def got(root: Path, name: str) -> Any:
 def test_every_setting_has_a_name_and_a_value() -> None:
     names = [str(item) for item in all_settings()]
     assert len(set(names)) == len(names) > 20
-    config = OF_WORKSPACE.parse(DEFAULT_TEXT.encode(), "config.yaml")
+    config = OF_WORKSPACE.parse(OF_WORKSPACE.text.encode(), "config.yaml")
     for item in all_settings():
         assert setting(str(item)) == item
         value_of(config, item)
@@ -171,7 +171,7 @@ def test_hosts_of_a_variable_are_no_variable(root: Path) -> None:
 def test_bytes_of_the_file(root: Path, data: bytes) -> None:
     """What is no text is refused by name; line ends of Windows stay."""
     path = root / "config.yaml"
-    before = DEFAULT_TEXT.encode().replace(b"\n", b"\r\n") + data
+    before = OF_WORKSPACE.text.encode().replace(b"\n", b"\r\n") + data
     path.write_bytes(before)
     if data == b"\xff":
         with pytest.raises(ManifestError, match="not UTF-8"):
@@ -191,7 +191,7 @@ def test_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in changes:
         assert main(["config", "set", name, value]) == 0
         assert main(["config", "unset", name]) == 0
-    assert OF_WORKSPACE.load(root) == OF_WORKSPACE.parse(DEFAULT_TEXT.encode(), "")
+    assert OF_WORKSPACE.load(root) == OF_WORKSPACE.parse(OF_WORKSPACE.text.encode(), "")
     text = (root / "config.yaml").read_text()
     assert main(["config", "unset", "fetch.maxBytes"]) == 0, "it has its default already"
     assert main(["config", "unset", "transform.engines.flink"]) == 2
