@@ -23,6 +23,7 @@ from odfchain.ingest.merge_strategies import (
     NUMBER,
     OTHER_ROW,
     Fault,
+    FaultKind,
     Policies,
     change_order,
     columns_looked_at,
@@ -317,7 +318,7 @@ class InputMerge:
 
     def _refusal(self, fault: Fault) -> OdfchainError:
         file = self.source.file
-        if fault.future:
+        if fault.kind == FaultKind.FUTURE:
             return GuardError(
                 f"{file}: row {fault.row:,} {fault.message}",
                 flag=ALLOW_FUTURE,

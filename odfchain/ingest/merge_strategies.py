@@ -26,6 +26,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 from uuid import UUID
 
@@ -77,18 +78,29 @@ class Policies:
     """How messages name it."""
 
 
+class FaultKind(IntEnum):
+    """Why an input is refused, in the order in which rows are looked at."""
+
+    OPERATION, NULL_KEY, CONTRADICTION, LATE_EDIT, TORN_CORRECTION, FUTURE = range(6)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """The first row for which an input is refused."""
 
+    kind: int
+    """A `FaultKind`."""
     row: int
     """Its number."""
     message: str
     hint: str = ""
     other: int = 0
     """The row that `OTHER_ROW` stands for."""
-    future: bool = False
-    """Its event time is beyond the bound."""
+
+
+def first_fault(faults: Iterable[Fault]) -> Fault:
+    """The fault that a merge of all rows would have found, of those of some of the keys each."""
+    return min(faults, key=lambda fault: (fault.kind, fault.row))
 
 
 class RefusedInputError(Exception):
@@ -370,7 +382,7 @@ class NewRows:
         null = functools.reduce(np.logical_and, [_nulls(self._column(name)) for name in key])
         if null.any():
             what = f"column `{key[0]}` is null" if len(key) == 1 else f"({', '.join(key)}) has only nulls"
-            self._refuse(null, f"primary key {what}")
+            self._refuse(FaultKind.NULL_KEY, null, f"primary key {what}")
 
     def _one_row_per_key(
         self, key: tuple[str, ...], codes: Numbers, count: int, counts: Counter[str]
@@ -426,7 +438,9 @@ class NewRows:
         if checked and wrong.any():
             value = raw[int(np.flatnonzero(wrong)[0])].as_py()
             name = self.vocabulary.operation_type_column
-            self._refuse(wrong, f"column `{name}`: {value!r} is not an operation ({OPERATIONS})")
+            self._refuse(
+                FaultKind.OPERATION, wrong, f"column `{name}`: {value!r} is not an operation ({OPERATIONS})"
+            )
         return codes
 
     def _refuse_torn_corrections(self, key: tuple[str, ...], codes: Numbers) -> None:
@@ -445,14 +459,14 @@ class NewRows:
             return
         if codes[np.flatnonzero(torn)[0]] == CORRECT_FROM:
             message = "old values (-C, 2) without the new ones (+C, 3) of the same key after them"
-            self._refuse(torn, message, "a row that is taken back is -R (1)")
+            self._refuse(FaultKind.TORN_CORRECTION, torn, message, "a row that is taken back is -R (1)")
         message = "new values (+C, 3) without the old ones (-C, 2) of the same key before them"
-        self._refuse(torn, message, "a row that is new is +A (0)")
+        self._refuse(FaultKind.TORN_CORRECTION, torn, message, "a row that is new is +A (0)")
 
     # --- faults ----------------------------------------------------------------------------------------
 
-    def _refuse(self, rows: Numbers, message: str, hint: str = "") -> None:
-        raise RefusedInputError(Fault(int(self.numbers[np.flatnonzero(rows)[0]]), message, hint))
+    def _refuse(self, kind: FaultKind, rows: Numbers, message: str, hint: str = "") -> None:
+        raise RefusedInputError(Fault(kind, int(self.numbers[np.flatnonzero(rows)[0]]), message, hint))
 
     def _contradiction(self, key: tuple[str, ...], first: int, place: int) -> Fault:
         there, here = (self._texts(at) for at in (first, place))
@@ -462,7 +476,9 @@ class NewRows:
             f"({_listed(there, others)} there, {_listed(here, others)} here)"
         )
         hint = "--duplicate-keys first or last keeps one of them"
-        return Fault(int(self.numbers[place]), message, hint, int(self.numbers[first]))
+        return Fault(
+            FaultKind.CONTRADICTION, int(self.numbers[place]), message, hint, int(self.numbers[first])
+        )
 
     def _edit(self, key: tuple[str, ...], place: int, old: pa.Table, found: int) -> Fault:
         others = [n for n in self.rows.column_names if n not in key]
@@ -471,6 +487,7 @@ class NewRows:
         shown = ", ".join(f"{n}={_as_python(self.rows[n][place])!r}" for n in key)
         was, now = _as_python(old[column][found]), _as_python(self.rows[column][place])
         return Fault(
+            FaultKind.LATE_EDIT,
             int(self.numbers[place]),
             f"key ({shown}) is recorded with another {column}: {was!r}, not {now!r}",
             "late edits can be ignored or recorded as corrections: see --late-edits",
@@ -496,7 +513,7 @@ class NewRows:
         millis = self.policies.event_time_ms if not given.is_valid else None
         written = given.cast(pa.timestamp("us", "UTC")) if millis is None else time_of(millis, _MOMENT)
         message = f"({shown}): {whose}, {text_of(written)}, is later than {self.policies.bound}"
-        raise RefusedInputError(Fault(int(rows.min()), message, future=True))
+        raise RefusedInputError(Fault(FaultKind.FUTURE, int(rows.min()), message))
 
     def _texts(self, place: int) -> dict[str, str]:
         found = {}

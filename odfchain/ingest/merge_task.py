@@ -31,6 +31,7 @@ from odfchain.ingest.merge_strategies import (
     Policies,
     Recorded,
     RefusedInputError,
+    first_fault,
 )
 from odfchain.lazy import F, t
 from odfchain.odf import schema as ds
@@ -377,9 +378,9 @@ class Buckets:
             found = both.applyInArrow(lambda new, old: merge(new, old), said)  # noqa: PLW0108
         collected = run_job(found.sparkSession, found.collect)
         rows = [pickle.loads(row["said"]) for row in collected]  # noqa: S301 - by our own tasks
-        faults = sorted((fault for _, fault, _ in rows if fault is not None), key=lambda fault: fault.row)
+        faults = [fault for _, fault, _ in rows if fault is not None]
         counts = sum((counts for counts, _, _ in rows), Counter[str]())
-        return counts, faults[0] if faults else None, [run for _, _, runs in rows for run in runs]
+        return counts, first_fault(faults) if faults else None, [run for _, _, runs in rows for run in runs]
 
     def _bucketed(self, frame: DataFrame) -> DataFrame:
         # by position: names with dots and backticks are syntax where columns are named
