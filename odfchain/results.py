@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from odfchain.api.definitions import Imported
-from odfchain.api.pulling import PullResult, PullTarget
-from odfchain.api.pushing import PushTarget
+from odfchain.api.pulling import PullResult, PullTarget, PushTarget
 from odfchain.api.view import Log
 from odfchain.audit.blame import Blame
 from odfchain.audit.lineage import Definition, Graph, TextTree

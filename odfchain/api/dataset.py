@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.api.branching import Branching
-from odfchain.api.changing import commit_checks
+from odfchain.api.branching import Branching, commit_checks
 from odfchain.api.view import Readable, table_html
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.enums import DatasetKind

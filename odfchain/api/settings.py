@@ -343,7 +343,7 @@ def _shown(name: str, value: Any) -> Any:
 def _checked(folder: Path, item: Setting, value: Any) -> Any:
     # a policy is read now, not at the next commit
     if str(item) == "snapshots.guard" and value:
-        from odfchain.api.changing import read_policy_file
+        from odfchain.api.branching import read_policy_file
 
         read_policy_file(folder, value)
     return value

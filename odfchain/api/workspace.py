@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from odfchain.api.definitions import Imported
-    from odfchain.api.pulling import PullResult, PullTarget
-    from odfchain.api.pushing import PushTarget
+    from odfchain.api.pulling import PullResult, PullTarget, PushTarget
     from odfchain.audit.lineage import Graph
     from odfchain.audit.report import Report
     from odfchain.audit.verification import Auditor
@@ -317,9 +316,9 @@ class Workspace(OwnErrors):
             UsageError: two datasets would go to one place, or `to` is a dataset for several.
             WorkspaceError: no repository has this name, or a dataset comes from itself.
         """
-        from odfchain.api.pushing import targets_of
+        from odfchain.api.pulling import push_targets
 
-        return targets_of(self, names, to, recursive=recursive)
+        return push_targets(self, names, to, recursive=recursive)
 
     @takes(Verify)
     def verify(self, asked: Verify) -> list[Report]:

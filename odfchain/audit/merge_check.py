@@ -40,7 +40,7 @@ from odfchain.branches.conflict_file import Resolution, resolve
 from odfchain.branches.foreign_keys import ForeignKeys, Rows
 from odfchain.branches.intervals import Interval, MergedColumns, parquet_bytes, read_rows
 from odfchain.branches.merging import Sides
-from odfchain.branches.three_way import Conflicts, MergedTables, MergeInput, ThreeWay
+from odfchain.branches.row_diff import Conflicts, MergedTables, MergeInput, ThreeWay
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import DataEvent
 from odfchain.limits import AUDIT

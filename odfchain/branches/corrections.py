@@ -29,7 +29,7 @@ from odfchain.branches.foreign_keys import references_of
 from odfchain.branches.key_lookup import WantedKeys, groups_with, key_schema, keys_of
 from odfchain.branches.merging import MergeMeans, Sides, compute_merge
 from odfchain.branches.recording import ChangeOutcome, stage_changes, write_batches
-from odfchain.branches.three_way import MergeInput
+from odfchain.branches.row_diff import MergeInput
 from odfchain.odf.arrow_schema import nullable, slice_schema
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddData

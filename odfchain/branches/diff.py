@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.intervals import Engine, Interval, KeyResult, MergedColumns, compute, read_rows
-from odfchain.branches.row_diff import RowDiff, between, same_cells
-from odfchain.branches.three_way import MergedTables, MergeInput, net_of_table
+from odfchain.branches.row_diff import MergedTables, MergeInput, RowDiff, between, net_of_table, same_cells
 from odfchain.errors import SchemaError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.row_hash import Numbers

@@ -43,8 +43,7 @@ from odfchain.branches.intervals import (
     interval_batches,
 )
 from odfchain.branches.recording import described, stage_changes, write_batches
-from odfchain.branches.row_diff import net_of, rows_of_changes
-from odfchain.branches.three_way import MergedState, MergedTables, MergeInput
+from odfchain.branches.row_diff import MergedState, MergedTables, MergeInput, net_of, rows_of_changes
 from odfchain.chain.chain import HashedBlock
 from odfchain.chain.index import MERGE
 from odfchain.errors import IngestError, UsageError

@@ -27,8 +27,7 @@ from odfchain.branches.conflict_file import (
     resolve,
     write_conflicts,
 )
-from odfchain.branches.row_diff import RowDiff, array_of, json_text, net_of, tree_of
-from odfchain.branches.three_way import ThreeWay, merge_rows
+from odfchain.branches.row_diff import RowDiff, ThreeWay, array_of, json_text, merge_rows, net_of, tree_of
 from odfchain.cli.change import print_conflicts
 from odfchain.errors import BadInputError, MergeConflictError, OdfchainError, UsageError
 from odfchain.workspace import merge_record

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.api.changing import foreign_keys
+from odfchain.api.branching import foreign_keys
 from odfchain.api.workspace import Workspace
 from odfchain.cli.main import COMMANDS
 from odfchain.errors import ForeignKeyError, GuardError, ManifestError, UsageError

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from odfchain.branches.merging import taken_rows
-from odfchain.branches.three_way import MergedTables, MergeInput, ThreeWay
+from odfchain.branches.row_diff import MergedTables, MergeInput, ThreeWay
 from odfchain.errors import ChainError
 from odfchain.odf.identity import Multihash
 from tests.kit.support import hash_of

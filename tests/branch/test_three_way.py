@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.branches.row_diff import RowDiff, between, net_of, same_cells
-from odfchain.branches.three_way import ConflictKind, ThreeWay, merge_rows
+from odfchain.branches.row_diff import (
+    ConflictKind,
+    RowDiff,
+    ThreeWay,
+    between,
+    merge_rows,
+    net_of,
+    same_cells,
+)
 from odfchain.errors import ChainError
 
 Row = tuple[Any, ...]

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.audit.blame import Blame
-from odfchain.audit.origins import Locator
+from odfchain.audit.blame import Blame, Locator
 from odfchain.errors import BrokenChainError, ObjectCorruptedError, SchemaError, UsageError
 from odfchain.limits import LineageLimits
 from odfchain.odf import events as ev
