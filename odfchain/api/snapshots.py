@@ -226,7 +226,7 @@ class Snapshots(OwnErrors):
     def profile(self, options: ProfileOptions) -> Profile:
         """The profile of the rows in force; reads only slices that are not known yet.
 
-        No JVM is started, unless rows are taken back and slices have more than `branches.sparkBytes`.
+        No JVM is started.
         `stage`, `description`, `tags` and `created_by` are the publisher's words. Of the columns in `hide`
         only counts are said, for what is published. Near duplicates are looked for among at most 262,144
         rows, or among any number; the `languages` of texts are detected with `odfchain[languages]` only.
@@ -235,14 +235,13 @@ class Snapshots(OwnErrors):
             UsageError: a hidden column is none.
             PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
-        from odfchain.api.branching import engine_of
         from odfchain.profiles.document import profile_of
         from odfchain.profiles.published import keep_profile
 
         self._bring(options.progress)
         with _needing_slices():
-            state, engine = DatasetState.read(self._files.chain), engine_of(self._workspace)
-            document = profile_of(self._files, state, options, options.progress, engine=engine)
+            state = DatasetState.read(self._files.chain)
+            document = profile_of(self._files, state, options, options.progress)
         if options.languages:
             keep_profile(self._files, document)
         return Profile(document)

@@ -36,17 +36,6 @@ _KEPT = np.array([(1 << 8 * size) - 1 for size in range(9)], dtype=np.uint64)
 _END = np.array([1 << 8 * size for size in range(8)] + [0], dtype=np.uint64)
 
 
-def own_key() -> bytes:
-    """The key of this process, for processes that work for it."""
-    return _KEY
-
-
-def use_key(key: bytes) -> None:
-    """Hash as the process that this one works for."""
-    global _KEY  # noqa: PLW0603 - the key is the process's
-    _KEY = key
-
-
 def comparable(column: pa.Array, *, exact: bool = False) -> pa.Array:
     """A column of numbers of 64 bits, texts, bytes or decimals that are equal where the values are.
 

@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 import rfc8785
 from pyarrow import types as t
 
-from odfchain.branches.intervals import Engine
 from odfchain.branches.recording import described
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.enums import OperationType
@@ -68,10 +67,8 @@ def profile_of(
     progress: Progress = SILENT,
     *,
     totals: Totals | None = None,
-    engine: Engine | None = None,
 ) -> dict[str, Any]:
     """The profile at a state's block; `totals` are those of its rows, where they are known."""
-    # the engine is used only for states that are too large for this process
     options = options or ProfileOptions()
     schema = profiled_columns(state)
     for name in options.hide:
@@ -79,7 +76,7 @@ def profile_of(
             raise UsageError(f"--hide {one_line(name)}: the dataset has no such column")
     if totals is None:
         near = options.near_duplicates
-        totals = state_totals(dataset, state, progress, near_duplicates=near, engine=engine)
+        totals = state_totals(dataset, state, progress, near_duplicates=near)
     return profile_document(totals, facts_of(dataset, state, options))
 
 

@@ -104,10 +104,10 @@ def takes_back(operations: Numbers) -> Numbers:
 
 
 def hashed_rows(
-    item: SliceFile, upto: int | None = None, *, groups: Sequence[int] | None = None, exact: bool = False
+    item: SliceFile, upto: int | None = None, *, exact: bool = False
 ) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """(offsets, operations, hashes of the values as `PAIR`), by batch, of all row groups or of these."""
-    for batch, offsets, operations in rows_of(item, None, upto, groups=groups):
+    """(offsets, operations, hashes of the values as `PAIR`), by batch."""
+    for batch, offsets, operations in rows_of(item, None, upto):
         yield offsets, operations, hash_rows(batch, set(item.vocabulary.columns[:3]), exact=exact)
 
 
@@ -163,12 +163,7 @@ def _within(group: Numbers, starts: Numbers, counted: Numbers) -> Numbers:
 
 
 def rows_of(
-    item: SliceFile,
-    columns: Sequence[str] | None,
-    upto: int | None,
-    *,
-    also: Sequence[str] = (),
-    groups: Sequence[int] | None = None,
+    item: SliceFile, columns: Sequence[str] | None, upto: int | None, *, also: Sequence[str] = ()
 ) -> Iterator[tuple[pa.RecordBatch, Numbers, Numbers]]:
     """(rows, offsets, operations), of all columns or of these and the system's, batch by batch.
 
@@ -186,7 +181,7 @@ def rows_of(
             problem = "comes twice" if missing in present else "is not there"
             raise BadInputError(f"column `{one_line(missing)}` {problem}", file=str(item.path))
         wanted += [name for name in also if name in present]
-        for batch in file.batches(None if columns is None else list(dict.fromkeys(wanted)), groups=groups):
+        for batch in file.batches(None if columns is None else list(dict.fromkeys(wanted))):
             offsets, operations = (_whole(batch.column(name), item) for name in system)
             if len(offsets) and not first <= int(offsets.min()) <= int(offsets.max()) <= last:
                 raise BadInputError("it has offsets that its block does not name", file=str(item.path))

@@ -15,24 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.branches.intervals import Engine
 from odfchain.errors import BadInputError
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.events import DatasetVocabulary, DataSlice, OffsetInterval
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
-from odfchain.profiles import state_totals
 from odfchain.profiles.document import ProfileFacts, profile_document
 from odfchain.profiles.reader import DESCRIPTIVE
 from odfchain.profiles.sketches import BANDS, splitmix64
 from odfchain.profiles.state_totals import ProfiledSlice, from_bytes, to_bytes, totals_of_slices
 from odfchain.profiles.totals import Totals, column_seed
-from odfchain.spark.executor_files import give_files
-from odfchain.spark.session import SparkEngine
+from odfchain.slices import state as slice_state
 from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit import profiled_tables as plain
-from tests.kit.folder_files import FolderFiles
 from tests.kit.root_rows import add_root, schema_with
 from tests.kit.snapshot_columns import fixture
 
@@ -212,19 +208,16 @@ def dataset(tmp_path: Path) -> DatasetFiles:
         return add_root(workspace, "any", schema_with())
 
 
-def check_one_state(seed: int, dataset: DatasetFiles, folder: Path, engine: Engine | None = None) -> None:
+def check_one_state(seed: int, dataset: DatasetFiles, folder: Path) -> None:
     rng = random.Random(seed)
     table = RandomTable(rng)
     log, slices = RandomLog(rng, len(table)), Slices(folder, table)
 
-    def profiled(
-        records: list[tuple[int, int]], cuts: int, most: int = 1_000, by: Engine | None = None
-    ) -> bytes:
+    def profiled(records: list[tuple[int, int]], cuts: int, most: int = 1 << 20) -> bytes:
         of, keep = slices.of(records, rng, cuts=cuts), rng.random() < 0.5
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(state_totals, "IN_MEMORY", most)
-            patch.setattr(state_totals, "_TASK_ROWS", rng.randint(1, 30))
-            found = totals_of_slices(dataset, table.schema, DatasetVocabulary(), of, keep=keep, engine=by)
+            patch.setattr(slice_state, "_AT_ONCE", most)
+            found = totals_of_slices(dataset, table.schema, DatasetVocabulary(), of, keep=keep)
         return profile(found)
 
     alone = [(0, row) for row in log.force]
@@ -233,12 +226,10 @@ def check_one_state(seed: int, dataset: DatasetFiles, folder: Path, engine: Engi
     ways = {
         "slices": profiled(log.records, cuts=4),
         "one slice": profiled(log.records, cuts=0),
-        "in files": profiled(log.records, cuts=2, most=rng.randint(1, 20)),
+        "piece by piece": profiled(log.records, cuts=2, most=rng.randint(1, 200)),
         "other slices and order": profiled(alone, cuts=3),
         "rows": profile(table.totals(log.force, rng)),
     }
-    if engine is not None:
-        ways["by Spark"] = profiled(log.records, cuts=2, most=rng.randint(1, 20), by=engine)
     assert {name for name, found in ways.items() if found != expected} == set(), f"seed {seed}"
 
 
@@ -253,38 +244,13 @@ def test_one_profile_for_what_is_in_force_in_thousands_of_logs(dataset: DatasetF
         check_one_state(seed, dataset, tmp_path)
 
 
-def test_spark_finds_the_same_profile(dataset: DatasetFiles, tmp_path: Path, engine: SparkEngine) -> None:
-    check_one_state(44, dataset, tmp_path, Engine(lambda: engine.session, above=0))
-
-
-@pytest.mark.soak
-def test_spark_finds_the_same_profiles(dataset: DatasetFiles, tmp_path: Path, engine: SparkEngine) -> None:
-    for seed in LONG[:40]:
-        check_one_state(seed, dataset, tmp_path, Engine(lambda: engine.session, above=0))
-
-
-@pytest.mark.soak
-def test_executors_that_see_no_folder_find_the_same_profiles(
-    dataset: DatasetFiles, tmp_path: Path, engine: SparkEngine
-) -> None:
-    files = FolderFiles(str(tmp_path / "store"))
-    session = give_files(engine.session.newSession(), files)
-    for seed in LONG[:10]:
-        check_one_state(seed, dataset, tmp_path, Engine(lambda: session, above=0))
-    assert [*(tmp_path / "store" / "staging").iterdir()] == []
-
-
-def test_what_goes_wrong_in_a_task_is_said_as_it_is_here(
-    dataset: DatasetFiles, tmp_path: Path, engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state_totals, "IN_MEMORY", 1)
+def test_a_slice_with_other_offsets_is_no_slice(dataset: DatasetFiles, tmp_path: Path) -> None:
     table = RandomTable(random.Random(3))
     records = [(0, 0), (1, 0), (0, 0)]
     (item,) = Slices(tmp_path, table).of(records, random.Random(3), cuts=0)
     wrong = replace(item, named=replace(item.named, offset_interval=OffsetInterval(start=4, end=6)))
-    for by in (None, Engine(lambda: engine.session, above=0)):
-        with pytest.raises(BadInputError, match="offsets that its block does not name"):
-            totals_of_slices(dataset, table.schema, DatasetVocabulary(), [wrong], engine=by)
+    with pytest.raises(BadInputError, match="offsets that its block does not name"):
+        totals_of_slices(dataset, table.schema, DatasetVocabulary(), [wrong])
 
 
 def test_case_43_null_counts_as_a_value_of_constant_columns() -> None:
