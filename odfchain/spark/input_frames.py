@@ -7,6 +7,7 @@ the same strict rules. Every row carries an id that orders rows as they stand in
 
 from __future__ import annotations
 
+import codecs
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -312,6 +313,8 @@ class CsvTexts:
             data = self.ranges.bytes_of(number)
             if not data.strip(b"\r\n"):
                 continue
+            if data.startswith(codecs.BOM_UTF8):  # of the first field's text: Arrow would leave it out
+                data = b"\n" + data
             read = csv.ReadOptions(column_names=list(self.columns), block_size=len(data) + 1)
             try:
                 table = csv.read_csv(pa.BufferReader(data), read, parse, convert)
