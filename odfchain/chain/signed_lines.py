@@ -345,13 +345,13 @@ class SnapshotLine(statements.Signed):
 
     signer: statements.Did
     dataset_id: DatasetId
-    block: Multihash
+    block: statements.Hash
     sequence_number: int
     kind: SnapshotKind
-    object: Multihash
+    object: statements.Hash
     size: int
     time: Timestamp
-    tool: str
+    tool: statements.Word
 
     @property
     def by_owner(self) -> bool:

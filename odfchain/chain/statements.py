@@ -15,13 +15,13 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
-from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError, WorkspaceError
+from odfchain.errors import InvalidIdError, ManifestError, SignatureError, StoreError, UsageError, WorkspaceError
 from odfchain.limits import ATTEST
 from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.identity import (
@@ -35,9 +35,9 @@ from odfchain.odf.identity import (
 )
 from odfchain.odf.names import is_branch_name
 from odfchain.odf.times import Timestamp
-from odfchain.odf.tree import properties_of, to_tree
+from odfchain.odf.tree import Rule, from_tree, to_tree
 from odfchain.storage import fsio
-from odfchain.storage.local import HEAD, check_object_name
+from odfchain.storage.local import HEAD, is_object_name
 from odfchain.text import printable
 
 # Reading the small files that keys and signed statements are kept in.
@@ -130,22 +130,18 @@ class Problem(StrEnum):
 
 # The members of a signed payload: exactly those of its dataclass, each read as what it has to be.
 
-_T = TypeVar("_T")
-
-_MAX_CHECK = 999
-_SPELLED: dict[Any, Callable[[str], Any]] = {
-    DatasetId: DatasetId.parse,
-    Multihash: Multihash.parse,
-    Timestamp: Timestamp.parse,
-}
-
-
-def read_members(cls: type[_T], payload: dict[str, Any], **given: Any) -> _T:
-    """The statement that a payload is; `given` are those of its fields that are not in the payload."""
-    fields = {name: field for name, field in properties_of(cls).items() if field[0] not in given}
-    if payload.keys() != fields.keys():
-        raise malformed(f"its members are not {', '.join(sorted(fields))}")
-    return cls(**given, **{f: _member(hint, payload[name], name) for name, (f, hint, _) in fields.items()})
+Hash = Annotated[Multihash, Rule("a sha3-256 hash", is_object_name)]
+Word = Annotated[
+    str,
+    Rule("a text of 1 to as many characters as allowed", lambda text: 0 < len(text) <= ATTEST.statement_text),
+    Rule("text that can be printed", str.isprintable),
+]
+_FEW = Rule("a list of no more than is allowed", lambda items: len(items) <= ATTEST.statement_items)
+_Checks = Annotated[
+    tuple[Annotated[int, range(1, 1_000)], ...],
+    _FEW,
+    Rule("numbers in ascending order", lambda numbers: list(numbers) == sorted(set(numbers))),
+]
 
 
 class Signed:
@@ -159,59 +155,21 @@ class Signed:
         return {n: v for n, v in members if n not in ("signer", "auditor") and (n, v) != ("ref", HEAD)}
 
 
-def _member(hint: Any, value: Any, name: str) -> Any:
-    if hint is str:
-        return _text(value, name)
-    if isinstance(hint, range):
-        return _number(value, name, hint)
-    if hint in _SPELLED:
-        return _spelled(hint, value, name)
-    if isinstance(hint, type):
-        try:
-            return hint(_text(value, name))
-        except ValueError:
-            raise malformed(f"its {name} is unknown") from None
-    (item, _) = get_args(hint)  # of a tuple
-    if not isinstance(value, list) or len(value) > ATTEST.statement_items:
-        raise malformed(f"{name!r} is not a list of at most {ATTEST.statement_items}")
-    if item is EngineUsed:
-        if not all(isinstance(inner, dict) for inner in value):
-            raise malformed("an engine is not an object")
-        return tuple(read_members(EngineUsed, inner) for inner in value)
-    found = [_number(inner, name, range(1, _MAX_CHECK + 1)) for inner in value]
-    if found != sorted(set(found)):
-        raise malformed(f"the numbers of {name!r} are not in ascending order")
-    return tuple(found)
+_S = TypeVar("_S", bound=Signed)
 
 
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= ATTEST.statement_text:
-        raise malformed(f"{name!r} is not a text of 1 to {ATTEST.statement_text} characters")
-    if not value.isprintable():
-        raise malformed(f"{name!r} has characters that cannot be printed")
-    return value
-
-
-def _number(value: Any, name: str, within: range) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value not in within:
-        raise malformed(f"{name!r} is not a number from {within.start} to {within.stop - 1}")
-    return value
-
-
-def _spelled(hint: Any, text: Any, name: str) -> Any:
-    # one spelling each: what can be written in two ways would have two signed texts
+def read_members(cls: type[_S], payload: dict[str, Any], **given: Any) -> _S:
+    """The statement that a payload is; `given` are those of its fields that are not in the payload."""
     try:
-        value = _SPELLED[hint](text if isinstance(text, str) else "")
-    except InvalidIdError:
-        raise malformed(f"{name!r} is malformed") from None
-    if str(value) != text:
-        raise malformed(f"{name!r} is not spelled as it is printed")
-    if hint is Multihash:
-        try:
-            check_object_name(value)
-        except StoreError:
-            raise malformed(f"{name!r} is not a sha3-256 hash") from None
-    return value
+        found = from_tree(cls, payload, **given)
+    except ManifestError as error:
+        raise malformed(str(error)) from None
+    # one spelling each: what can be written in two ways would have two signed texts
+    members = found.to_json()
+    for name in sorted(members.keys() | payload.keys()):
+        if members.get(name) != payload.get(name):
+            raise malformed(f"{name!r} is not written as it is signed")
+    return found
 
 
 def malformed(why: str) -> SignatureError:
@@ -429,7 +387,7 @@ class SignedHead(Signed):
     """The owner's word that a block is the newest of a dataset at a time."""
 
     dataset_id: DatasetId
-    head: Multihash
+    head: Hash
     sequence_number: int
     time: Timestamp
     ref: str = HEAD
@@ -445,8 +403,8 @@ class SignedHead(Signed):
 class EngineUsed:
     """An engine that transformations were computed again with."""
 
-    name: str
-    version: str
+    name: Word
+    version: Word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -454,15 +412,15 @@ class Attestation(Signed):
     """An auditor's word on a dataset up to a block; `report` is the digest of the report it sums up."""
 
     auditor: Did
-    checks: tuple[int, ...]
+    checks: _Checks
     dataset_id: DatasetId
-    engines: tuple[EngineUsed, ...] = ()
-    head: Multihash
-    not_checked: tuple[int, ...] = ()
-    report: Multihash
+    engines: Annotated[tuple[EngineUsed, ...], _FEW] = ()
+    head: Hash
+    not_checked: _Checks = ()
+    report: Hash
     sequence_number: int
     time: Timestamp
-    tool: str
+    tool: Word
     verdict: Verdict
 
     def sign(self, key: DatasetKey) -> str:

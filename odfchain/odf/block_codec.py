@@ -88,9 +88,9 @@ def field_types(cls: type[Any]) -> dict[str, tuple[Any, bool]]:
 
     Fields whose metadata says `tree: False` are neither in blocks nor in documents.
     """
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     fields = [f for f in dataclasses.fields(cls) if f.metadata.get("tree", True)]
-    return {f.name: _without_none(hints[f.name]) for f in fields}
+    return {f.name: without_none(hints[f.name]) for f in fields}
 
 
 def field_defaults(cls: type[Any]) -> dict[str, Any]:
@@ -104,7 +104,8 @@ def field_defaults(cls: type[Any]) -> dict[str, Any]:
     return found
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
+def without_none(hint: Any) -> tuple[Any, bool]:
+    """The type without None, and whether None is allowed."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint, False
     args = typing.get_args(hint)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import rfc8785
 
-from odfchain.errors import CodecError, UsageError
+from odfchain.errors import CodecError, ManifestError, UsageError
+from odfchain.text import one_line
 
 LARGEST_INTEGER = 2**53 - 1
 # Fractions from here on are written alike by Python and by the RFC; smaller ones with other exponents.
@@ -97,3 +98,27 @@ def _check(value: Any) -> None:
                 pass
             case other:
                 raise UsageError(f"canonical JSON has no {type(other).__name__}")
+
+
+def strict_json(data: str | bytes) -> Any:
+    """The value of a JSON text that says everything once, in text that can be written again."""
+    try:
+        tree = json.loads(data, object_pairs_hook=unique_members, parse_constant=_no_constant)
+        # half a surrogate pair is no text, and must not get further
+        json.dumps(tree, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
+        raise ManifestError(f"not readable JSON: {one_line(why)}") from None
+    return tree
+
+
+def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these members; `ValueError` where a name comes twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name comes twice in an object")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

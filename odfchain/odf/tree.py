@@ -18,13 +18,15 @@ import dataclasses
 import struct
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from odfchain.errors import InvalidIdError, ManifestError, OdfchainError, child_path
 from odfchain.odf import events, schema, sources
-from odfchain.odf.block_codec import field_defaults, field_types
+from odfchain.odf.block_codec import field_defaults, field_types, without_none
+from odfchain.odf.canonical_json import strict_json
 from odfchain.odf.flatbuffers import SCALARS, load_fbs
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias, DatasetRefAny, parse_ref_any
@@ -36,6 +38,40 @@ T = TypeVar("T")
 
 SHORT_FORMS = (schema.DataType, sources.EventTimeSource, sources.SourceCaching)
 """Unions whose variants without properties may be written as a bare name (`cache: Forever`)."""
+
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the objects of a class with this as `FORM` differ from those of manifests."""
+
+    snake_case: bool = False
+    """Properties are called as the fields are."""
+    others: bool = False
+    """Unknown properties are passed over."""
+    nulls: bool = False
+    """What is absent is written as null, and null is read wherever None is allowed."""
+
+
+_MANIFESTS = Form()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A bound of a field, as `Annotated[TYPE, Rule(…)]`; a `range` is the bound of an integer."""
+
+    expected: str
+    """What the value must be, in words."""
+    test: Callable[[Any], object]
+
+
+def sized(low: int, high: int, what: str) -> Rule:
+    """The rule that a text or a list has so many characters or items."""
+    return Rule(f"{what} of {low:,} to {high:,}", lambda value: low <= len(value) <= high)
+
+
+COUNT = range(1 << 63)
+"""The bound of what is counted: a signed integer of 64 bits holds it."""
 
 _PARSERS: dict[Any, Callable[[str], Any]] = {
     Multihash: Multihash.parse,
@@ -79,10 +115,17 @@ def spellings(name: str) -> tuple[str, str, str]:
 # --- reading ---------------------------------------------------------------------------------------
 
 
-def from_tree(cls: type[T], value: Any, path: str = "") -> T:
-    """Parse a tree into a dataclass, enum or value type."""
-    result: T = _read(cls, value, path)
+def from_tree(cls: type[T], value: Any, path: str = "", **given: Any) -> T:
+    """Parse a tree into a dataclass, enum or value type; it has no properties for the `given` fields."""
+    result: T = _read_object(cls, value, path, given) if given else _read(cls, value, path)
     return result
+
+
+def read_json(cls: type[T], data: str | bytes, most: int) -> T:
+    """The value of a JSON text of at most so many bytes, or `ManifestError`."""
+    if len(data) > most:
+        raise ManifestError(f"larger than {most:,} bytes")
+    return from_tree(cls, strict_json(data))
 
 
 def _read(hint: Any, value: Any, path: str) -> Any:
@@ -92,10 +135,23 @@ def _read(hint: Any, value: Any, path: str) -> Any:
         return _read_int(hint, value, path)
     if hint is float:
         return _read_float(value, path)
-    if typing.get_origin(hint) is dict:
+    if hint is Any:
+        return value
+    if typing.get_origin(hint) is Annotated:
+        return _read_bounded(hint.__origin__, hint.__metadata__, value, path)
+    if typing.get_origin(hint) is Literal:
+        (only,) = typing.get_args(hint)
+        if type(value) is not type(only) or value != only:
+            raise ManifestError(f"must be {only}, not {describe(value)}", path=path)
+        return only
+    if typing.get_origin(hint) in (dict, Mapping):
         members = _expect(dict, value, path, "an object")
-        member = typing.get_args(hint)[1]
-        return {key: _read(member, v, child_path(path, key)) for key, v in members.items()}
+        name, member = typing.get_args(hint)
+        member, optional = without_none(member)
+        return {
+            _read(name, key, path): None if v is None and optional else _read(member, v, child_path(path, key))
+            for key, v in members.items()
+        }
     if hint is bool:
         return _expect(bool, value, path, "true or false")
     if hint is bytes:
@@ -140,6 +196,16 @@ def describe(value: Any) -> str:
         case list():
             return "a list"
     return "an object"
+
+
+def _read_bounded(hint: Any, rules: tuple[Any, ...], value: Any, path: str) -> Any:
+    if isinstance(rules[0], range):
+        return _read_int(rules[0], value, path)
+    found = _read(hint, value, path)
+    for rule in rules:
+        if not rule.test(found):
+            raise ManifestError(f"must be {rule.expected}", path=path)
+    return found
 
 
 def _read_int(bounds: range, value: Any, path: str) -> int:
@@ -212,6 +278,11 @@ def _read_union(hint: Any, variants: dict[str, type[Any]], value: Any, path: str
     return _read_object(cls, {k: v for k, v in tree.items() if k != "kind"}, path)
 
 
+def _form(cls: type[Any]) -> Form:
+    form: Form = getattr(cls, "FORM", _MANIFESTS)
+    return form
+
+
 _PROPERTIES: dict[type[Any], dict[str, tuple[str, Any, bool]]] = {}
 
 
@@ -221,10 +292,11 @@ def properties_of(cls: type[Any]) -> dict[str, tuple[str, Any, bool]]:
     The type of an integer is the range that its FlatBuffers field can hold (uint64 where there is none).
     """
     if cls not in _PROPERTIES:
+        form = _form(cls)
         table = load_fbs("odf.fbs").tables.get(cls.__name__)
         scalars = {f.name: f.type_name for f in table.fields} if table else {}
         _PROPERTIES[cls] = {
-            camel_case(name): (
+            (name if form.snake_case else camel_case(name)): (
                 name,
                 _integer_range(scalars.get(name, "uint64")) if hint is int else hint,
                 optional,
@@ -240,26 +312,33 @@ def _integer_range(scalar: str) -> range:
     return range(1 << bits) if code.isupper() else range(-(1 << (bits - 1)), 1 << (bits - 1))
 
 
-def _read_object(cls: type[Any], value: Any, path: str) -> Any:
+_NONE: Mapping[str, Any] = {}
+
+
+def _read_object(cls: type[Any], value: Any, path: str, given: Mapping[str, Any] = _NONE) -> Any:
     if isinstance(value, str) and hasattr(cls, "SHORT"):
         value = {cls.SHORT: value}
     tree = _expect(dict, value, path, "an object")
     tree = _newer_spelling(cls, tree, path)
-    properties, defaults = properties_of(cls), field_defaults(cls)
+    properties, defaults, form = properties_of(cls), field_defaults(cls), _form(cls)
+    if given:
+        properties = {key: each for key, each in properties.items() if each[0] not in given}
     for key in tree:
-        if key not in properties:
+        if key not in properties and not form.others:
             known = list(properties)
             hint = suggest(key, known) if known else "it has no properties"
             raise ManifestError(f"unknown property {key!r} ({hint})", path=path)
-    values = {}
+    values = dict(given)
     for key, (name, hint, optional) in properties.items():
         here = child_path(path, key)
         if key not in tree:
-            if name not in defaults:
+            if name not in defaults or typing.get_origin(hint) is Literal:
                 raise ManifestError(f"the property {key!r} is missing", path=path)
             continue
         item = tree[key]
-        if item is None and optional and hint is not Timestamp and hint is not bytes:
+        if item is None and optional and (form.nulls or (hint is not Timestamp and hint is not bytes)):
+            if name not in defaults:
+                values[name] = None
             continue
         values[name] = _read(hint, item, here)
     return cls(**values)
@@ -300,7 +379,7 @@ def to_tree(value: Any, *, spelling: str = "0.34.1") -> Any:
         case tuple():
             return [to_tree(item, spelling=spelling) for item in value]
         case dict():
-            return {key: to_tree(item, spelling=spelling) for key, item in value.items()}
+            return {to_tree(key): to_tree(item, spelling=spelling) for key, item in value.items()}
         case ExtraAttributes():
             return _sorted(value.entries)
         case _ if isinstance(value, _PRINTED) or not dataclasses.is_dataclass(value):
@@ -308,7 +387,7 @@ def to_tree(value: Any, *, spelling: str = "0.34.1") -> Any:
     tree: dict[str, Any] = {"kind": value.KIND} if hasattr(value, "KIND") else {}
     for key, (name, _, _) in properties_of(type(value)).items():
         item = getattr(value, name)
-        if item is not None:
+        if item is not None or _form(type(value)).nulls:
             tree[key] = to_tree(item, spelling=spelling)
     short: Any = getattr(value, "SHORT", None)
     if list(tree) == [short]:

@@ -18,6 +18,7 @@ import yaml
 
 from odfchain.errors import ManifestError, child_path, line_of
 from odfchain.limits import LIMITS, Limits
+from odfchain.odf.canonical_json import unique_members
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
@@ -80,14 +81,8 @@ def read_documents(
 
 def _read_json(text: str) -> Document | None:
     # JSON allows characters that YAML does not; None says it is not JSON either
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("duplicate key")
-        return found
-
     try:
-        return Document(json.loads(text, object_pairs_hook=unique))
+        return Document(json.loads(text, object_pairs_hook=unique_members))
     except (ValueError, RecursionError):
         return None
 

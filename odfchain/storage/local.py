@@ -19,9 +19,14 @@ HEAD = "head"
 """The reference that every dataset has."""
 
 
+def is_object_name(name: Multihash) -> bool:
+    """True for full SHA3-256 multihashes: objects are named by nothing else."""
+    return name.codec is Multicodec.SHA3_256 and len(name.digest) == 32
+
+
 def check_object_name(name: Multihash) -> None:
-    """Objects are named by full SHA3-256 multihashes and nothing else."""
-    if name.codec is not Multicodec.SHA3_256 or len(name.digest) != 32:
+    """The hash can name an object, or `StoreError`."""
+    if not is_object_name(name):
         raise errors.StoreError(f"{name} cannot name an object (a full sha3-256 multihash can)")
 
 

@@ -11,32 +11,36 @@ Source: POSIX.1-1988 "ustar Interchange Format"; sizes from 8 GiB as GNU tar wri
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import itertools
 import json
 import os
 import re
 import stat
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, BinaryIO, ClassVar
 
-from odfchain.errors import CodecError, EngineError, InvalidIdError
+from odfchain.errors import CodecError, EngineError, ManifestError
+from odfchain.odf.canonical_json import strict_json
 from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.tree import COUNT, Form, Rule, from_tree, to_tree
 from odfchain.storage import fsio
 
 FORMAT = 2
 """The form of manifest and archive that is written by the newest rules; another number is another form."""
 
-_COUNTS = {1: ("late",), 2: ("late", "unmatched", "waiting")}
-"""The counts that a manifest has, by its format."""
+_COUNTS = ("late", "unmatched", "waiting")
+_LACKING: dict[int, tuple[str, ...]] = {1: ("unmatched", "waiting"), 2: ()}
+"""The counts that a manifest lacks, by its format."""
 
 MANIFEST_NAME = "manifest.json"
 
-_INT64 = 1 << 63
+_FORM = Form(snake_case=True, nulls=True)
+_Count = Annotated[int, COUNT]
+_Moment = Annotated[int, range(-(1 << 63), 1 << 63)]
+_Text = Annotated[str, Rule("a text that is not empty", bool)]
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
 _CHUNK_BYTES = 1 << 20
@@ -46,12 +50,18 @@ _ENTRY_NAME = re.compile(r"rows/([a-z0-9_-]{1,64})\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
+class _Numbered:
+    FORM: ClassVar = Form(others=True)
+    format: _Count
+
+
+@dataclass(frozen=True, slots=True)
 class InputMark:
     """Position of an input."""
 
-    dataset_id: str
-    """The DID as text."""
-    watermark_ms: int | None
+    FORM: ClassVar = _FORM
+    dataset_id: DatasetId
+    watermark_ms: _Moment | None
     """No later record of the input is older than this [ms since 1970]."""
 
 
@@ -59,42 +69,43 @@ class InputMark:
 class StateTable:
     """A table of the state; its schema is in its Parquet file."""
 
-    name: str
-    rows: int
+    FORM: ClassVar = _FORM
+    name: _Text
+    rows: _Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The first entry of a checkpoint. `parts` are kept sorted by name."""
 
-    engine_version: str
-    kind: str
+    FORM: ClassVar = _FORM
+    engine_version: _Text
+    kind: _Text
     """The kind of the query; a state has meaning for its own kind only."""
-    query_hash: str
-    """Multihash of the query, as text."""
-    step: int
+    query_hash: Multihash
+    step: _Count
     """Steps of the transformation so far [count]."""
     inputs: tuple[InputMark, ...]
     """In the order of the query's inputs."""
-    watermark_ms: int | None
+    watermark_ms: _Moment | None
     """The input watermark that the state is as of."""
-    output_watermark_ms: int | None
+    output_watermark_ms: _Moment | None
     parts: tuple[StateTable, ...]
-    late: Mapping[str, int] = field(default_factory=dict)
+    late: Mapping[str, _Count] = field(default_factory=dict)
     """Rows that came too late in this step, by the alias of their input."""
-    unmatched: Mapping[str, int] = field(default_factory=dict)
+    unmatched: Mapping[str, _Count] = field(default_factory=dict)
     """Rows of this step that would take back what is not remembered, by the alias of their input."""
-    waiting: Mapping[str, int] = field(default_factory=dict)
+    waiting: Mapping[str, _Count] = field(default_factory=dict)
     """Rows that wait for the watermark after this step, by the alias of their input."""
-    format: int = FORMAT
+    format: _Count = FORMAT
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(sorted(self.parts, key=lambda part: part.name)))
 
     def to_bytes(self) -> bytes:
         """The manifest as JSON: the same bytes for equal manifests."""
-        left_out = {*_COUNTS[FORMAT]} - {*_COUNTS[self.format]}
-        tree = {name: value for name, value in dataclasses.asdict(self).items() if name not in left_out}
+        left_out = _LACKING[self.format]
+        tree = {name: value for name, value in to_tree(self).items() if name not in left_out}
         return json.dumps(tree, sort_keys=True, indent=1).encode("ascii") + b"\n"
 
     @classmethod
@@ -105,17 +116,21 @@ class Manifest:
             CodecError: not JSON, or a field is missing, unknown or not of its type; says which.
             EngineError: another format.
         """
-        tree = _parse_json(data, where)
-        number = _fields(tree, where, {"format": _count}, others=True)["format"]
-        if number not in _COUNTS:
-            raise EngineError(
-                f"{where}: the checkpoint has format {number}, this version reads formats up to {FORMAT}",
-                hint="run the version of the engine that the transform names, or reset the dataset",
-            )
-        found = _fields(tree, where, _MANIFEST | dict.fromkeys(_COUNTS[number], _counts))
-        found["inputs"] = tuple(InputMark(**mark) for mark in found["inputs"])
-        found["parts"] = tuple(StateTable(**part) for part in found["parts"])
-        manifest = cls(**found)
+        try:
+            tree = strict_json(data)
+            number = from_tree(_Numbered, tree).format
+            if number not in _LACKING:
+                raise EngineError(
+                    f"{where}: the checkpoint has format {number}, this version reads formats up to {FORMAT}",
+                    hint="run the version of the engine that the transform names, or reset the dataset",
+                )
+            for name in _COUNTS:
+                if (name in tree) == (name in _LACKING[number]):
+                    what = "is unknown" if name in tree else "is missing"
+                    raise ManifestError(f"the property {name!r} {what}")
+            manifest = from_tree(cls, tree)
+        except ManifestError as error:
+            raise CodecError(f"{where}: {error}") from None
         for part, following in itertools.pairwise(manifest.parts):
             if part.name == following.name:
                 raise CodecError(f"{where}: parts: {part.name!r} comes twice")
@@ -346,95 +361,3 @@ def _unpack(stream: BinaryIO, entry: _Entry, target: Path, path: Path) -> None:
 def _check_padding(stream: BinaryIO, entry: _Entry, path: Path) -> None:
     if any(_read(stream, _padding(entry.size), path)):
         raise CodecError(f"{path}: entry {entry.name!r} is followed by bytes that belong to nothing")
-
-
-# --- manifest --------------------------------------------------------------------------------------
-
-
-_Check = Callable[[Any, str, str], Any]
-"""The value of a field, given that, the place for messages, and the field's name."""
-
-
-def _fields(
-    tree: object, where: str, checks: Mapping[str, _Check], *, others: bool = False
-) -> dict[str, Any]:
-    # these fields of a JSON object, which has no others unless it may
-    if not isinstance(tree, dict):
-        raise CodecError(f"{where}: must be an object")
-    for name in checks:
-        if name not in tree:
-            raise CodecError(f"{where}: field {name!r} is missing")
-    found = {name: check(tree[name], where, name) for name, check in checks.items()}
-    for name in tree:
-        if name not in checks and not others:
-            raise CodecError(f"{where}: unknown field {name!r}")
-    return found
-
-
-def _value(expected: str, test: Callable[[Any], bool]) -> _Check:
-    def check(value: Any, where: str, name: str) -> Any:
-        if not test(value):
-            raise CodecError(f"{where}: field {name!r} must be {expected}")
-        return value
-
-    return check
-
-
-_text = _value("a text that is not empty", lambda value: isinstance(value, str) and value != "")
-_count = _value("a number from 0", lambda value: type(value) is int and 0 <= value < _INT64)
-_moment = _value(
-    "a number of milliseconds or null",
-    lambda value: value is None or (type(value) is int and -_INT64 <= value < _INT64),
-)
-_list = _value("a list", lambda value: isinstance(value, list))
-_object = _value("an object", lambda value: isinstance(value, dict))
-
-
-def _identity(kind: type[Multihash | DatasetId], value: Any, where: str, name: str) -> str:
-    try:
-        kind.parse(_text(value, where, name))
-    except InvalidIdError as error:
-        raise CodecError(f"{where}: field {name!r}: {error}") from None
-    return str(value)
-
-
-def _items(checks: Mapping[str, _Check], value: Any, where: str, name: str) -> list[dict[str, Any]]:
-    items = enumerate(_list(value, where, name))
-    return [_fields(item, f"{where}: {name}[{index}]", checks) for index, item in items]
-
-
-def _counts(value: Any, where: str, name: str) -> dict[str, int]:
-    counts = _object(value, where, name).items()
-    return {key: _count(count, where, f"{name}.{key}") for key, count in counts}
-
-
-_MARK: dict[str, _Check] = {
-    "dataset_id": functools.partial(_identity, DatasetId), "watermark_ms": _moment,
-}  # fmt: skip
-_MANIFEST: dict[str, _Check] = {
-    "format": _count, "engine_version": _text, "kind": _text, "step": _count,
-    "query_hash": functools.partial(_identity, Multihash), "inputs": functools.partial(_items, _MARK),
-    "watermark_ms": _moment, "output_watermark_ms": _moment,
-    "parts": functools.partial(_items, {"name": _text, "rows": _count}),
-}  # fmt: skip
-"""The fields of a manifest, but for its counts."""
-
-
-def _parse_json(data: bytes, where: str) -> object:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        tree = dict(pairs)
-        if len(tree) != len(pairs):
-            raise ValueError("a field comes twice")
-        return tree
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
-
-    try:
-        # our own writer escapes everything else, lone surrogates included; those must not get further
-        tree = json.loads(data.decode("ascii"), object_pairs_hook=unique, parse_constant=refuse)
-        json.dumps(tree, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise CodecError(f"{where}: is not readable JSON: {reason.splitlines()[0]}") from None
-    return tree

@@ -58,7 +58,7 @@ class Query:
     """The numbers of the attributes that are computed with or returned."""
     generators: int
     """Number of generators (explode and the like) in a chain."""
-    digest: str
+    digest: Multihash
     """Multihash of the text and the tables: another query has another one."""
 
     @classmethod
@@ -291,7 +291,7 @@ def _versions(table: TemporalTable, inputs: Sequence[StepInput]) -> str:
     )
 
 
-def _digest(transform: Transform, inputs: Sequence[StepInput]) -> str:
+def _digest(transform: Transform, inputs: Sequence[StepInput]) -> Multihash:
     # the first rules digested the query alone; later ones all that gives the rows their meaning
     rules = rules_of(transform.version)
     text: dict[str, object] = {
@@ -303,7 +303,7 @@ def _digest(transform: Transform, inputs: Sequence[StepInput]) -> str:
     if rules.number > 1:
         text["rules"] = [rules.number, rules.allowed_lateness_ms]
     encoded = json.dumps(text, sort_keys=True, ensure_ascii=True).encode()
-    return str(Multihash.sha3_256(sha3_256(encoded).digest()))
+    return Multihash.sha3_256(sha3_256(encoded).digest())
 
 
 # Context of a step: the step before it, the watermarks, the memory for the next one.
@@ -357,7 +357,7 @@ class StepContext:
                 restarted = bool(parts)
                 parts = {}
         known = {m.dataset_id: m.watermark_ms for m in previous.inputs} if previous else {}
-        marks = tuple(i.watermark(known.get(str(i.given.dataset_id))) for i in inputs)
+        marks = tuple(i.watermark(known.get(i.given.dataset_id)) for i in inputs)
         before = previous.watermark_ms if previous and not restarted else None
         return cls(
             request, query, inputs, previous, parts, restarted, marks, before, watermark_of(marks, before)
@@ -392,7 +392,7 @@ class StepContext:
             query_hash=self.query.digest,
             step=1 if self.previous is None or self.restarted else self.previous.step + 1,
             inputs=tuple(
-                archive.InputMark(str(i.given.dataset_id), mark)
+                archive.InputMark(i.given.dataset_id, mark)
                 for i, mark in zip(self.inputs, self.marks, strict=True)
             ),
             watermark_ms=self.now,
