@@ -12,22 +12,27 @@ and everything in it follows from statements and blocks, so no bit of it can be 
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from odfchain.chain.statements import Problem, SignedHead, read_bounded, read_head
-from odfchain.errors import CodecError, InvalidIdError, OdfchainError, SignatureError, StoreError
+from odfchain.errors import (
+    CodecError,
+    InvalidIdError,
+    ManifestError,
+    OdfchainError,
+    SignatureError,
+    StoreError,
+)
 from odfchain.limits import ATTEST
 from odfchain.odf.block_codec import decode_header
 from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.identity import DatasetId, Multihash, encode_base16
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import Rule, read_json, to_tree
 from odfchain.storage import fsio
 from odfchain.text import one_line
 
@@ -38,8 +43,17 @@ FORMAT = "odfchain-evidence/1"
 class SignedBranch:
     """A signed head and blocks of its history from it downwards, as their raw bytes."""
 
-    statement: str
+    statement: Annotated[str, Rule("a signed text", str.isascii)]
     blocks: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Proof:
+    format: str = FORMAT
+    dataset: DatasetId
+    sequence_number: int
+    blocks: tuple[Multihash, ...]
+    heads: Annotated[tuple[SignedBranch, ...], Rule("two heads", lambda heads: len(heads) == 2)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +76,13 @@ class Evidence:
 
     def to_bytes(self) -> bytes:
         """The file of this proof."""
-        document: dict[str, Any] = {
-            "format": FORMAT,
-            "dataset": str(self.dataset_id),
-            "sequenceNumber": self.sequence_number,
-            "blocks": [str(name) for name in self.hashes],
-            "heads": [
-                {
-                    "statement": branch.statement,
-                    "blocks": [base64.b64encode(data).decode("ascii") for data in branch.blocks],
-                }
-                for branch in self.branches
-            ],
-        }
-        return canonical_json(document) + b"\n"
+        proof = _Proof(
+            dataset=self.dataset_id,
+            sequence_number=self.sequence_number,
+            blocks=self.hashes,
+            heads=self.branches,
+        )
+        return canonical_json(to_tree(proof)) + b"\n"
 
 
 def evidence_of(one: SignedBranch, other: SignedBranch) -> Evidence:
@@ -109,22 +116,10 @@ def read_evidence(data: bytes, source: str) -> Evidence:
 
 
 def _read(data: bytes) -> Evidence:
-    if len(data) > ATTEST.evidence_bytes:
-        raise _refused(f"it is longer than {ATTEST.evidence_bytes:,} bytes")
     try:
-        heads = json.loads(data)["heads"]
-        one, other = (
-            SignedBranch(
-                head["statement"],
-                tuple(base64.b64decode(text, validate=True) for text in head["blocks"]),
-            )
-            for head in heads
-        )
-        # JSON may hold lone surrogates, which cannot be encoded later on
-        one.statement.encode("ascii"), other.statement.encode("ascii")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error):
-        # anybody may have written the file: JSON nested too deeply ends in a RecursionError
-        raise _refused(f"it is not of the format {FORMAT}") from None
+        one, other = read_json(_Proof, data, ATTEST.evidence_bytes).heads
+    except ManifestError as error:
+        raise _refused(f"it is not of the format {FORMAT}: {one_line(str(error))}") from None
     return evidence_of(one, other)
 
 

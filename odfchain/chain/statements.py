@@ -21,7 +21,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from odfchain.errors import InvalidIdError, ManifestError, SignatureError, StoreError, UsageError, WorkspaceError
+from odfchain.errors import (
+    InvalidIdError,
+    ManifestError,
+    SignatureError,
+    StoreError,
+    UsageError,
+    WorkspaceError,
+)
 from odfchain.limits import ATTEST
 from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.identity import (

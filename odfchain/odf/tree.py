@@ -18,7 +18,7 @@ import dataclasses
 import struct
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
@@ -40,7 +40,6 @@ SHORT_FORMS = (schema.DataType, sources.EventTimeSource, sources.SourceCaching)
 """Unions whose variants without properties may be written as a bare name (`cache: Forever`)."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class Form:
     """How the objects of a class with this as `FORM` differ from those of manifests."""
@@ -50,7 +49,11 @@ class Form:
     others: bool = False
     """Unknown properties are passed over."""
     nulls: bool = False
-    """What is absent is written as null, and null is read wherever None is allowed."""
+    """None is written as null, and read from it."""
+    whole: bool = False
+    """No property may be missing, whatever its default."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Properties that are called otherwise than their fields."""
 
 
 _MANIFESTS = Form()
@@ -142,16 +145,17 @@ def _read(hint: Any, value: Any, path: str) -> Any:
     if typing.get_origin(hint) is Literal:
         (only,) = typing.get_args(hint)
         if type(value) is not type(only) or value != only:
-            raise ManifestError(f"must be {only}, not {describe(value)}", path=path)
+            raise ManifestError(f"must be {only!r}, not {describe(value)}", path=path)
         return only
     if typing.get_origin(hint) in (dict, Mapping):
         members = _expect(dict, value, path, "an object")
         name, member = typing.get_args(hint)
         member, optional = without_none(member)
-        return {
-            _read(name, key, path): None if v is None and optional else _read(member, v, child_path(path, key))
-            for key, v in members.items()
-        }
+
+        def read_member(key: str, item: Any) -> Any:
+            return None if item is None and optional else _read(member, item, child_path(path, key))
+
+        return {_read(name, key, path): read_member(key, item) for key, item in members.items()}
     if hint is bool:
         return _expect(bool, value, path, "true or false")
     if hint is bytes:
@@ -296,7 +300,7 @@ def properties_of(cls: type[Any]) -> dict[str, tuple[str, Any, bool]]:
         table = load_fbs("odf.fbs").tables.get(cls.__name__)
         scalars = {f.name: f.type_name for f in table.fields} if table else {}
         _PROPERTIES[cls] = {
-            (name if form.snake_case else camel_case(name)): (
+            form.names.get(name) or (name if form.snake_case else camel_case(name)): (
                 name,
                 _integer_range(scalars.get(name, "uint64")) if hint is int else hint,
                 optional,
@@ -332,13 +336,13 @@ def _read_object(cls: type[Any], value: Any, path: str, given: Mapping[str, Any]
     for key, (name, hint, optional) in properties.items():
         here = child_path(path, key)
         if key not in tree:
-            if name not in defaults or typing.get_origin(hint) is Literal:
+            if name not in defaults or form.whole:
                 raise ManifestError(f"the property {key!r} is missing", path=path)
             continue
         item = tree[key]
-        if item is None and optional and (form.nulls or (hint is not Timestamp and hint is not bytes)):
-            if name not in defaults:
-                values[name] = None
+        may_be_null = not form.whole and hint is not Timestamp and hint is not bytes
+        if item is None and optional and (form.nulls or may_be_null):
+            values[name] = None if form.nulls else defaults.get(name)
             continue
         values[name] = _read(hint, item, here)
     return cls(**values)

@@ -31,6 +31,7 @@ from odfchain.odf.physical_hash import hash_bytes, sha3_256
 from odfchain.odf.schema import DataSchema, DataTypeOption
 from odfchain.odf.sources import FetchStepUrl
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import properties_of
 from odfchain.profiles import reader
 from odfchain.profiles.reader import DESCRIPTIVE, by_share
 from odfchain.profiles.state_totals import profiled_columns, state_totals
@@ -177,7 +178,7 @@ class ProfileFacts:
 
 def profile_document(totals: Totals, facts: ProfileFacts) -> dict[str, Any]:
     """The profile of some rows."""
-    statistics, kept = {}, {*reader.COUNTS, *reader.ON_OCCASION}
+    statistics, kept = {}, {*properties_of(reader.Counts)}
     for column in totals.columns:
         sample = totals.sampled_values(column)
         found = column_statistics(column, sample)

@@ -12,9 +12,9 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ from odfchain.odf.arrow_schema import with_extensions
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_file
+from odfchain.odf.tree import Form, read_json, to_tree
 from odfchain.profiles.manifests import manifest_of
 from odfchain.profiles.state_totals import profiled_columns
 from odfchain.profiles.tables import DeltaFolder, TableFormat, TableVersion
@@ -385,13 +386,14 @@ _OURS = re.compile(r"(?:state-)?f1620[0-9a-f]{64}(?:\.parquet)?")
 class Mark:
     """Identity of an export; two of one place have to be equal."""
 
+    FORM: ClassVar = Form(nulls=True)
     dataset: str
     name: str
     """The dataset's when it was first exported: tables keep theirs."""
     format: str
     rows: str
     catalog: str | None = None
-    version: int = 1
+    version: Literal[1] = 1
 
 
 def local_folder(text: str, *, table: bool) -> Path:
@@ -436,7 +438,7 @@ class ExportFolder:
 
     def write_mark(self) -> None:
         """Say durably what the place is for, before anything else is in it."""
-        data = json.dumps(asdict(self.mark), sort_keys=True).encode()
+        data = json.dumps(to_tree(self.mark), sort_keys=True).encode()
         if fsio.read_start(self.folder / _MARK, _MOST_BYTES) != data:
             fsio.replace_file(self.folder / _MARK, data)
 
@@ -486,18 +488,12 @@ class ExportFolder:
 
 def _read_mark(data: bytes, folder: Path) -> Mark:
     try:
-        known = Mark(**json.loads(data))
-    except (ValueError, TypeError, RecursionError):
-        known = None
-    texts = (
-        () if known is None else (known.dataset, known.name, known.format, known.rows, known.catalog or "")
-    )
-    if known is None or known.version != 1 or not all(isinstance(text, str) for text in texts):
+        return read_json(Mark, data, _MOST_BYTES)
+    except errors.ManifestError:
         raise errors.NameCollisionError(
             f"{folder / _MARK}: not understood; a later version may have written it",
             hint="name a new folder with --to",
-        )
-    return known
+        ) from None
 
 
 def _check_outside(folder: Path, dataset: DatasetFiles) -> None:

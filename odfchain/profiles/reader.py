@@ -6,26 +6,26 @@ What reads profiles only (`diff --profile`) loads neither Arrow nor numpy for it
 from __future__ import annotations
 
 import base64
-import binascii
 import bisect
 import json
 import math
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Never, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from odfchain.errors import CodecError, ManifestError, UnsupportedVersionError
+from odfchain.errors import CodecError, ManifestError, UnsupportedVersionError, child_path
+from odfchain.odf.canonical_json import unique_members
+from odfchain.odf.tree import Form, Rule, from_tree, sized
 from odfchain.text import TEXT_CHARACTERS, cut, one_line
 
 # The fields of a profile. Documents are untrusted: a field that is missing, unknown or of another type is
 # refused by its path, and so are contradictions (edges without bins, quantiles that descend) (RFC-040).
 
 N = TypeVar("N", int, float)
-_Reader = Callable[["_Node"], object]
 _HASH = re.compile("f1620[0-9a-f]{64}")
 _INTEGER = re.compile("-?[0-9]{16,80}")
 _QUANTILES = 101
@@ -42,35 +42,6 @@ DESCRIPTIVE = (
 
 
 _LARGEST, _LARGEST_REAL = 1 << 96, sys.float_info.max
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A value inside a document and the path to it; errors name the path."""
-
-    value: Any
-    path: str = ""
-
-    def __getitem__(self, name: str) -> _Node:
-        if not isinstance(self.value, Mapping):
-            self.refuse("an object")
-        path = f"{self.path}.{name}" if self.path else name
-        if name not in self.value:
-            raise ManifestError("the field is missing", path=path)
-        return _Node(self.value[name], path)
-
-    def items(self) -> list[_Node]:
-        if not isinstance(self.value, Sequence) or isinstance(self.value, str | bytes):
-            self.refuse("a list")
-        return [_Node(item, f"{self.path}[{index}]") for index, item in enumerate(self.value)]
-
-    def word(self, *allowed: str) -> str:
-        if not isinstance(self.value, str) or self.value not in allowed:
-            self.refuse(" or ".join(f'"{word}"' for word in allowed))
-        return self.value
-
-    def refuse(self, expected: str) -> Never:
-        raise ManifestError(f"{expected} is expected", path=self.path)
 
 
 def by_share(counts: Mapping[str, N]) -> list[tuple[str, N]]:
@@ -93,52 +64,7 @@ def published_hashes(data: bytes) -> tuple[int, ...]:
     return found
 
 
-def _check_profile(tree: object) -> None:
-    top = _Node(tree)
-    _fields(top, _TOP)
-    hidden = {node.value for node in top["odf"]["hidden"].items()}
-    names = [node["name"].value for node in top["columns"].items()]
-    statistics = top["column_stats"]
-    if len(set(map(str, names))) != len(names) or top["num_columns"].value != len(names):
-        top["columns"].refuse("as many different columns as `num_columns` says")
-    _only(statistics, map(str, names))
-    if not hidden <= set(names):
-        top["odf"]["hidden"].refuse("names of columns")
-    for name in names:
-        _column(statistics[str(name)], hidden=name in hidden)
-
-
-def _column(node: _Node, *, hidden: bool) -> None:
-    kind = node["kind"].word(*_KINDS)
-    _fields(node, COUNTS | ({} if hidden else _KINDS[kind]) | ON_OCCASION)
-
-
-def _fields(node: _Node, readers: Mapping[str, _Reader]) -> None:
-    # exactly these fields: unknown ones are refused
-    _only(node, readers)
-    for name, read in readers.items():
-        if name in node.value or (name not in ON_OCCASION and name != "parent_snapshot_id"):
-            read(node[name])
-
-
-def _only(node: _Node, names: Iterable[str]) -> None:
-    if not isinstance(node.value, Mapping):
-        node.refuse("an object")
-    if unknown := sorted(set(map(str, node.value)) - set(names))[:1]:
-        raise ManifestError("the field is not known", path=node[unknown[0]].path)
-
-
 # --- values ----------------------------------------------------------------------------------------
-
-
-def _passes(*tests: tuple[str, Callable[[Any], bool]]) -> _Reader:
-    # a value that passes these tests; what is expected is the name of the first that it fails
-    def check(node: _Node) -> None:
-        for expected, test in tests:
-            if not test(node.value):
-                node.refuse(expected)
-
-    return check
 
 
 def _is_real(value: object) -> bool:
@@ -154,141 +80,175 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
-_text = _passes(("text", lambda value: isinstance(value, str)))
-_flag = _passes(("true or false", lambda value: isinstance(value, bool)))
-_hash = _passes(("a hash", lambda value: isinstance(value, str) and _HASH.fullmatch(value) is not None))
-_real = ("a number", _is_real)
-_number = _passes(("a number", lambda value: _is_large(value) or _is_real(value)))
-_share = _passes(_real, ("a number between 0 and 1", lambda value: 0 <= value <= 1))
-_small_count = _passes(
-    ("a whole number", _is_whole), ("a number that is not negative", lambda value: value >= 0)
-)
+def _is_count(value: Any) -> bool:
+    return not value.startswith("-") if _is_large(value) else _is_whole(value) and value >= 0
 
 
-def _count(node: _Node) -> None:
-    if not _is_large(node.value) or str(node.value).startswith("-"):
-        _small_count(node)
+def _ascend(numbers: Sequence[float]) -> bool:
+    return all(before <= after for before, after in pairwise(numbers))
 
 
-def _or_null(read: _Reader) -> _Reader:
-    return lambda node: read(node) if node.value is not None else None
-
-
-def _list_of(read: _Reader, most: int | None = None) -> _Reader:
-    def check(node: _Node) -> None:
-        items = node.items()
-        if most is not None and len(items) > most:
-            node.refuse(f"at most {most:,} items")
-        for item in items:
-            read(item)
-
-    return check
-
-
-def _map_of(read: _Reader, most: int | None = None) -> _Reader:
-    def check(node: _Node) -> None:
-        if not isinstance(node.value, Mapping) or (most is not None and len(node.value) > most):
-            node.refuse("an object" if most is None else f"an object of at most {most:,} fields")
-        for name in node.value:
-            read(node[str(name)])
-
-    return check
-
-
-def _ascending(node: _Node) -> None:
-    _list_of(_passes(_real))(node)
-    found = [item.value for item in node.items()]
-    if any(after < before for before, after in pairwise(found)):
-        node.refuse("numbers that ascend")
-
-
-def _quantiles(node: _Node) -> None:
-    _ascending(node)
-    if len(node.items()) not in (0, _QUANTILES):
-        node.refuse(f"{_QUANTILES} numbers, or none")
-
-
-def _percentiles(node: _Node) -> None:
-    if node.value != {}:
-        _fields(node, {f"p{percent}": _number for percent in PERCENTILES})
-
-
-def _histogram(node: _Node) -> None:
-    _fields(node, {"bin_edges": _ascending, "counts": _list_of(_small_count, BINS)})
-    edges, counts = len(node["bin_edges"].items()), len(node["counts"].items())
-    if edges != (counts + 1 if counts else 0):
-        node.refuse("one edge more than bins")
-
-
-def _decoded(node: _Node, most: int) -> bytes:
+def _are_hashes(data: bytes) -> bool:
     try:
-        data = base64.b64decode(str(node.value), validate=True)
-    except (ValueError, binascii.Error):
-        node.refuse("base64")
-    if len(data) > most:
-        node.refuse(f"at most {most:,} bytes")
-    return data
-
-
-def _hashes(node: _Node) -> None:
-    _text(node)
-    try:
-        published_hashes(_decoded(node, _SKETCH_BYTES * 4))
+        published_hashes(data)
     except ValueError:
-        node.refuse("the smallest hashes of rows, in order")
+        return False
+    return True
 
 
-def _sketch(node: _Node) -> None:
-    _text(node)
-    _decoded(node, _SKETCH_BYTES)
+_Hash = Annotated[str, Rule("a hash", _HASH.fullmatch)]
+_Real = Annotated[Any, Rule("a number", _is_real)]
+_Number = Annotated[Any, Rule("a number", lambda value: _is_large(value) or _is_real(value))]
+_Share = Annotated[_Real, Rule("a number between 0 and 1", lambda value: 0 <= value <= 1)]
+_Small = Annotated[Any, Rule("a whole number that is not negative", lambda v: _is_whole(v) and v >= 0)]
+_Count = Annotated[Any, Rule("a whole number that is not negative", _is_count)]
+_Ascending = Annotated[tuple[_Real, ...], Rule("numbers that ascend", _ascend)]
+_Quantiles = Annotated[
+    _Ascending, Rule(f"{_QUANTILES} numbers, or none", lambda found: len(found) in (0, _QUANTILES))
+]
+_Percentiles = Annotated[
+    Mapping[str, _Number],
+    Rule("all percentiles, or none", lambda found: not found or found.keys() == _PERCENTILE_NAMES),
+]
+_PERCENTILE_NAMES = {f"p{percent}" for percent in PERCENTILES}
 
 
-def _declared(node: _Node) -> None:
-    _fields(node, {"name": _text, "dtype": _text, "nullable": _flag})
+# --- fields ----------------------------------------------------------------------------------------
+
+_FORM = Form(snake_case=True, nulls=True)
 
 
-def _odf(node: _Node) -> None:
-    _fields(
-        node,
-        {
-            "dataset_id": _text, "sequence_number": _count, "num_records": _count,
-            "rows": lambda rows: rows.word("state"), "languages": _or_null(_text), "hidden": _list_of(_text),
-        },
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What is published of every column, also of one whose values are not to be seen."""
+
+    FORM: ClassVar = _FORM
+    kind: str
+    null_count: _Count
+    null_fraction: _Share
+    num_unique: _Count
+    estimated: Annotated[tuple[str, ...], sized(0, 8, "a list")] = ()
+    non_finite_count: _Count = 0
 
 
-COUNTS: dict[str, _Reader] = {
-    "kind": _text, "null_count": _count, "null_fraction": _share, "num_unique": _count,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Values(Counts):
+    top_values: Annotated[Mapping[str, _Small], sized(0, TOP_VALUES, "an object")]
+    top_values_coverage: _Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Texts(_Values):
+    avg_char_length: _Number | None
+    min_char_length: _Number | None
+    max_char_length: _Number | None
+    avg_token_count: _Number | None
+    min_token_count: _Number | None
+    max_token_count: _Number | None
+    detected_languages: Annotated[Mapping[str, _Share], sized(0, LISTED_LANGUAGES, "an object")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Histogram:
+    FORM: ClassVar = _FORM
+    bin_edges: _Ascending
+    counts: Annotated[tuple[_Small, ...], sized(0, BINS, "a list")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbers(Counts):
+    mean: _Number | None
+    std: _Number | None
+    min: _Number | None
+    max: _Number | None
+    percentiles: _Percentiles
+    quantiles: _Quantiles
+    histogram: Annotated[
+        _Histogram,
+        Rule("one edge more than bins", lambda h: len(h.bin_edges) == len(h.counts) + bool(h.counts)),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Times(Counts):
+    min: str | None
+    max: str | None
+    range_days: _Number | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    FORM: ClassVar = _FORM
+    name: str
+    dtype: str
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Odf:
+    FORM: ClassVar = _FORM
+    dataset_id: str
+    sequence_number: _Count
+    num_records: _Count
+    rows: Literal["state"]
+    languages: str | None
+    hidden: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Profile:
+    FORM: ClassVar = _FORM
+    format_version: str
+    snapshot_id: _Hash
+    parent_snapshot_id: _Hash = ""
+    source_hash: _Hash
+    schema_hash: _Hash
+    num_columns: _Count
+    columns: tuple[_Declared, ...]
+    num_rows: _Small
+    duplicate_row_fraction: _Share
+    near_duplicate_estimate: _Share | None
+    constant_columns: tuple[str, ...]
+    high_null_columns: tuple[str, ...]
+    created_at: str
+    created_by: str
+    dataset_name: str
+    dataset_path: str
+    source_type: str
+    description: str
+    tags: Mapping[str, str]
+    pipeline_stage: str
+    transform_description: str
+    row_minhash: Annotated[bytes, Rule("the smallest hashes of rows, in order", _are_hashes)]
+    row_hyperloglog: Annotated[bytes, sized(0, _SKETCH_BYTES, "bytes")]
+    column_stats: Mapping[str, Any]
+    odf: _Odf
+
+
+_KINDS: dict[Any, type[Counts]] = {
+    "numeric": _Numbers, "string": _Texts, "datetime": _Times, "boolean": _Values, "other": Counts,
 }  # fmt: skip
-ON_OCCASION: dict[str, _Reader] = {"estimated": _list_of(_text, 8), "non_finite_count": _count}
 FIGURES = {"mean": "mean", "std": "standard deviation", "range_days": "days"}
 """Figures that pages show one by one, and their labels."""
 LENGTHS = [f"{of}_{what}" for of in ("avg", "min", "max") for what in ("char_length", "token_count")]
-_VALUES: dict[str, _Reader] = {"top_values": _map_of(_small_count, TOP_VALUES), "top_values_coverage": _share}
-_KINDS: dict[str, dict[str, _Reader]] = {
-    "numeric": {
-        **dict.fromkeys(("mean", "std", "min", "max"), _or_null(_number)),
-        "percentiles": _percentiles, "quantiles": _quantiles, "histogram": _histogram,
-    },
-    "string": {
-        **_VALUES, **dict.fromkeys(LENGTHS, _or_null(_number)),
-        "detected_languages": _map_of(_share, LISTED_LANGUAGES),
-    },
-    "datetime": {
-        "min": _or_null(_text), "max": _or_null(_text), "range_days": _or_null(_number),
-    },
-    "boolean": _VALUES,
-    "other": {},
-}  # fmt: skip
-_TOP: dict[str, _Reader] = {
-    "format_version": _text, "snapshot_id": _hash, "parent_snapshot_id": _hash, "source_hash": _hash,
-    "schema_hash": _hash, "num_columns": _count, "columns": _list_of(_declared),
-    "num_rows": _small_count, "duplicate_row_fraction": _share, "near_duplicate_estimate": _or_null(_share),
-    **dict.fromkeys(("constant_columns", "high_null_columns"), _list_of(_text)),
-    "created_at": _text, **{name: _map_of(_text) if name == "tags" else _text for name in DESCRIPTIVE},
-    "row_minhash": _hashes, "row_hyperloglog": _sketch, "column_stats": _map_of(lambda _: None),
-    "odf": _odf,
-}  # fmt: skip
+
+
+def _check_profile(tree: object) -> None:
+    top = from_tree(_Profile, tree)
+    names = {column.name for column in top.columns}
+    if len(names) != len(top.columns) or top.num_columns != len(names):
+        raise ManifestError("must be as many different columns as `num_columns` says", path="columns")
+    for name in sorted(names ^ top.column_stats.keys()):
+        what = "missing" if name in names else "unknown"
+        raise ManifestError(f"the property {name!r} is {what}", path="column_stats")
+    if not names.issuperset(top.odf.hidden):
+        raise ManifestError("must be names of columns", path="odf.hidden")
+    for name, found in top.column_stats.items():
+        path = child_path("column_stats", name)
+        kind = found.get("kind") if isinstance(found, dict) else None
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise ManifestError(f"must be one of {', '.join(_KINDS)}", path=f"{path}.kind")
+        from_tree(Counts if name in top.odf.hidden else _KINDS[kind], found, path)
 
 
 FORMAT_VERSION = "1"
@@ -307,7 +267,11 @@ def read_profile(data: bytes) -> dict[str, Any]:
         raise CodecError(f"a profile of {len(data):,} bytes, at most {MOST_BYTES:,} are read")
     try:
         tree = json.loads(
-            data, parse_int=_integer, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_object
+            data,
+            parse_int=_integer,
+            parse_float=_finite,
+            parse_constant=_finite,
+            object_pairs_hook=unique_members,
         )
         json.dumps(tree, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as error:
@@ -335,13 +299,6 @@ def _finite(text: str) -> float:
     found = float(text)
     if not math.isfinite(found):
         raise ValueError(f"{text[:40]} is not a number that a profile has")
-    return found
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name occurs twice in an object")
     return found
 
 

@@ -8,14 +8,13 @@ Names are compared without regard to case, as all names are. Source: specificati
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar, Literal
 
 from odfchain import errors
 from odfchain.limits import SHARING
@@ -25,7 +24,7 @@ from odfchain.odf.events import Seed
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.manifests import ManifestKind, read_manifest
 from odfchain.odf.names import DatasetAlias, RepoName
-from odfchain.odf.tree import record_of, to_tree
+from odfchain.odf.tree import COUNT, Form, read_json, to_tree
 from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
 from odfchain.storage.locations import PeerUrl
@@ -195,19 +194,21 @@ def _name_of(path: Path) -> RepoName | None:
 # protocol. Readers ignore unknown fields. Source: RFC-021.
 
 INDEX_VERSION = 1
+_Count = Annotated[int, COUNT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryEntry:
     """A dataset of a repository. Folders and object stores say nothing beyond alias and head."""
 
+    FORM: ClassVar = Form(others=True, whole=True)
     alias: DatasetAlias
-    head: Multihash
     id: DatasetId | None = None
     kind: DatasetKind | None = None
-    blocks: int | None = None
-    records: int | None = None
-    size: int | None = None
+    head: Multihash
+    blocks: _Count | None = None
+    records: _Count | None = None
+    size: _Count | None = None
     """Size of all slices [bytes]."""
 
     def matches(self, text: str) -> bool:
@@ -215,9 +216,12 @@ class RepositoryEntry:
         wanted = text.lower()
         return wanted in self.alias.key or (self.id is not None and wanted in str(self.id).lower())
 
-    def tree(self) -> dict[str, Any]:
-        """For JSON, where all of it is known."""
-        return record_of(self, "alias", "id", "kind", "head", "blocks", "records", "size")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Index:
+    FORM: ClassVar = Form(others=True)
+    version: Literal[1]
+    datasets: tuple[RepositoryEntry, ...]
 
 
 def parse_index(data: bytes, where: str) -> list[RepositoryEntry]:
@@ -229,43 +233,11 @@ def parse_index(data: bytes, where: str) -> list[RepositoryEntry]:
     if sum(map(data.count, (b",", b"[", b"{"))) > SHARING.index_values:  # `[],[]` is twenty times its size
         raise errors.CorruptedPeerError(f"{where}: an index of more than {SHARING.index_values:,} values")
     try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError):
-        raise errors.CorruptedPeerError(f"{where}: not JSON, expected the index of a repository") from None
-    if not isinstance(tree, dict) or not isinstance(tree.get("datasets"), list):
-        raise errors.CorruptedPeerError(f"{where}: not the index of a repository (no list `datasets`)")
-    if tree.get("version") != INDEX_VERSION:
-        raise errors.CorruptedPeerError(f"{where}: an index of another version (expected {INDEX_VERSION})")
-    return [_entry(item, f"{where}: dataset {number}") for number, item in enumerate(tree["datasets"], 1)]
-
-
-def _entry(item: Any, where: str) -> RepositoryEntry:
-    if not isinstance(item, dict):
-        raise errors.CorruptedPeerError(f"{where}: expected an object")
-    try:
-        return RepositoryEntry(
-            alias=DatasetAlias.parse(_text(item, "alias", where)),
-            id=DatasetId.parse(_text(item, "id", where)),
-            kind=DatasetKind(_text(item, "kind", where)),
-            head=Multihash.parse(_text(item, "head", where)),
-            **{name: _count(item, name, where) for name in ("blocks", "records", "size")},
-        )
-    except (errors.InvalidIdError, ValueError) as error:
-        raise errors.CorruptedPeerError(f"{where}: {one_line(str(error))}") from None
-
-
-def _text(item: dict[str, Any], name: str, where: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str):
-        raise errors.CorruptedPeerError(f"{where}: {name} is not a text")
-    return value
-
-
-def _count(item: dict[str, Any], name: str, where: str) -> int:
-    value = item.get(name)
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise errors.CorruptedPeerError(f"{where}: {name} is not a count")
-    return value
+        return [*read_json(_Index, data, SHARING.index_bytes).datasets]
+    except errors.ManifestError as error:
+        raise errors.CorruptedPeerError(
+            f"{where}: not the index of a repository: {one_line(str(error))}"
+        ) from None
 
 
 class RepositoryIndex:

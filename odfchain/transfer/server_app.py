@@ -46,6 +46,7 @@ from odfchain.odf.identity import DatasetId, Multihash, encode_base16
 from odfchain.odf.names import DatasetAlias, DatasetRef, is_branch_name
 from odfchain.odf.names import parse_ref as parse_dataset_ref
 from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.tree import to_tree
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, parse_ref
 from odfchain.storage.public_layout import (
@@ -678,7 +679,7 @@ async def _respond(answer: _Answer, scope: Message, send: Send) -> None:
 def render_index(entries: Iterable[RepositoryEntry]) -> bytes:
     """The file for these datasets; equal for equal datasets, in any order."""
     ordered = sorted(entries, key=lambda entry: entry.alias)
-    lines = ",\n".join("  " + json.dumps(entry.tree()) for entry in ordered)
+    lines = ",\n".join("  " + json.dumps(to_tree(entry)) for entry in ordered)
     return f'{{"version": {INDEX_VERSION},\n "datasets": [\n{lines}\n ]}}\n'.encode("ascii")
 
 
@@ -687,7 +688,7 @@ def _page(entries: Iterable[RepositoryEntry]) -> bytes:
         f'<tr><td><a href="/{html.escape(e["alias"])}/{HEAD_KEY}">{html.escape(e["alias"])}</a></td>'
         f"<td>{e['kind']}</td><td>{e['blocks']:,}</td><td>{e['records']:,}</td><td>{e['size']:,}</td>"
         f"<td><code>{html.escape(e['head'])}</code></td></tr>\n"
-        for e in (entry.tree() for entry in sorted(entries, key=lambda entry: entry.alias))
+        for e in (to_tree(entry) for entry in sorted(entries, key=lambda entry: entry.alias))
     )
     return (
         "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8><title>Datasets</title></head><body>\n"

@@ -10,14 +10,17 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from odfchain import errors
 from odfchain.chain.chain import HashedBlock
 from odfchain.odf.events import AddData, ExecuteTransform, MetadataBlock, OffsetInterval
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import Form, read_json, to_tree
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
+from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.shared_store import ONLY_HERE
@@ -60,6 +63,7 @@ class Selection:
     block with the `last`-newest slice. Both together: what fits both. All without either.
     """
 
+    FORM: ClassVar = Form(nulls=True, whole=True)
     metadata_only: bool = False
     since: Timestamp | None = None
     last: int | None = None
@@ -100,27 +104,18 @@ class Selection:
         data = fsio.read_start(path, _READ_BYTES)
         if data is None:
             return EVERYTHING
-        with contextlib.suppress(ValueError, RecursionError, errors.OdfchainError):
-            match json.loads(data):
-                case {
-                    "metadataOnly": bool() as only,
-                    "since": (str() | None) as since,
-                    "last": (int() | None) as last,
-                }:
-                    return cls(only, Timestamp.parse(since) if since is not None else None, last)
-        raise errors.StoreError(
-            f"{path}: the mark of a partial copy is damaged",
-            hint=f"remove {path}, then run `odfchain fetch {dataset.alias}` or pull with the options again",
-        )
+        try:
+            return read_json(cls, data, _READ_BYTES)
+        except errors.OdfchainError as error:
+            raise errors.StoreError(
+                f"{path}: the mark of a partial copy is damaged: {one_line(error.message)}",
+                hint=f"remove {path}, then run `odfchain fetch {dataset.alias}` or pull with the options "
+                "again",
+            ) from None
 
     def mark(self, dataset: DatasetFiles) -> None:
         """Durably mark a dataset as a partial copy with this selection."""
-        found = {
-            "metadataOnly": self.metadata_only,
-            "since": None if self.since is None else str(self.since),
-            "last": self.last,
-        }
-        fsio.replace_file(mark_path(dataset), json.dumps(found).encode())
+        fsio.replace_file(mark_path(dataset), json.dumps(to_tree(self)).encode())
 
 
 EVERYTHING = Selection()

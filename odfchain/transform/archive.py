@@ -127,7 +127,7 @@ class Manifest:
             for name in _COUNTS:
                 if (name in tree) == (name in _LACKING[number]):
                     what = "is unknown" if name in tree else "is missing"
-                    raise ManifestError(f"the property {name!r} {what}")
+                    raise ManifestError(f"the property {name!r} {what}")  # noqa: TRY301 - is located
             manifest = from_tree(cls, tree)
         except ManifestError as error:
             raise CodecError(f"{where}: {error}") from None

@@ -12,16 +12,17 @@ strictly.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
-from odfchain.errors import InvalidIdError, ManifestError, child_path
+from odfchain.errors import ManifestError
 from odfchain.limits import LIMITS
 from odfchain.odf.events import AttachmentEmbedded, SetAttachments
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetRefAny, RemoteDatasetId, parse_ref_any
+from odfchain.odf.tree import Rule, from_tree, sized
 from odfchain.text import one_line
 
 FILE = "CONSTRAINTS.yaml"
@@ -101,85 +102,55 @@ def parse_constraints(text: str, resolve: Resolve) -> Constraints:
         raise error.located(source=FILE, line=document.line_of(error.path)) from None
 
 
+_Columns = Annotated[
+    tuple[Annotated[str, Rule("the name of a column", bool)], ...],
+    sized(1, LIMITS.key_columns, "a list of columns,"),
+    Rule("different columns", lambda columns: len({*columns}) == len(columns)),
+]
+_References = Annotated[
+    Mapping[str, DatasetRefAny],
+    Rule("either 'dataset' or 'changesOf'", lambda given: [*given] in (["dataset"], ["changesOf"])),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Key:
+    columns: _Columns
+    references: _References
+    on_violation: OnViolation = OnViolation.REFUSE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    primary_key: _Columns = ()
+    foreign_keys: Annotated[tuple[_Key, ...], sized(0, LIMITS.foreign_keys, "a list")] = ()
+
+
 def _constraints(tree: Any, resolve: Resolve) -> Constraints:
-    members = _members(tree, "", {"primaryKey", "foreignKeys"})
-    if not members:
+    file = from_tree(_File, tree)
+    if not tree:
         raise ManifestError("it declares neither primaryKey nor foreignKeys")
-    key = _columns(members["primaryKey"], "primaryKey") if "primaryKey" in members else ()
-    declared = members.get("foreignKeys", [])
-    if not isinstance(declared, list) or not 0 <= len(declared) <= LIMITS.foreign_keys:
-        raise ManifestError(f"a list of at most {LIMITS.foreign_keys} is expected", path="foreignKeys")
-    found = [_foreign_key(item, f"foreignKeys[{index}]", resolve) for index, item in enumerate(declared)]
-    for index, one in enumerate(found):
+    seen, found = set(), []
+    for index, key in enumerate(file.foreign_keys):
+        path = f"foreignKeys[{index}]"
+        ((kind, ref),) = key.references.items()
+        changes = kind == "changesOf"
+        if changes and len(key.columns) != 1:
+            raise ManifestError("a change is named by one column", path=f"{path}.columns")
+        dataset = resolve(ref)
+        if dataset is None:
+            path = f"{path}.references.{kind}"
+            raise ManifestError(
+                f"unknown dataset {one_line(str(ref))!r}", path=path, hint="add or pull it first"
+            )
         # keys that differ by what happens on a violation are one key
-        if any(
-            (o.columns, o.dataset, o.changes) == (one.columns, one.dataset, one.changes)
-            for o in found[:index]
-        ):
-            raise ManifestError("is declared twice", path=f"foreignKeys[{index}]")
-    return Constraints(primary_key=key, foreign_keys=tuple(found))
-
-
-def _members(tree: Any, path: str, known: set[str], needed: Sequence[str] = ()) -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        raise ManifestError(f"an object with {', '.join(sorted(known))} is expected", path=path)
-    for name in tree:
-        if name not in known:
-            listed = ", ".join(sorted(known))
-            raise ManifestError(f"no property {one_line(name)!r} (only {listed})", path=path)
-    for name in needed:
-        if name not in tree:
-            raise ManifestError(f"there is no {name!r}", path=path)
-    return tree
-
-
-def _columns(tree: Any, path: str) -> tuple[str, ...]:
-    if not isinstance(tree, list) or not 1 <= len(tree) <= LIMITS.key_columns:
-        raise ManifestError(f"a list of 1 to {LIMITS.key_columns} columns is expected", path=path)
-    for index, name in enumerate(tree):
-        if not isinstance(name, str) or not name:
-            raise ManifestError("the name of a column is expected", path=f"{path}[{index}]")
-        if name in tree[:index]:
-            raise ManifestError(f"column {one_line(name)!r} comes twice", path=f"{path}[{index}]")
-    return tuple(tree)
-
-
-def _foreign_key(tree: Any, path: str, resolve: Resolve) -> ForeignKey:
-    members = _members(tree, path, {"columns", "references", "onViolation"}, ("columns", "references"))
-    columns = _columns(members["columns"], f"{path}.columns")
-    target = _members(members["references"], f"{path}.references", {"dataset", "changesOf"})
-    if len(target) != 1:
-        raise ManifestError("either 'dataset' or 'changesOf' is expected", path=f"{path}.references")
-    ((kind, name),) = target.items()
-    changes = kind == "changesOf"
-    if changes and len(columns) != 1:
-        raise ManifestError("a change is named by one column", path=f"{path}.columns")
-    return ForeignKey(
-        columns=columns,
-        dataset=_dataset(name, child_path(f"{path}.references", kind), resolve),
-        changes=changes,
-        on_violation=_on_violation(members.get("onViolation", "refuse"), f"{path}.onViolation"),
-    )
-
-
-def _on_violation(value: Any, path: str) -> OnViolation:
-    try:
-        return OnViolation(value)
-    except ValueError:
-        raise ManifestError(f"{one_line(str(value))!r} is neither refuse nor report", path=path) from None
-
-
-def _dataset(value: Any, path: str, resolve: Resolve) -> DatasetId:
-    if not isinstance(value, str):
-        raise ManifestError("the name or id of a dataset is expected", path=path)
-    try:
-        ref = parse_ref_any(value)
-    except InvalidIdError as error:
-        raise ManifestError(error.message, path=path, hint=error.hint) from None
-    found = resolve(ref)
-    if found is None:
-        raise ManifestError(f"unknown dataset {one_line(value)!r}", path=path, hint="add or pull it first")
-    return found
+        if (key.columns, dataset, changes) in seen:
+            raise ManifestError("is declared twice", path=path)
+        seen.add((key.columns, dataset, changes))
+        found.append(
+            ForeignKey(columns=key.columns, dataset=dataset, changes=changes, on_violation=key.on_violation)
+        )
+    return Constraints(primary_key=file.primary_key, foreign_keys=tuple(found))
 
 
 # --- names become ids --------------------------------------------------------------------------------

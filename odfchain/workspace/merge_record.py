@@ -13,15 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar, Literal
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.chain.index import MERGE
-from odfchain.errors import CodecError, InvalidIdError, OdfchainError, StoreError
+from odfchain.errors import CodecError, ManifestError, OdfchainError, StoreError
 from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.events import AddData, MetadataEvent, SourceState
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import is_branch_name
+from odfchain.odf.tree import Form, Rule, read_json, to_tree
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.text import one_line
@@ -30,7 +31,6 @@ from odfchain.workspace.dataset_files import DatasetFiles
 SOURCE_NAME = MERGE
 KIND = "odfchain/merge"
 MOST_BYTES = 16 * 1024
-_VERSION = 1
 
 
 class MergeMode(Enum):
@@ -62,7 +62,9 @@ class Granularity(Enum):
 class MergeRecord:
     """How a block was made from two heads, so that anybody who has both can make it again."""
 
-    base: tuple[Multihash, ...]
+    FORM: ClassVar = Form(others=True, whole=True)
+    version: Literal[1] = 1
+    base: Annotated[tuple[Multihash, ...], Rule("at least one block", bool)]
     """The best common ancestors, in order of sequence number and hash."""
     source: Multihash
     """The block whose changes were taken over."""
@@ -81,20 +83,7 @@ class MergeRecord:
 
     def to_state(self) -> SourceState:
         """The record as an event carries it; `CodecError` where it would be longer than 16 KiB."""
-        tree = {
-            "base": [str(block) for block in self.base],
-            "conflicts": self.conflicts,
-            "granularity": self.granularity.value,
-            "message": self.message,
-            "mode": self.mode.value,
-            "references": {str(name): str(block) for name, block in self.references.items()},
-            "resolution": self.resolution.value,
-            "source": str(self.source),
-            "sourceRef": self.source_ref,
-            "target": str(self.target),
-            "version": _VERSION,
-        }
-        text = canonical_json(tree)
+        text = canonical_json(to_tree(self))
         if len(text) > MOST_BYTES:
             raise CodecError(
                 f"the merge record would have {len(text):,} bytes, at most {MOST_BYTES:,} are allowed",
@@ -114,8 +103,10 @@ def record_of(event: MetadataEvent) -> MergeRecord | None:
     if state is None or not is_merge_state(state):
         return None
     try:
-        return _parse(state)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidIdError) as error:
+        if state.kind != KIND:
+            raise ManifestError(f"kind {one_line(state.kind)!r}")  # noqa: TRY301 - said as the others are
+        return read_json(MergeRecord, state.value.encode(errors="surrogatepass"), MOST_BYTES)
+    except ManifestError as error:
         raise CodecError(f"the merge record is not understood: {one_line(str(error))}") from None
 
 
@@ -137,32 +128,6 @@ def first_record(chain: MetadataChain, block: HashedBlock) -> MergeRecord | None
 def _state_of(block: HashedBlock) -> SourceState | None:
     event = block.block.event
     return event.new_source_state if isinstance(event, AddData) else None
-
-
-def _parse(state: SourceState) -> MergeRecord:
-    if state.kind != KIND or len(state.value.encode(errors="surrogatepass")) > MOST_BYTES:
-        raise ValueError(f"kind {one_line(state.kind)!r}, {len(state.value):,} characters")
-    tree: Any = json.loads(state.value)
-    if tree["version"] != _VERSION:
-        raise ValueError(f"version {one_line(str(tree['version']))}, not {_VERSION}")
-    base = tuple(Multihash.parse(text) for text in tree["base"])
-    conflicts, message, source_ref = tree["conflicts"], tree["message"], tree["sourceRef"]
-    if not base or type(conflicts) is not int or conflicts < 0:
-        raise ValueError("no base, or no number of conflicts")
-    if not isinstance(message, str) or not isinstance(source_ref, str):
-        raise TypeError("message and sourceRef are texts")
-    return MergeRecord(
-        base=base,
-        source=Multihash.parse(tree["source"]),
-        source_ref=source_ref,
-        target=Multihash.parse(tree["target"]),
-        mode=MergeMode(tree["mode"]),
-        resolution=Resolution(tree["resolution"]),
-        granularity=Granularity(tree["granularity"]),
-        conflicts=conflicts,
-        references={DatasetId.parse(k): Multihash.parse(v) for k, v in tree["references"].items()},
-        message=message,
-    )
 
 
 def merged_names(event: MetadataEvent) -> tuple[Multihash, ...]:
@@ -228,7 +193,8 @@ _MOST_BYTES = 4 << 20
 class FetchedBranch:
     """A branch as it was fetched last; it may have gone on here since."""
 
-    branch: str | None
+    FORM: ClassVar = Form(others=True, nulls=True, names={"where": "from"})
+    branch: Annotated[str, Rule("the name of a branch", is_branch_name)] | None
     """Its name here; None once it is gone."""
     where: str
     """The URL, or `repo/name`, that it came from."""
@@ -264,10 +230,10 @@ class FetchedBranches:
         if data is None:
             return ()
         try:
-            return tuple(_parse_line(item) for item in [*json.loads(data)])
-        except (ValueError, TypeError, KeyError, RecursionError, InvalidIdError):
+            return read_json(tuple[FetchedBranch, ...], data, _MOST_BYTES)
+        except ManifestError as error:
             raise StoreError(
-                f"{self._path}: what is known of fetched branches is damaged",
+                f"{self._path}: what is known of fetched branches is damaged: {error}",
                 hint=f"remove {self._path}, and fetch the branches again: until then they are taken for your "
                 "own",
             ) from None
@@ -344,15 +310,4 @@ class FetchedBranches:
             if not after:
                 fsio.remove_file(self._path)
                 return
-            found = [
-                {"branch": e.branch, "from": e.where, "block": str(e.block), "verified": str(e.verified)}
-                for e in after
-            ]
-            fsio.replace_file(self._path, json.dumps(found, indent=1).encode())
-
-
-def _parse_line(item: Any) -> FetchedBranch:
-    branch, where = item["branch"], item["from"]
-    if not isinstance(where, str) or not (branch is None or is_branch_name(branch)):
-        raise ValueError
-    return FetchedBranch(branch, where, Multihash.parse(item["block"]), Multihash.parse(item["verified"]))
+            fsio.replace_file(self._path, json.dumps(to_tree(tuple(after)), indent=1).encode())

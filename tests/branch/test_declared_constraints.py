@@ -28,27 +28,27 @@ GOOD = "foreignKeys: [{columns: [a], references: {dataset: x}}]"
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "expected"),
-        ("[]", "an object with"),
+        ("", "one was expected"),
+        ("[]", "must be an object, not a list"),
         ("{}", "neither primaryKey nor foreignKeys"),
-        ("primaryKey: a", "a list of 1 to 32 columns"),
-        ("primaryKey: []", "a list of 1 to 32 columns"),
-        ("primaryKey: [a, a]", "comes twice"),
-        ("primaryKey: [1]", "name of a column"),
-        ("primaryKey: [a]\nunique: [b]", "no property 'unique'"),
+        ("primaryKey: a", "must be a list, not the text"),
+        ("primaryKey: []", "a list of columns, of 1 to 32"),
+        ("primaryKey: [a, a]", "different columns"),
+        ("primaryKey: [1]", "primaryKey[0]: must be text"),
+        ("primaryKey: [a]\nunique: [b]", "unknown property 'unique'"),
         ("primaryKey: [a]\nprimaryKey: [b]", "duplicate key"),
-        ("foreignKeys: {}", "a list of at most 100"),
-        ("foreignKeys: [{columns: [a]}]", "there is no 'references'"),
-        ("foreignKeys: [{columns: [a], references: x}]", "an object with changesOf, dataset"),
+        ("foreignKeys: {}", "must be a list"),
+        ("foreignKeys: [{columns: [a]}]", "the property 'references' is missing"),
+        ("foreignKeys: [{columns: [a], references: x}]", "references: must be an object"),
         ("foreignKeys: [{columns: [a], references: {}}]", "either 'dataset' or 'changesOf'"),
         ("foreignKeys: [{columns: [a], references: {dataset: x, changesOf: x}}]", "either 'dataset'"),
         ("foreignKeys: [{columns: [a], references: {dataset: 'no name!'}}]", "foreignKeys[0].references.dataset"),
-        ("foreignKeys: [{columns: [a], references: {dataset: 1}}]", "the name or id of a dataset"),
+        ("foreignKeys: [{columns: [a], references: {dataset: 1}}]", "references.dataset: must be text"),
         ("foreignKeys: [{columns: [a, b], references: {changesOf: x}}]", "named by one column"),
-        (GOOD.replace("}}]", "}, onViolation: cascade}]"), "'cascade' is neither refuse nor report"),
-        (GOOD.replace("}}]", "}, onDelete: cascade}]"), "no property 'onDelete'"),
+        (GOOD.replace("}}]", "}, onViolation: cascade}]"), "unknown value 'cascade' (known: refuse, report)"),
+        (GOOD.replace("}}]", "}, onDelete: cascade}]"), "unknown property 'onDelete'"),
         ("foreignKeys:\n" + "  - {columns: [a], references: {dataset: x}}\n" * 2, "line 3: foreignKeys[1]: is declared"),
-        ("foreignKeys:\n" + "  - {columns: [a], references: {dataset: x}}\n" * 101, "at most 100"),
+        ("foreignKeys:\n" + "  - {columns: [a], references: {dataset: x}}\n" * 101, "a list of 0 to 100"),
         ("a: &x 1\nprimaryKey: [*x]", "anchors"),
         (GOOD + "#" * 70_000, "larger than"),
         ("primaryKey: [a]\n---\nprimaryKey: [b]", "2 documents"),
@@ -253,10 +253,10 @@ def test_a_file_of_others_that_is_not_understood_stops_commits_and_is_no_fault(s
     item = ev.AttachmentEmbedded(path="CONSTRAINTS.yaml", content="what: ever")
     event = ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=(item,)))
     commit(files, state, [event], [], system_time=state.head_block.system_time)
-    scene.take({"on": "parent", "rows": [["+A", "p"]], "refused": ["no property 'what'"], "exit": 3})
+    scene.take({"on": "parent", "rows": [["+A", "p"]], "refused": ["unknown property 'what'"], "exit": 3})
     report = scene.workspace["parent"].verify()
     assert (report.faults, report.state(18)) == ([], "notChecked")
-    assert "no property 'what'" in report.reasons[18]
+    assert "unknown property 'what'" in report.reasons[18]
 
 
 def test_a_reference_into_the_same_dataset_that_finds_nothing_is_a_fault(tmp_path: Path) -> None:

@@ -346,13 +346,13 @@ def test_a_server_is_listed_by_its_index() -> None:
 @pytest.mark.parametrize(
     ("reply", "error", "said"),
     [
-        (Reply(body=b"[" * 100_000), CorruptedPeerError, "not JSON"),
-        (Reply(body=b"\xff\xfe"), CorruptedPeerError, "not JSON"),
+        (Reply(body=b"[" * 100_000), CorruptedPeerError, "not readable JSON"),
+        (Reply(body=b"\xff\xfe"), CorruptedPeerError, "not readable JSON"),
         (index(version=2), CorruptedPeerError, "version"),
-        (index(entry(alias="../etc")), CorruptedPeerError, "dataset 1"),
-        (index(entry(), entry(head="\x1b[31m")), CorruptedPeerError, "dataset 2"),
+        (index(entry(alias="../etc")), CorruptedPeerError, r"datasets\[0\].alias"),
+        (index(entry(), entry(head="\x1b[31m")), CorruptedPeerError, r"datasets\[1\].head"),
         (index(entry(blocks=-1)), CorruptedPeerError, "blocks"),
-        (index(7), CorruptedPeerError, "dataset 1"),
+        (index(7), CorruptedPeerError, r"datasets\[0\]: must be an object"),
         (index(*[entry()] * 4), TransferError, "lists more than 3 datasets"),
         (Reply(body=b" " * 2_001), TransferError, "larger than the allowed 2,000 bytes"),
         (Reply(status=404), UnsupportedPeerError, "no index"),

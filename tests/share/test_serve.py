@@ -457,14 +457,14 @@ def test_an_index_of_many_values_is_not_read() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"<html>", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b"[]", "no list"),
-        (b'{"version": 2, "datasets": []}', "another version"),
-        (b'{"version": 1, "datasets": [1]}', "dataset 1: expected an object"),
-        (b'{"version": 1, "datasets": [{"alias": "../x"}]}', "dataset 1: .* is not a valid"),
-        (b'{"version": 1, "datasets": [{"alias": "a\\u001b[2J"}]}', "dataset 1"),
-        (b'{"version": 1, "datasets": [{"alias": 1}]}', "alias is not a text"),
+        (b"<html>", "not readable JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[]", "must be an object, not a list"),
+        (b'{"version": 2, "datasets": []}', "version: must be 1, not the number 2"),
+        (b'{"version": 1, "datasets": [1]}', r"datasets\[0\]: must be an object"),
+        (b'{"version": 1, "datasets": [{"alias": "../x"}]}', r"datasets\[0\].alias: .* is not a valid"),
+        (b'{"version": 1, "datasets": [{"alias": "a\\u001b[2J"}]}', r"datasets\[0\].alias"),
+        (b'{"version": 1, "datasets": [{"alias": 1}]}', "alias: must be text"),
     ],
 )
 def test_an_index_from_a_stranger_is_checked(data: bytes, message: str) -> None:
@@ -479,7 +479,7 @@ def test_counts_from_a_stranger_are_counts(
 ) -> None:
     tree = json.loads(render_index(RepositoryIndex().entries([dataset])))
     tree["datasets"][0]["records"] = value
-    with pytest.raises(CorruptedPeerError, match="records is not a count"):
+    with pytest.raises(CorruptedPeerError, match=r"datasets\[0\].records: "):
         parse_index(json.dumps(tree).encode(), "http://x/")
 
 
