@@ -5,15 +5,15 @@ A key is compared as state is (`odfchain.odf.row_hash.comparable`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import types as t
 
 from odfchain.branches.row_diff import key_columns
 from odfchain.errors import BadInputError
@@ -22,50 +22,14 @@ from odfchain.odf.row_hash import Numbers
 from odfchain.slices.footers import footer_stats, quoted
 from odfchain.slices.reader import ParquetSource, fitted, open_parquet
 from odfchain.slices.skipping import ColumnTest, Condition, Group, Test, may_match
-from odfchain.slices.state import SliceFile, takes_back
+from odfchain.slices.state import SliceFile, codes_of, takes_back
 from odfchain.text import one_line
 
 _UNKNOWN, _IN_FORCE, TAKEN_BACK = 0, 1, 2
 _TOGETHER = 4
 """Batches of rows that are looked up at a time: each lookup begins with hashing the wanted keys."""
-_NEAR = 1 << 22
-"""Whole numbers that lie within such a range are looked up by their place in it, which is faster [count]."""
 _AT_ONCE = 1 << 20
 """Keys that are gathered before only the distinct ones are kept."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Values:
-    """The distinct values of a part of keys."""
-
-    distinct: pa.Array
-    least: int
-    numbers: Numbers | None
-    """Of whole numbers that lie near each other: the place of each value from the least on, or -1."""
-
-    @classmethod
-    def of(cls, column: pa.ChunkedArray) -> _Values:
-        distinct = pc.unique(column)
-        if not t.is_integer(distinct.type) or not len(distinct) or distinct.null_count:
-            return cls(distinct, 0, None)
-        bounds = pc.min_max(distinct).as_py()
-        if bounds["max"] - bounds["min"] >= _NEAR or bounds["max"] >= 1 << 62:
-            return cls(distinct, 0, None)
-        numbers = np.full(bounds["max"] - bounds["min"] + 1, -1, np.int32)
-        numbers[np.asarray(distinct).astype(np.int64) - bounds["min"]] = np.arange(len(distinct))
-        return cls(distinct, bounds["min"], numbers)
-
-    def find(self, column: pa.ChunkedArray) -> tuple[Numbers, Numbers]:
-        """(the rows that have one of them, its place)."""
-        if self.numbers is None or column.null_count:
-            found = pc.index_in(column, value_set=self.distinct)
-            hit = pc.indices_nonzero(found.is_valid())
-            return np.asarray(hit).astype(np.int64), np.asarray(found.take(hit)).astype(np.int64)
-        # what is below the least becomes a large number
-        places = (np.asarray(column).astype(np.int64, copy=False) - self.least).view(np.uint64)
-        near = np.flatnonzero(places < len(self.numbers))
-        numbers = self.numbers[places[near]]
-        return near[numbers >= 0], numbers[numbers >= 0].astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,16 +38,18 @@ class WantedKeys:
 
     schema: pa.Schema
     """The columns of a key, under any names, in the types in which they are compared."""
-    count: int
-    _values: tuple[_Values, ...] = field(repr=False)
-    """Those of each part."""
-    _pairs: tuple[Numbers, ...] = field(repr=False)
-    """For each part after the first: the numbers of what comes before, joined with its own, ordered."""
+    keys: pa.Table
+    """Their parts, as columns that are equal where they are."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return int(self.keys.num_rows)
 
     @property
     def texts(self) -> list[str]:
         """The keys in their order, where they are one text each."""
-        return list(self._values[0].distinct.to_pylist()) if self.count else []
+        return list(self.keys.column(0).to_pylist()) if self.count else []
 
     @classmethod
     def of(cls, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, nulls: bool = False) -> WantedKeys:
@@ -100,39 +66,27 @@ class WantedKeys:
                 tables = [_distinct(tables)]
                 gathered = len(tables[0])
                 limit = gathered + max(_AT_ONCE, gathered)
-        rows = _distinct(tables) if tables else pa.table({})
-        values = tuple(_Values.of(column) for column in rows.columns)
-        codes: Numbers = np.zeros(0, np.int64)
-        pairs: list[Numbers] = []
-        for column, value in zip(rows.columns, values, strict=True):
-            _, own = value.find(column)
-            if not len(codes):
-                codes = own
-                continue
-            joined = codes * len(value.distinct) + own
-            pairs.append(np.unique(joined))
-            codes = np.searchsorted(pairs[-1], joined)
-        return cls(schema, rows.num_rows, values, tuple(pairs))
+        return cls(schema, _distinct(tables) if tables else pa.table({}))
 
     def find(self, *batches: pa.RecordBatch) -> tuple[Numbers, Numbers]:
         """(the rows whose key is wanted, in their order; its numbers); columns as those of `schema`."""
         at: Numbers = np.zeros(0, np.int64)
-        codes: Numbers = at
         if not self.count or not batches:
-            return at, codes
-        pairs = iter(self._pairs)
-        columns = _parts(*batches).columns
-        for index, (column, value) in enumerate(zip(columns, self._values, strict=True)):
-            # each part is looked up only where those before it were found
-            kept, own = value.find(column.take(pa.array(at)) if index else column)
-            if not index:
-                at, codes = kept, own
-                continue
-            known, joined = next(pairs), codes[kept] * len(value.distinct) + own
-            place = np.minimum(np.searchsorted(known, joined), len(known) - 1)
-            same = known[place] == joined
-            at, codes = at[kept][same], place[same]
-        return at, codes
+            return at, at
+        rows = _parts(*batches)
+        if rows.num_columns == 1:
+            found = pc.index_in(rows.column(0), value_set=self.keys.column(0))
+            hit = pc.indices_nonzero(found.is_valid())
+            return np.asarray(hit).astype(np.int64), np.asarray(found.take(hit)).astype(np.int64)
+        # few rows have parts that are all wanted
+        near = functools.reduce(pc.and_, map(pc.is_in, rows.columns, self.keys.columns))
+        at = np.flatnonzero(near)
+        both = pa.concat_tables([self.keys, rows.filter(near)])
+        codes, most = codes_of(both, both.column_names)
+        number = np.full(most, -1, np.int64)
+        number[codes[: self.count]] = np.arange(self.count)
+        numbers = number[codes[self.count :]]
+        return at[numbers >= 0], numbers[numbers >= 0]
 
     def numbers(self, *batches: pa.RecordBatch) -> Numbers:
         """The number of each row's key, -1 where it is not wanted; columns as those of `schema`."""

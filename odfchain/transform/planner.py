@@ -10,20 +10,19 @@ Source: specification "Derivative Transformations", "ExecuteTransform", "Execute
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
-from odfchain.chain.index import DATA_EVENTS, DataEvent
-from odfchain.errors import ChainError, DivergedInputError, ObjectNotFoundError, TransformError
+from odfchain.chain.index import DATA_EVENTS
+from odfchain.errors import DivergedInputError, ObjectNotFoundError, TransformError
 from odfchain.odf import events as ev
-from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.engine_messages import Watermark
 from odfchain.odf.events import AddData, DataSlice, ExecuteTransform, OffsetInterval
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.schema import DataSchema
 from odfchain.odf.times import Timestamp
-from odfchain.odf.transform_options import is_rebuilt, with_own_name
+from odfchain.odf.transform_options import with_own_name
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.points import reference_of
@@ -134,9 +133,6 @@ def diverged(
         hint="--reset-derivatives-on-diverged-input computes the dataset anew from the input as it is now; "
         "to keep its history, restore the input's earlier chain",
     )
-
-
-_RECORDED = (*DATA_EVENTS, "SetTransform", "SetVocab", "SetDataSchema")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,23 +278,29 @@ def plan_next(
         return UpToDate(
             f"no data was ever pulled into {'its input' if len(missing) == 1 else 'inputs'} {names}"
         )
-    schema = state.schema
-    known_form = schema is not None or last is not None
-    rebuild = state.awaits_rebuild
+    known_form = state.schema is not None or last is not None
     # a dataset that was never executed is executed even without new records, to learn its schema
-    if known_form and not rebuild and not any(item.brings_news for item in planned):
+    if known_form and not state.awaits_rebuild and not any(item.brings_news for item in planned):
         return UpToDate()
-    if rebuild:
-        planned = [_from_the_beginning(item) for item in planned]
+    return dataclasses.replace(_step(state, transform, planned, state.last_offset), more=more)
+
+
+def _step(
+    state: DatasetState,
+    transform: ev.SetTransform,
+    inputs: Iterable[PlannedInput],
+    prev_offset: int | None,
+) -> PlannedStep:
+    # the step that follows on a state
+    last, rebuild = state.last_execution, state.awaits_rebuild
     return PlannedStep(
         transform=transform,
         vocabulary=state.vocabulary,
-        schema=schema,
-        inputs=tuple(planned),
-        prev_offset=state.last_offset,
+        schema=state.schema,
+        inputs=tuple(map(_from_the_beginning, inputs) if rebuild else inputs),
+        prev_offset=prev_offset,
         prev_checkpoint=last.new_checkpoint if last is not None else None,
         prev_watermark=state.watermark,
-        more=more,
         executed_before=state.executed_transform,
         output=tuple(ref.slice for ref in state.slices()) if rebuild else None,
     )
@@ -421,63 +423,24 @@ def plan_recorded(
     """
     # the chain is walked block by block, so that no derived index can hide a step; the records that a step
     # names must be exactly those of its blocks
-    known = {item.id: item for item in inputs}
-    blocks = []
-    after: int | None = None if tail is not None else -1
-    for name, block in dataset.chain.walk(head):
-        if name == tail:
-            after = block.sequence_number
-        if block.event.KIND in _RECORDED:
-            blocks.append((name, block))
-    if after is None:
-        raise ChainError(f"InvalidInterval: block {tail} is not an ancestor of {head or 'the head'}")
-    transform: ev.SetTransform | None = None
-    executed: ev.SetTransform | None = None
-    vocabulary = ev.DatasetVocabulary()
-    schema: DataSchema | None = None
-    last: DataEvent | None = None
-    checkpoint: ev.Checkpoint | None = None
-    output: list[ev.DataSlice] = []
-    rebuild = False
+    known, chain = {item.id: item for item in inputs}, dataset.chain
+    blocks = [
+        item for item in chain.walk(head, tail=tail) if isinstance(item.block.event, ev.ExecuteTransform)
+    ]
     for name, block in reversed(blocks):
-        match block.event:
-            case ev.SetTransform() as event:
-                transform = event
-                rebuild = last is not None and is_rebuilt(event.transform)
-            case ev.SetVocab() as event:
-                vocabulary = ev.DatasetVocabulary.from_event(event)
-            case ev.SetDataSchema() as event:
-                schema = schema_of_event(event.raw_arrow_schema, event.schema)
-            case ev.ExecuteTransform() as event:
-                if block.sequence_number > after:
-                    where = f"block {block.sequence_number}"
-                    if transform is None:
-                        raise TransformError(f"{dataset.alias}: no transform before {where}")
-                    read = _recorded_inputs(dataset, transform, event, known, where)
-                    step = PlannedStep(
-                        transform=transform,
-                        vocabulary=vocabulary,
-                        schema=schema,
-                        inputs=tuple(map(_from_the_beginning, read)) if rebuild else read,
-                        prev_offset=event.prev_offset,
-                        prev_checkpoint=checkpoint,
-                        prev_watermark=last.new_watermark if last is not None else None,
-                        executed_before=executed,
-                        output=tuple(output) if rebuild else None,
-                    )
-                    yield RecordedStep(
-                        step=step,
-                        block_hash=name,
-                        sequence_number=block.sequence_number,
-                        system_time=block.system_time,
-                        event=event,
-                    )
-                last, checkpoint, rebuild = event, event.new_checkpoint, False
-                executed = transform
-                if event.new_data is not None:
-                    output.append(event.new_data)
-            case ev.AddData() as event:
-                last = event
+        event = block.event
+        assert isinstance(event, ev.ExecuteTransform)  # noqa: S101 - chosen above
+        state, where = DatasetState.read(chain, block.prev_block_hash), f"block {block.sequence_number}"
+        if state.transform is None:
+            raise TransformError(f"{dataset.alias}: no transform before {where}")
+        read = _recorded_inputs(dataset, state.transform, event, known, where)
+        yield RecordedStep(
+            step=_step(state, state.transform, read, event.prev_offset),
+            block_hash=name,
+            sequence_number=block.sequence_number,
+            system_time=block.system_time,
+            event=event,
+        )
 
 
 def _recorded_inputs(
