@@ -315,6 +315,8 @@ class CsvTexts:
                 continue
             if data.startswith(codecs.BOM_UTF8):  # of the first field's text: Arrow would leave it out
                 data = b"\n" + data
+            if not data.endswith((b"\n", b"\r")):  # Arrow would take an empty last field for a quoted one
+                data += b"\n"
             read = csv.ReadOptions(column_names=list(self.columns), block_size=len(data) + 1)
             try:
                 table = csv.read_csv(pa.BufferReader(data), read, parse, convert)

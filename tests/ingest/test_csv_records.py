@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError, OdfchainError, SchemaError
@@ -182,6 +182,8 @@ TEXTS = st.lists(
     dialect=st.sampled_from([DOUBLED, BACKSLASH, APOSTROPHE, UNQUOTED, CsvDialect(separator=";")]),
     header=st.booleans(),
 )
+@example(pieces=['""', ","], size=1, null_value="NA", dialect=DOUBLED, header=False)
+@example(pieces=["\ufeff", "\ufeff"], size=1, null_value="", dialect=DOUBLED, header=False)
 def test_pieces_are_read_as_the_rule_says(
     tmp_path_factory: pytest.TempPathFactory,
     pieces: list[str],
