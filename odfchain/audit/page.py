@@ -190,32 +190,6 @@ OUTCOMES = {
 }
 """The outcomes of a check, the worst first: how each is marked, and in words."""
 
-_SIGNATURES = {
-    "signed": ("ok", "signed"),
-    "unsigned": ("none", "not signed"),
-    "invalid": ("faulty", "invalid"),
-    "notChecked": ("unchecked", "not checked"),
-}
-
-
-def facts_of(node: View, limits: PageLimits) -> View:
-    """The summary of a report."""
-    dataset, counts = node["dataset"], node["counts"]
-    verdict = node["verdict"]
-    title, lead = _verdict(node, verdict)
-    return {
-        "id": one_line(dataset["id"], limits.text),
-        "name": name_of(dataset["alias"], limits),
-        "kind": kind_of(dataset["kind"]),
-        "verdict": verdict,
-        "state": MARKS[verdict],
-        "title": title,
-        "lead": lead,
-        "blocks": counts["blocks"],
-        "records": counts["records"],
-        "faults": len(node["faults"]),
-    }
-
 
 def checked_by(node: View, limits: PageLimits) -> str:
     """The tool of a report, its time, and its engines."""
@@ -224,17 +198,9 @@ def checked_by(node: View, limits: PageLimits) -> str:
     return f"Checked by {one_line(node['tool'], limits.text)} on {_moment(node['time'])}{using}."
 
 
-def name_of(alias: str | None, limits: PageLimits) -> str:
-    """The name of a dataset, or that it has none."""
-    return one_line(alias or "", limits.text) or "dataset without a name"
-
-
-def kind_of(kind: str | None) -> str:
-    """The kind of a dataset in words."""
-    return f"{kind} dataset" if kind else "dataset of unknown kind"
-
-
-def _verdict(node: View, verdict: str) -> tuple[str, str]:
+def verdict_of(node: View) -> tuple[str, str]:
+    """The verdict of a report as a title, and what it means."""
+    verdict = node["verdict"]
     omitted = [check for check in node["checks"] if check["state"] == "notChecked"]
     # a clean verdict must not claim more than was checked
     missing = bool(omitted or node["unchecked"])
@@ -250,7 +216,7 @@ def _verdict(node: View, verdict: str) -> tuple[str, str]:
 
 
 def brief_of(node: View, limits: PageLimits) -> list[tuple[str, str]]:
-    """How the checks ended, what was read, what was not checked, and whether the head is signed."""
+    """How the checks ended, what was read, and what was not checked."""
     checks, counts = node["checks"], node["counts"]
     states = [check["state"] for check in checks]
     words = [f"{states.count(s):,} {word}" for s, (_, word) in OUTCOMES.items() if s in states]
@@ -274,32 +240,7 @@ def brief_of(node: View, limits: PageLimits) -> list[tuple[str, str]]:
         more.append(f"parts of {counted(len(partly), 'block')}")
     if left or more:
         lines.append(("Not checked", f"{listed([*omitted.shown, *more])}."))
-    return [*lines, ("Signature", signature_of(node, limits)["sentence"])]
-
-
-def signature_of(report: View, limits: PageLimits) -> View:
-    """The signature of the head of a report."""
-    node = report["signature"]
-    status = node["status"]
-    state, word = _SIGNATURES[status]
-    signer, time, message = (
-        one_line(node[name] or "", limits.message) for name in ("signer", "time", "message")
-    )
-    if status == "signed":
-        own = node["signer"] == report["dataset"]["id"]
-        key = "the dataset's own key" if own else "another key than the dataset's own"
-        sentence = f"The head is signed with {key}{f', on {moment(time)}' if time else ''}."
-    else:
-        sentence = _UNSIGNED[status]
-    whole = f"{sentence[:-1]}: {message}" if message else sentence
-    return {"state": state, "word": word, "sentence": whole, "signer": signer}
-
-
-_UNSIGNED = {
-    "invalid": "The signature of the head is not valid.",
-    "unsigned": "The head is not signed: nothing here shows who published it.",
-    "notChecked": "Whether the head is signed was not checked.",
-}
+    return lines
 
 
 # View of each dataset: its report, what takes more than a look at it, and the limits for its texts.
@@ -311,11 +252,9 @@ def dataset_view(node: View, limits: PageLimits) -> View:
         "node": node,
         "limits": limits,
         "names": {check["number"]: one_line(check["name"], limits.text) for check in node["checks"]},
-        "facts": facts_of(node, limits),
         "brief": brief_of(node, limits),
         "strip": strip_of(node["blocks"], limits.marks),
         "rows": tuple(rows_of(node["blocks"], limits.rows)),
-        "signature": signature_of(node, limits),
         "inputs": _inputs(node["inputs"], limits, iter(range(limits.lines)), _DEEPEST),
     }
 
@@ -332,10 +271,7 @@ def _inputs(found: Sequence[View], limits: PageLimits, places: Iterator[int], de
             break
         views.append(
             {
-                "id": one_line(item["id"], limits.text),
-                "name": name_of(item["alias"], limits),
-                "kind": kind_of(item["kind"]),
-                "missing": item["missing"],
+                **{name: item[name] for name in ("id", "alias", "kind", "missing")},
                 "inputs": _inputs(item["inputs"], limits, places, deeper - 1),
             }
         )
@@ -356,8 +292,7 @@ def render_page(documents: Sequence[View], limits: PageLimits = PAGE) -> str:
 
 def _render(parts: Sequence[View], limits: PageLimits) -> str:
     detailed = [dataset_view(node, limits.for_each(len(parts))) for node in parts[: limits.sections]]
-    facts = [facts_of(node, limits) for node in parts]
-    state, title, lead = _overall(facts)
+    state, title, lead = _overall(parts)
     return one_page(
         "audit",
         "page.html.j2",
@@ -366,10 +301,12 @@ def _render(parts: Sequence[View], limits: PageLimits) -> str:
         title=title,
         lead=lead,
         by=excerpt(sorted({checked_by(node, limits) for node in parts}), 8),
-        facts=excerpt(facts, limits.datasets),
+        nodes=excerpt(parts, limits.datasets),
+        limits=limits,
         datasets=detailed,
-        places={view["facts"]["id"]: number for number, view in reversed(list(enumerate(detailed)))},
+        places={v["node"]["dataset"]["id"]: number for number, v in reversed(list(enumerate(detailed)))},
         blocks_in_words=blocks_in_words,
+        verdict_of=verdict_of,
         KINDS=KINDS,
         MARKS=MARKS,
         OUTCOMES=OUTCOMES,
@@ -377,15 +314,15 @@ def _render(parts: Sequence[View], limits: PageLimits) -> str:
     )
 
 
-def _overall(facts: Sequence[View]) -> tuple[str, str, str]:
-    if len(facts) == 1:
-        return facts[0]["state"], facts[0]["title"], facts[0]["lead"]
-    counts = {verdict: sum(f["verdict"] == verdict for f in facts) for verdict in MARKS}
-    tally = {verdict: number for verdict, number in counts.items() if number}
+def _overall(parts: Sequence[View]) -> tuple[str, str, str]:
+    verdicts = [node["verdict"] for node in parts]
+    if len(parts) == 1:
+        return MARKS[verdicts[0]], *verdict_of(parts[0])
+    tally = {verdict: verdicts.count(verdict) for verdict in MARKS if verdict in verdicts}
     # verdicts are ordered from the worst
     worst = next(iter(tally))
     words = listed([f"{number:,} {verdict}" for verdict, number in tally.items()])
-    return MARKS[worst], worst.capitalize(), f"{counted(len(facts), 'dataset')}: {words}."
+    return MARKS[worst], worst.capitalize(), f"{counted(len(parts), 'dataset')}: {words}."
 
 
 # Numbers, times and blocks in words.
