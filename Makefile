@@ -6,7 +6,8 @@
 # make house  measures the structure: lines, arrows, circles, names, start-up (BEFORE=COMMIT puts an older tree beside it,
 #             WITH="--bench all --tests" the benchmarks and the tests of both)
 # make golden BEFORE=COMMIT  shows every byte, answer, page, message and request that differs from what an older tree does
-# make lint | bench | schemas | clean
+# make bench  measures speed (make bench kernels: what README says about it, ten minutes)
+# make lint | schemas | clean
 #
 # PYTHON=python3.12   uses another Python (3.11 or newer)
 # JVM=1               takes Java from the Python package registry instead of this machine
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak coverage lint bench house golden schemas clean check-python check-java
+.PHONY: help demo test soak coverage lint bench kernels house golden schemas clean check-python check-java
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -42,9 +43,15 @@ lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+# `make bench kernels` runs that part alone.
+PARTS := $(filter kernels,$(MAKECMDGOALS))
+
 bench: $(VENV)/dev.stamp
 	@$(BIN)/python -m pip install -q -e '.[bench]'
-	@$(BIN)/python bench/bench.py
+	@$(BIN)/python bench/bench.py $(PARTS)
+
+kernels: bench
+	@:
 
 house: $(VENV)/dev.stamp
 	@$(BIN)/python bench/house.py $(BEFORE) $(WITH)

@@ -1,12 +1,16 @@
 """`make bench`: speed, as figures of one run beside what this machine can do.
 
-python bench/bench.py [codec] [digest] [chain] [ingest] [slices] [documents] [flights] [merges] [snapshots]
-    [memory] [transform] [share] [verify] [warm] [ledgers] [query] [skipping] [branches]
-    [profiles] [scale] [states] [assets] [smart] [--json]
+python bench/bench.py [kernels] [commands] [ledgers] [flights] [documents] [held] [codec] [digest] [chain]
+    [slices] [merges] [snapshots] [memory] [transform] [share] [verify] [warm] [query] [skipping]
+    [branches] [profiles] [scale] [states] [assets] [smart] [--json]
 
-Without names all of them run; those from flights on take minutes each and up to 10 GB where temporary
-files go (`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard
-error, unless `--json` says that nobody reads them.
+`kernels` (`make bench kernels`) is the first five after it: what README says, with its goals, in about ten
+minutes; its figures come once more as rows of a table at the end. `KAMU` names a program of the reference
+node, `OURAIRPORTS` a folder with real lists, `KERNELS_ROWS=100000000` asks for the large merge.
+
+Without names all parts run; most from merges on take minutes each and up to 10 GB where temporary files go
+(`TMPDIR`). The last lines are one JSON document on standard output; the tables go to standard error, unless
+`--json` says that nobody reads them.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from bench_assets import bench_assets
 from bench_branches import bench_branches
 from bench_chain import bench_chain
 from bench_codec import bench_codec
+from bench_commands import bench_commands
 from bench_digest import bench_digest
 from bench_documents import bench_documents
 from bench_flights import bench_flights
-from bench_ingest import bench_ingest
+from bench_held import bench_held
 from bench_ledgers import bench_ledgers
 from bench_memory import bench_memory
 from bench_merges import bench_merges
@@ -40,18 +45,22 @@ from bench_states import bench_states
 from bench_transform import bench_transform
 from bench_verify import bench_verify
 from bench_warm import bench_warm
-from figures import Figure, show
+from figures import Figure, show, show_rows
 
 from odfchain.odf.physical_hash import openssl_sha3
 
-PARTS = {
+KERNELS = {
+    "commands": bench_commands,
+    "ledgers": bench_ledgers,
+    "flights": bench_flights,
+    "documents": bench_documents,
+    "held": bench_held,
+}
+PARTS = KERNELS | {
     "codec": bench_codec,
     "digest": bench_digest,
     "chain": bench_chain,
-    "ingest": bench_ingest,
     "slices": bench_slices,
-    "documents": bench_documents,
-    "flights": bench_flights,
     "merges": bench_merges,
     "snapshots": bench_snapshots,
     "memory": bench_memory,
@@ -59,7 +68,6 @@ PARTS = {
     "share": bench_share,
     "verify": bench_verify,
     "warm": bench_warm,
-    "ledgers": bench_ledgers,
     "query": bench_query,
     "skipping": bench_skipping,
     "branches": bench_branches,
@@ -75,11 +83,12 @@ def main(names: list[str]) -> int:
     """Run the parts that are named, or all."""
     sys.path.append(str(Path(__file__).parents[1]))  # servers of `tests/kit`
     tables = "--json" not in names
-    names = [name for name in names if name != "--json"]
+    kernels = "kernels" in names
+    names = [*(KERNELS if kernels else ()), *(n for n in names if n not in ("--json", "kernels"))]
     unknown = set(names) - set(PARTS)
     if unknown:
         print(
-            f"error: no such benchmark: {', '.join(sorted(unknown))} (known: {', '.join(PARTS)})",
+            f"error: no such benchmark: {', '.join(sorted(unknown))} (known: kernels, {', '.join(PARTS)})",
             file=sys.stderr,
         )
         return 2
@@ -97,6 +106,8 @@ def main(names: list[str]) -> int:
         figures[name] = list(PARTS[name]())
         if tables:
             show(name, figures[name])
+    if kernels and tables:
+        show_rows(figure for name in KERNELS for figure in figures[name])
     print(json.dumps({name: [f.tree() for f in found] for name, found in figures.items()}, indent=2))
     return 0
 

@@ -15,13 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from figures import Figure, seconds, tell
+from figures import Figure, seconds, spread, tell
 from manifests import push_manifest
 
 from odfchain import Dataset, Workspace
 
 NEW_ROWS, SLICE_ROWS, ROUNDS = 10_000, 1_000_000, 5
 SLICES = {"1M": 1, "10M": 10}
+GOALS = {"1M": 2.0, "10M": 1.0}
+"""At most these multiples of Delta Lake's times."""
 MERGE = "{kind: Ledger, primaryKey: [id]}"
 
 Ids = npt.NDArray[np.int64]
@@ -87,15 +89,15 @@ def bench_ledgers() -> Iterator[Figure]:
                 (dataset,) = workspace.add(push_manifest("ledger", "{kind: Parquet}", MERGE))
                 first, *took = ours(dataset, folder / "in.parquet", ids, slices)
                 found[name] = statistics.median(took)
-                remark = (
-                    f"{min(took):.2f} / {found[name]:.2f} / {max(took):.2f} s; making the index {first:.1f} s"
-                )
+                what, remark = f"{NEW_ROWS:,} rows into a ledger of {name} {kind} keys", f"{spread(took)} s"
+                remark += f"; making the index {first:.1f} s"
                 if importlib.util.find_spec("deltalake") is None:
-                    yield Figure(
-                        f"{NEW_ROWS:,} rows into {name} {kind} keys", found[name], "s", remark=remark
-                    )
+                    yield Figure(what, found[name], "s", remark=remark, samples=tuple(took))
                     continue
-                peer = statistics.median(delta(folder / "delta", ids, slices))
-                name_ = f"{NEW_ROWS:,} rows into {name} {kind} keys ÷ Delta Lake MERGE"
-                yield Figure(name_, found[name] / peer, "×", 3, remark=f"{remark}; Delta Lake {peer:.2f} s")
+                peer = delta(folder / "delta", ids, slices)
+                remark += f"; Delta Lake {spread(peer)} s"
+                yield Figure(
+                    f"{what} ÷ Delta Lake MERGE", found[name] / statistics.median(peer), "×", GOALS[name],
+                    remark=remark, samples=tuple(took), beside=tuple(peer),
+                )  # fmt: skip
         yield Figure(f"the same, {kind} keys: 10M ÷ 1M", found["10M"] / found["1M"], "×", 1.5)

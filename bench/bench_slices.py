@@ -22,14 +22,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
-from bench_ingest import COLUMNS, MANY_ROWS, MERGES, write_csv
+from event_rows import COLUMNS, MERGES, write_csv
 from figures import Figure, seconds, tell
 from manifests import csv_step, push_manifest
 from processes import cpu_seconds, cpu_seconds_of_tree
 
 from odfchain import Workspace
 
-ROWS = int(os.environ.get("SLICES_ROWS", str(MANY_ROWS)))
+ROWS = int(os.environ.get("SLICES_ROWS", "5_000_000"))
 ROUNDS = int(os.environ.get("SLICES_ROUNDS", "3"))
 SLICES = 8
 SLICE_BYTES = ROWS * 9
@@ -98,7 +98,7 @@ def bench_slices() -> Iterator[Figure]:
 
 
 def _write(files: dict[str, Path]) -> None:
-    write_csv(files["csv"], ROWS)
+    write_csv(files["csv"], range(ROWS))
     types = {"count": pa.int32(), "event_time": pa.timestamp("ms", "UTC")}
     table = pcsv.read_csv(files["csv"], convert_options=pcsv.ConvertOptions(column_types=types))
     pq.write_table(table, files["parquet"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +26,9 @@ class Figure:
     at_least: bool = False
     remark: str = ""
     samples: tuple[float, ...] = ()
-    """What the value was made of, where that is worth keeping (JSON only)."""
+    """What the value was made of, where that is worth keeping."""
+    beside: tuple[float, ...] = ()
+    """The same of what it is compared with."""
 
     @property
     def met(self) -> bool | None:
@@ -50,6 +52,23 @@ def show(title: str, figures: list[Figure]) -> None:
         print(line.rstrip(), file=sys.stderr)
 
 
+def show_rows(figures: Iterable[Figure]) -> None:
+    """Print figures as rows of README's table, in Markdown: what, what is next to it, and ours."""
+    print("\n| | beside | here |\n|---|---|---|", file=sys.stderr)
+    for f in figures:
+        what, _, other = f.name.partition(" ÷ ") if f.beside else (f.name, "", "")
+        unit = "" if f.unit in ("s", "×") else f" {f.unit}"
+        here = f"{spread(f.samples)}{unit}" if f.samples else f"{f.value:.2f} {f.unit}"
+        beside = f"{other} {spread(f.beside)}{unit}" if f.beside else ""
+        print(f"| {what} | {beside.strip()} | {here} |", file=sys.stderr)
+
+
+def spread(values: Sequence[float]) -> str:
+    """The smallest, the middle and the largest of some values, or both of two."""
+    found = (min(values), statistics.median(values), max(values)) if len(values) > 2 else values
+    return " / ".join(f"{value:.0f}" if value >= 20 else f"{value:.2f}" for value in found)
+
+
 def per_call(run: Callable[[], object], *, calls: int = 1_000, rounds: int = 15) -> float:
     """Median time of one call [µs], over rounds of many calls."""
     found = []
@@ -69,13 +88,18 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def in_turns(entries: Mapping[str, Entry], rounds: int) -> dict[str, float]:
-    """Median time of each entry [s]; they take turns, so that what slows the machine meets all of them."""
+    """Median time of each entry [s]."""
+    return {name: statistics.median(times) for name, times in times_in_turns(entries, rounds).items()}
+
+
+def times_in_turns(entries: Mapping[str, Entry], rounds: int) -> dict[str, list[float]]:
+    """Times of each entry [s]; they take turns, so that what slows the machine meets all of them."""
     found: dict[str, list[float]] = {name: [] for name in entries}
     for _ in range(rounds):
         for name, prepare in entries.items():
             with prepare() as run:
                 found[name].append(seconds(run))
-    return {name: statistics.median(times) for name, times in found.items()}
+    return found
 
 
 def tell(text: str) -> None:

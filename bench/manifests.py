@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 
 def csv_step(columns: Mapping[str, str], *, null: str = "") -> str:
@@ -20,4 +21,12 @@ def push_manifest(name: str, read: str, merge: str, *, event_time: str = "event_
         f"    - {{kind: SetVocab, eventTimeColumn: {event_time}}}\n"
         "    - kind: AddPushSource\n      sourceName: default\n"
         f"      read: {read}\n      merge: {merge}\n"
+    )
+
+
+def polled(name: str, pattern: Path, read: str, merge: str) -> str:
+    """A root dataset whose source is files in the order of their names."""
+    return push_manifest(name, read, merge).replace(
+        "AddPushSource\n      sourceName: default\n",
+        f"SetPollingSource\n      fetch: {{kind: FilesGlob, path: '{pattern}', order: ByName}}\n",
     )

@@ -20,6 +20,8 @@ class Usage:
     driver: float = 0.0
     workers: float = 0.0
     count: int = 0
+    largest: float = 0.0
+    """Of the workers."""
 
     @property
     def total(self) -> float:
@@ -63,7 +65,8 @@ def usage_of(pid: int) -> Usage:
     """Peaks of the Python processes among a process and its descendants; Java does not count."""
     found = {p: _peak(p) for p in _tree(pid) if not _is_java(p)}
     workers = [peak for p, peak in found.items() if p != pid]
-    return Usage(found.get(pid, 0.0), sum(workers), sum(1 for peak in workers if peak))
+    count = sum(1 for peak in workers if peak)
+    return Usage(found.get(pid, 0.0), sum(workers), count, max(workers, default=0.0))
 
 
 def peak_mib(pid: int | str) -> float:
