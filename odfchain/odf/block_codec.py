@@ -147,24 +147,28 @@ def _dump(value: Any, depth: int) -> str:
 def _dump_float(value: float) -> str:
     if not math.isfinite(value):
         raise CodecError(f"{value} is not JSON")
-    if value == 0:
-        return "-0.0" if math.copysign(1, value) < 0 else "0.0"
-    sign = "-" if value < 0 else ""
-    mantissa, _, exponent = repr(abs(value)).partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    padded = whole + fraction
-    digits = padded.lstrip("0")
-    point = len(whole) + int(exponent or 0) - (len(padded) - len(digits))  # digits before the decimal point
-    digits = digits.rstrip("0")
     # as the reference implementation prints it: plain up to 16 digits before the point, or 4 zeros after it
-    if len(digits) <= point <= 16:
-        return f"{sign}{digits}{'0' * (point - len(digits))}.0"
-    if 0 < point <= 16:
-        return f"{sign}{digits[:point]}.{digits[point:]}"
-    if -5 < point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    rest = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{rest}e{point - 1}"
+    return shortest_text(value, repr(abs(value)), -5, 15)
+
+
+def shortest_text(value: float, text: str, least: int, most: int, *, plus: str = "") -> str:
+    """A finite number by the digits of `text`, plain within two exponents; `plus` goes before larger ones."""
+    sign = "-" if math.copysign(1.0, value) < 0 else ""
+    mantissa, _, power = text.partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    leading = len(whole + fraction) - len(digits)
+    exponent = len(whole) - 1 - leading + int(power or 0)
+    digits = digits.rstrip("0")
+    if not digits:
+        return f"{sign}0.0"
+    if not least <= exponent <= most:
+        point = "." if len(digits) > 1 else ""
+        return f"{sign}{digits[0]}{point}{digits[1:]}e{plus if exponent > 0 else ''}{exponent}"
+    if exponent < 0:
+        return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
+    padded = digits.ljust(exponent + 1, "0")
+    return f"{sign}{padded[: exponent + 1]}.{padded[exponent + 1 :] or '0'}"
 
 
 def load_attributes(text: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from odfchain.chain.statements import Problem, check_public_key, read_regular, v
 from odfchain.errors import InvalidIdError, QueryError, SignatureError, StoreError
 from odfchain.lazy import pa, pc
 from odfchain.odf.arrow_schema import mapped
+from odfchain.odf.block_codec import shortest_text
 from odfchain.odf.identity import DatasetId, DatasetKey, DidKey, Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage import fsio
@@ -221,24 +222,7 @@ def single(value: float) -> Number | None:
 
 
 def _shortest(value: float, text: str, least: int, most: int) -> Number | None:
-    if not math.isfinite(value):
-        return None
-    sign = "-" if math.copysign(1.0, value) < 0 else ""
-    mantissa, _, power = text.partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    leading = len(whole + fraction) - len(digits)
-    exponent = len(whole) - 1 - leading + int(power or 0)
-    digits = digits.rstrip("0")
-    if not digits:
-        return Number(f"{sign}0.0")
-    if not least <= exponent <= most:
-        point = "." if len(digits) > 1 else ""
-        return Number(f"{sign}{digits[0]}{point}{digits[1:]}e{exponent:+d}")
-    if exponent < 0:
-        return Number(f"{sign}0.{'0' * (-exponent - 1)}{digits}")
-    padded = digits.ljust(exponent + 1, "0")
-    return Number(f"{sign}{padded[: exponent + 1]}.{padded[exponent + 1 :] or '0'}")
+    return Number(shortest_text(value, text, least, most, plus="+")) if math.isfinite(value) else None
 
 
 FILE_BYTES = 16 << 20
