@@ -38,7 +38,7 @@ from odfchain.text import first_line
 from odfchain.transform.engines import InProcessEngine
 from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, StepRun
 from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
-from odfchain.workspace.commit import CommitCheck, StagedFile, commit
+from odfchain.workspace.commit import CommitCheck, StagedFile, commit, on_the_newest_head
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 
@@ -199,18 +199,11 @@ def run_transform(
     """Execute and commit steps until there is nothing new in the inputs; `check` judges each."""
     old_head = DatasetState.read(dataset.chain).head
     steps: list[StepOutcome] = []
-    attempts = 0
-    while True:
-        try:
-            found = _next(dataset, inputs, engines, options, progress, check)
-        except errors.RefConflictError:
-            attempts += 1
-            if attempts > options.retries:
-                raise
-            progress.note("another writer was faster; repeating the step on the new head")
-            continue
-        if isinstance(found, UpToDate):
-            break
+
+    def attempt() -> tuple[StepOutcome, bool] | UpToDate:
+        return _next(dataset, inputs, engines, options, progress, check)
+
+    while not isinstance(found := on_the_newest_head(attempt, options.retries, progress, "step"), UpToDate):
         outcome, more = found
         steps.append(outcome)
         if not more or not outcome.blocks:

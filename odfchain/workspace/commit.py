@@ -161,8 +161,11 @@ def commit(
     return [block.hash for block in blocks]
 
 
-def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Progress) -> T:
-    """Run `run`, and repeat it from the start when another writer has moved the head meanwhile."""
+def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Progress, what: str = "run") -> T:
+    """Run `run`, and repeat it from the start when another writer has moved the head meanwhile.
+
+    `what` it is called in the note on that.
+    """
     attempts = max(0, retries or 0) + 1
     for attempt in range(1, attempts + 1):
         try:
@@ -171,5 +174,5 @@ def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Prog
             # nothing was changed: compare-and-swap has failed
             if attempt == attempts:
                 raise
-            progress.note("another writer was faster; repeating the run on the new head")
+            progress.note(f"another writer was faster; repeating the {what} on the new head")
     raise AssertionError("unreachable")
