@@ -11,33 +11,46 @@ with odf.open(".") as workspace:
 
 from __future__ import annotations
 
-from odfchain.versions import SPEC_VERSION, __version__
+from odfchain.versions import SPEC_VERSION as SPEC_VERSION
+from odfchain.versions import __version__ as __version__
 
 TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than all of this
 if TYPE_CHECKING:
-    from odfchain import errors, results
-    from odfchain.api.dataset import Dataset
-    from odfchain.api.queries import verify_proof
-    from odfchain.api.scan import Scan, open_dataset
-    from odfchain.api.snapshots import Manifest, Profile, compare_profiles
-    from odfchain.api.view import View
-    from odfchain.api.workspace import Workspace, init, open  # noqa: A004 - as `gzip.open`
-    from odfchain.assets.checking import CheckedAsset
-    from odfchain.assets.locks import AssetLock
-    from odfchain.assets.objects import StoreOptions
-    from odfchain.chain.signed_lines import SnapshotKind
-    from odfchain.errors import OdfchainError
-    from odfchain.odf import events
-    from odfchain.odf.enums import DatasetKind, OperationType
-    from odfchain.odf.identity import DatasetId, Multihash
-    from odfchain.odf.names import DatasetAlias, RepoName
-    from odfchain.odf.schema import DataSchema
-    from odfchain.odf.times import Duration, Timestamp
-    from odfchain.progress import Progress, WorkDone, WorkProgress
-    from odfchain.transfer.signed_statements import SignaturePolicy
-    from odfchain.transform.validate import StateChange
-    from odfchain.upkeep.compact import BatchLimits
-    from odfchain.workspace.dataset_state import SystemColumns
+    from odfchain import errors as errors
+    from odfchain import results as results
+    from odfchain.api.dataset import Dataset as Dataset
+    from odfchain.api.queries import verify_proof as verify_proof
+    from odfchain.api.scan import Scan as Scan
+    from odfchain.api.scan import open_dataset as open_dataset
+    from odfchain.api.snapshots import Manifest as Manifest
+    from odfchain.api.snapshots import Profile as Profile
+    from odfchain.api.snapshots import compare_profiles as compare_profiles
+    from odfchain.api.view import View as View
+    from odfchain.api.workspace import Workspace as Workspace
+    from odfchain.api.workspace import init as init
+    from odfchain.api.workspace import open as open  # noqa: A004 - as `gzip.open`
+    from odfchain.assets.checking import CheckedAsset as CheckedAsset
+    from odfchain.assets.locks import AssetLock as AssetLock
+    from odfchain.assets.objects import StoreOptions as StoreOptions
+    from odfchain.chain.signed_lines import SnapshotKind as SnapshotKind
+    from odfchain.errors import OdfchainError as OdfchainError
+    from odfchain.odf import events as events
+    from odfchain.odf.enums import DatasetKind as DatasetKind
+    from odfchain.odf.enums import OperationType as OperationType
+    from odfchain.odf.identity import DatasetId as DatasetId
+    from odfchain.odf.identity import Multihash as Multihash
+    from odfchain.odf.names import DatasetAlias as DatasetAlias
+    from odfchain.odf.names import RepoName as RepoName
+    from odfchain.odf.schema import DataSchema as DataSchema
+    from odfchain.odf.times import Duration as Duration
+    from odfchain.odf.times import Timestamp as Timestamp
+    from odfchain.progress import Progress as Progress
+    from odfchain.progress import WorkDone as WorkDone
+    from odfchain.progress import WorkProgress as WorkProgress
+    from odfchain.transfer.signed_statements import SignaturePolicy as SignaturePolicy
+    from odfchain.transform.validate import StateChange as StateChange
+    from odfchain.upkeep.compact import BatchLimits as BatchLimits
+    from odfchain.workspace.dataset_state import SystemColumns as SystemColumns
 
 # Where the public names are: loaded on use, because the command line promises a short start.
 _PLACES = {
@@ -65,45 +78,7 @@ _PLACES = {
 }
 _MODULES = {"errors": "errors", "events": "odf.events", "results": "results"}
 
-__all__ = [
-    "SPEC_VERSION",
-    "AssetLock",
-    "BatchLimits",
-    "CheckedAsset",
-    "DataSchema",
-    "Dataset",
-    "DatasetAlias",
-    "DatasetId",
-    "DatasetKind",
-    "Duration",
-    "Manifest",
-    "Multihash",
-    "OdfchainError",
-    "OperationType",
-    "Profile",
-    "Progress",
-    "RepoName",
-    "Scan",
-    "SignaturePolicy",
-    "SnapshotKind",
-    "StateChange",
-    "StoreOptions",
-    "SystemColumns",
-    "Timestamp",
-    "View",
-    "WorkDone",
-    "WorkProgress",
-    "Workspace",
-    "__version__",
-    "compare_profiles",
-    "errors",
-    "events",
-    "init",
-    "open",
-    "open_dataset",
-    "results",
-    "verify_proof",
-]
+__all__ = ["SPEC_VERSION", "__version__", *_MODULES, *" ".join(_PLACES.values()).split()]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:
