@@ -17,6 +17,7 @@ from typing import Any
 from odfchain.assets.lock_table import AssetRow, instant
 from odfchain.assets.objects import Facts, Probe
 from odfchain.limits import CHECK_PAGE, CheckPageLimits
+from odfchain.odf.tree import record_of
 from odfchain.profiles.pages import Excerpt, excerpt, fitted, listed, one_page
 from odfchain.text import counted
 
@@ -59,18 +60,11 @@ class CheckedAsset:
 
     def to_document(self) -> dict[str, Any]:
         """As JSON has it, with the members of the ADR's own tool and `status`."""
-        location = self.row.location
+        place = ("store_container:location.container", "store_endpoint_url:location.endpoint")
         return {
-            "item_id": self.row.item_id,
-            "asset_key": self.row.asset_key,
-            "store_type": location.store,
-            "store_container": location.container,
-            "store_endpoint_url": location.endpoint,
-            "key": location.key,
-            "valid": self.is_valid,
-            "errors": list(self.errors),
-            "status": self.status.value,
-            "note": self.note,
+            **record_of(self.row, "item_id:item_id", "asset_key:asset_key", "store_type:location.store"),
+            **record_of(self.row, *place, "key:location.key"),
+            **record_of(self, "valid:is_valid", "errors", "status", "note"),
         }
 
 

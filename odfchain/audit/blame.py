@@ -730,9 +730,8 @@ def _transaction_document(item: Transaction) -> dict[str, Any]:
         "rowsProblem": item.rows_problem,
         "slice": _slice(item.ref.slice) | {"present": item.present},
         "block": {
-            "hash": str(item.block.hash),
-            **record_of(block, "sequence_number", "system_time"),
-            "event": block.event.KIND,
+            **record_of(item.block, "hash"),
+            **record_of(block, "sequence_number", "system_time", "event:event.KIND"),
         },
         "source": _source(item.source),
         "transform": _transform(item),
@@ -749,13 +748,11 @@ def _slice(data: ev.DataSlice) -> dict[str, Any]:
 
 def _row(blamed: BlamedRow) -> dict[str, Any]:
     return {
-        "offset": blamed.row.offset,
-        "op": blamed.row.op,
+        **record_of(blamed.row, "offset", "op"),
         "values": _finite(blamed.row.values),
         "corrects": blamed.corrects
         and {
-            "offset": blamed.corrects.row and blamed.corrects.row.offset,
-            "sequenceNumber": blamed.corrects.sequence_number,
+            **record_of(blamed.corrects, "offset:row.offset", "sequence_number"),
             "values": blamed.corrects.row and _finite(blamed.corrects.row.values),
             "problem": blamed.corrects.problem,
         },
@@ -794,8 +791,7 @@ def _transform(item: Transaction) -> dict[str, Any] | None:
         return None
     transform = block.block.event.transform
     return {
-        "block": str(block.hash),
-        "sequenceNumber": block.block.sequence_number,
+        **record_of(block, "block:hash", "sequenceNumber:block.sequence_number"),
         **record_of(transform, "engine", "version"),
         "steps": steps_of(transform),
     }
@@ -820,9 +816,7 @@ def _span(span: Span) -> dict[str, Any]:
 
 def _contribution(item: Contribution) -> dict[str, Any]:
     return {
-        "block": str(item.ref.block_hash),
-        "sequenceNumber": item.ref.sequence_number,
-        "systemTime": str(item.system_time),
+        **record_of(item, "block:ref.block_hash", "sequenceNumber:ref.sequence_number", "system_time"),
         "slice": _slice(item.ref.slice) | {"present": item.present},
         "source": _source(item.source),
     }

@@ -247,15 +247,12 @@ class Definition:
         """The definition as JSON can hold it."""
         transform = self.transform
         found: dict[str, Any] = {
-            **record_of(self, "block", "sequence_number", "system_time"),
-            "event": self.event.KIND,
-            "inForce": self.in_force,
-            "blocks": {"from": self.sequence_number, "to": self.last_block},
+            **record_of(self, "block", "sequence_number", "system_time", "event:event.KIND", "in_force"),
+            "blocks": record_of(self, "from:sequence_number", "to:last_block"),
             "records": self.records,
             "offsets": None if self.first_offset is None else [self.first_offset, self.last_offset],
             "sharedWithOtherSources": self.shared,
-            "engine": transform.engine if transform else None,
-            "version": transform.version if transform else None,
+            **record_of(self, "engine:transform.engine", "version:transform.version"),
             "steps": steps_of(transform),
             "inputs": [
                 record_of(i, "alias", "id", "name") | {"missing": i.name is None} for i in self.inputs

@@ -445,17 +445,11 @@ class Report:
                 "alias": self.alias,
                 "kind": self.kind.value.lower() if self.kind is not None else None,
             },
-            "head": self.head,
-            "sequenceNumber": self.sequence_number,
-            "range": {"from": self.after and str(self.after), "to": self.upto and str(self.upto)},
+            **record_of(self, "head", "sequence_number"),
+            "range": record_of(self, "from:after", "to:upto"),
             "verdict": self.verdict,
-            "counts": {
-                "blocks": self.blocks,
-                "slices": self.slices,
-                "records": self.records,
-                "bytes": self.data_bytes,
-                "replayed": self.replay.transactions if self.replay is not None else 0,
-            },
+            "counts": record_of(self, "blocks", "slices", "records", "bytes:data_bytes")
+            | {"replayed": self.replay.transactions if self.replay is not None else 0},
             "checks": [self._check_document(number) for number in CHECKS],
             "faults": [
                 {

@@ -19,6 +19,7 @@ from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import check_branch_name
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import record_of
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -231,17 +232,8 @@ class Branch:
 
     def to_document(self) -> dict[str, Any]:
         """The branch as JSON has it."""
-        return {
-            "name": self.name,
-            "block": self.number,
-            "blockHash": str(self.block),
-            "ahead": self.ahead,
-            "behind": self.behind,
-            "base": self.base_number,
-            "baseHash": str(self.base),
-            "lastChange": str(self.last_change),
-            "signature": self.signature,
-        }
+        own = ("name", "block:number", "blockHash:block", "ahead", "behind")
+        return record_of(self, *own, "base:base_number", "baseHash:base", "last_change", "signature")
 
 
 def _point(dataset: DatasetFiles, name: str, block: Multihash) -> None:

@@ -163,29 +163,21 @@ def _columns(targets: Sequence[PullTarget], rows: list[dict[str, Any]]) -> list[
 
 def _row(result: PullResult) -> dict[str, Any]:
     return {
-        "dataset": result.dataset.label,
-        "status": result.status,
-        "rows": result.rows,
+        **record(result, "dataset:dataset.label", "status", "rows"),
         **result.operations,
-        "blocks": result.blocks,
-        "watermark": str(result.watermark) if result.watermark else None,
+        **record(result, "blocks", "watermark"),
     }
 
 
 def _copy_row(result: PullResult) -> dict[str, Any]:
     outcome: Any = result.details
+    heads = ("head:new", "oldHead:old", "signatureMessage:signature.message")
     return {
-        "dataset": result.dataset.label,
-        "status": result.status,
-        **record(outcome, "blocks", "objects", "bytes"),
-        "signature": str(outcome.signature.status) if outcome.signature else None,
+        **record(result, "dataset:dataset.label", "status"),
+        **record(outcome, "blocks", "objects", "bytes", "signature:signature.status"),
         **({"missing": outcome.missing_slices} if outcome.missing_slices else {}),
         "source": result.where,
-        "head": str(outcome.new),
-        "oldHead": outcome.old and str(outcome.old),
-        "signatureMessage": outcome.signature.message if outcome.signature else None,
-        "attestations": outcome.attestations,
-        "warnings": list(outcome.warnings),
+        **record(outcome, *heads, "attestations", "warnings"),
     }
 
 

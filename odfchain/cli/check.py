@@ -192,8 +192,7 @@ def _attestation_row(item: ListedAttestation) -> dict[str, Any]:
             ("auditor", "verdict", "block", "time", "checks", "notChecked", "head", "report", "tool")
         ) | {"trusted": False, "status": status}
     return {
-        **screen.record(found, "auditor", "verdict"),
-        "block": found.sequence_number,
+        **screen.record(found, "auditor", "verdict", "block:sequence_number"),
         **screen.record(found, "head", "time", "checks", "not_checked", "report", "tool"),
         "trusted": item.trusted,
         "status": "valid" if item.in_chain else "of a block that is not in this chain",
@@ -480,7 +479,7 @@ def _row(
     }
     if kept is not None:
         row |= {
-            "sightings": [{"time": str(s.time), "from": s.where} for s in kept.sightings],
+            "sightings": [screen.record(each, "time", "from:where") for each in kept.sightings],
             "file": str(kept.path),
         }
     return row

@@ -184,12 +184,9 @@ def inspect_slices(
     found: list[dict[str, Any]] = [
         {
             "block": ref.sequence_number,
-            "offsetInterval": {
-                "start": ref.slice.offset_interval.start,
-                "end": ref.slice.offset_interval.end,
-            },
-            "records": ref.slice.offset_interval.count,
-            **screen.record(ref.slice, "size", "logical_hash", "physical_hash"),
+            "offsetInterval": screen.record(ref.slice.offset_interval, "start", "end"),
+            **screen.record(ref.slice, "records:offset_interval.count", "size"),
+            **screen.record(ref.slice, "logical_hash", "physical_hash"),
             "path": str(pin.dataset.data.path(ref.slice.physical_hash).resolve()),
             "here": pin.dataset.data.contains(ref.slice.physical_hash),
         }

@@ -255,10 +255,9 @@ def _print_reset(plan: ResetPlan, status: str, kept: str | None, output: str) ->
         "records": plan.records,
         "unsaved": len(plan.unsaved),
         "breaks": _dependents(plan.dependents),
-        "head": str(plan.new_head),
-        "oldHead": str(plan.old_head),
+        **record(plan, "head:new_head", "oldHead:old_head"),
         "keptAs": kept,
-        "dropped": [str(name) for name in plan.dropped],
+        **record(plan, "dropped"),
         "places": _places(plan.places),
         "referrers": list(plan.referrers),
     }
@@ -349,9 +348,7 @@ def _print_hard(plan: CompactPlan, status: str, head: Multihash, output: str) ->
     row: dict[str, Any] = {
         "dataset": plan.dataset,
         "status": status,
-        "blocks": plan.blocks_after,
-        "slices": plan.slices_after,
-        "records": plan.records,
+        **record(plan, "blocks:blocks_after", "slices:slices_after", "records"),
         "breaks": _dependents(plan.dependents),
         **record(plan, "blocks_before", "slices_before", "replaced", "old_head"),
         "head": str(head),
@@ -380,11 +377,7 @@ def _print_soft(plan: SoftPlan, status: str, made: str | None, output: str) -> N
     row: dict[str, Any] = {
         "dataset": str(plan.alias),
         "status": status,
-        "from": plan.dataset,
-        "slices": plan.slices_after,
-        "records": plan.records,
-        "slicesBefore": plan.slices_before,
-        "fromHead": str(plan.head),
+        **record(plan, "from:dataset", "slices:slices_after", "records", "slices_before", "fromHead:head"),
         "id": made,
     }
     shown = {"slices": lambda after: f"{plan.slices_before:,} to {after:,}"}
@@ -444,9 +437,7 @@ def _gc_tree(item: Collected, *, dry_run: bool) -> dict[str, Any]:
         "dryRun": dry_run,
         "removed": [record(each, "kind", "files", "bytes") for each in item.removed],
         "young": record(item.young, "files", "bytes"),
-        "droppedRefs": list(item.refs),
-        "keptRefs": list(item.kept_refs),
-        "referrers": list(item.referrers),
+        **record(item, "droppedRefs:refs", "kept_refs", "referrers"),
     }
 
 

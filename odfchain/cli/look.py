@@ -208,17 +208,14 @@ def list_command(output: str = formats(), wide: bool = option("Show ids, heads a
 
 def _list_row(dataset: Dataset, *, people: bool) -> dict[str, Any]:
     state, slices = dataset.summary, dataset.local_slices()
-    watermark, updated = state.watermark, state.head_block.system_time
+    updated = state.head_block.system_time
     row: dict[str, Any] = {
         "name": str(dataset.alias),
-        "kind": state.seed.dataset_kind.value,
-        "records": state.record_count,
+        **screen.record(state, "kind:seed.dataset_kind", "records:record_count"),
         "size": dataset.data_size,
         "blocks": state.head_block.sequence_number + 1,
         "updated": screen.human_age(updated.epoch_ns, time.time_ns()) if people else str(updated),
-        "watermark": str(watermark) if watermark else None,
-        "id": str(state.seed.dataset_id),
-        "head": str(state.head),
+        **screen.record(state, "watermark", "id:seed.dataset_id", "head"),
     }
     if slices is not None and people:
         row["slices"] = f"{slices.present:,} of {slices.total:,}"
@@ -342,12 +339,9 @@ def _via(change: RowChange) -> str:
 def _document(change: RowChange) -> dict[str, Any]:
     via = change.via
     return {
-        "block": change.sequence_number,
-        "blockHash": str(change.block),
+        **screen.record(change, "block:sequence_number", "blockHash:block"),
         **screen.record(change, "offset", "system_time", "change", "columns"),
         "from": change.before,
         "to": change.after,
-        "via": None
-        if via is None
-        else {"branch": via.branch or None, "block": str(via.block), "offset": via.offset},
+        "via": via and {"branch": via.branch or None, **screen.record(via, "block", "offset")},
     }

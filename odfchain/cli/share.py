@@ -205,13 +205,9 @@ def _row(name: str, plan: PushPlan, status: str, signature: str | None = None) -
         "status": status,
         "blocks": len(plan.blocks),
         "objects": len(plan.objects),
-        "bytes": plan.bytes,
-        "destination": plan.where,
-        "present": plan.present,
+        **screen.record(plan, "bytes", "destination:where", "present"),
         "merged": len(plan.merged),
-        "overwrites": plan.overwrites,
-        "head": str(plan.new_head),
-        "oldHead": str(plan.old_head) if plan.old_head else None,
+        **screen.record(plan, "overwrites", "head:new_head", "oldHead:old_head"),
         "signature": signature,
     }
 

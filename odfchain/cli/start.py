@@ -258,11 +258,9 @@ def _say_inferred(file: Path, plan: ImportPlan) -> None:
 def _document(made: Imported) -> dict[str, object]:
     plan, (brought,) = made.inferred, made.outcome.inputs
     return {
-        "dataset": str(made.dataset.alias),
-        "id": str(made.dataset.id),
-        "manifest": str(made.manifest),
+        **screen.record(made, "dataset:dataset.alias", "id:dataset.id", "manifest"),
         "format": plan.file.read.KIND,
-        "columns": [{"name": c.name, "type": c.type, "note": c.note} for c in plan.file.columns],
+        "columns": [screen.record(column, "name", "type", "note") for column in plan.file.columns],
         **screen.record(plan, "merge", "key", "event_time", "notes"),
         "rows": brought.input_rows,
         "offsets": list(brought.offsets) if brought.offsets else None,

@@ -51,7 +51,9 @@ class Form:
     nulls: bool = False
     """None is written as null, and read from it."""
     whole: bool = False
-    """No property may be missing, whatever its default."""
+    """No property may be missing, whatever its default…"""
+    omits: bool = False
+    """…unless None is allowed."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Properties that are called otherwise than their fields."""
 
@@ -95,8 +97,21 @@ def camel_case(name: str) -> str:
 
 
 def record_of(value: object, *names: str) -> dict[str, Any]:
-    """These properties of a value as documents have them: in camel case, and what JSON lacks as text."""
-    return {camel_case(name): _in_document(getattr(value, name)) for name in names}
+    """These properties of a value as documents have them: in camel case, and what JSON lacks as text.
+
+    `blockHash:ref.block` is called `blockHash`, and found at `ref.block`: null where that ends before.
+    """
+    found = {}
+    for name in names:
+        key, _, path = name.rpartition(":")
+        found[key or camel_case(name)] = _in_document(_found_at(value, path))
+    return found
+
+
+def _found_at(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
 
 
 def _in_document(value: Any) -> Any:
@@ -155,7 +170,9 @@ def _read(hint: Any, value: Any, path: str) -> Any:
         def read_member(key: str, item: Any) -> Any:
             return None if item is None and optional else _read(member, item, child_path(path, key))
 
-        return {_read(name, key, path): read_member(key, item) for key, item in members.items()}
+        return {
+            _read(name, key, child_path(path, key)): read_member(key, item) for key, item in members.items()
+        }
     if hint is bool:
         return _expect(bool, value, path, "true or false")
     if hint is bytes:
@@ -228,6 +245,8 @@ def _read_float(value: Any, path: str) -> float:
 
 
 def _read_base64(value: Any, path: str) -> bytes:
+    if isinstance(value, bytes):  # a document of another form has them as they are
+        return value
     text = _expect(str, value, path, "base64 text")
     try:
         return base64.b64decode(text, validate=True)
@@ -336,7 +355,9 @@ def _read_object(cls: type[Any], value: Any, path: str, given: Mapping[str, Any]
     for key, (name, hint, optional) in properties.items():
         here = child_path(path, key)
         if key not in tree:
-            if name not in defaults or form.whole:
+            if optional and form.omits:
+                values[name] = None
+            elif name not in defaults or form.whole:
                 raise ManifestError(f"the property {key!r} is missing", path=path)
             continue
         item = tree[key]

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from odfchain.errors import ManifestError, child_path
+from odfchain.odf.tree import Form, Rule, from_tree, record_of
 from odfchain.profiles.reader import KMV_SIZE, ComparedColumn, ComparedProfile, share
 from odfchain.text import counted, cut
 
@@ -50,10 +51,8 @@ class DriftLine:
 
     def to_document(self) -> dict[str, Any]:
         """The line as JSON has it."""
-        return {
-            "metric": self.metric, "column": self.column, "value": self.value, "limit": self.limit,
-            "verdict": self.verdict.lower(), "text": self.text,
-        }  # fmt: skip
+        found = record_of(self, "metric", "column", "value", "limit")
+        return found | {"verdict": self.verdict.lower(), "text": self.text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class Drift:
             "verdict": "breach" if self.breaches else "ok",
             "breaches": len(self.breaches),
             "lines": [line.to_document() for line in self.lines],
-            "notCompared": [{"column": each.column, "reason": each.reason} for each in self.not_compared],
+            "notCompared": [record_of(each, "column", "reason") for each in self.not_compared],
             "notes": list(self.notes),
         }
 
@@ -105,14 +104,8 @@ class Drift:
 
 
 def _side(profile: ComparedProfile) -> dict[str, Any]:
-    return {
-        "datasetId": profile.dataset_id,
-        "name": profile.name,
-        "sequenceNumber": profile.sequence_number,
-        "snapshotId": profile.snapshot_id,
-        "systemTime": profile.created_at,
-        "rows": profile.rows,
-    }
+    own = ("dataset_id", "name", "sequence_number", "snapshot_id")
+    return record_of(profile, *own, "systemTime:created_at", "rows")
 
 
 # Limits of effect sizes, for all columns and for single ones; `snapshots.guard` uses the same file (RFC-041):
@@ -127,8 +120,6 @@ def _side(profile: ComparedProfile) -> dict[str, Any]:
 #       columns: {lon: {ks: 0.15}, iata: skip}
 #
 # An omitted limit has the value above; `null` is no limit.
-
-KIND = "DriftPolicy"
 
 
 class Reaction(Enum):
@@ -182,85 +173,74 @@ class DriftPolicy:
         return column in self.columns and self.columns[column] is None
 
 
+_Limit = Annotated[float, Rule("a number that is not negative", lambda value: value >= 0)]
+_OF_COLUMNS = {name: metric for name, metric in METRICS.items() if metric not in _OF_DATASET}
+_Limits = Mapping[Annotated[str, Rule(f"one of {', '.join(METRICS)}", METRICS.__contains__)], _Limit | None]
+_ColumnLimits = dict[
+    Annotated[str, Rule(f"one of {', '.join(_OF_COLUMNS)}", _OF_COLUMNS.__contains__)], _Limit | None
+]
+_FORM = Form(nulls=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ratio:
+    FORM: ClassVar = _FORM
+    min: _Limit | None = 0.5
+    max: _Limit | None = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Reactions:
+    removed: Reaction = Reaction.FAIL
+    retyped: Reaction = Reaction.FAIL
+    added: Reaction = Reaction.NOTE
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    FORM: ClassVar = _FORM
+    min_rows: _Limit | None = 100
+    rows: _Ratio = _Ratio()
+    schema: _Reactions = _Reactions()
+    defaults: _Limits = field(default_factory=dict)
+    columns: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    kind: Literal["DriftPolicy"]
+    version: Literal[1]
+    content: _Content | None = None
+
+
 def read_policy(text: str | bytes, *, source: str | None = None) -> DriftPolicy:
     """The policy of a YAML or JSON document."""
-    from odfchain.odf.yaml import read_documents
+    from odfchain.odf.yaml import read_document
 
-    documents = read_documents(text, source=source)
-    if len(documents) != 1:
-        raise ManifestError(f"{len(documents)} documents, one policy is expected", source=source)
+    document = read_document(text, source=source)
     try:
-        return _policy(documents[0].value)
+        return _policy(from_tree(_Document, document.value).content or _Content())
     except ManifestError as error:
-        line = documents[0].line_of(error.path) if error.path else None
-        raise error.located(source=source, line=line) from None
+        raise error.located(source=source, line=document.line_of(error.path)) from None
 
 
-def _policy(tree: Any) -> DriftPolicy:
-    top = _members(tree, "", {"kind", "version", "content"})
-    if top.get("kind") != KIND or top.get("version") != 1:
-        raise ManifestError(
-            f"not a {KIND} of version 1", path="kind", hint=f"begin with `kind: {KIND}`, `version: 1`"
-        )
-    content = _members(
-        top.get("content") or {}, "content", {"minRows", "rows", "schema", "defaults", "columns"}
+def _policy(given: _Content) -> DriftPolicy:
+    return DriftPolicy(
+        min_rows=int(given.min_rows or 0),
+        rows=(given.rows.min, given.rows.max),
+        schema=dataclasses.asdict(given.schema),
+        limits={**_LIMITS, **_named(given.defaults)},
+        columns={
+            name: None
+            if value == "skip"
+            else _named(from_tree(_ColumnLimits, value, child_path("content.columns", name)))
+            for name, value in (given.columns or {}).items()
+        },
     )
-    found = DriftPolicy()
-    if "minRows" in content:
-        found = dataclasses.replace(found, min_rows=int(_number(content["minRows"], "content.minRows") or 0))
-    if "rows" in content:
-        given = _members(content["rows"], "content.rows", {"min", "max"})
-        low, high = (
-            _number(given[name], f"content.rows.{name}") if name in given else usual
-            for name, usual in zip(("min", "max"), found.rows, strict=True)
-        )
-        found = dataclasses.replace(found, rows=(low, high))
-    if "schema" in content:
-        given = _members(content["schema"], "content.schema", set(found.schema))
-        chosen = {name: _reaction(value, f"content.schema.{name}") for name, value in given.items()}
-        found = dataclasses.replace(found, schema={**found.schema, **chosen})
-    if "defaults" in content:
-        limits = _limits(content["defaults"], "content.defaults", set(METRICS))
-        found = dataclasses.replace(found, limits={**found.limits, **limits})
-    columns: dict[str, Mapping[str, float | None] | None] = {}
-    for name, value in _members(content.get("columns") or {}, "content.columns", None).items():
-        where = child_path("content.columns", name)
-        allowed = {key for key, metric in METRICS.items() if metric not in _OF_DATASET}
-        columns[name] = None if value == "skip" else _limits(value, where, allowed)
-    return dataclasses.replace(found, columns=columns)
 
 
-def _members(value: Any, path: str, allowed: set[str] | None) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ManifestError("an object is expected", path=path)
-    for name in value:
-        if allowed is not None and name not in allowed:
-            raise ManifestError(
-                f"{name!r} is not known",
-                path=child_path(path, name),
-                hint=f"there are {', '.join(sorted(allowed))}",
-            )
-    return value
-
-
-def _limits(value: Any, path: str, allowed: set[str]) -> dict[str, float | None]:
-    given = _members(value, path, allowed)
-    return {METRICS[name]: _number(limit, child_path(path, name)) for name, limit in given.items()}
-
-
-def _number(value: Any, path: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ManifestError("a number that is not negative is expected, or null", path=path)
-    return float(value)
-
-
-def _reaction(value: Any, path: str) -> Reaction:
-    try:
-        return Reaction(value)
-    except ValueError:
-        raise ManifestError("fail, note or ignore is expected", path=path) from None
+def _named(limits: _Limits) -> dict[str, float | None]:
+    return {METRICS[name]: limit for name, limit in limits.items()}
 
 
 _NOTED = 5

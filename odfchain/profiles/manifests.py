@@ -28,6 +28,7 @@ from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.events import AddData, DatasetVocabulary, MetadataBlock
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import record_of
 from odfchain.profiles.published import object_of, published
 from odfchain.slices.footers import ColumnStats, FileStats, Value, leaves
 from odfchain.text import one_line
@@ -43,16 +44,13 @@ _DAY = 86_400 * 10**9
 def file_document(ref: SliceRef, stats: FileStats) -> dict[str, Any]:
     """A slice as a manifest names it; the path is relative to the dataset."""
     piece, offsets = ref.slice, ref.slice.offset_interval
+    odf = record_of(ref, "logical_hash:slice.logical_hash", "sequence_number:sequence_number")
     return {
         "path": f"data/{piece.physical_hash}",
         "size_bytes": piece.size,
         "checksum": piece.physical_hash.digest.hex(),
         "stats": stats.to_document(),
-        "odf": {
-            "logical_hash": str(piece.logical_hash),
-            "offsets": [offsets.start, offsets.end],
-            "sequence_number": ref.sequence_number,
-        },
+        "odf": odf | {"offsets": [offsets.start, offsets.end]},
     }
 
 
@@ -90,9 +88,7 @@ def snapshot_document(facts: SnapshotFacts, stats: Sequence[FileStats]) -> dict[
     document: dict[str, Any] = {
         "schema_name": SCHEMA_NAME,
         "format_version": FORMAT_VERSION,
-        "dataset_id": str(facts.dataset_id),
-        "snapshot_id": str(facts.head),
-        "created_at": str(block.system_time),
+        **record_of(facts, "dataset_id:dataset_id", "snapshot_id:head", "created_at:block.system_time"),
         "metadata": _metadata(block.event),
         "codec": "parquet",
         "compressor": "noop",
@@ -101,15 +97,15 @@ def snapshot_document(facts: SnapshotFacts, stats: Sequence[FileStats]) -> dict[
         "row_count": facts.record_count,
         **times_of(stats, names.event_time_column),
         "odf": {
-            "sequence_number": block.sequence_number,
-            "event": block.event.KIND,
-            "watermark": None if facts.watermark is None else str(facts.watermark),
-            "columns": {
-                "offset": names.offset_column,
-                "operation": names.operation_type_column,
-                "system_time": names.system_time_column,
-                "event_time": names.event_time_column,
-            },
+            **record_of(block, "sequence_number:sequence_number", "event:event.KIND"),
+            **record_of(facts, "watermark"),
+            "columns": record_of(
+                names,
+                "offset:offset_column",
+                "operation:operation_type_column",
+                "system_time:system_time_column",
+                "event_time:event_time_column",
+            ),
         },
     }
     if block.prev_block_hash is not None:

@@ -9,11 +9,9 @@ document. Source: the protocol as kamu 0.265 speaks it; RFC-050.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import re
 import time
-import types
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,10 +24,11 @@ from websockets.exceptions import ProtocolError
 from websockets.frames import Frame
 from websockets.protocol import Protocol
 
-from odfchain.errors import CorruptedPeerError, InvalidIdError, UnsupportedPeerError
+from odfchain.errors import CorruptedPeerError, ManifestError, UnsupportedPeerError, child_path
 from odfchain.limits import SMART
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
+from odfchain.odf.tree import Form, from_tree
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.text import one_line
 
@@ -80,8 +79,13 @@ class PushMethod(Enum):
     HTTP_UPLOAD = "HttpUpload"
 
 
+class _Part:
+    __slots__ = ()
+    FORM: ClassVar = Form(snake_case=True, others=True, nulls=True, whole=True, omits=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferPlan:
+class TransferPlan(_Part):
     """Totals of the blocks of a transfer."""
 
     num_blocks: int
@@ -92,7 +96,7 @@ class TransferPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksBatch:
+class BlocksBatch(_Part):
     """Blocks in one piece (`odfchain.transfer.block_batch`)."""
 
     num_blocks: int
@@ -110,7 +114,7 @@ class BlocksBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectFile:
+class ObjectFile(_Part):
     """A slice or a checkpoint that a block names; its size in bytes."""
 
     object_type: ObjectType
@@ -119,7 +123,7 @@ class ObjectFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class Header(_Part):
     """A header field."""
 
     name: str
@@ -127,7 +131,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferUrl:
+class TransferUrl(_Part):
     """URL and headers for reading or writing an object."""
 
     url: str
@@ -136,7 +140,7 @@ class TransferUrl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PullStrategy:
+class PullStrategy(_Part):
     """How one object is to be had."""
 
     object_file: ObjectFile
@@ -145,7 +149,7 @@ class PullStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushStrategy:
+class PushStrategy(_Part):
     """The strategy of one object."""
 
     object_file: ObjectFile
@@ -154,7 +158,7 @@ class PushStrategy:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(_Part):
     """One frame. `IS_RESULT` says whether its document is the value of `Ok`."""
 
     IS_RESULT: ClassVar[bool] = False
@@ -254,7 +258,7 @@ class UploadProgress(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InvalidInterval:
+class InvalidInterval(_Part):
     """The block to begin after is not below the head."""
 
     head: Multihash
@@ -262,7 +266,7 @@ class InvalidInterval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InvalidHead:
+class InvalidHead(_Part):
     """The head is not where the client takes it to be: `expected_head` is the server's, as nodes write it."""
 
     actual_head: Multihash | None
@@ -270,19 +274,19 @@ class InvalidHead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedBlockOverwriteRestricted:
+class SeedBlockOverwriteRestricted(_Part):
     """The other chain is another dataset's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefCollision:
+class RefCollision(_Part):
     """The dataset is there under another name; its id, or what the node says."""
 
     dataset_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameCollision:
+class NameCollision(_Part):
     """The name is another dataset's."""
 
     dataset_alias: str
@@ -532,8 +536,9 @@ def _progress(tree: Any) -> UploadProgress:
     if details == "Complete":
         return UploadProgress()
     running = _member(details, "Running", "details")
-    count = _read(int, _member(running, "uploaded_objects_count", "details.Running"), "details.Running")
-    return UploadProgress(uploaded_objects_count=count)
+    _member(running, "uploaded_objects_count", "details.Running")
+    progress: UploadProgress = _read(UploadProgress, running, "details.Running")
+    return progress
 
 
 def _refusal(tree: Any) -> Refusal:
@@ -559,48 +564,28 @@ def _member(tree: Any, name: str, where: str) -> Any:
     return tree[name]
 
 
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-
-
 def _read(hint: Any, value: Any, where: str) -> Any:
-    if isinstance(hint, types.UnionType):
-        (inner,) = (each for each in typing.get_args(hint) if each is not type(None))
-        return None if value is None else _read(inner, value, where)
-    if typing.get_origin(hint) is tuple:
-        return _items(typing.get_args(hint)[0], value, where)
-    if hint is bytes:
-        return _bytes(value, where)
-    if hint is bool:
-        return value if isinstance(value, bool) else _refuse(where, "neither true nor false")
-    if hint is int:
-        is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
-        return value if is_count else _refuse(where, "not a count")
-    if hint is str or hint is Multihash or hint is Timestamp or issubclass(hint, Enum):
-        return _text(hint, value, where)
-    return hint(
-        **{
-            name: _read(inner, _of(value, name, inner, where), f"{where}.{name}".removeprefix("."))
-            for name, inner in _hints(hint).items()
-        }
-    )
+    try:
+        return from_tree(hint, _bounded(value, where), where)
+    except ManifestError as error:
+        raise CorruptedPeerError(f"a message of the smart protocol: {one_line(str(error))}") from None
 
 
-def _of(tree: Any, name: str, hint: Any, where: str) -> Any:
-    # a member that may be null may be absent as well
-    if isinstance(hint, types.UnionType) and isinstance(tree, dict):
-        return tree.get(name)
-    return _member(tree, name, where)
-
-
-def _items(hint: Any, value: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        _refuse(where, "not a list")
-    if len(value) > SMART.items:
-        _refuse(where, f"{len(value):,} items; {SMART.items:,} are allowed")
-    return tuple(_read(hint, item, f"{where}[{number}]") for number, item in enumerate(value))
+def _bounded(value: Any, where: str) -> Any:
+    # the tree with bytes for lists of them, in which no text and no list is too long
+    match value:
+        case dict():
+            return {
+                name: (_bytes if name == "payload" else _bounded)(item, child_path(where, name))
+                for name, item in value.items()
+            }
+        case list() if len(value) > SMART.items:
+            _refuse(where, f"{len(value):,} items; {SMART.items:,} are allowed")
+        case list():
+            return [_bounded(item, child_path(where, number)) for number, item in enumerate(value)]
+        case str() if len(value) > SMART.text_characters:
+            _refuse(where, f"a text of {len(value):,} characters")
+    return value
 
 
 def _bytes(value: Any, where: str) -> bytes:
@@ -614,19 +599,6 @@ def _bytes(value: Any, where: str) -> bytes:
         return bytes(value)
     except ValueError:
         _refuse(where, "holds a number that is not a byte")
-
-
-def _text(hint: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, str):
-        _refuse(where, "not a text")
-    if len(value) > SMART.text_characters:
-        _refuse(where, f"a text of {len(value):,} characters")
-    try:
-        if hint is str:
-            return value
-        return hint(value) if issubclass(hint, Enum) else hint.parse(value)
-    except (InvalidIdError, ValueError):
-        _refuse(where, f"{one_line(value, 100)!r} is not valid there")
 
 
 def _refuse(where: str, what: str) -> NoReturn:

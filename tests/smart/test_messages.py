@@ -134,10 +134,10 @@ def batch(**changed: Any) -> str:
         (m.PulledBlocks, batch(payload=[1]).replace('"raw"', "NaN"), "NaN is not a number"),
         (m.PulledBlocks, batch(payload=[1]).replace("[1]", '[1], "payload": [true]'), "not a number"),
         (m.Empty, '{"payload":[1], "a": [[[[[[[[]]]]]]]]}', "8 levels"),
-        (m.PulledBlocks, batch(num_blocks=-1), "blocks.num_blocks: not a count"),
-        (m.PulledBlocks, batch(num_blocks=True), "not a count"),
+        (m.PulledBlocks, batch(num_blocks=-1), "blocks.num_blocks: -1 is outside"),
+        (m.PulledBlocks, batch(num_blocks=True), "num_blocks: must be an integer, not true"),
         (m.PulledBlocks, "{}", "'blocks' is missing"),
-        (m.PulledBlocks, "[]", "not an object"),
+        (m.PulledBlocks, "[]", "must be an object, not a list"),
         (m.PulledBlocks, "{", "not JSON"),
         (m.PulledBlocks, '{"blocks": NaN}', "NaN"),
         (m.Empty, "[" * 9 + "]" * 9, "8 levels"),
@@ -147,7 +147,7 @@ def batch(**changed: Any) -> str:
         (m.PullPlan, '{"Err": {}}', "not one reason"),
         (m.PullPlan, '{"transfer_plan": {}}', "'Ok' is missing"),
         (m.UploadProgress, '{"details": "Completed"}', "details"),
-        (m.PushRequest, '{"current_head": null, "transfer_plan": 1}', "transfer_plan: not an object"),
+        (m.PushRequest, '{"current_head": null, "transfer_plan": 1}', "transfer_plan: must be an object"),
     ],
 )
 def test_what_is_no_such_message_is_refused(kind: type[m.Message], text: str, said: str) -> None:

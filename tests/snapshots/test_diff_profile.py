@@ -102,7 +102,7 @@ def test_a_policy_decides(run: Run, tmp_path: Path) -> None:
     policy.write_text("kind: DriftPolicy\nversion: 1\ncontent:\n  defaults: {kl: 1}\n")
     result = run("diff", "--profile", "places", "--policy", str(policy))
     assert result.code == 3
-    assert f"{policy}:4: content.defaults.kl: 'kl' is not known" in result.err
+    assert f"{policy}:4: content.defaults.kl: must be one of nullFraction, " in result.err
     result = run("diff", "--profile", "places", "--policy", str(tmp_path / "none.yaml"))
     assert (result.code, "no such file" in result.err) == (2, True)
 
