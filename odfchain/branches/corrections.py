@@ -31,6 +31,7 @@ from odfchain.branches.merging import MergeMeans, Sides, compute_merge
 from odfchain.branches.recording import ChangeOutcome, stage_changes, write_batches
 from odfchain.branches.row_diff import MergeInput
 from odfchain.odf.arrow_schema import nullable, slice_schema
+from odfchain.odf.canonical_json import unique_members
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddData
 from odfchain.odf.identity import Multihash
@@ -220,7 +221,7 @@ def _ndjson(path: Path, wanted: Wanted) -> GivenRows:
         number = len(rows) + 1
         try:
             row = json.loads(
-                line, parse_float=_digits, parse_constant=_no_constant, object_pairs_hook=_each_once
+                line, parse_float=_digits, parse_constant=_no_constant, object_pairs_hook=unique_members
             )
         except (ValueError, RecursionError) as error:
             message = f"it is not JSON: {one_line(str(error))}"
@@ -236,13 +237,6 @@ def _ndjson(path: Path, wanted: Wanted) -> GivenRows:
         trees = [row.get(name) for row in rows]
         columns[name] = _understood(trees, wanted.data.field(name), str(path), json_types=True)
     return GivenRows(str(path), pa.table(columns), given)
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name comes twice in one object")
-    return found
 
 
 def _no_constant(text: str) -> Any:

@@ -28,8 +28,7 @@ from odfchain.odf import events, schema, sources
 from odfchain.odf.block_codec import field_defaults, field_types, without_none
 from odfchain.odf.canonical_json import strict_json
 from odfchain.odf.flatbuffers import SCALARS, load_fbs
-from odfchain.odf.identity import DatasetId, Multihash
-from odfchain.odf.names import DatasetAlias, DatasetRefAny, parse_ref_any
+from odfchain.odf.names import DatasetRefAny, parse_ref_any
 from odfchain.odf.schema import ExtraAttributes
 from odfchain.odf.times import Duration, Timestamp
 from odfchain.odf.transform_options import ALLOWED_LATENESS, lateness_option, split_version
@@ -79,15 +78,15 @@ COUNT = range(1 << 63)
 """The bound of what is counted: a signed integer of 64 bits holds it."""
 
 _PARSERS: dict[Any, Callable[[str], Any]] = {
-    Multihash: Multihash.parse,
-    DatasetId: DatasetId.parse,
-    DatasetAlias: DatasetAlias.parse,
-    Timestamp: Timestamp.parse,
-    Duration: Duration.parse,
     DatasetRefAny: parse_ref_any,
 }
 # Values whose text is what a document has.
-_PRINTED = (Multihash, DatasetId, Timestamp, Duration, *typing.get_args(DatasetRefAny))
+_PRINTED = typing.get_args(DatasetRefAny)
+
+
+def _is_text(value: Any) -> bool:
+    # made from text by a `parse` of its class, and no object
+    return hasattr(value, "parse") and not hasattr(value, "FORM")
 
 
 def camel_case(name: str) -> str:
@@ -177,10 +176,11 @@ def _read(hint: Any, value: Any, path: str) -> Any:
         return _expect(bool, value, path, "true or false")
     if hint is bytes:
         return _read_base64(value, path)
-    if hint in _PARSERS:
+    parse = hint.parse if _is_text(hint) else _PARSERS.get(hint)
+    if parse is not None:
         text = _expect(str, value, path, "text")
         try:
-            return _PARSERS[hint](text)
+            return parse(text)
         except OdfchainError as error:
             raise ManifestError(str(error), path=path, hint=error.hint) from None
     if hint is ExtraAttributes:
@@ -407,7 +407,7 @@ def to_tree(value: Any, *, spelling: str = "0.34.1") -> Any:
             return {to_tree(key): to_tree(item, spelling=spelling) for key, item in value.items()}
         case ExtraAttributes():
             return _sorted(value.entries)
-        case _ if isinstance(value, _PRINTED) or not dataclasses.is_dataclass(value):
+        case _ if _is_text(value) or isinstance(value, _PRINTED) or not dataclasses.is_dataclass(value):
             return str(value)
     tree: dict[str, Any] = {"kind": value.KIND} if hasattr(value, "KIND") else {}
     for key, (name, _, _) in properties_of(type(value)).items():

@@ -28,6 +28,7 @@ from odfchain.errors import InvalidIdError, QueryError, SignatureError, StoreErr
 from odfchain.lazy import pa, pc
 from odfchain.odf.arrow_schema import mapped
 from odfchain.odf.block_codec import shortest_text
+from odfchain.odf.canonical_json import unique_members
 from odfchain.odf.identity import DatasetId, DatasetKey, DidKey, Multihash
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage import fsio
@@ -186,20 +187,13 @@ def read(data: bytes) -> Any:
     try:
         return json.loads(
             data.decode("utf-8"),
-            object_pairs_hook=_unique,
+            object_pairs_hook=unique_members,
             parse_float=Number,
             parse_int=Number,
             parse_constant=_no_number,
         )
     except RecursionError:
         raise ValueError(f"lists and objects lie more than {DEPTH} levels deep") from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a member is there twice")
-    return found
 
 
 def _no_number(text: str) -> NoReturn:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Literal
 
 from odfchain import errors
 from odfchain.limits import SHARING, SMART
@@ -27,7 +27,7 @@ from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import AccountName, DatasetAlias, DatasetNamePattern
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.times import Timestamp
-from odfchain.odf.tree import from_tree, to_tree
+from odfchain.odf.tree import Rule, from_tree, to_tree
 from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
 from odfchain.storage.fsio import FileState
@@ -36,6 +36,7 @@ from odfchain.text import one_line
 
 _RANDOM_BYTES = 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+_SHA3 = re.compile(r"[0-9A-Fa-f]{64}", re.ASCII)
 _BEARER = re.compile(r"bearer +([!-~]{1,1024})", re.ASCII | re.IGNORECASE)
 
 
@@ -92,10 +93,15 @@ class Grant:
 class AccessToken:
     """A token as it is kept: its name and rights, and what it hashes to."""
 
-    name: str
-    digest: bytes
+    name: Annotated[str, Rule("what can be the name of a token", _NAME.fullmatch)]
+    sha3: Annotated[str, Rule("the sha3-256 of a token, 64 digits of base16", _SHA3.fullmatch)]
     allow: tuple[Grant, ...]
     created: Timestamp
+
+    @property
+    def digest(self) -> bytes:
+        """What the token hashes to."""
+        return bytes.fromhex(self.sha3)
 
     def may(self, right: Right, alias: DatasetAlias) -> bool:
         """True if it allows this access to a dataset."""
@@ -139,7 +145,7 @@ def made_token(name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
     if not grants:
         raise errors.UsageError("a token needs a right", hint="name it, such as --allow push:NAME")
     text = "ka_" + base64.b32encode(secrets.token_bytes(_RANDOM_BYTES)).decode("ascii").lower()
-    return NewToken(AccessToken(checked_name(name), digest_of(text), grants, now), text)
+    return NewToken(AccessToken(checked_name(name), digest_of(text).hex(), grants, now), text)
 
 
 def digest_of(text: str) -> bytes:
@@ -164,8 +170,6 @@ def holder(authorization: str | None, tokens: Iterable[AccessToken]) -> AccessTo
 _FILE_BYTES = 1 << 20
 # Tokens of a workspace [count].
 _MOST = 1_000
-_SHA3 = re.compile(r"[0-9A-Fa-f]{64}", re.ASCII)
-_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -232,33 +236,23 @@ class TokenFile:
         return self.root / ".tokens.lock"
 
     def _write(self, tokens: Iterable[AccessToken]) -> None:
-        kept = [
-            _Kept(each.name, each.digest.hex(), tuple(map(str, each.allow)), each.created)
-            for each in sorted(tokens, key=lambda each: each.name)
-        ]
-        fsio.replace_file(self.path, dump_yaml(to_tree(_File(1, tuple(kept)))).encode(), mode=0o600)
+        kept = _File(1, tuple(sorted(tokens, key=lambda each: each.name)))
+        fsio.replace_file(self.path, dump_yaml(to_tree(kept)).encode(), mode=0o600)
 
     def _parsed(self, data: bytes) -> tuple[AccessToken, ...]:
         try:
             return _tokens(data, str(self.path))
         except errors.ManifestError as error:
+            why = f"{error} ({error.hint})" if error.hint else str(error)
             raise errors.AccessError(
-                str(error), hint=f"mend {self.path}, or remove it, which ends all tokens"
+                why, hint=f"mend {self.path}, or remove it, which ends all tokens"
             ) from None
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    name: str
-    sha3: str
-    allow: tuple[str, ...]
-    created: Timestamp
-
-
-@dataclass(frozen=True, slots=True)
 class _File:
-    version: int
-    tokens: tuple[_Kept, ...]
+    version: Literal[1]
+    tokens: tuple[AccessToken, ...]
 
 
 def _tokens(data: bytes, source: str) -> tuple[AccessToken, ...]:
@@ -266,34 +260,9 @@ def _tokens(data: bytes, source: str) -> tuple[AccessToken, ...]:
         raise errors.ManifestError(f"larger than {_FILE_BYTES:,} bytes", source=source)
     document = read_document(data, source=source)
     try:
-        file = from_tree(_File, document.value)
-        if file.version != 1:
-            raise errors.ManifestError(f"must be 1, not {file.version}", path="version")  # noqa: TRY301 - is located
-        return tuple(_token(kept, f"tokens[{n}]") for n, kept in enumerate(file.tokens))
+        return from_tree(_File, document.value).tokens
     except errors.ManifestError as error:
         raise error.located(source=source, line=document.line_of(error.path)) from None
-
-
-def _token(kept: _Kept, path: str) -> AccessToken:
-    if not _SHA3.fullmatch(kept.sha3):
-        raise errors.ManifestError(
-            "must be the sha3-256 of a token, 64 digits of base16", path=f"{path}.sha3"
-        )
-    return AccessToken(
-        _at(f"{path}.name", checked_name, kept.name),
-        bytes.fromhex(kept.sha3),
-        tuple(_at(f"{path}.allow[{n}]", Grant.parse, text) for n, text in enumerate(kept.allow)),
-        kept.created,
-    )
-
-
-def _at(path: str, parse: Callable[[str], _T], text: str) -> _T:
-    try:
-        return parse(text)
-    except errors.UsageError as error:
-        raise errors.ManifestError(
-            f"{error.message} ({error.hint})" if error.hint else error.message, path=path
-        ) from None
 
 
 # Read access: the one rule for everything that shows, lists or hands out datasets.

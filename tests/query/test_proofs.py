@@ -526,7 +526,7 @@ GOOD = RECORDED["empty"]["response_text"]
         ("[]", "it is not an object"),
         ("{}", "it has no commitment"),
         (GOOD[:-1] + ',"more":1}', "a member 'more'"),
-        (GOOD[:-1] + ',"input":{}}', "a member is there twice"),
+        (GOOD[:-1] + ',"input":{}}', "a name comes twice in an object"),
         (GOOD.replace('"limit":100', '"limit":1e2'), "limit of input is not a number of rows"),
         (GOOD.replace('"limit":100', '"limit":-1'), "limit of input is not a number of rows"),
         (GOOD.replace('"skip":0', '"skip":NaN'), "NaN is not a JSON number"),
