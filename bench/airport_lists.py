@@ -29,11 +29,6 @@ class AirportList:
         """Columns with their types."""
         return {name: _TYPES.get(name.partition("_")[2], "STRING") for name in self.columns} | {"id": "INT"}
 
-    @property
-    def recorded(self) -> int:
-        """The number of records that the releases become."""
-        return sum(new + 2 * corrected + gone for new, corrected, gone in self.releases)
-
     def write(self, folder: Path) -> None:
         """One file for each release, in the order of their names."""
         real = sorted(Path(os.environ["OURAIRPORTS"]).glob(f"*{self.name}-*.csv")) if self.is_real else []

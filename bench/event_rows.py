@@ -32,7 +32,7 @@ _KINDS = pa.array(["plain", "express", "bulk"])
 
 def write_csv(path: Path, keys: range, *, release: int = 0, share: float = 1.0) -> None:
     """The rows of these keys; in a later release a share of all rows has another amount."""
-    layout = pcsv.WriteOptions(quoting_style="needed")
+    layout = pcsv.WriteOptions(quoting_style="none")
     schema = _rows(np.arange(1), 0, 0).schema
     with path.open("wb") as stream, pcsv.CSVWriter(stream, schema, write_options=layout) as writer:
         for low in range(keys.start, keys.stop, CHUNK):

@@ -66,6 +66,24 @@ def test_both_sides_do_the_same_and_times_are_told(
     assert theirs.records("snapshot1") == 100 + 2 * 90 + 10
 
 
+def test_lists_have_the_size_of_the_real_ones_which_are_taken_where_they_are(
+    bench: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists, released = bench["airport_lists"].LISTS, bench["bench_commands"].RELEASED
+    sizes = [sum(new + 2 * changed + gone for new, changed, gone in each.releases) for each in lists]
+    assert sizes == [103_374, 34_014, 12_695, 647]
+    assert {(each.name, size) for each, size in zip(lists, sizes, strict=True)} <= set(released)
+    real, folder = tmp_path / "real", tmp_path / "taken"
+    real.mkdir()
+    folder.mkdir()
+    for name, rows in (("2021-11-02", 'id,"code"\n1,"AD"\n'), ("2025-01-31", 'id,"code"\n')):
+        (real / f"countries-{name}.csv").write_text(rows, encoding="utf-8")
+    monkeypatch.setenv("OURAIRPORTS", str(real))
+    assert [each.is_real for each in lists] == [False, False, False, True]
+    lists[3].write(folder)
+    assert [path.name for path in folder.iterdir()] == ["countries-2021-11-02.csv"]
+
+
 def test_without_a_reference_node_released_figures_stand_in_and_are_marked(
     bench: dict[str, ModuleType], program: Path, tmp_path: Path
 ) -> None:
