@@ -40,7 +40,7 @@ from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.row_hash import Numbers
 from odfchain.odf.schema import DataSchema
 from odfchain.slices.reader import open_parquet
-from odfchain.slices.state import SliceFile, in_force
+from odfchain.slices.state import SliceFile, in_force, takes_back
 from odfchain.storage.local import HEAD
 from odfchain.text import counted, cut, first_line, one_line
 from odfchain.workspace.commit import Proposed, slice_path
@@ -241,38 +241,37 @@ class Search:
             for rows, chosen in self._candidates(item):
                 if kept is None:
                     kept = in_force(slices, self.owner.key)
-                offsets = rows.offsets
-                hit = chosen & np.isin(offsets, kept)
+                hit = chosen & np.isin(rows[2], kept)
                 left = MOST_LISTED - count
                 count += int(hit.sum())
                 if left > 0 and hit.any():
-                    tables.append(self._table(rows, np.flatnonzero(hit)[:left], offsets, self.origin(item)))
+                    tables.append(self._table(rows, np.flatnonzero(hit)[:left], self.origin(item)))
         return count, pa.concat_tables(tables)
 
     def _candidates(self, item: SliceFile) -> Iterator[tuple[KeyRows, Numbers]]:
-        others = [*self.owner.key, item.vocabulary.offset_column]
         before, said = -1, -1
-        for rows in key_rows(item, self.columns, self.wanted.schema, others):
-            numbers = self.wanted.numbers(rows.keys)
+        for rows in key_rows(item, self.columns, self.wanted.schema, self.owner.key):
+            keys, _, _, operations = rows
+            numbers = self.wanted.numbers(keys)
             # -1 is a key that is not wanted; as an index it gives the last, hence the first condition
-            chosen = (numbers >= 0) & self.bad[numbers] & ~rows.back
+            chosen = (numbers >= 0) & self.bad[numbers] & ~takes_back(operations)
             if self.changed_only:
                 # the old half of a correction is right before the new one
                 old = np.concatenate(([before], numbers[:-1]))
-                operations = np.concatenate(([said], rows.operations[:-1].astype(np.int64)))
-                chosen &= ~((rows.operations == _NEW) & (operations == _OLD) & (old == numbers))
+                earlier = np.concatenate(([said], operations[:-1].astype(np.int64)))
+                chosen &= ~((operations == _NEW) & (earlier == _OLD) & (old == numbers))
                 # the two halves of a correction may be in two batches
-                before, said = int(numbers[-1]), int(rows.operations[-1])
+                before, said = int(numbers[-1]), int(operations[-1])
             if chosen.any():
                 yield rows, chosen
 
-    def _table(self, rows: KeyRows, at: Numbers, offsets: Numbers, origin: str) -> pa.Table:
-        batch, keys, count = rows.batch.take(pa.array(at)), rows.keys.take(pa.array(at)), len(at)
+    def _table(self, rows: KeyRows, at: Numbers, origin: str) -> pa.Table:
+        (keys, batch), count = (each.take(pa.array(at)) for each in rows[:2]), len(at)
         own: dict[str, Sequence[str | None]] = {
             name: _texts(batch.column(name)) if name in batch.schema.names else [None] * count
             for name in self.owner.key
         }
-        own = own or {self.owner.vocabulary.offset_column: [str(offset) for offset in offsets[at]]}
+        own = own or {self.owner.vocabulary.offset_column: [str(offset) for offset in rows[2][at]]}
         values = zip(*(_texts(column) for column in keys.columns), strict=True)
         found = [
             [self.owner.name] * count,
@@ -443,9 +442,9 @@ class ForeignKeys:
             return
         schema = key_schema(rows.schema, rows.columns.key)
         back = (
-            batch.keys.filter(pa.array(batch.back))
+            keys.filter(pa.array(takes_back(operations)))
             for item in rows.new
-            for batch in key_rows(item, rows.columns.key, schema)
+            for keys, _, _, operations in key_rows(item, rows.columns.key, schema)
         )
         wanted = WantedKeys.of(schema, back)
         gone = wanted.newest(rows.new, rows.columns.key) == TAKEN_BACK
@@ -528,8 +527,9 @@ def cannot_refer(key: ForeignKey, rows: Rows, target: Rows) -> str | None:
 def said_by(rows: Rows, columns: Sequence[str]) -> WantedKeys:
     """The distinct values of columns in rows that are put in force."""
     schema = key_schema(rows.schema, columns)
-    some = (batch for item in rows.new for batch in key_rows(item, columns, schema))
-    return WantedKeys.of(schema, (batch.keys.filter(pa.array(~batch.back)) for batch in some))
+    some = (each for item in rows.new for each in key_rows(item, columns, schema))
+    added = (keys.filter(pa.array(~takes_back(operations))) for keys, _, _, operations in some)
+    return WantedKeys.of(schema, added)
 
 
 def _where_it_is(wanted: WantedKeys, missing: Numbers, target: Rows) -> str:

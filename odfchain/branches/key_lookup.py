@@ -16,14 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odfchain.branches.row_diff import key_columns
-from odfchain.errors import BadInputError
 from odfchain.odf.enums import OperationType
 from odfchain.odf.row_hash import Numbers
 from odfchain.slices.footers import footer_stats, quoted
 from odfchain.slices.reader import ParquetSource, fitted, open_parquet
 from odfchain.slices.skipping import ColumnTest, Condition, Group, Test, may_match
-from odfchain.slices.state import SliceFile, codes_of, takes_back
-from odfchain.text import one_line
+from odfchain.slices.state import SliceFile, codes_of, rows_of, takes_back
 
 _UNKNOWN, _IN_FORCE, TAKEN_BACK = 0, 1, 2
 _TOGETHER = 4
@@ -99,11 +97,9 @@ class WantedKeys:
         """The state of each after `slices` (oldest first): 0 absent, 1 in force, 2 taken back."""
         state = np.zeros(self.count, np.uint8)
         for item in slices:
-            operation = item.vocabulary.operation_type_column
             for group in _ahead(key_rows(item, columns, self.schema)):
-                at, numbers = self.find(*(rows.keys for rows in group))
-                operations = pa.chunked_array([rows.batch.column(operation) for rows in group])
-                back = takes_back(_whole_numbers(operations.take(pa.array(at))))
+                at, numbers = self.find(*(keys for keys, *_ in group))
+                back = takes_back(np.concatenate([operations for *_, operations in group])[at])
                 # of equal places the last one counts, and rows are in order of offset
                 state[numbers] = np.where(back, TAKEN_BACK, _IN_FORCE)
         return state
@@ -142,48 +138,21 @@ def keys_of(batch: pa.RecordBatch, columns: Sequence[str], schema: pa.Schema) ->
     return fitted(batch, own).rename_columns(schema.names)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyRows:
-    """Some rows of a slice, and their keys."""
-
-    item: SliceFile
-    keys: pa.RecordBatch
-    batch: pa.RecordBatch
-    """The rows with all columns that were read."""
-
-    @property
-    def operations(self) -> Numbers:
-        """The operation of each row."""
-        return _whole_numbers(self.batch.column(self.item.vocabulary.operation_type_column))
-
-    @property
-    def offsets(self) -> Numbers:
-        """Their offsets, where those were read."""
-        return _whole_numbers(self.batch.column(self.item.vocabulary.offset_column))
-
-    @property
-    def back(self) -> Numbers:
-        """A mask of the rows that take another row back."""
-        return takes_back(self.operations)
+KeyRows = tuple[pa.RecordBatch, pa.RecordBatch, Numbers, Numbers]
+"""The keys of some rows, the rows with all columns that were read, their offsets and their operations."""
 
 
 def key_rows(
     item: SliceFile, columns: Sequence[str], schema: pa.Schema, others: Sequence[str] = ()
 ) -> Iterator[KeyRows]:
-    """The keys of a slice's rows, and `others` of their columns, batch by batch in order of offset.
+    """The rows of a slice with their keys, and `others` of their columns, batch by batch in order of offset.
 
     Raises:
         BadInputError: it cannot be read.
     """
     # a column that an older slice lacks is null
-    operation = item.vocabulary.operation_type_column
-    with open_parquet(item.path) as file:
-        present = file.schema_arrow.names
-        if present.count(operation) != 1:
-            raise BadInputError(f"no column `{one_line(operation)}`", file=str(item.path))
-        wanted = [name for name in dict.fromkeys([operation, *columns, *others]) if name in present]
-        for batch in file.batches(wanted):
-            yield KeyRows(item, keys_of(batch, columns, schema), batch)
+    for batch, offsets, operations in rows_of(item, (), None, also=list(dict.fromkeys([*columns, *others]))):
+        yield keys_of(batch, columns, schema), batch, offsets, operations
 
 
 def _ahead(rows: Iterator[KeyRows]) -> Iterator[list[KeyRows]]:
@@ -196,11 +165,6 @@ def _ahead(rows: Iterator[KeyRows]) -> Iterator[list[KeyRows]]:
         while found := waiting.result():
             waiting = pool.submit(some)
             yield found
-
-
-def _whole_numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
-    found: Numbers = np.asarray(column).astype(np.uint64)
-    return found
 
 
 def takes_any_back(item: SliceFile) -> bool:
