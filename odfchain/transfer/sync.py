@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ from odfchain.odf.block_codec import decode_block, decode_header
 from odfchain.odf.events import BlockHeader, MetadataBlock, Seed
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes, hash_file
-from odfchain.progress import SILENT, Progress
+from odfchain.progress import SILENT, DeferredProgress, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import LocalObjectStore, check_object_name
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
@@ -535,28 +534,22 @@ def _receive(peer: Store, item: DataObject, target: Path, progress: Progress) ->
     peer.fetch(item.key, item.size, target, progress)
 
 
-class _Together:
+class _Together(DeferredProgress):
     """Progress of transfers that end together: after the first failure all others stop."""
 
+    failure: BaseException | None = None
+
     def __init__(self, inner: Progress) -> None:
-        self.failure: BaseException | None = None
-        self._inner = inner
-        self._lock = threading.Lock()
+        super().__init__()
+        self.show_on(inner)
 
     def fail(self, error: BaseException) -> None:
         with self._lock:
             self.failure = self.failure or error
 
-    def phase(self, name: str, total: int | None = None) -> None:
-        self._inner.phase(name, total)
-
-    def advance(self, steps: int = 1) -> None:
+    def check(self) -> None:
         if self.failure is not None:
             raise errors.TransferError("stopped, because another object could not be received")
-        self._inner.advance(steps)
-
-    def note(self, text: str) -> None:
-        self._inner.note(text)
 
 
 def in_parallel(
