@@ -232,6 +232,11 @@ def explain(error: Exception, *, file: str | None = None) -> OdfchainError:
             f"an executor of Spark's was lost: {one_line(lost[1], _LONGEST)}",
             hint="run the command again; where memory was short, with more: spark.executor.memory",
         )
+    if "Python worker exited unexpectedly" in text:
+        return EngineError(
+            "a worker of Spark's has ended: it was killed, or had no more memory",
+            hint="run the command again; where memory was short, with a smaller merge.taskBytes",
+        )
     return EngineError(f"Spark failed: {one_line(first_line(error), _LONGEST)}")
 
 
