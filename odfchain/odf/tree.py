@@ -77,9 +77,6 @@ def sized(low: int, high: int, what: str) -> Rule:
 COUNT = range(1 << 63)
 """The bound of what is counted: a signed integer of 64 bits holds it."""
 
-_PARSERS: dict[Any, Callable[[str], Any]] = {
-    DatasetRefAny: parse_ref_any,
-}
 # Values whose text is what a document has.
 _PRINTED = typing.get_args(DatasetRefAny)
 
@@ -150,42 +147,36 @@ def _read(hint: Any, value: Any, path: str) -> Any:
         return _expect(str, value, path, "text")
     if isinstance(hint, range):
         return _read_int(hint, value, path)
+    if hint is int:
+        return _read_int(range(1 << 64), value, path)
     if hint is float:
         return _read_float(value, path)
     if hint is Any:
         return value
-    if typing.get_origin(hint) is Annotated:
+    origin = typing.get_origin(hint)
+    if origin is Annotated:
         return _read_bounded(hint.__origin__, hint.__metadata__, value, path)
-    if typing.get_origin(hint) is Literal:
+    if origin is Literal:
         (only,) = typing.get_args(hint)
         if type(value) is not type(only) or value != only:
             raise ManifestError(f"must be {only!r}, not {describe(value)}", path=path)
         return only
-    if typing.get_origin(hint) in (dict, Mapping):
-        members = _expect(dict, value, path, "an object")
+    if origin in (dict, Mapping):
         name, member = typing.get_args(hint)
-        member, optional = without_none(member)
-
-        def read_member(key: str, item: Any) -> Any:
-            return None if item is None and optional else _read(member, item, child_path(path, key))
-
-        return {
-            _read(name, key, child_path(path, key)): read_member(key, item) for key, item in members.items()
-        }
+        return _read_members(name, member, _expect(dict, value, path, "an object"), path)
     if hint is bool:
         return _expect(bool, value, path, "true or false")
     if hint is bytes:
         return _read_base64(value, path)
-    parse = hint.parse if _is_text(hint) else _PARSERS.get(hint)
-    if parse is not None:
+    if _is_text(hint) or hint == DatasetRefAny:
         text = _expect(str, value, path, "text")
         try:
-            return parse(text)
+            return hint.parse(text) if _is_text(hint) else parse_ref_any(text)
         except OdfchainError as error:
             raise ManifestError(str(error), path=path, hint=error.hint) from None
     if hint is ExtraAttributes:
         return ExtraAttributes(_expect(dict, value, path, "an object"))
-    if typing.get_origin(hint) is tuple:
+    if origin is tuple:
         item = typing.get_args(hint)[0]
         items = _expect(list, value, path, "a list")
         return tuple(_read(item, v, child_path(path, i)) for i, v in enumerate(items))
@@ -195,6 +186,14 @@ def _read(hint: Any, value: Any, path: str) -> Any:
     if variants:
         return _read_union(hint, variants, value, path)
     return _read_object(hint, value, path)
+
+
+def _read_members(name: Any, member: Any, members: dict[str, Any], path: str) -> dict[Any, Any]:
+    found, (member, optional) = {}, without_none(member)
+    for key, item in members.items():
+        here = child_path(path, key)
+        found[_read(name, key, here)] = None if item is None and optional else _read(member, item, here)
+    return found
 
 
 def _expect(kind: type[T], value: Any, path: str, what: str) -> T:
@@ -223,9 +222,12 @@ def _read_bounded(hint: Any, rules: tuple[Any, ...], value: Any, path: str) -> A
     if isinstance(rules[0], range):
         return _read_int(rules[0], value, path)
     found = _read(hint, value, path)
-    for rule in rules:
-        if not rule.test(found):
-            raise ManifestError(f"must be {rule.expected}", path=path)
+    try:
+        for rule in rules:
+            if not rule.test(found):
+                raise ManifestError(f"must be {rule.expected}", path=path)
+    except OdfchainError as error:
+        raise ManifestError(error.message, path=path, hint=error.hint) from None
     return found
 
 
@@ -338,22 +340,26 @@ def _integer_range(scalar: str) -> range:
 _NONE: Mapping[str, Any] = {}
 
 
-def _read_object(cls: type[Any], value: Any, path: str, given: Mapping[str, Any] = _NONE) -> Any:
+@lru_cache
+def _defaults(cls: Any) -> dict[str, Any]:
+    return field_defaults(cls)
+
+
+def _read_object(cls: Any, value: Any, path: str, given: Mapping[str, Any] = _NONE) -> Any:
     if isinstance(value, str) and hasattr(cls, "SHORT"):
         value = {cls.SHORT: value}
     tree = _expect(dict, value, path, "an object")
     tree = _newer_spelling(cls, tree, path)
-    properties, defaults, form = properties_of(cls), field_defaults(cls), _form(cls)
-    if given:
-        properties = {key: each for key, each in properties.items() if each[0] not in given}
+    properties, defaults, form = properties_of(cls), _defaults(cls), _form(cls)
     for key in tree:
-        if key not in properties and not form.others:
+        if (key not in properties or properties[key][0] in given) and not form.others:
             known = list(properties)
             hint = suggest(key, known) if known else "it has no properties"
             raise ManifestError(f"unknown property {key!r} ({hint})", path=path)
     values = dict(given)
     for key, (name, hint, optional) in properties.items():
-        here = child_path(path, key)
+        if name in given:
+            continue
         if key not in tree:
             if optional and form.omits:
                 values[name] = None
@@ -365,7 +371,7 @@ def _read_object(cls: type[Any], value: Any, path: str, given: Mapping[str, Any]
         if item is None and optional and (form.nulls or may_be_null):
             values[name] = None if form.nulls else defaults.get(name)
             continue
-        values[name] = _read(hint, item, here)
+        values[name] = _read(hint, item, child_path(path, key))
     return cls(**values)
 
 
@@ -374,6 +380,8 @@ def _newer_spelling(cls: type[Any], tree: dict[str, Any], path: str) -> dict[str
     if cls is sources.TransformSql:
         return _with_options(tree, path)
     schema = tree.get("schema")
+    if schema is None:
+        return tree
     if cls is events.SetDataSchema and isinstance(schema, str):
         newer = "rawArrowSchema"
     elif "ddl_schema" in {f.name for f in dataclasses.fields(cls)} and isinstance(schema, list):
@@ -410,9 +418,10 @@ def to_tree(value: Any, *, spelling: str = "0.34.1") -> Any:
         case _ if _is_text(value) or isinstance(value, _PRINTED) or not dataclasses.is_dataclass(value):
             return str(value)
     tree: dict[str, Any] = {"kind": value.KIND} if hasattr(value, "KIND") else {}
+    nulls = _form(type(value)).nulls
     for key, (name, _, _) in properties_of(type(value)).items():
         item = getattr(value, name)
-        if item is not None or _form(type(value)).nulls:
+        if item is not None or nulls:
             tree[key] = to_tree(item, spelling=spelling)
     short: Any = getattr(value, "SHORT", None)
     if list(tree) == [short]:

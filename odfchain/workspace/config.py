@@ -7,19 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from odfchain.chain.statements import parse_did
-from odfchain.errors import InvalidIdError, ManifestError, UsageError
+from odfchain.errors import UsageError
 from odfchain.limits import LIMITS
 from odfchain.odf.manifests import ManifestKind, read_manifest
 from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Duration
-from odfchain.odf.tree import to_tree
+from odfchain.odf.tree import Rule, to_tree
 from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import SystemColumns
+
+MAX_PARALLEL = 100
+"""Most objects that are transferred at the same time [count]."""
+_Parallel = Annotated[int, Rule(f"between 1 and {MAX_PARALLEL}", range(1, MAX_PARALLEL + 1).__contains__)]
 
 # Settings of profiles, in a workspace or in one of its datasets.
 
@@ -134,7 +138,7 @@ class Variable:
 class IngestConfig:
     """How ingestion behaves."""
 
-    max_retract_ratio: float = 0.5
+    max_retract_ratio: Annotated[float, Rule("between 0 and 1", lambda ratio: 0 <= ratio <= 1)] = 0.5
     late_edits: LateEdits = LateEdits.IGNORE
     duplicate_keys: DuplicateKeys = DuplicateKeys.REFUSE
     retries: int = 3
@@ -197,7 +201,7 @@ class ShareConfig:
     """How datasets are carried from and to peers."""
 
     ipfs_gateway: str = "http://localhost:8080"
-    parallel: int = 10
+    parallel: _Parallel = 10
     retries: int = 3
     """Attempts after the first, on failures that may pass."""
     allow_private_redirects: bool = False
@@ -209,7 +213,7 @@ class ShareConfig:
 class AuditConfig:
     """Whose verdicts count."""
 
-    trusted_auditors: tuple[str, ...] = ()
+    trusted_auditors: tuple[Annotated[str, Rule("a DID", parse_did)], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,10 +261,6 @@ class MergeConfig:
     task_bytes: int = 0
 
 
-MAX_PARALLEL = 100
-"""Most objects that are transferred at the same time [count]."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceConfig:
     """Settings of a workspace."""
@@ -288,12 +288,11 @@ WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """A kind of `config.yaml`: its settings, a new one, and what must hold beyond their types."""
+    """A kind of `config.yaml`: its settings, and a new one."""
 
     kind: ManifestKind
     new: str
     """The file of the package that a new one is a copy of."""
-    check: Callable[[Any, str], None]
 
     @property
     def text(self) -> str:
@@ -302,9 +301,7 @@ class SettingsFile:
 
     def parse(self, data: bytes, source: str) -> Any:
         """The settings in the text of a file; a `ManifestError` names line and path."""
-        config = read_manifest(read_document(data, source=source), self.kind, source)
-        self.check(config, source)
-        return config
+        return read_manifest(read_document(data, source=source), self.kind, source)
 
     def load(self, folder: Path) -> Any:
         """The settings in a folder's file, or the defaults when there is none."""
@@ -312,20 +309,7 @@ class SettingsFile:
         return self.parse(path.read_bytes(), str(path)) if path.exists() else self.kind.content()
 
 
-def _check(config: WorkspaceConfig, source: str) -> None:
-    if not 0 <= config.ingest.max_retract_ratio <= 1:
-        raise ManifestError("must be between 0 and 1", path="ingest.maxRetractRatio", source=source)
-    for index, did in enumerate(config.audit.trusted_auditors):
-        try:
-            parse_did(did)
-        except InvalidIdError as error:
-            where = f"audit.trustedAuditors[{index}]"
-            raise ManifestError(str(error), path=where, source=source) from None
-    if not 1 <= config.share.parallel <= MAX_PARALLEL:
-        raise ManifestError(f"must be between 1 and {MAX_PARALLEL}", path="share.parallel", source=source)
-
-
-OF_WORKSPACE = SettingsFile(WORKSPACE_CONFIG, "workspace.yaml", _check)
+OF_WORKSPACE = SettingsFile(WORKSPACE_CONFIG, "workspace.yaml")
 
 
 # Settings of one dataset here: `info/config`, a private manifest of kind `DatasetConfig`.
@@ -420,7 +404,7 @@ class UserConfig:
 
 USER_CONFIG = ManifestKind("UserConfig", UserConfig, range(1, 2))
 
-OF_USER = SettingsFile(USER_CONFIG, "user.yaml", lambda _config, _source: None)
+OF_USER = SettingsFile(USER_CONFIG, "user.yaml")
 
 
 def user_folder() -> Path:

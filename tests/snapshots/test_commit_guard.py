@@ -145,7 +145,7 @@ def test_a_merge_is_judged_and_so_is_moving_to_a_branch(tmp_path: Path) -> None:
     ("text", "error", "message"),
     [
         (None, UsageError, r"snapshots.guard: .*drift.yaml: no such file"),
-        ("kind: Other\n", ManifestError, "not a DriftPolicy"),
+        ("kind: Other\n", ManifestError, "kind: must be 'DriftPolicy'"),
     ],
 )
 def test_without_its_policy_nothing_is_let_through(

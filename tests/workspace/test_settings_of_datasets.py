@@ -45,7 +45,7 @@ def test_a_dataset_has_its_own_until_they_are_unset(tmp_path: Path) -> None:
     ("name", "value", "error", "message"),
     [
         ("snapshots.guard", "nothing.yaml", UsageError, "nothing.yaml: no such file"),
-        ("snapshots.guard", "other.yaml", ManifestError, "not a DriftPolicy"),
+        ("snapshots.guard", "other.yaml", ManifestError, "kind: must be 'DriftPolicy'"),
         ("snapshots.profile", "sometimes", OdfchainError, "sometimes"),
     ],
 )
