@@ -349,30 +349,20 @@ def _print_lines(found: Diff, output: str, *, keys_only: bool) -> None:
 
 def _lines(found: Diff, data: list[str], *, people: bool, keys_only: bool) -> Iterator[list[str]]:
     for key, change, before, after, columns in _rows(found):
+        row = before or after or {}
         if keys_only:
             yield [*key, change]
         elif not found.key:
-            row = before or after or {}
             yield [change, *(screen.cell_text(row[name]) for name in data)]
-        elif columns:
-            for name in columns:
-                yield [*key, change, name, *(screen.cell_text(row[name]) for row in (before, after) if row)]
         else:
-            yield from _of_one_side([*key, change], before, after, data, people=people)
-
-
-def _of_one_side(
-    start: list[str], before: _Row, after: _Row, data: list[str], *, people: bool
-) -> Iterator[list[str]]:
-    row = before or after or {}
-    given = [name for name in data if row[name] is not None]
-    # people need no values of a removed record
-    if (people and before is not None) or not given:
-        yield [*start, "", "", ""]
-        return
-    for name in given:
-        text = screen.cell_text(row[name])
-        yield [*start, name, *((text, "") if before is not None else ("", text))]
+            names = columns or [name for name in data if row[name] is not None]
+            # people need no values of a removed record
+            if not names or (people and not columns and before is not None):
+                yield [*key, change, "", "", ""]
+                continue
+            for name in names:
+                values = ("" if side is None else screen.cell_text(side[name]) for side in (before, after))
+                yield [*key, change, name, *values]
 
 
 def _rows(found: Diff) -> Iterator[tuple[list[str], str, _Row, _Row, list[str]]]:
