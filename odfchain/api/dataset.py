@@ -42,6 +42,7 @@ from odfchain.workspace.options import (
     as_time,
     given_options,
     maybe_time,
+    member,
     takes,
 )
 
@@ -198,15 +199,6 @@ class Upkeep(OwnErrors):
         return Dataset(self._workspace, self._compaction.run_soft(plan, progress))
 
 
-def _member(kind: Any, name: str, value: str | None, default: Any) -> Any:
-    try:
-        return default if value is None else kind(value)
-    except ValueError:
-        raise UsageError(
-            f"{name}: {one_line(str(value))!r} is not one of {', '.join(m.value for m in kind)}"
-        ) from None
-
-
 @dataclass(frozen=True)
 class Attest(VerifyOptions):
     """A verification whose outcome is signed."""
@@ -310,8 +302,8 @@ class Dataset(Branching, Readable, Upkeep):
         return IngestOptions(
             allow_empty=asked.allow_empty,
             max_retract_ratio=known.max_retract_ratio if ratio is None else ratio,
-            late_edits=_member(LateEdits, "late_edits", asked.late_edits, known.late_edits),
-            duplicate_keys=_member(
+            late_edits=member(LateEdits, "late_edits", asked.late_edits, known.late_edits),
+            duplicate_keys=member(
                 DuplicateKeys, "duplicate_keys", asked.duplicate_keys, known.duplicate_keys
             ),
             allow_future=asked.allow_future or known.allow_future,

@@ -40,6 +40,7 @@ from odfchain.workspace.config import (
     user_folder,
 )
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.options import member
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
@@ -316,7 +317,9 @@ class DatasetConfiguration(OwnErrors):
         """Set a setting."""
         item = _of_datasets(name)
         value = _checked(self.folder, item, parsed(item, values))
-        return self._change(item, _profile_when(value) if item.hint is ProfileWhen else value)
+        if item.hint is ProfileWhen:
+            value = member(ProfileWhen, str(item), value, ProfileWhen.DEMAND)
+        return self._change(item, value)
 
     def unset(self, name: str) -> str:
         """Let the workspace's be in force again."""
@@ -356,14 +359,6 @@ def _of_datasets(name: str) -> Setting:
             f"{item} is of the whole workspace", hint="a dataset has snapshots.profile and snapshots.guard"
         )
     return item
-
-
-def _profile_when(value: str) -> ProfileWhen:
-    try:
-        return ProfileWhen(value)
-    except ValueError:
-        known = ", ".join(when.value for when in ProfileWhen)
-        raise UsageError(f"snapshots.profile: {one_line(value)!r} is not one of {known}") from None
 
 
 def _nothing(item: Setting) -> Callable[[Any], Any]:

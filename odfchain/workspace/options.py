@@ -15,6 +15,7 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Concatenate, ParamSpec, TypeVar
 
@@ -30,6 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
+E = TypeVar("E", bound=Enum)
 
 FILE_FORMATS = ("csv", "json", "ndjson", "geojson", "ndgeojson", "shapefile", "parquet")
 """The keys of `INPUT_FORMATS`, without loading what reads them."""
@@ -137,6 +139,15 @@ def _refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
             close = difflib.get_close_matches(name, known, n=1)
             meant = f" (did you mean {close[0]!r}?)" if close else ""
             raise TypeError(f"unexpected keyword argument {name!r}{meant}")
+
+
+def member(kind: type[E], name: str, value: str | None, default: E) -> E:
+    """The member of an enumeration that an option of this name means; `UsageError` where there is none."""
+    try:
+        return default if value is None else kind(value)
+    except ValueError:
+        known = ", ".join(str(each.value) for each in kind)
+        raise UsageError(f"{name}: {one_line(str(value))!r} is not one of {known}") from None
 
 
 def given_options(options: object, of: type[Any]) -> list[str]:
