@@ -10,19 +10,16 @@ marker in the worker's exception.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import functools
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.lazy import F, pa
-from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.spark import json_values
 from odfchain.spark.executor_files import (
@@ -35,7 +32,7 @@ from odfchain.spark.executor_files import (
 )
 from odfchain.spark.input_frames import InputFrame, TextRows
 from odfchain.spark.jobs import explain, run_job
-from odfchain.spark.json_pieces import PIECE, Decoder, SplitDocument, TypedColumn, TypedReader, UnsureError
+from odfchain.spark.json_pieces import Form, PieceReader, SplitDocument, TypedColumn, line_pieces
 from odfchain.spark.text_values import TextRules
 from odfchain.spark.types import check_columns, from_spark_type
 from odfchain.text import find_marker, marker
@@ -43,7 +40,7 @@ from odfchain.text import find_marker, marker
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from odfchain.spark.json_values import JsonArray
+    from odfchain.spark.json_values import Fields, JsonArray
     from odfchain.spark.shapefile import ShapefileLayer
 
     RecordSource: TypeAlias = JsonArray | SplitDocument | ShapefileLayer
@@ -61,74 +58,8 @@ _BLANK = b" \t\r\n"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-Fields: TypeAlias = tuple[ds.DataField, ...] | None
-"""The columns to give; None for whole records as JSON, of which Spark infers types."""
-
-
 class DocumentInputError(Exception):
     """A file is not of the declared form; the message is a marker."""
-
-
-def _batch_schema(fields: Fields) -> pa.Schema:
-    types = [pa.string()] if fields is None else [json_values.text_type(f.type) for f in fields]
-    return pa.schema([("row_id", pa.int64()), *[(f"c{i}", kind) for i, kind in enumerate(types)]])
-
-
-class _Batches:
-    """Collects records and cuts them into Arrow batches of bounded size."""
-
-    def __init__(self, fields: Fields) -> None:
-        self._fields = fields
-        self.schema = _batch_schema(fields)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._ids: list[int] = []
-        self._columns: list[list[Any]] = [[] for _ in range(len(self.schema) - 1)]
-        self._size = 0
-
-    def add(self, row_id: int, record: json_values.Record, size: int) -> Iterator[pa.RecordBatch]:
-        """Take one more record of about so many characters; gives a batch when one is full."""
-        if self._fields is None:
-            if len(record) > INPUT.columns:
-                raise json_values.RecordError(f"{len(record):,} keys, at most {INPUT.columns:,} are read")
-            _check_depth(record)
-            json_values.check_named(record)
-            text = json_values.json_text(record)
-            # a type without fields would drop its column
-            values: Iterable[Any] = [
-                json_values.json_text(json_values.without_empty(record)) if "{}" in text else text
-            ]
-        else:
-            values = json_values.picked(record, self._fields).values()
-        self._ids.append(row_id)
-        for column, value in zip(self._columns, values, strict=True):
-            column.append(value)
-        self._size += size
-        if len(self._ids) >= BATCH_ROWS or self._size >= BATCH_CHARACTERS:
-            yield from self.rest()
-
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        if self._ids:
-            columns = [self._ids, *self._columns]
-            arrays = [pa.array(c, f.type) for c, f in zip(columns, self.schema, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-            self._clear()
-
-
-def _check_depth(record: json_values.Record) -> None:
-    most = INPUT.type_depth
-    for name, value in record.items():
-        level, depth = [value], 0
-        # level by level, not by recursion: how deep a record is, strangers decide
-        while level := [v for v in level if isinstance(v, list | dict)]:
-            depth += 1
-            if depth > most:
-                raise json_values.RecordError(
-                    f"column {json_values.shown(name)}: nested more than {most} levels deep, too deep for a "
-                    "type; declare the column as STRING to take its values as text"
-                )
-            level = [item for v in level for item in (v.values() if isinstance(v, dict) else v)]
 
 
 def record_batches(
@@ -139,16 +70,20 @@ def record_batches(
     Raises:
         DocumentInputError: the file is not of the declared form, or cannot be read.
     """
-    batches = _Batches(fields)
-    row = first
+    held: list[json_values.Record] = []
+    size = 0
     try:
-        for record in records:
-            row += 1
-            try:
-                yield from batches.add(row - 1, record, _size(record))
-            except json_values.RecordError as error:
-                error.row = row
-                raise
+        try:
+            for record in records:
+                held.append(record)
+                size += _size(record)
+                if len(held) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
+                    yield json_values.record_batch(held, first, fields)
+                    first += len(held)
+                    held, size = [], 0
+        finally:
+            # also where reading failed: what is wrong in a record before comes first
+            rest = json_values.record_batch(held, first, fields)
     except json_values.RecordError as error:
         raise DocumentInputError(marker(_KIND, message=error.message, row=error.row or 0)) from None
     except OSError as error:
@@ -157,40 +92,8 @@ def record_batches(
             raise
         message = f"cannot be read: {error.strerror or error}"
         raise DocumentInputError(marker(_KIND, message=message, row=0)) from None
-    yield from batches.rest()
-
-
-class _Pieces:
-    """Makes batches of pieces of records, each in the quick way that the piece before allowed."""
-
-    def __init__(self, decoder: Decoder, fields: Fields, typed: tuple[TypedColumn, ...] | None) -> None:
-        self._decoder, self._fields = decoder, fields
-        self._names = _batch_schema(fields).names
-        self._marked = decoder.needs_marks(fields)
-        self._reader = TypedReader(typed, decoder.between) if typed else None
-
-    def batch(self, members: bytes, first: int, rows: int) -> pa.RecordBatch | None:
-        """The columns of these records, numbered from `first`; None where only the exact parser knows.
-
-        With typed columns, pieces that are read at once have values in place of texts where they are known.
-        """
-        import numpy as np
-
-        ids = pa.array(np.arange(first, first + rows, dtype=np.int64))
-        reader = self._reader
-        if reader and reader.tries:
-            try:
-                found = self._decoder.typed(members, rows, reader)
-                return pa.RecordBatch.from_arrays([ids, *found], names=self._names)
-            except UnsureError:
-                reader.tries -= 1
-        # first as it went for the piece before; one try where both are the same
-        for way in dict.fromkeys((self._marked, True)):
-            with contextlib.suppress(UnsureError):
-                columns = self._decoder.columns(members, rows, self._fields, marked=way)
-                self._marked = way
-                return pa.RecordBatch.from_arrays([ids, *columns], names=self._names)
-        return None
+    if held:
+        yield rest
 
 
 def piece_batches(
@@ -201,7 +104,7 @@ def piece_batches(
     file: InputFile | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of these pieces, as `record_batches` gives them; `file` says where the document is."""
-    pieces = _Pieces(document.decoder, fields, typed)
+    reader = PieceReader(document.form, fields, typed)
     with (file or InputFile(Path(document.whole.path))).parts() as read:
         for number in numbers:
             piece = document.pieces[number]
@@ -209,7 +112,7 @@ def piece_batches(
                 members = document.members(read(piece.start, piece.end), piece)
             except json_values.RecordError as error:
                 raise DocumentInputError(marker(_KIND, message=error.message, row=0)) from None
-            found = pieces.batch(members, piece.row, piece.rows)
+            found = reader.batch(members, piece.row, piece.rows)
             if found is not None:
                 yield found
             else:
@@ -236,38 +139,22 @@ def line_batches(
     typed: tuple[TypedColumn, ...] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of the lines of these ranges; lines of blanks hold none."""
-    between = secrets.token_hex(8)
-    joint = b',{"%s":true},' % between.encode()
-    pieces = _Pieces(Decoder(form is json_values.parse_feature, between=between), fields, typed)
+    reader = PieceReader(Form(form is json_values.parse_feature, lines=True), fields, typed)
     for number in numbers:
-        lines = [line for line in ranges.records(number) if line.strip(_BLANK)]
         first = number << ID_BITS
-        for some in _of_size(lines, PIECE):
-            found = pieces.batch(joint.join(some), first, len(some))
+        for lines in line_pieces(ranges.bytes_of(number)):
+            rows = lines.count(b"\n") + 1
+            found = reader.batch(lines, first, rows)
             if found is not None:
                 yield found
             else:
-                yield from record_batches(_exact_lines(some, form), fields, first)
-            first += len(some)
+                yield from record_batches(_exact_lines(lines, form), fields, first)
+            first += rows
 
 
-def _of_size(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
-    """Lines that follow each other and have together about so many bytes."""
-    start = held = 0
-    for at, line in enumerate(lines):
-        held += len(line)
-        if held >= size:
-            yield lines[start : at + 1]
-            start, held = at + 1, 0
-    if start < len(lines):
-        yield lines[start:]
-
-
-def _exact_lines(
-    lines: list[bytes], form: Callable[[str], json_values.Record]
-) -> Iterator[json_values.Record]:
+def _exact_lines(lines: bytes, form: Callable[[str], json_values.Record]) -> Iterator[json_values.Record]:
     try:
-        for line in lines:
+        for line in lines.split(b"\n"):
             yield form(line.decode())
     except json_values.RecordError as error:
         # the driver reads the file again for the number of the line
@@ -296,8 +183,7 @@ class LineFile:
         """The first line that is not of its form, as an error; None when every line is."""
         for number, line in self._lines():
             try:
-                for _ in _Batches(fields).add(0, self.form(line), 0):
-                    pass
+                json_values.record_batch([self.form(line)], 0, fields)
             except json_values.RecordError as error:
                 return BadInputError(f"line {number:,}: {error.message}", file=file)
         return None
@@ -373,11 +259,7 @@ class RecordsInput:
 
     def read(self, schema: ds.DataSchema, rules: TextRules) -> InputFrame:
         """The records, columns by name; properties that the schema lacks are ignored."""
-        source, typed = self.source, list[TypedColumn | None]([None])
-        if (isinstance(source, SplitDocument) and not source.decoder.features) or (
-            isinstance(source, LineFile) and source.form is json_values.parse_object
-        ):
-            typed = [TypedColumn.of(f) for f in schema.fields]
+        typed = [TypedColumn.of(f) for f in schema.fields]
         columns = tuple(c for c in typed if c is not None) if None not in typed else None
         count, texts, most = self._texts(schema.fields, columns)
         return TextRows(count, texts, schema.fields, rules, self.file, most).frame(self.session)
@@ -423,7 +305,9 @@ class RecordsInput:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         count, texts, most = self._texts(fields, None)
-        return numbered_frame(self.session, count, texts, from_arrow_schema(_batch_schema(fields)), most=most)
+        return numbered_frame(
+            self.session, count, texts, from_arrow_schema(json_values.batch_schema(fields)), most=most
+        )
 
     def _texts(
         self, fields: Fields, typed: tuple[TypedColumn, ...] | None

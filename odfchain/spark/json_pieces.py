@@ -1,9 +1,12 @@
-"""Large JSON documents as pieces that tasks read side by side, each made values by C in one call.
+"""Pieces of JSON, of large documents or of lines, made columns at once where that is sure.
 
-A first pass guesses where records end. Nothing rests on the guess: where each piece is a list of objects by
-itself, with a comma before it, and what surrounds them is a document with one object in their place, there
-the whole is that document with those records. What is not sure is read by the exact parser
-(`json_values`), which alone says what is wrong.
+Of a document, a first pass guesses where records end. Nothing rests on the guess: where each piece is a list
+of objects by itself, with a comma before it, and what surrounds them is a document with one object in their
+place, there the whole is that document with those records.
+
+A piece is read by Arrow's JSON reader with a type for every key; where that is not sure, by Python's C
+scanner and column by column. What is not sure then either is read by the exact parser (`json_values`), which
+alone says what is wrong.
 """
 
 from __future__ import annotations
@@ -11,11 +14,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import itertools
 import json
 import re
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from pathlib import Path
@@ -26,6 +28,7 @@ from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.spark import json_values
+from odfchain.spark.json_values import GEOMETRY, Number
 from odfchain.spark.text_values import carried_type
 from odfchain.startup import no_search_for_circles
 
@@ -33,13 +36,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from odfchain.spark.json_values import Fields
+
 
 SMALL = 2 << 20
 """Documents up to this size are read as a whole [bytes]."""
 PIECE = 1 << 20
 """A piece ends with the first record that ends behind so much [bytes]; a worker holds one piece at a time."""
-MARK = "\x7f"
-"""Marks both ends of values that are held as texts and are none; the piece has no such character then."""
 _CHUNK = 4 << 20
 # Most that may surround the records, on either side [bytes].
 _AROUND = 1 << 18
@@ -47,23 +50,12 @@ _AROUND = 1 << 18
 _LEVELS = 32
 _BLANK = b" \t\r\n"
 _TOKENS = bytes(c in b'"[]{}' for c in range(256))
-_DIGITS = bytes.maketrans(b"123456789", b"000000000")
-# A number with so many digits in a row may have to be spelled in another way, or have too many of them.
-_LONG = b"0" * 40
-_MINUS_ZERO = re.compile(r"-0(?![.0-9])")
-# A list of numbers, or of such lists, and the blanks and the comma behind it.
-_COORDINATES = re.compile(r'("coordinates"[ \t\r\n]*:[ \t\r\n]*)(\[[-+0-9.eE,\[\] \t\r\n]*+)')
-_BEHIND = " \t\r\n,"
-_EXPONENTIAL = re.compile(r"-?[0-9.]+[eE][-+]?[0-9]+")
-_NO_BREAKS = dict.fromkeys(map(ord, "\t\r\n"))
+_MINUS_ZERO = re.compile(rb"-0(?![.0-9])")
 
 TRIES = 2
-"""As often a piece may fail before a task tries no further one: they are likely of one kind."""
-# Records that tell of which types the keys are that are no columns.
-_SAMPLE = 200
+"""As often a piece may fail before a task tries no further one by columns: they are likely of one kind."""
 # Of values in a piece: objects times keys, most of which are missing where keys differ.
 _MOST_PLACES = 20_000_000
-_BETWEEN = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
 # A break would end a block for Arrow's reader; a tab is as much a blank, and within a text as wrong.
 _BREAKS_AS_TABS = bytes.maketrans(b"\r\n", b"\t\t")
 _PRECISE = Context(prec=38)
@@ -75,6 +67,13 @@ _TINY = {
 }
 
 
+# A number with 40 digits in a row may have to be spelled in another way, or have too many of them: runs of
+# 2, 4, 8, 16, 32 and 40 digits are two shorter ones, so far from each other.
+_STEPS = (1, 2, 4, 8, 16, 8)
+# An empty object, or key, in a record that is taken as it is written.
+_EMPTY = re.compile(rb'\{[ \t]*+\}|""[ \t]*+:')
+
+
 class UnsureError(Exception):
     """The quick way does not know; another one has to look."""
 
@@ -83,7 +82,14 @@ class UnsureError(Exception):
 def _unsure() -> Iterator[None]:
     try:
         yield
-    except (json_values.RecordError, ValueError, ArithmeticError, RecursionError):
+    except (
+        json_values.RecordError,
+        pa.ArrowException,
+        ValueError,
+        ArithmeticError,
+        RecursionError,
+        StopIteration,
+    ):
         raise UnsureError from None
 
 
@@ -144,7 +150,7 @@ def _split(document: json_values.JsonArray, stream: BinaryIO, size: int) -> Spli
     if not pieces or size - pieces[-1].end > _AROUND:
         raise UnsureError
     stream.seek(pieces[-1].end)
-    token = uuid.uuid4().hex
+    token = secrets.token_hex(16)
     around = head + b'{"type":"Feature","properties":{"%s":0}}' % token.encode() + stream.read()
     found = list(document.records_of(io.BytesIO(around)))
     if len(found) != 1 or token not in str(found):
@@ -190,182 +196,66 @@ def _pieces(stream: BinaryIO, brackets: _Brackets) -> Iterator[Piece]:
     raise UnsureError
 
 
-# --- values ----------------------------------------------------------------------------------------
+# --- geometries ------------------------------------------------------------------------------------
+#
+# Most of a feature is coordinates, which stay text. They are taken out where they stand as usual, the rest is
+# read as other records are, with an object in their place whose key is a random secret: it is found again as
+# the geometry of a feature, or it was none.
 
-
-def _members(pairs: list[tuple[str, json_values.Value]]) -> json_values.Record:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise UnsureError
-    return members
-
-
-def _constant(_: str) -> json_values.Value:
-    raise UnsureError
-
-
-def _float(text: str) -> str:
-    return (
-        text if "e" not in text and "E" not in text else str.__str__(json_values.number_value(Decimal(text)))
+_GEOMETRY = re.compile(
+    rb'"geometry"B:B\{B(?:"type"B:B"([A-Za-z]++)"B,B"coordinates"B:B(L)B'
+    rb'|"coordinates"B:B(L)B,B"type"B:B"([A-Za-z]++)"B)\}'.replace(b"B", rb"[ \t\r\n]*+").replace(
+        b"L", rb"\[[-+0-9.eE,\[\] \t\r\n]*\]"
     )
-
-
-def _marked(text: str) -> str:
-    return f"{MARK}{'0' if text == '-0' else _float(text)}{MARK}"
-
-
-def _decoder(integer: Callable[[str], str], other: Callable[[str], str]) -> json.JSONDecoder:
-    return json.JSONDecoder(
-        object_pairs_hook=_members, parse_int=integer, parse_float=other, parse_constant=_constant
-    )
-
-
-def _marked_as_written(text: str) -> str:
-    return f"{MARK}{text}{MARK}"
-
-
-# without and with marks
-_SPELLED = _decoder(str, _float), _decoder(_marked, _marked)
-_AS_WRITTEN = _decoder(str, str), _decoder(_marked_as_written, _marked_as_written)
-_TEXTS = json.JSONDecoder(parse_int=str, parse_float=str)
-_WRITTEN, _SORTED = (
-    json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), sort_keys=s)
-    for s in (False, True)
 )
+_EXPONENTIAL = re.compile(rb"-?[0-9.]+[eE][-+]?[0-9]+")
 
 
-def _coordinates_as_texts(text: str, *, spelled: bool) -> str:
-    """Members of a list, whose lists of coordinates are marked as numbers are and stay as written."""
-    found: list[str] = []
-
-    def replaced(match: re.Match[str]) -> str:
-        listed = match[2].rstrip(_BEHIND)
-        if not listed.endswith("]"):
-            return match[0]
-        found.append(listed)
-        written = listed.replace(" ", "").translate(_NO_BREAKS)
-        if spelled and ("e" in written or "E" in written):
-            written = _EXPONENTIAL.sub(lambda number: _float(number[0]), written)
-        return f'{match[1]}"{MARK}{written}{MARK}"{match[2][len(listed) :]}'
-
-    changed = _COORDINATES.sub(replaced, text)
-    # each is one list: a text is put between them, which could not be in one of them
-    together = '"",'.join([f"{t}," for t in found])
-    if spelled and _MINUS_ZERO.search(together):
-        return text
-    values = _TEXTS.decode(f'[{together}""]')
-    if len(values) != 2 * len(found) + (not found) or values[1::2] != [""] * len(found):
-        raise UnsureError
-    return changed
+def _lists(levels: int) -> str:
+    """Matches a list of numbers, or of such lists down to so many levels; with the blanks behind it."""
+    inside = rf"{_NUMBER}(?:,{_ANY_BLANK}{_NUMBER})*"
+    if levels > 1:
+        below = _lists(levels - 1)
+        inside += f"|{below}(?:,{_ANY_BLANK}{below})*"
+    return rf"\[{_ANY_BLANK}(?:{inside})?\]{_ANY_BLANK}"
 
 
-def _json(value: json_values.Value, encoder: json.JSONEncoder = _WRITTEN) -> str:
-    return encoder.encode(value).replace(f'"{MARK}', "").replace(f'{MARK}"', "")
+_ANY_BLANK = r"[ \t\r\n]*"
+_NUMBER = rf"-?(?:[1-9][0-9]*|0)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?{_ANY_BLANK}"
+_COORDINATES = f"^{_lists(4)}$"
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Makes columns of values; each value as `column_value` makes it."""
-
-    marked: bool
-    """Numbers have marks, which texts do not have."""
-
-    def column(self, values: list[json_values.Value], kind: ds.DataType) -> pa.Array:
-        import numpy as np
-
-        match kind:
-            case ds.DataTypeOption(inner=inner):
-                return self.column(values, inner)
-            case ds.DataTypeList(item_type=item):
-                _only(values, list)
-                items = self.column(list(itertools.chain.from_iterable(v for v in values if v)), item)
-                ends = np.cumsum([0, *[len(v) if v else 0 for v in values]], dtype=np.int32)
-                nulls = pa.array([v is None for v in values], pa.bool_())
-                return pa.ListArray.from_arrays(
-                    pa.array(ends), items, json_values.text_type(kind), mask=nulls
-                )
-            case ds.DataTypeStruct(fields=fields):
-                _only(values, dict)
-                nulls = pa.array([v is None for v in values], pa.bool_())
-                columns = self.columns([v or {} for v in values], fields)
-                return pa.StructArray.from_arrays(
-                    columns, fields=list(json_values.text_type(kind)), mask=nulls
-                )
-            case ds.DataTypeMap():
-                raise UnsureError
-        return self.texts(values)
-
-    def columns(self, records: list[json_values.Record], fields: tuple[ds.DataField, ...]) -> list[pa.Array]:
-        try:
-            json_values.check_case(set().union(*records), fields)
-        except json_values.RecordError:
-            raise UnsureError from None
-        return [self.column([r.get(f.name) for r in records], f.type) for f in fields]
-
-    def texts(self, values: list[json_values.Value]) -> pa.Array:
-        try:
-            array = pa.array(values, pa.string())
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            if {type(v) for v in values} <= {bool, type(None)}:
-                return pa.array(values, pa.bool_()).cast(pa.string())
-            array = pa.array([self._text(v) for v in values], pa.string())
-        return pc.replace_substring(array, MARK, "") if self.marked else array
-
-    def _text(self, value: json_values.Value) -> str | None:
-        if value is None or isinstance(value, str):
-            return value
-        if not self.marked and not isinstance(value, bool):
-            raise UnsureError
-        return _json(value)
-
-    def records(self, records: list[json_values.Record]) -> pa.Array:
-        """Records as JSON for inference, as `record_batches` makes it."""
-        if any(len(r) > INPUT.columns for r in records):
-            raise UnsureError
-        texts = []
-        for record in records:
-            text = _json(record)
-            if '"":' in text:
-                json_values.check_named(record)
-            texts.append(_json(json_values.without_empty(record)) if "{}" in text else text)
-        return pa.array(texts, pa.string())
+def _spelled(number: re.Match[bytes]) -> bytes:
+    return json_values.number_value(Decimal(number[0].decode())).encode()
 
 
-def _only(values: list[json_values.Value], kind: type) -> None:
-    if not {type(v) for v in values} <= {kind, type(None)}:
-        raise UnsureError
+def without_geometries(members: bytes, mark: bytes, *, as_written: bool) -> tuple[bytes, pa.Array]:
+    """The features with `mark` in place of usual geometries, and the texts of these as columns take them.
+
+    Numbers of 40 digits are not among them; others are spelled as by the exact parser, or `as_written`.
+    """
+    parts = _GEOMETRY.split(members)
+    kinds = [first or second for first, second in zip(parts[1::5], parts[4::5], strict=True)]
+    found = [first or second for first, second in zip(parts[2::5], parts[3::5], strict=True)]
+    lists = pa.array(found, pa.string())
+    if not pc.all(pc.match_substring_regex(lists, _COORDINATES)).as_py():
+        return members, lists[:0]
+    together = b";".join(found).translate(None, _BLANK)
+    if not as_written:
+        if b"e" in together or b"E" in together:
+            together = _EXPONENTIAL.sub(_spelled, together)
+        together = together.replace(b"-0,", b"0,").replace(b"-0]", b"0]")
+    lists = pa.array(together.split(b";") if found else [], pa.string())
+    kinds = pa.array(kinds, pa.string())
+    texts = pc.binary_join_element_wise('{"coordinates":', lists, ',"type":"', kinds, '"}', "")
+    return (b'"geometry":%s' % mark).join(parts[::5]), texts
 
 
-def _geometry(geometry: json_values.Record) -> str:
-    kind, coordinates = geometry.get("type"), geometry.get("coordinates")
-    if len(geometry) > 2 or not (isinstance(kind, str) and isinstance(coordinates, str)):
-        return _json(geometry, _SORTED)
-    if not (kind.isalpha() and coordinates.startswith(MARK)):
-        return _json(geometry, _SORTED)
-    return f'{{"coordinates":{coordinates[1:-1]},"type":"{kind}"}}'  # six times as fast
-
-
-def _features(values: list[json_values.Record], *, wanted: bool) -> list[json_values.Record]:
-    """Features with marked numbers as `feature_record` makes them; their geometry only where it is wanted."""
-    records = []
-    for value in values:
-        properties, geometry = value.get("properties"), value.get(json_values.GEOMETRY)
-        if value.get("type") != "Feature" or not isinstance(properties, dict | None):
-            raise UnsureError
-        if not isinstance(geometry, dict | None):
-            raise UnsureError
-        record = {} if properties is None else properties
-        record[json_values.GEOMETRY] = _geometry(geometry) if wanted and geometry is not None else None
-        records.append(record)
-    return records
-
-
-# A piece as typed columns by Arrow's reader in one pass, where that gives what the strict rules give.
+# --- by Arrow's reader -----------------------------------------------------------------------------
 #
 # The reader keeps to the grammar, refuses keys that occur twice at any depth and numbers that a column
 # cannot hold, and guesses nothing where every key has a type. What it lets pass otherwise (NaN, numbers that
-# become zero, forms of times that the rules do not know) is looked for here. Features are not read so: most
-# of them is coordinates, which stay text (1.2 times as fast, where other records are 1.7 times; RFC-010).
+# become zero, forms of times that the rules do not know) is looked for here.
 
 
 def _exact_type(data_type: ds.DataType) -> pa.DataType | None:
@@ -437,13 +327,13 @@ def _with_others(known: pa.DataType, values: Sequence[json_values.Value], depth:
         return pa.list_(known.value_field.with_type(_with_others(known.value_type, items, depth + 1)))
     if not pa.types.is_struct(known):
         return known
-    values = [v for v in values if isinstance(v, dict)]
-    fields = [
-        pa.field(f.name, _with_others(f.type, [v.get(f.name) for v in values], depth + 1)) for f in known
-    ]
-    names = {f.name for f in fields}
-    others = dict.fromkeys(key for v in values for key in v if key not in names)
-    fields += [pa.field(key, _kind_of([v.get(key) for v in values], depth + 1)) for key in others]
+    found: dict[str, list[json_values.Value]] = {f.name: [] for f in known}
+    for value in values:
+        if isinstance(value, dict):
+            for key, member in value.items():
+                found.setdefault(key, []).append(member)
+    fields = [pa.field(f.name, _with_others(f.type, found.pop(f.name), depth + 1)) for f in known]
+    fields += [pa.field(key, _kind_of(members, depth + 1)) for key, members in found.items()]
     return pa.struct(fields)
 
 
@@ -459,65 +349,79 @@ def _check_case(found: pa.DataType, data_type: ds.DataType) -> None:
                 _check_case(found.field(f.name).type, f.type)
 
 
-def _first_records(text: str, most: int) -> list[json_values.Value]:
-    """The first members of a piece, as far as they can be read; numbers are floats."""
-    decoder = json.JSONDecoder(parse_int=float)
-    found: list[json_values.Value] = []
-    at = 0
-    try:
-        while len(found) < most:
-            at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr] # it matches nothing as well
-            value, at = decoder.raw_decode(text, at)
-            found.append(value)
-    except (ValueError, RecursionError):
-        pass
-    return found
+_KINDS = json.JSONDecoder(parse_int=float)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the records stand in pieces."""
+
+    features: bool = False
+    lines: bool = False
+    """One in each line; else they are the members of a list."""
+    encoding: str = "utf-8"
 
 
 class TypedReader:
-    """Reads pieces by columns; learns from the first one which other keys there are."""
+    """Reads pieces by columns; learns which keys there are other than columns."""
 
-    def __init__(self, columns: tuple[TypedColumn, ...], between: str = "") -> None:
-        self._columns, self._between = columns, between
-        self._element: pa.DataType | None = None
+    def __init__(self, columns: tuple[TypedColumn, ...], form: Form, secret: str) -> None:
+        self._columns, self._form, self._secret = columns, form, secret
+        own = [(c.field.name, c.read) for c in columns if not (form.features and c.field.name == GEOMETRY)]
+        self._element = pa.struct(own)
+        if form.features:
+            geometry = pa.struct([(secret, pa.bool_())])
+            self._element = pa.struct(
+                [("type", pa.string()), ("properties", self._element), (GEOMETRY, geometry)]
+            )
         self.tries = TRIES
         """How often a piece may still fail."""
 
-    def columns(self, text: str, rows: int) -> list[pa.Array]:
-        """The values of each column, or its texts; the text has no number of 40 digits."""
-        if not rows or "\0" in text:
+    def columns(self, members: bytes, rows: int, geometries: pa.Array | None) -> list[pa.Array]:
+        """The values of each column, or its texts; the text is UTF-8 and has no number of 40 digits."""
+        if not rows or b"\0" in members:
             raise UnsureError
-        try:
-            members = text.encode().translate(_BREAKS_AS_TABS)
-            records = self._records(text, members, rows)
-            self._check_numbers(records, members)
-            arrays = _members_of(records, [c.field.name for c in self._columns])
-            return [_read_column(array, c) for array, c in zip(arrays, self._columns, strict=True)]
-        except (pa.ArrowException, json_values.RecordError, UnicodeEncodeError):
-            raise UnsureError from None
+        if self._form.lines and not _one_by_one(members, rows):
+            raise UnsureError
+        if not self._form.lines:
+            members = members.translate(_BREAKS_AS_TABS)
+        with _unsure():
+            records = self._records(members, rows)
+        self._check_numbers(records, members)
+        names = [c.field.name for c in self._columns]
+        if geometries is None:
+            found = _members_of(records, names)
+        else:
+            kinds, properties, marked = _members_of(records, ("type", "properties", GEOMETRY))
+            if kinds.null_count or not pc.all(pc.equal(kinds, "Feature")).as_py():
+                raise UnsureError
+            texts = _at_marks(marked.field(self._secret), marked, geometries)
+            found = [texts if n == GEOMETRY else _members_of(properties, [n])[0] for n in names]
+        return [_read_column(array, c) for array, c in zip(found, self._columns, strict=True)]
 
-    def _records(self, text: str, members: bytes, rows: int) -> pa.Array:
-        if self._element is None:
-            others = [(self._between, pa.bool_())] * bool(self._between)
-            own = pa.struct([*[(c.field.name, c.read) for c in self._columns], *others])
-            self._element = self._learned(own, _first_records(text, _SAMPLE))
+    def _records(self, members: bytes, rows: int) -> pa.Array:
+        known = self._element
         try:
-            return _elements(members, self._element, rows, self._between)
+            return _records_of(members, known, rows, lines=self._form.lines)
         except pa.ArrowException:
-            # it may have keys that the first records did not have
-            more = self._learned(self._element, _first_records(text, rows))
-            if more == self._element:
+            # it may have keys that are not known
+            self._learn(members)
+            if known == self._element:
                 raise
-            self._element = more
-            return _elements(members, more, rows, self._between)
+            return _records_of(members, self._element, rows, lines=self._form.lines)
 
-    def _learned(self, known: pa.DataType, values: list[json_values.Value]) -> pa.DataType:
-        element = _with_others(known, values)
+    def _learn(self, members: bytes) -> None:
+        members = members.replace(b"}\n{", b"},{")
+        learned = _with_others(self._element, _KINDS.decode(f"[{members.decode()}]"))
+        found = learned.field("properties").type if self._form.features else learned
+        if len(found) > INPUT.columns:
+            raise UnsureError
         fields = tuple(c.field for c in self._columns)
-        json_values.check_case([f.name for f in element], fields)
+        json_values.check_case([f.name for f in found], fields)
         for f in fields:
-            _check_case(element.field(f.name).type, f.type)
-        return element
+            if not (self._form.features and f.name == GEOMETRY):
+                _check_case(found.field(f.name).type, f.type)
+        self._element = learned
 
     def _check_numbers(self, records: pa.Array, members: bytes) -> None:
         from odfchain.slices.reader import leaves_of
@@ -538,6 +442,34 @@ class TypedReader:
                         raise UnsureError
 
 
+def _one_by_one(lines: bytes, rows: int) -> bool:
+    """True if each of these lines begins and ends as an object does.
+
+    Then no value goes over the end of a line: between two of its tokens `}` and `{` a comma would stand. So
+    where there are as many values as lines, each line is one.
+    """
+    import numpy as np
+
+    if not (lines.startswith(b"{") and lines.endswith(b"}")):
+        return False
+    characters = np.frombuffer(lines, np.uint8)
+    breaks = np.flatnonzero(characters == ord("\n"))
+    closed, opened = characters[breaks - 1] == ord("}"), characters[breaks + 1] == ord("{")
+    return len(breaks) == rows - 1 and bool(closed.all() and opened.all())
+
+
+def _at_marks(marks: pa.Array, marked: pa.Array, texts: pa.Array) -> pa.Array:
+    """The texts, each where its mark was found."""
+    import numpy as np
+
+    found = marked.is_valid().to_numpy(zero_copy_only=False)
+    if not len(texts) == np.count_nonzero(found) == len(marks) - marks.null_count:
+        raise UnsureError
+    if len(texts) == len(found):
+        return texts
+    return texts.take(pa.array(np.cumsum(found) - 1, mask=~found))
+
+
 def _fits(array: pa.Array) -> bool:
     # Arrow's JSON reader does not hold decimals to the digits of their type
     wide = pa.decimal128(38, array.type.scale)
@@ -546,33 +478,29 @@ def _fits(array: pa.Array) -> bool:
     return pc.all(pc.less_equal(pc.abs(values), pa.scalar(largest, wide))).as_py() is not False
 
 
-def _elements(members: bytes, element: pa.DataType, rows: int, between: str) -> pa.Array:
-    """The elements of the list with these members: `rows` objects of bounded size; others `between` them."""
+def _records_of(members: bytes, element: pa.DataType, rows: int, *, lines: bool) -> pa.Array:
+    """The objects that are the members of a list, or the lines: `rows` objects of bounded size."""
     import pyarrow.json as pj
 
-    if members.count(b"{") * _leaf_count(element) > _MOST_PLACES:
+    leaves = _leaf_count(element)
+    if len(members) * leaves > _MOST_PLACES < members.count(b"{") * leaves:
         raise UnsureError
-    text = b'{"r":[%s]}' % members
+    text = members if lines else b'{"r":[%s]}' % members
+    schema = pa.schema(list(element) if lines else [("r", pa.list_(element))])
     found = pj.read_json(
         pa.BufferReader(text),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
-        parse_options=pj.ParseOptions(
-            explicit_schema=pa.schema([("r", pa.list_(element))]), unexpected_field_behavior="error"
-        ),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
     )
-    if found.num_rows != 1 or found.column_names != ["r"]:
+    if found.column_names != schema.names:
         raise UnsureError
-    elements = found.column(0).chunk(0).flatten()
-    if between:
-        if len(elements) != 2 * rows - 1:
-            raise UnsureError
-        marks = elements.field(between)
-        if marks[::2].null_count != rows or (pc.sum(marks[1::2]).as_py() or 0) != rows - 1:
-            raise UnsureError
-        elements = elements[::2]
-    if len(elements) != rows or elements.null_count:
+    if lines:
+        found = pa.StructArray.from_arrays([c.combine_chunks() for c in found.columns], fields=list(element))
+    elif found.num_rows == 1:
+        found = found.column(0).chunk(0).flatten()
+    if len(found) != rows or found.null_count:
         raise UnsureError
-    return elements
+    return found
 
 
 def _members_of(array: pa.Array, names: Iterable[str]) -> list[pa.Array]:
@@ -603,70 +531,139 @@ def _without_others(array: pa.Array, target: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(members, fields=list(target), mask=array.is_null())
 
 
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """Makes columns of records that are the members of a list."""
+# --- pieces as batches -----------------------------------------------------------------------------
 
-    features: bool
-    """The records are features."""
-    encoding: str = "utf-8"
-    between: str = ""
-    """The key of an object between two records, a secret: a line that is no whole record would take it in, or
-    lack it."""
 
-    def needs_marks(self, fields: tuple[ds.DataField, ...] | None) -> bool:
-        """True if there are always values that are taken as texts and are none."""
-        return fields is None or (self.features and any(f.name == json_values.GEOMETRY for f in fields))
+def _float(text: str) -> Number:
+    if "e" in text or "E" in text:
+        return json_values.number_value(Decimal(text))
+    return Number(text)
 
-    def typed(self, members: bytes, rows: int, reader: TypedReader) -> list[pa.Array]:
-        """The columns of a piece's records as `TypedReader` gives them, just as by the exact parser."""
-        with _unsure():
-            return reader.columns(self._text(members, marked=False), rows)
 
-    def _text(self, members: bytes, *, marked: bool) -> str:
-        if self.between and _Brackets().feed(members)[1].max(initial=0) > _LEVELS:
-            raise UnsureError  # of documents the depth is known
-        # a run of 40 digits is nine of them where every fourth byte is looked at, which few texts have
-        if _LONG[:9] in members[::4].translate(_DIGITS) and _LONG in members.translate(_DIGITS):
+# Numbers as documents have them, as lines do, and as they tell a type.
+_SPELLED, _AS_WRITTEN, _INFERRED = (
+    json_values.decoder(*made) for made in ((Number, _float), (Number, Number), (int, float))
+)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":"))
+
+
+def _long_number(text: bytes) -> bool:
+    import numpy as np
+
+    run = (np.frombuffer(text, np.uint8) - np.uint8(ord("0"))) < 10
+    for step in _STEPS:
+        run = run[:-step] & run[step:]
+    return bool(run.any())
+
+
+class PieceReader:
+    """Makes batches of pieces of records, where that is sure.
+
+    With typed columns, pieces that are read by Arrow have values in place of texts where they are known.
+    """
+
+    def __init__(self, form: Form, fields: Fields, typed: tuple[TypedColumn, ...] | None) -> None:
+        self._form, self._fields = form, fields
+        self._secret = secrets.token_hex(8)
+        if fields is None and form.lines and not form.features:
+            typed = ()
+        if typed and form.features and any(c.field.name == GEOMETRY and not c.text for c in typed):
+            typed = None
+        self._typed = None if typed is None else TypedReader(typed, form, self._secret)
+
+    def batch(self, members: bytes, first: int, rows: int) -> pa.RecordBatch | None:
+        """The columns of these records, numbered from `first`; None where only the exact parser knows."""
+        with contextlib.suppress(UnsureError), no_search_for_circles(), _unsure():
+            members, geometries = self._prepared(members)
+            columns = self._values(members, rows, geometries)
+            if columns is None:
+                texts = None if geometries is None else geometries.to_pylist()
+                columns = self._texts(members, rows, texts)
+            return json_values.numbered_batch(first, columns)
+        return None
+
+    def _prepared(self, members: bytes) -> tuple[bytes, pa.Array | None]:
+        """A piece as UTF-8 without numbers of 40 digits, and of features what `without_geometries` gives."""
+        if _long_number(members):
             raise UnsureError
-        text = str(members, self.encoding)
-        escaped = "\\" in text
-        if escaped and ("\\ud" in text or "\\uD" in text):
+        text = str(members, self._form.encoding)
+        if "\\" in text and ("\\ud" in text or "\\uD" in text):
             json_values.CharacterCheck().check(text, last=True)
-        if marked and (MARK in text or (escaped and "\\u007" in text)):
+        if not self._form.features:
+            return members, None
+        mark = b'{"%s":true}' % self._secret.encode()
+        return without_geometries(members, mark, as_written=self._form.lines)
+
+    def _values(self, members: bytes, rows: int, geometries: pa.Array | None) -> list[pa.Array] | None:
+        reader = self._typed
+        if reader is None or not reader.tries:
+            return None
+        try:
+            if self._fields is not None:
+                return reader.columns(members, rows, geometries)
+            if _EMPTY.search(members) is None:
+                reader.columns(members, rows, geometries)
+                return [pa.array(members.decode().split("\n"), pa.string())]
+        except UnsureError:
+            reader.tries -= 1
+        return None
+
+    def _texts(self, members: bytes, rows: int, geometries: list[str] | None) -> list[pa.Array]:
+        """The columns as texts, just as by the exact parser; or the records as JSON, of the same types."""
+        text = members.decode()
+        decoder = _INFERRED if self._fields is None else _AS_WRITTEN if self._form.lines else _SPELLED
+        if self._form.lines:
+            if _Brackets().feed(members)[1].max(initial=0) > _LEVELS:
+                raise UnsureError  # of documents the depth is known
+            lines = text.split("\n")
+            scan = decoder.scan_once  # type: ignore[attr-defined] # what `raw_decode` calls
+            decoded = [scan(line, 0) for line in lines]
+            records = [record for record, _ in decoded]
+            if [end for _, end in decoded] != list(map(len, lines)):
+                raise UnsureError
+        else:
+            if _MINUS_ZERO.search(members):
+                raise UnsureError
+            records = decoder.decode(f"[{text}]")
+        if len(records) != rows or not all(type(record) is dict for record in records):
             raise UnsureError
-        return text
+        if geometries is not None:
+            records = self._features(records, geometries)
+        if self._fields is None:
+            return [json_values.whole_texts(records, _ENCODER.encode)]
+        return json_values.columns_of(records, self._fields)
 
-    def columns(
-        self, members: bytes, rows: int, fields: tuple[ds.DataField, ...] | None, *, marked: bool
-    ) -> list[pa.Array]:
-        """These columns of a piece's records, or the whole as JSON, just as by the exact parser.
+    def _features(self, values: list[json_values.Record], geometries: list[str]) -> list[json_values.Record]:
+        left, mark = iter(geometries), {self._secret: True}
 
-        With `marked` numbers, values that are no texts may be taken as texts.
-        """
-        with no_search_for_circles(), _unsure():
-            text = self._text(members, marked=marked)
-            spelled = not self.between  # lines have their numbers as they are written
-            if spelled and not marked and _MINUS_ZERO.search(text):
-                raise UnsureError
-            if marked and self.features:
-                text = _coordinates_as_texts(text, spelled=spelled)
-            records = (_SPELLED if spelled else _AS_WRITTEN)[marked].decode(f"[{text}]")
-            if self.between:
-                if any(other != {self.between: True} for other in records[1::2]):
-                    raise UnsureError
-                records = records[::2]
-            if len(records) != rows:
-                raise UnsureError
-            if not all(type(record) is dict for record in records):
-                raise UnsureError
-            if self.features:
-                records = _features(records, wanted=self.needs_marks(fields))
-            made = _Columns(marked)
-            return [made.records(records)] if fields is None else made.columns(records, fields)
+        def text_of(geometry: json_values.Record) -> str:
+            if geometry == mark:
+                return next(left)
+            # of which type it is, every text tells
+            return json_values.geometry_text(geometry) if self._fields is not None else ""
+
+        records = [json_values.feature_record(value, text_of) for value in values]
+        if next(left, None) is not None:
+            raise UnsureError  # it was not the geometry of a feature
+        return records
 
 
-# --- pieces ----------------------------------------------------------------------------------------
+def line_pieces(text: bytes) -> Iterator[bytes]:
+    """Lines that hold anything, about `PIECE` bytes of them at a time, without blanks at the ends of all."""
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    start = 0
+    while start < len(text):
+        end = text.find(b"\n", start + PIECE)
+        end = len(text) if end < 0 else end
+        lines, start = text[start:end].strip(_BLANK), end
+        if not _one_by_one(lines, lines.count(b"\n") + 1):
+            lines = b"\n".join([line for part in lines.split(b"\n") if (line := part.strip(_BLANK))])
+        if lines:
+            yield lines
+
+
+# --- documents in pieces ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -689,9 +686,9 @@ class SplitDocument:
         return document
 
     @property
-    def decoder(self) -> Decoder:
-        """What makes columns of its pieces."""
-        return Decoder(isinstance(self.whole, json_values.FeatureCollection), self.whole.encoding)
+    def form(self) -> Form:
+        """How records stand in its pieces."""
+        return Form(isinstance(self.whole, json_values.FeatureCollection), encoding=self.whole.encoding)
 
     def records(self) -> Iterator[json_values.Record]:
         """The records in order, by the exact parser."""

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import chain
@@ -77,13 +77,23 @@ def _unique(pairs: Iterable[tuple[str, Value]]) -> Record:
     return members
 
 
+def _members_of_pairs(pairs: list[tuple[str, Value]]) -> Record:
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else _unique(pairs)
+
+
 def _no_constant(text: str) -> Value:
     raise RecordError(f"not valid JSON: {text} is not a JSON number")
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_int=number, parse_float=number, parse_constant=_no_constant
-)
+def decoder(integer: Callable[[str], Value], other: Callable[[str], Value]) -> json.JSONDecoder:
+    """A decoder that refuses keys twice, and NaN, and makes numbers as it is told."""
+    return json.JSONDecoder(
+        object_pairs_hook=_members_of_pairs, parse_int=integer, parse_float=other, parse_constant=_no_constant
+    )
+
+
+_DECODER = decoder(number, number)
 
 
 def parse_object(text: str) -> Record:
@@ -156,22 +166,10 @@ def column_text(value: Value) -> str | None:
     """A value as a column of text takes it: texts and numbers as they are written, the rest as JSON."""
     if value is None or isinstance(value, str):
         return value
-    return json_text(value)
+    return _TRUTH[value] if isinstance(value, bool) else json_text(value)
 
 
-def column_value(value: Value, data_type: ds.DataType) -> Value:
-    """A value as a column of this type takes it before parsing: lists and structs of texts."""
-    match data_type:
-        case ds.DataTypeOption(inner=inner):
-            return column_value(value, inner)
-        case ds.DataTypeList(item_type=item):
-            return [column_value(v, item) for v in _of_form(value, list)] if value is not None else None
-        case ds.DataTypeMap(value_type=item):
-            members = _of_form(value, dict).items() if value is not None else None
-            return [(k, column_value(v, item)) for k, v in members] if members is not None else None
-        case ds.DataTypeStruct(fields=fields):
-            return picked(_of_form(value, dict), fields) if value is not None else None
-    return column_text(value)
+_TRUTH = {True: "true", False: "false"}
 
 
 def text_type(data_type: ds.DataType) -> pa.DataType:
@@ -197,18 +195,6 @@ def _of_form(value: Value, form: type) -> Any:
     return value
 
 
-def picked(members: Mapping[str, Value], fields: tuple[ds.DataField, ...]) -> Record:
-    """The members that are columns, as `column_value` makes them; the other members are left out."""
-    check_case(members, fields)
-    found = {}
-    for f in fields:
-        try:
-            found[f.name] = column_value(members.get(f.name), f.type)
-        except RecordError as error:
-            raise RecordError(f"column `{f.name}`: {error.message}") from None
-    return found
-
-
 def check_case(members: Iterable[str], fields: tuple[ds.DataField, ...]) -> None:
     """Refuse keys that differ from a column only by case: leaving them out would lose their values."""
     names = {f.name for f in fields}
@@ -218,6 +204,112 @@ def check_case(members: Iterable[str], fields: tuple[ds.DataField, ...]) -> None
     for key in members:
         if key not in names and (column := folded.get(key.casefold())) is not None:
             raise RecordError(f"key {shown(key)} differs from column {shown(column)} only by case")
+
+
+Fields: TypeAlias = tuple[ds.DataField, ...] | None
+"""The columns to give; None for whole records as JSON, of which Spark infers types."""
+
+
+def batch_schema(fields: Fields) -> pa.Schema:
+    """The columns of `record_batch`: `row_id`, and `c0`, … as texts or in forms of texts."""
+    types = [pa.string()] if fields is None else [text_type(f.type) for f in fields]
+    return pa.schema([("row_id", pa.int64()), *[(f"c{i}", kind) for i, kind in enumerate(types)]])
+
+
+def record_batch(records: list[Record], first: int, fields: Fields) -> pa.RecordBatch:
+    """Records, numbered from `first`: whole, or these columns of them.
+
+    Raises:
+        RecordError: of the first record that does not fit, with its row.
+    """
+    try:
+        columns = [whole_texts(records)] if fields is None else columns_of(records, fields)
+    except RecordError as error:
+        # of which record it is, each by itself says
+        for row, record in enumerate(records if len(records) > 1 else (), first):
+            record_batch([record], row, fields)
+        error.row = first + 1
+        raise
+    return numbered_batch(first, columns)
+
+
+def numbered_batch(first: int, columns: list[pa.Array]) -> pa.RecordBatch:
+    """These columns behind the numbers of their rows."""
+    import numpy as np
+
+    ids = pa.array(np.arange(first, first + len(columns[0]), dtype=np.int64))
+    names = ["row_id", *[f"c{i}" for i in range(len(columns))]]
+    return pa.RecordBatch.from_arrays([ids, *columns], names=names)
+
+
+def columns_of(records: list[Record], fields: tuple[ds.DataField, ...]) -> list[pa.Array]:
+    """The columns of these records before parsing: texts, and lists, maps and structs of texts.
+
+    Other members are left out. Of which record a `RecordError` is, is not known.
+    """
+    check_case(dict.fromkeys(chain.from_iterable(records)), fields)
+    columns = []
+    for f in fields:
+        try:
+            columns.append(_column([r.get(f.name) for r in records], f.type))
+        except RecordError as error:
+            raise RecordError(f"column `{f.name}`: {error.message}") from None
+    return columns
+
+
+def _column(values: list[Value], kind: ds.DataType) -> pa.Array:
+    import numpy as np
+
+    if isinstance(kind, ds.DataTypeOption):
+        return _column(values, kind.inner)
+    if isinstance(kind, ds.DataTypeList | ds.DataTypeMap | ds.DataTypeStruct):
+        form: type = list if isinstance(kind, ds.DataTypeList) else dict
+        held = [form() if v is None else _of_form(v, form) for v in values]
+        nulls, made = pa.array([v is None for v in values], pa.bool_()), text_type(kind)
+        if isinstance(kind, ds.DataTypeStruct):
+            return pa.StructArray.from_arrays(columns_of(held, kind.fields), fields=list(made), mask=nulls)
+        ends = pa.array(np.cumsum([0, *map(len, held)], dtype=np.int32))
+        if isinstance(kind, ds.DataTypeList):
+            items = _column(list(chain.from_iterable(held)), kind.item_type)
+            return pa.ListArray.from_arrays(ends, items, made, mask=nulls)
+        keys = pa.array(list(chain.from_iterable(held)), pa.string())
+        items = _column([v for members in held for v in members.values()], kind.value_type)
+        return pa.MapArray.from_arrays(ends, keys, items, made, mask=nulls)
+    if not set(map(type, values)) <= {str, Number, type(None)}:
+        values = [v if isinstance(v, str) else column_text(v) for v in values]
+    return pa.array(values, pa.string())
+
+
+def whole_texts(records: list[Record], text_of: Callable[[Value], str] | None = None) -> pa.Array:
+    """Records as JSON for inference; of which one a `RecordError` is, is not known."""
+    text_of = text_of or json_text
+    texts = []
+    for record in records:
+        if len(record) > INPUT.columns:
+            raise RecordError(f"{len(record):,} keys, at most {INPUT.columns:,} are read")
+        text = text_of(record)
+        if text.count("{") + text.count("[") > INPUT.type_depth:
+            _check_depth(record)
+        if '"":' in text:
+            _check_named(record)
+        # a type without fields would drop its column
+        texts.append(text_of(_without_empty(record)) if "{}" in text else text)
+    return pa.array(texts, pa.string())
+
+
+def _check_depth(record: Record) -> None:
+    most = INPUT.type_depth
+    for name, value in record.items():
+        level, depth = [value], 0
+        # level by level, not by recursion: how deep a record is, strangers decide
+        while level := [v for v in level if isinstance(v, list | dict)]:
+            depth += 1
+            if depth > most:
+                raise RecordError(
+                    f"column {shown(name)}: nested more than {most} levels deep, too deep for a "
+                    "type; declare the column as STRING to take its values as text"
+                )
+            level = [item for v in level for item in (v.values() if isinstance(v, dict) else v)]
 
 
 class Spellings:
@@ -241,8 +333,8 @@ class Spellings:
                     below.add(item)
 
 
-def check_named(value: Value) -> None:
-    """Refuse keys that are empty: no column can have such a name, and its values would be lost."""
+def _check_named(value: Value) -> None:
+    # no column can have such a name, and its values would be lost
     items = [value]
     while items:
         item = items.pop()
@@ -254,12 +346,11 @@ def check_named(value: Value) -> None:
             items += item
 
 
-def without_empty(value: Value) -> Value:
-    """A value in which empty objects are null."""
+def _without_empty(value: Value) -> Value:
     if isinstance(value, dict):
-        return {k: without_empty(v) if v != {} else None for k, v in value.items()}
+        return {k: _without_empty(v) if v != {} else None for k, v in value.items()}
     if isinstance(value, list):
-        return [without_empty(v) if v != {} else None for v in value]
+        return [_without_empty(v) if v != {} else None for v in value]
     return value
 
 
@@ -627,12 +718,17 @@ def _collection(events: Events, source: _Source) -> Iterator[Record]:
         raise RecordError("the FeatureCollection has no 'features'")
 
 
-def feature_record(feature: Record) -> Record:
+def geometry_text(geometry: Record) -> str:
+    """A geometry as its column takes it."""
+    return json_text(geometry, sort_keys=True)
+
+
+def feature_record(feature: Record, text_of: Callable[[Record], str] = geometry_text) -> Record:
     """A feature as its properties and its geometry."""
     for name in ("properties", GEOMETRY):
         if not isinstance(feature.get(name), dict | None):
             raise RecordError(f"Invalid geojson: {name!r} is neither an object nor null")
     _check_type("Feature", feature.get("type"))
     geometry = feature.get(GEOMETRY)
-    text = None if geometry is None else json_text(geometry, sort_keys=True)
+    text = None if geometry is None else text_of(geometry)
     return (feature.get("properties") or {}) | {GEOMETRY: text}
