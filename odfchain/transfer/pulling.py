@@ -91,7 +91,7 @@ from odfchain.transfer.sync import (
     refuse_another,
     shortened,
 )
-from odfchain.workspace.config import change_config, config_path, read_config
+from odfchain.workspace.config import change_config, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import FetchedBranch, FetchedBranches
@@ -719,9 +719,7 @@ class Pulled:
 def policy_of(dataset: DatasetFiles) -> SignaturePolicy:
     """The signature policy for pulls of a dataset."""
     config = read_config(dataset)
-    return SignaturePolicy.from_fields(
-        config.require_signature, config.max_signature_age_seconds, source=str(config_path(dataset))
-    )
+    return SignaturePolicy.from_fields(config.require_signature, config.max_signature_age_seconds)
 
 
 def pull(

@@ -47,7 +47,7 @@ class Repository:
     """Its URL; a dataset's alias is appended to it."""
     require_signature: bool | None = None
     """True if copies from here need the owner's signature of the head."""
-    max_signature_age_seconds: int | None = None
+    max_signature_age_seconds: Annotated[int, range(1, 1 << 63)] | None = None
     """How old that signature may be [s]."""
 
 
@@ -170,7 +170,7 @@ class Repositories:
             raise errors.ManifestError(f"larger than {_READ_BYTES:,} bytes", source=str(path))
         repository: Repository = read_manifest(read_document(data, source=str(path)), REPOSITORY, str(path))
         policy = SignaturePolicy.from_fields(
-            repository.require_signature, repository.max_signature_age_seconds, source=str(path)
+            repository.require_signature, repository.max_signature_age_seconds
         )
         return KnownRepository(RepoName(path.name), PeerUrl.parse(repository.url), policy)
 

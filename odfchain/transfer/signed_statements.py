@@ -77,12 +77,9 @@ class SignaturePolicy:
         }
 
     @classmethod
-    def from_fields(cls, require: bool | None, max_age: int | None, *, source: str) -> SignaturePolicy:
+    def from_fields(cls, require: bool | None, max_age: int | None) -> SignaturePolicy:
         """The policy that a manifest's fields hold."""
-        try:
-            return cls(require=bool(require), max_age=max_age)
-        except errors.UsageError as error:
-            raise errors.ManifestError(str(error), path="maxSignatureAgeSeconds", source=source) from None
+        return cls(require=bool(require), max_age=max_age)
 
     def and_also(self, other: SignaturePolicy) -> SignaturePolicy:
         """The stricter of both policies; the clock is this one's."""

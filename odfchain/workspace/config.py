@@ -325,7 +325,7 @@ class DatasetConfig:
     """Where the dataset is pushed to: remote aliases or URLs."""
     require_signature: bool | None = None
     """True if pulls need the owner's signature of the head."""
-    max_signature_age_seconds: int | None = None
+    max_signature_age_seconds: Annotated[int, range(1, 1 << 63)] | None = None
     """How old that signature may be [s]."""
     watermarks: dict[str, WatermarkRule] = field(default_factory=dict)
     """How the watermark of each source moves, by the source's name."""

@@ -110,9 +110,9 @@ def test_profiles_are_computed_again_where_it_is_asked(cities: DatasetFiles) -> 
         (PROFILE, {"near_duplicate_estimate": None}, "near_duplicate_estimate says None, it is 0"),
         (PROFILE, {"num_rows": 3.0}, "it is not in the one text"),
         (PROFILE, {"snapshot_id": "f1620" + "00" * 32}, "it is of f162000000"),
-        (PROFILE, {"odf": None}, "odf: an object is expected"),
-        (PROFILE, {"column_stats": []}, "column_stats: an object is expected"),
-        (PROFILE, {"odf": {"hidden": ["nope"]}}, "odf.hidden: names of columns"),
+        (PROFILE, {"odf": None}, "odf: must be an object, not null"),
+        (PROFILE, {"column_stats": []}, "column_stats: must be an object, not a list"),
+        (PROFILE, {"odf": {"hidden": ["nope"]}}, "odf.hidden: must be names of columns"),
     ],
 )
 def test_what_the_owner_signed_wrongly_is_a_fault(
