@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import sys
 from collections.abc import Iterator
 
@@ -37,6 +38,13 @@ def allow_pandas() -> None:
 
         pa.array([0])  # looks for it, once
         sys.meta_path.remove(_LATER)
+
+
+def start_lean() -> None:
+    """This process begins commands quickly: without pandas, threads for algebra, and many searches."""
+    put_off_pandas()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    gc.set_threshold(10_000)  # new objects [count]; a search after each 700 takes a tenth of a command
 
 
 # Python's cyclic garbage collection, and when it is not worth it.

@@ -742,11 +742,12 @@ class Workspace(OwnErrors):
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        from odfchain.spark.jobs import explain, is_of_spark
-
         try:
-            if isinstance(error, Exception) and is_of_spark(error):
-                raise explain(error) from error  # what it says is lost with the session
+            if isinstance(error, Exception):
+                from odfchain.spark.jobs import explain, is_of_spark
+
+                if is_of_spark(error):
+                    raise explain(error) from error  # what it says is lost with the session
         finally:
             self.close()
 

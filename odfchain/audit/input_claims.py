@@ -20,7 +20,6 @@ from odfchain.errors import OdfchainError
 from odfchain.odf.events import AddData, ExecuteTransform, ExecuteTransformInput, SetTransform
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.times import Timestamp
-from odfchain.transform.planner import diverged
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import branch_names
 
@@ -132,6 +131,8 @@ class InputChains:
                 ends = (item.prev_block_hash, item.new_block_hash)
                 lost = next((end for end in ends if end is not None and end not in known.places), None)
                 if lost is not None:
+                    from odfchain.transform.planner import diverged
+
                     where = f"block {stored.number}"
                     error = diverged(
                         run.dataset, known.dataset, item.dataset_id, lost, known.head, where=where

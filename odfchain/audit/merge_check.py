@@ -48,7 +48,7 @@ from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.events import AddData
 from odfchain.odf.identity import Multihash
 from odfchain.odf.logical_hash import LogicalDigest
-from odfchain.odf.row_hash import Numbers
+from odfchain.odf.row_hash import Numbers, same_cells
 from odfchain.progress import SILENT, Progress
 from odfchain.slices.reader import BATCH_ROWS
 from odfchain.slices.state import codes_of, takes_back
@@ -268,7 +268,7 @@ def _first_cell(recorded: row_diff.RowDiff, computed: row_diff.RowDiff) -> str:
 
 
 def _cell(column: str, recorded: pa.ChunkedArray, computed: pa.ChunkedArray) -> str | None:
-    if row_diff.same_cells(recorded, computed)[0]:
+    if same_cells(recorded, computed)[0]:
         return None
     return f"column `{one_line(column, 60)}`, {_both(shown(recorded[0]), shown(computed[0]))}"
 
@@ -396,16 +396,16 @@ class MergedSources:
             mine = wrong[(wrong >= span.start) & (wrong <= span.end)]
             if len(mine):
                 message = f"row at offset {int(mine[0]):,} takes back values that no row in force has"
-                yield fault(CORRECTIONS, item.path, message, item.job.number)
+                yield fault(CORRECTIONS, item.file.path, message, item.job.number)
 
     def _earlier(self, side: _SideChain, upto: int) -> list[ReadableSlice]:
         # a scratch report: these slices are looked into, not judged
         jobs = self._report().take(check_objects(Run(side.dataset, side.chain, -1, upto)))
         store = side.dataset.data
         return [
-            ReadableSlice(job, job.expected, Path(store.locate(job.slice.physical_hash)), (0, 0, 0, 0))
+            ReadableSlice(job, file, (0, 0, 0, 0))
             for job in jobs
-            if job.expected is not None
+            if (file := job.file(Path(store.locate(job.slice.physical_hash))))
         ]
 
 

@@ -15,7 +15,6 @@ RFC-019.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from odfchain import errors
@@ -49,6 +49,7 @@ from odfchain.chain.chain import HashedBlock
 from odfchain.odf.events import DataSlice, ExecuteTransform, OffsetInterval
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.logical_hash import LogicalDigest
+from odfchain.odf.row_hash import comparable, same_cells
 from odfchain.odf.sources import Transform
 from odfchain.odf.transform_options import unmarked
 from odfchain.progress import Progress, SideBySide
@@ -241,9 +242,8 @@ def _span(interval: OffsetInterval) -> str:
 
 
 # The first difference of two slices: a column, or a row and its first different column.
-# Values are compared by logical hash: type, value and place, not encoding; a NaN equals itself. Both files
-# are read in parallel batches, and within a batch the row is found by bisection. Source: specification
-# "Physical and Logical Hashes".
+# Values are compared by type, value and place, not encoding; a NaN equals itself. Both files are read in
+# parallel batches. Source: specification "Physical and Logical Hashes".
 
 _BATCH_ROWS = 8_192
 _SHOWN_CHARACTERS = 80
@@ -355,29 +355,10 @@ def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
 
 
 def _in_batch(left: pa.RecordBatch, right: pa.RecordBatch) -> tuple[int, int] | None:
-    def is_different(last: int) -> bool:
-        return _hashes(left.slice(0, last + 1)) != _hashes(right.slice(0, last + 1))
-
-    rows = range(left.num_rows)
-    if not is_different(rows[-1]):
-        return None
-    # bisection: first rows hash alike exactly when they are equal
-    row = bisect_left(rows, True, key=is_different)
-    both = zip(_hashes(left.slice(row, 1)), _hashes(right.slice(row, 1)), strict=True)
-    return row, next(index for index, (one, other) in enumerate(both) if one != other)
-
-
-def _hashes(batch: pa.RecordBatch) -> list[Multihash | list[object]]:
-    return [_hash(column) for column in batch.columns]
-
-
-def _hash(column: pa.Array) -> Multihash | list[object]:
-    try:
-        digest = LogicalDigest(pa.schema([("", column.type)]))
-    except errors.SchemaError:
-        return list(column.to_pylist())  # in no slice of ours, but a foreign one may have such a column
-    digest.update(pa.record_batch([column], names=[""]))
-    return digest.finish()
+    both = zip(left.columns, right.columns, strict=True)
+    same = [same_cells(*(pa.chunked_array([comparable(c, exact=True)]) for c in pair)) for pair in both]
+    wrong = np.argwhere(~np.stack(same, axis=1))
+    return (int(wrong[0][0]), int(wrong[0][1])) if len(wrong) else None
 
 
 def _offset(batch: pa.RecordBatch, row: int, column: str, position: int) -> int:

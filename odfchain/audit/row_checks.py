@@ -6,6 +6,7 @@ first -C or +C without its partner is found across batches.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,23 +59,17 @@ class ExpectedSchema:
         """(faults, notes) about the columns of a slice."""
         faults: list[SliceFinding] = []
         notes: list[str] = []
-        declared = self._declared()
+        declared = pa.schema([])
+        if self.schema is not None:
+            with contextlib.suppress(OdfchainError):
+                declared = to_arrow(self.schema)
         for finding, kin in _system_columns(schema, self.vocabulary):
-            same = kin is not None and declared is not None and kin in declared.names
-            if same and declared is not None and declared.field(kin).type == schema.field(kin).type:
+            if kin in declared.names and declared.field(kin).type == schema.field(kin).type:
                 notes.append(f"{finding.message}, as the declared schema has it")
             else:
                 faults.append(finding)
         faults += _against_declared(schema, self)
         return faults, notes
-
-    def _declared(self) -> pa.Schema | None:
-        if self.schema is None:
-            return None
-        try:
-            return to_arrow(self.schema)
-        except OdfchainError:
-            return None
 
 
 class SchemaInForce:
@@ -84,43 +79,28 @@ class SchemaInForce:
         self._believed = believed
         self._vocabulary = DatasetVocabulary()
         self._declared: SetDataSchema | None = None
-        self._expected: ExpectedSchema | None = None
-        self._problem: str | None = None
-        self._known = False
+        self._read: tuple[ExpectedSchema, str | None] | None = None
 
     def add(self, stored: StoredBlock) -> None:
         """The next block; nothing is believed behind one that is damaged."""
         self._believed = self._believed and stored.sound
         match stored.block.event:
             case SetVocab() as event:
-                self._vocabulary = DatasetVocabulary.from_event(event)
-                self._known = False
+                self._vocabulary, self._read = DatasetVocabulary.from_event(event), None
             case SetDataSchema() as event:
-                self._declared = event
-                self._known = False
+                self._declared, self._read = event, None
 
-    @property
-    def expected(self) -> ExpectedSchema | None:
-        """The expected schema, without columns where they cannot be read; None behind damage."""
-        self._read()
-        return self._expected if self._believed else None
-
-    @property
-    def problem(self) -> str | None:
-        """The error of reading the schema in force, if any."""
-        self._read()
-        return self._problem if self._believed else None
-
-    def _read(self) -> None:
-        if self._known:
-            return
-        schema, self._problem, self._known = None, None, True
-        if self._declared is not None:
+    def expected(self) -> tuple[ExpectedSchema | None, str | None]:
+        """(the expected schema, without columns where they cannot be read; why not); none behind damage."""
+        if self._read is None:
+            schema = problem = None
             try:
-                schema = schema_of_event(self._declared.raw_arrow_schema, self._declared.schema)
+                if self._declared is not None:
+                    schema = schema_of_event(self._declared.raw_arrow_schema, self._declared.schema)
             except OdfchainError as error:
-                self._problem = error.message
-        self._expected = ExpectedSchema(self._vocabulary, schema)
+                problem = error.message
+            self._read = ExpectedSchema(self._vocabulary, schema), problem
+        return self._read if self._believed else (None, None)
 
 
 def _system_columns(

@@ -11,7 +11,7 @@ import dataclasses
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odfchain.audit.chain_checks import Run, StoredBlock
 from odfchain.audit.report import (
@@ -47,12 +47,9 @@ from odfchain.odf.events import AddData, DatasetVocabulary, ExecuteTransform, Se
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.odf.physical_hash import hash_bytes
-from odfchain.profiles.document import facts_of, library, profile_document
 from odfchain.profiles.manifests import SnapshotFacts, file_document, snapshot_document
 from odfchain.profiles.published import object_of, store_of_kind
 from odfchain.profiles.reader import DESCRIPTIVE, read_profile
-from odfchain.profiles.state_totals import state_totals
-from odfchain.profiles.totals import Totals
 from odfchain.progress import Progress
 from odfchain.slices.footers import FileStats, file_stats
 from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore
@@ -61,6 +58,9 @@ from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.options import ProfileOptions
+
+if TYPE_CHECKING:
+    from odfchain.profiles.totals import Totals
 
 UNBELIEVED = "not all that the chain says can be believed"
 """The reason for making nothing again from a faulty chain."""
@@ -358,6 +358,8 @@ _LANGUAGES = "detected_languages"
 
 
 def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
+    from odfchain.profiles.document import library
+
     try:
         document = read_profile(data)
     except UnsupportedVersionError:
@@ -387,13 +389,19 @@ class _Rows:
         self._known: tuple[Multihash, bool, Totals] | None = None
 
     def difference(self, document: Mapping[str, Any], data: bytes, line: SnapshotLine) -> str | None:
+        from odfchain.profiles.document import facts_of, profile_document
+        from odfchain.profiles.state_totals import state_totals
+
         state = DatasetState.read(self._dataset.chain, line.block)
         own = document["odf"]
         options = ProfileOptions(hide=own["hidden"], languages=own["languages"] is not None)
         facts = facts_of(self._dataset, state, options)
         words = {name: document[name] for name in DESCRIPTIVE}
-        totals = self._totals(state, near_duplicates=document["near_duplicate_estimate"] is not None)
-        made = profile_document(totals, dataclasses.replace(facts, descriptive=words))
+        near = document["near_duplicate_estimate"] is not None
+        if self._known is None or self._known[:2] != (state.head, near):
+            totals = state_totals(self._dataset, state, self._progress, keep=False, near_duplicates=near)
+            self._known = (state.head, near, totals)
+        made = profile_document(self._known[2], dataclasses.replace(facts, descriptive=words))
         _accept_languages(document, made["column_stats"])
         try:
             text = canonical_bytes(made)
@@ -403,14 +411,6 @@ class _Rows:
             return None
         where = document_difference(document, json.loads(text))
         return where or "it is not in the one text that profiles have"
-
-    def _totals(self, state: DatasetState, *, near_duplicates: bool) -> Totals:
-        if self._known is None or self._known[:2] != (state.head, near_duplicates):
-            found = state_totals(
-                self._dataset, state, self._progress, keep=False, near_duplicates=near_duplicates
-            )
-            self._known = (state.head, near_duplicates, found)
-        return self._known[2]
 
 
 def _accept_languages(document: Mapping[str, Any], made: Mapping[str, dict[str, Any]]) -> None:

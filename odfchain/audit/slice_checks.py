@@ -1,6 +1,7 @@
 """Checks 6 to 11 and 19 of one slice: its bytes are hashed, then its rows are decoded once for the others.
 
-Memory stays at one row group for files of any size.
+Memory stays at one row group for files of any size, and at the rows of small datasets: checks 10 and 13 need
+them, too.
 
 The bytes of a derivative slice are one of many ways to write its records. Where they are not the recorded
 ones, the records decide: the same records written anew are a note, others are a fault.
@@ -12,7 +13,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.slices.footers import bounds_of, leaves, nanoseconds_per_unit, shown
 from odfchain.slices.reader import hash_parquet, open_parquet
+from odfchain.slices.state import KeptRows, SliceFile
 from odfchain.storage.local import LocalObjectStore
 from odfchain.text import counted, one_line
 from odfchain.transfer.slice_files import is_partial
@@ -66,6 +68,8 @@ from odfchain.transfer.slice_files import is_partial
 # texts) or missing; counts of nulls are exact; NaN is in no bounds; lists and maps are not checked, since
 # their statistics are not used. Source: RFC-043.
 
+# Decoded rows of a dataset that are kept for other checks at most [bytes].
+_KEPT_BYTES = 64 << 20
 # So many values are compared by Python sooner than Arrow is called.
 _FEW = 64
 
@@ -252,6 +256,13 @@ class SliceJob:
     slice: DataSlice
     derivative: bool
     expected: ExpectedSchema | None
+    keep: int = 0
+    """Its rows are kept if they have at most so many bytes."""
+
+    def file(self, path: Path, kept: KeptRows | None = None) -> SliceFile | None:
+        """Its file for the rules of states."""
+        known = self.expected
+        return None if known is None else SliceFile(path, known.vocabulary, self.slice.offset_interval, kept)
 
     def fault(self, check: int, path: Path, message: str) -> Fault:
         """A fault of the slice in its file."""
@@ -271,6 +282,8 @@ class SliceOutcome:
     """True if the file has the recorded bytes."""
     system_span: tuple[int, int] | None = None
     """The system times of the first and the last row [ns since the epoch]."""
+    kept: KeptRows | None = None
+    """Its rows, where they are few."""
 
     @property
     def faults(self) -> list[Fault]:
@@ -336,7 +349,7 @@ def other_size(what: str, actual: int, declared: int) -> str:
 def _check_records(path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Executor | None) -> None:
     found = outcome.findings
     try:
-        logical, rows, checks = _decode(path, job, found, leaves)
+        logical, rows, checks = _decode(path, job, outcome, leaves)
     except MemoryError:  # also Arrow's; it says nothing of the dataset
         reason = f"{path}: there is not enough memory to read the records"
         found.append(LeftOut(reason, job.number, LOGICAL, OF_ROWS))
@@ -368,8 +381,9 @@ def _check_records(path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Exe
 
 
 def _decode(
-    path: Path, job: SliceJob, found: list[Finding], leaves: Executor | None
+    path: Path, job: SliceJob, outcome: SliceOutcome, leaves: Executor | None
 ) -> tuple[Multihash, int, RowChecks | None]:
+    found, kept, room = outcome.findings, list[pa.RecordBatch](), job.keep
     with open_parquet(path) as file:
         schema = file.schema_arrow
         digest = LogicalDigest(schema, executor=leaves)
@@ -384,10 +398,13 @@ def _decode(
             digest.update(batch)
             footer.update(batch)
             rows += batch.num_rows
+            room -= batch.nbytes
+            kept = [*kept, batch] if room >= 0 else []
             if checks is not None:
                 checks.update(batch)
         if checks is not None:
             checks.finish()
+        outcome.kept = KeptRows(schema, kept) if room >= 0 else None
         found += (job.fault(item.check, path, item.message) for item in footer.finish())
     return digest.finish(), rows, checks
 
@@ -532,7 +549,9 @@ def _read(run: Run, jobs: Sequence[SliceJob], threads: int) -> Checking[dict[int
     # several in parallel, each decoded once for all checks
     if not jobs:
         return {}
-    run.progress.phase(f"Hashing slices of {run.dataset.alias}", sum(job.slice.size for job in jobs))
+    whole = sum(job.slice.size for job in jobs)
+    run.progress.phase(f"Hashing slices of {run.dataset.alias}", whole)
+    jobs = [replace(job, keep=_KEPT_BYTES * job.slice.size // max(1, whole)) for job in jobs]
     threads = max(1, threads)
     with ExitStack() as pools:
         leaves: Executor | None = None
@@ -586,7 +605,7 @@ def check_objects(run: Run) -> Checking[list[SliceJob]]:
             message = f"prevOffset is {event.prev_offset}, and there are no records before this block"
             yield fault(OFFSETS, run.block_file(stored.name), message, stored.number)
         if event.new_data is not None:
-            expected = in_force.expected
+            expected, problem = in_force.expected()
             job = SliceJob(
                 stored.number,
                 stored.block.system_time,
@@ -594,8 +613,8 @@ def check_objects(run: Run) -> Checking[list[SliceJob]]:
                 isinstance(event, ExecuteTransform),
                 expected,
             )
-            if in_force.problem is not None:
-                message = f"the declared schema cannot be read: {one_line(in_force.problem)}"
+            if problem is not None:
+                message = f"the declared schema cannot be read: {one_line(problem)}"
                 yield LeftOut(message, stored.number, SCHEMA)
             if expected is None:
                 yield Skipped(OF_ROWS[2:], "the chain before it is damaged, so the form of rows is not known")

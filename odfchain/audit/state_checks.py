@@ -11,8 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from odfchain.audit.chain_checks import Run, StoredChain
 from odfchain.audit.input_claims import Find
 from odfchain.audit.report import (
@@ -27,7 +25,6 @@ from odfchain.audit.report import (
     Unjudged,
     fault,
 )
-from odfchain.audit.row_checks import ExpectedSchema
 from odfchain.audit.slice_checks import UNREADABLE, SliceJob, SliceReading
 from odfchain.chain.index import DATA_EVENTS, SOURCES, ReplayHistory, are_of_several_keys
 from odfchain.errors import OdfchainError
@@ -37,8 +34,7 @@ from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.enums import TAKES_BACK
 from odfchain.odf.events import AddData, ExecuteTransform, OffsetInterval
 from odfchain.odf.identity import Multihash
-from odfchain.odf.row_hash import PAIR, Numbers
-from odfchain.slices.state import SliceFile, hashed_rows, in_force, taken_back_in_vain
+from odfchain.slices.state import SliceFile, first_other_row, in_force, taken_back_in_vain
 from odfchain.text import one_line
 from odfchain.workspace.constraint_rules import Columns
 from odfchain.workspace.dataset_state import key_of_sources
@@ -51,14 +47,8 @@ class ReadableSlice:
     """A slice whose rows were found to be as its block says, and the operations in it."""
 
     job: SliceJob
-    expected: ExpectedSchema
-    path: Path
+    file: SliceFile
     operations: tuple[int, ...]
-
-    @property
-    def file(self) -> SliceFile:
-        """The file for the rule."""
-        return SliceFile(self.path, self.expected.vocabulary, self.job.slice.offset_interval)
 
     @property
     def takes_back(self) -> int:
@@ -71,10 +61,10 @@ def readable_slices(checked: SliceReading) -> list[ReadableSlice]:
     readable = []
     for job in checked.jobs:
         outcome = checked.outcomes[job.number]
-        if outcome.operations is None or outcome.faults or job.expected is None:
+        file = job.file(checked.run.dataset.data.path(job.slice.physical_hash), outcome.kept)
+        if outcome.operations is None or outcome.faults or file is None:
             continue
-        path = checked.run.dataset.data.path(job.slice.physical_hash)
-        readable.append(ReadableSlice(job, job.expected, path, outcome.operations))
+        readable.append(ReadableSlice(job, file, outcome.operations))
     return readable
 
 
@@ -136,7 +126,7 @@ class CheckedRows:
                     f"row at offset {int(mine[0]):,} takes back values that no row {where} has"
                     f"{f' ({len(mine):,} such rows)' if len(mine) > 1 else ''}"
                 )
-                yield fault(CORRECTIONS, item.path, message, item.job.number)
+                yield fault(CORRECTIONS, item.file.path, message, item.job.number)
 
     def check_states(self, damaged: Collection[str]) -> Checking[None]:
         """The state checkpoints that blocks `(after, upto]` name, each at the block that names it first.
@@ -214,7 +204,7 @@ class CheckedRows:
 
 # Check 13: a state checkpoint has the rows in force up to its offset (RFC-018).
 # The state is computed from the slices (`odfchain.slices.state`) and compared by offset, operation and
-# exact hash of the values. Checkpoints of engines are opaque: only a replay can check them.
+# values. Checkpoints of engines are opaque: only a replay can check them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,33 +253,16 @@ def _difference(described: StateCheckpoint, slices: Sequence[ReadableSlice]) -> 
     if not recorded:
         return "there are no records that the state could follow from"
     assert described.path is not None  # noqa: S101 - the file was read
-    vocabulary, last = recorded[-1].expected.vocabulary, described.last_offset
-    chosen = in_force([item.file for item in recorded], described.key, upto=last)
-    expected = _rows([item.file for item in recorded], last, chosen)
-    actual = _rows([SliceFile(described.path, vocabulary, OffsetInterval(start=0, end=last))], last)
-    if len(actual) != len(expected):
-        return f"the state has {len(actual):,} rows, its slices leave {len(expected):,} in force"
-    # rows of a state have no order of their own
-    actual = actual[np.argsort(actual["offset"], kind="stable")]
-    differs = actual != expected
-    if not differs.any():
+    vocabulary, last = recorded[-1].file.vocabulary, described.last_offset
+    files = [item.file for item in recorded]
+    chosen = in_force(files, described.key, upto=last)
+    state = SliceFile(described.path, vocabulary, OffsetInterval(start=0, end=last))
+    count, wrong = first_other_row(state, files, chosen, last)
+    if count != len(chosen):
+        return f"the state has {count:,} rows, its slices leave {len(chosen):,} in force"
+    if wrong == len(chosen):
         return None
-    wrong = expected[int(np.argmax(differs))]
-    return f"the state does not have the row at offset {int(wrong['offset']):,} as it is recorded"
-
-
-_ROW = np.dtype([("offset", "<u8"), ("op", "<u8"), ("values", PAIR)])
-
-
-def _rows(files: Sequence[SliceFile], upto: int, chosen: Numbers | None = None) -> Numbers:
-    pieces = [np.zeros(0, dtype=_ROW)]
-    for item in files:
-        # `exact`: a state has its rows as they were recorded
-        for offsets, operations, values in hashed_rows(item, upto, exact=True):
-            rows = np.zeros(len(offsets), dtype=_ROW)
-            rows["offset"], rows["op"], rows["values"] = offsets, operations, values
-            pieces.append(rows if chosen is None else rows[np.isin(offsets, chosen)])
-    return np.concatenate(pieces)
+    return f"the state does not have the row at offset {int(chosen[wrong]):,} as it is recorded"
 
 
 # Check 18: foreign keys of the rows in force (RFC-037).

@@ -46,12 +46,10 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.sources import Transform
 from odfchain.odf.times import Timestamp
-from odfchain.profiles.published import published
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import HEAD_KEY, ObjectKey, ObjectKind, SignedFile
-from odfchain.storage.store import Store
 from odfchain.text import one_line
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.versions import __version__
@@ -62,6 +60,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
     from odfchain.audit.dataset_checks import Examined
+    from odfchain.storage.store import Store
     from odfchain.transform.engines import TransformEngine
     from odfchain.transform.execute import Engines
 
@@ -163,6 +162,8 @@ class _RemoteCopy:
         return offer.head
 
     def _receive_profiles(self) -> None:
+        from odfchain.profiles.published import published
+
         try:
             lines = published(self.dataset, SnapshotKind.PROFILE)
         except errors.OdfchainError:

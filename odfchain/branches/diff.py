@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from odfchain.branches.branches import BlockGraph
 from odfchain.branches.intervals import Engine, Interval, KeyResult, MergedColumns, compute, read_rows
-from odfchain.branches.row_diff import MergedTables, MergeInput, RowDiff, between, net_of_table, same_cells
+from odfchain.branches.row_diff import MergedTables, MergeInput, RowDiff, between, net_of_table
 from odfchain.errors import SchemaError
 from odfchain.odf.identity import Multihash
-from odfchain.odf.row_hash import Numbers
+from odfchain.odf.row_hash import Numbers, same_cells
 from odfchain.slices.ordering import order_of
 from odfchain.slices.state import takes_back
 from odfchain.text import one_line

@@ -27,26 +27,14 @@ from odfchain.odf.arrow_schema import nullable
 from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, OperationType
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.identity import Multihash
-from odfchain.odf.row_hash import Numbers, comparable
+from odfchain.odf.row_hash import Numbers, comparable, same_cells
 from odfchain.slices.ordering import order_of
 from odfchain.slices.reader import PER_SECOND
-from odfchain.slices.state import codes_of, takes_back
+from odfchain.slices.state import codes_of, last_of, takes_back
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from odfchain.branches.branches import BlockGraph
-
-# Equality of cells: null = null, NaN = NaN, -0.0 = 0.0, maps without order; a struct, list or map is one cell
-# (RFC-036).
-
-
-def same_cells(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Numbers:
-    """A mask of equal values of two columns of one type and length."""
-    one, other = (comparable(column.combine_chunks()) for column in (one, other))
-    equal = pc.or_(pc.equal(one, other).fill_null(False), pc.and_(one.is_null(), other.is_null()))
-    found: Numbers = equal.to_numpy(zero_copy_only=False)
-    return found
-
 
 # Cells as canonical JSON texts, exact in both directions: equal values have equal texts.
 # Decimals, times, dates, bytes (hex) and integers beyond 2**53 are strings; so are `"NaN"`, `"Infinity"`,
@@ -364,11 +352,9 @@ def key_columns(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 def ends_of(keys: pa.Table) -> tuple[Numbers, Numbers]:
     """(the place of the first row of each key, that of its last one), in order of the first rows."""
     codes, count = codes_of(keys, keys.column_names)
-    places, first, last = np.arange(len(codes)), np.full(count, -1), np.full(count, -1)
-    # of several with one code the one that is assigned last stays
-    first[codes[::-1]], last[codes] = places[::-1], places
-    first = np.sort(first[first >= 0])
-    return first, last[codes[first]]
+    first = len(codes) - 1 - last_of(codes[::-1], count)
+    first = np.sort(first[first < len(codes)])
+    return first, last_of(codes, count)[codes[first]]
 
 
 def key_text(rows: pa.Table, index: int = 0) -> str:

@@ -24,7 +24,7 @@ from odfchain.cli.parameters import argument, command, formats
 from odfchain.cli.screen import echo, echo_document, echo_json
 from odfchain.errors import was_interrupted
 from odfchain.spark.known_errors import known_error
-from odfchain.startup import put_off_pandas
+from odfchain.startup import start_lean
 from odfchain.text import first_line
 from odfchain.versions import SPEC_VERSION, __version__
 
@@ -219,5 +219,5 @@ def _reader_left() -> int:
 
 def run() -> None:
     """Entry point of the installed command."""
-    put_off_pandas()
+    start_lean()
     sys.exit(main())

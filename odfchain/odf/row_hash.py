@@ -61,6 +61,14 @@ def comparable(column: pa.Array, *, exact: bool = False) -> pa.Array:
     return column.cast(pa.int64())
 
 
+def same_cells(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Numbers:
+    """A mask of equal values of two columns of one type and length; null equals null."""
+    one, other = (comparable(column.combine_chunks()) for column in (one, other))
+    equal = pc.or_(pc.equal(one, other).fill_null(False), pc.and_(one.is_null(), other.is_null()))
+    found: Numbers = equal.to_numpy(zero_copy_only=False)
+    return found
+
+
 def _one_nan(numbers: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(numbers), float("nan"), numbers)
 

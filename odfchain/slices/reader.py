@@ -641,7 +641,7 @@ def _longest(path: Path, file: pq.ParquetFile, group: int, chunk: _Chunk) -> int
 
 def _by_dictionary(path: Path, file: pq.ParquetFile, chunk: _Chunk) -> pq.ParquetFile:
     name = file.schema.column(chunk.index).path
-    return pq.ParquetFile(path, read_dictionary=[name], pre_buffer=False)
+    return pq.ParquetFile(path, metadata=file.metadata, read_dictionary=[name], pre_buffer=False)
 
 
 def _measured(

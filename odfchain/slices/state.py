@@ -21,10 +21,11 @@ Here the rule is in Arrow and numpy; `odfchain.spark.types` (by a key) and `odfc
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -36,10 +37,22 @@ from pyarrow import types as t
 from odfchain.errors import BadInputError
 from odfchain.odf.enums import TAKES_BACK, OperationType
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
-from odfchain.odf.row_hash import Numbers, comparable, hash_rows
+from odfchain.odf.row_hash import Numbers, comparable, hash_rows, numbered, same_cells
 from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.text import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """The rows of a file, as `ParquetSource` gives them."""
+
+    schema_arrow: pa.Schema
+    rows: Sequence[pa.RecordBatch]
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All of them, or some columns."""
+        return (batch if columns is None else batch.select(columns) for batch in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,8 @@ class SliceFile:
     at: Path | Callable[[], Path]
     vocabulary: DatasetVocabulary
     interval: OffsetInterval
+    kept: KeptRows | None = field(default=None, compare=False, repr=False)
+    """All of its rows, where they were read before."""
 
     @property
     def is_here(self) -> bool:
@@ -101,14 +116,6 @@ def in_force(
 def takes_back(operations: Numbers) -> Numbers:
     """A mask: true where the operation takes another row back."""
     return np.isin(operations, TAKES_BACK)
-
-
-def hashed_rows(
-    item: SliceFile, upto: int | None = None, *, exact: bool = False
-) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-    """(offsets, operations, hashes of the values as `PAIR`), by batch."""
-    for batch, offsets, operations in rows_of(item, None, upto):
-        yield offsets, operations, hash_rows(batch, set(item.vocabulary.columns[:3]), exact=exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +181,7 @@ def rows_of(
     # the whole slice is later
     if upto is not None and first > upto:
         return
-    with open_parquet(item.path) as file:
+    with contextlib.nullcontext(item.kept) if item.kept else open_parquet(item.path) as file:
         wanted = [*system, *(columns or ())]
         present = file.schema_arrow.names
         if missing := next((name for name in wanted if present.count(name) != 1), None):
@@ -309,9 +316,8 @@ def _read(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) ->
 
 def _keys(item: SliceFile, key: Sequence[str], upto: int | None) -> Iterator[_Rows]:
     for batch, offsets, operations in rows_of(item, key, upto):
-        columns = [batch.column(name) for name in key]
-        bare = [comparable(c) if t.is_nested(c.type) or t.is_dictionary(c.type) else c for c in columns]
-        yield _Rows(pa.table(bare, list(key)), offsets, takes_back(operations))
+        columns = [comparable(batch.column(name)) for name in key]
+        yield _Rows(pa.table(columns, list(key)), offsets, takes_back(operations))
 
 
 def _rows(item: SliceFile, key: Sequence[str], schema: pa.Schema) -> Iterator[_Rows]:
@@ -327,8 +333,7 @@ def _in_force(gathered: Sequence[_Rows], key: Sequence[str] | None, retracted: b
         order = np.argsort(found.offsets, kind="stable")
         found = _Rows(found.rows.take(pa.array(order)), found.offsets[order], found.back[order])
     codes, count = codes_of(found.rows, found.rows.column_names if key is None else key)
-    last = np.full(count, -1, dtype=np.int64)
-    last[codes] = np.arange(len(codes))  # of several with one code the last one stays
+    last = last_of(codes, count)
     kept = np.zeros(len(codes), dtype=bool)
     kept[last[last >= 0]] = True
     return found.only(kept if retracted else kept & ~found.back)
@@ -337,12 +342,27 @@ def _in_force(gathered: Sequence[_Rows], key: Sequence[str] | None, retracted: b
 def codes_of(rows: pa.Table, key: Sequence[str]) -> tuple[Numbers, int]:
     """(a number for each row, equal where the key is; a number that is larger than all of these)."""
     codes, count = np.zeros(len(rows), dtype=np.int64), 1
+    like = codes  # for each row one that is equal by some of the columns so far
     for name in key if len(rows) else ():
         numbers, many = _codes(pa.chunked_array([comparable(piece) for piece in rows.column(name).chunks]))
+        # most columns tell no rows apart that others, such as a primary key, do not
+        if (numbers == numbers[like]).all():
+            continue
         if count * many >= 1 << 63:
             codes, count = _codes(pa.chunked_array([codes]))
+            like = last_of(codes, count)[codes]
         codes, count = codes * many + numbers, count * many
+        if count <= _SPREAD * len(codes) + 2:
+            like = last_of(codes, count)[codes]
     return (codes, count) if count <= _SPREAD * len(codes) + 2 else _codes(pa.chunked_array([codes]))
+
+
+def last_of(codes: Numbers, count: int, places: Numbers | None = None) -> Numbers:
+    """The last row of each code, or the last one of these (ordered) places; -1 where there is none."""
+    places = np.arange(len(codes)) if places is None else places
+    last = np.full(count, -1, dtype=np.int64)
+    last[codes[places]] = places  # of several with one code the last one stays
+    return last
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[Numbers, int]:
@@ -396,29 +416,21 @@ def _of_keys(slices: Sequence[SliceFile], key: Sequence[str], time: Timestamp, s
     found = [rows for item in slices for rows in _entries(item, key, scale)]
     if not found:
         return np.zeros(0, dtype=np.uint64)
-    keys, times, valid, offsets, operations = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    order = np.lexsort((offsets, keys["low"], keys["high"]))
-    keys, times, valid = keys[order], times[order], valid[order]
-    offsets, operations = offsets[order], operations[order]
-    moved = np.zeros(len(keys), dtype=bool)
-    moved[:-1] = (
-        (operations[:-1] == _FROM)
-        & (operations[1:] == _TO)
-        & (keys[1:] == keys[:-1])
-        & valid[1:]
-        & (times[1:] > times[:-1])
-    )
-    chosen = valid & ~moved & (times <= _number(time, scale))
-    keys, times, offsets, operations = keys[chosen], times[chosen], offsets[chosen], operations[chosen]
-    order = np.lexsort((offsets, times, keys["low"], keys["high"]))
-    keys, times, offsets, operations = keys[order], times[order], offsets[order], operations[order]
-    written = np.ones(len(keys), dtype=bool)
-    written[:-1] = (keys[1:] != keys[:-1]) | (times[1:] != times[:-1])
-    written &= operations != _FROM
-    keys, offsets, operations = keys[written], offsets[written], operations[written]
-    newest = np.ones(len(keys), dtype=bool)
-    newest[:-1] = keys[1:] != keys[:-1]
-    return np.sort(offsets[newest & ~takes_back(operations)])
+    hashes, *others = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    names, formats = "key,time,valid,offset,operation", "i8,i8,?,u8,u8"
+    rows: Numbers = np.rec.fromarrays([numbered(hashes), *others], names=names, formats=formats)
+    rows = rows[np.lexsort((rows["offset"], rows["key"]))]
+    moved = (rows["operation"] == _FROM) & ~_ends(rows["key"])
+    moved[:-1] &= (rows["operation"][1:] == _TO) & rows["valid"][1:] & (rows["time"][1:] > rows["time"][:-1])
+    rows = rows[rows["valid"] & ~moved & (rows["time"] <= _number(time, scale))]
+    rows = rows[np.lexsort((rows["offset"], rows["time"], rows["key"]))]
+    rows = rows[(_ends(rows["key"]) | _ends(rows["time"])) & (rows["operation"] != _FROM)]
+    return np.sort(rows["offset"][_ends(rows["key"]) & ~takes_back(rows["operation"])])
+
+
+def _ends(column: Numbers) -> Numbers:
+    """A mask of the last of equal values that come one after the other."""
+    return np.append(column[1:] != column[:-1], np.ones(min(1, len(column)), dtype=bool))
 
 
 def _entries(item: SliceFile, key: Sequence[str], scale: int) -> Iterator[tuple[Numbers, ...]]:
@@ -482,31 +494,32 @@ def _walks(
     """(offsets, their walk) of all rows that equal one that `asked` take back, of some of these at a time."""
 
     def read(items: Sequence[SliceFile]) -> Iterator[_Rows]:
-        return _together(rows for item in items for rows in _values(item, upto))
+        return _together(_values(items, upto))
 
     whole = list(islice(read(slices), 2)) if asked else []
     whole = whole if len(whole) < 2 else []
-    for wanted in _together(rows.only(rows.back) for rows in whole or read(asked)):
+    for wanted in whole or _together(rows.only(rows.back) for rows in read(asked)):
         found = []
         for rows in whole or read(slices):
-            both = _Rows.joined([wanted, rows]).rows
-            codes, count = codes_of(both, both.column_names)
-            number = np.full(count, -1, dtype=np.int64)
-            number[codes[: len(wanted.back)]] = np.arange(len(wanted.back))
-            kinds = number[codes[len(wanted.back) :]]
+            both = rows if whole else _Rows.joined([wanted, rows])
+            codes, count = codes_of(both.rows, both.rows.column_names)
+            kinds = last_of(codes, count, np.flatnonzero(wanted.back))[codes[len(codes) - len(rows.back) :]]
             like = kinds >= 0
             found.append((rows.offsets[like], rows.back[like], kinds[like]))
         offsets, back, kinds = (np.concatenate(parts) for parts in zip(*found, strict=True))
         yield offsets, Walk.of(offsets, back, kinds)
 
 
-def _values(item: SliceFile, upto: int | None) -> Iterator[_Rows]:
-    for batch, offsets, operations in rows_of(item, None, upto):
-        names = [name for name in batch.schema.names if name not in item.vocabulary.columns[:3]]
-        columns = [comparable(batch.column(name)) for name in names]
-        # columns of another type are others: what they have is equal to nothing but null
-        typed = [f"{column.type} {name}" for name, column in zip(names, columns, strict=True)]
-        yield _Rows(pa.table(columns, typed), offsets, takes_back(operations))
+def _values(items: Sequence[SliceFile], upto: int | None, *, exact: bool = False) -> Iterator[_Rows]:
+    for item in items:
+        for batch, offsets, operations in rows_of(item, None, upto):
+            names = [name for name in batch.schema.names if name not in item.vocabulary.columns[:3]]
+            columns = [comparable(batch.column(name), exact=exact) for name in names]
+            # columns of another type are others: what they have is equal to nothing but null
+            typed = [f"{column.type} {name}" for name, column in zip(names, columns, strict=True)]
+            if exact:
+                columns, typed = [*columns, pa.array(operations)], [*typed, ""]
+            yield _Rows(pa.table(columns, typed), offsets, takes_back(operations))
 
 
 def _together(parts: Iterable[_Rows]) -> Iterator[_Rows]:
@@ -519,3 +532,29 @@ def _together(parts: Iterable[_Rows]) -> Iterator[_Rows]:
             gathered, size = [], 0
     if gathered:
         yield _Rows.joined(gathered)
+
+
+def first_other_row(
+    state: SliceFile, slices: Sequence[SliceFile], offsets: Numbers, upto: int
+) -> tuple[int, int]:
+    """(how many rows a state has, the place of the first of these `offsets` whose row is not as recorded).
+
+    Operations and values are compared to the bit. At most `_AT_ONCE` of the state is in memory.
+    """
+    found, places = [np.zeros(0, np.uint64)], [len(offsets)]
+    for rows in _together(_values([state], upto, exact=True)):
+        found.append(rows.offsets)
+        # rows of a state have no order of their own
+        wanted, at = np.unique(rows.offsets, return_index=True)
+        there = np.isin(wanted, offsets)
+        wanted, at = wanted[there], at[there]
+        recorded = (part.only(np.isin(part.offsets, wanted)) for part in _values(slices, upto, exact=True))
+        both = _Rows.joined([_Rows(rows.rows.take(pa.array(at)), wanted, rows.back[at]), *recorded])
+        same = np.ones(len(wanted), dtype=bool)
+        for column in both.rows.columns:
+            same &= same_cells(column[: len(wanted)], column[len(wanted) :])
+        places += np.searchsorted(offsets, wanted[~same][:1]).tolist()
+    actual = np.sort(np.concatenate(found))
+    if len(actual) == len(offsets):
+        places += np.flatnonzero(actual != offsets)[:1].tolist()
+    return len(actual), min(places)

@@ -24,7 +24,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
-from odfchain.startup import put_off_pandas
+from odfchain.startup import start_lean
 
 _STATUS = ("Uid", "Gid", "Groups", "Umask", "Cap", "NoNewPrivs", "Seccomp", "Cpus_allowed:", "Mems_allowed:")
 _LINKS = ("exe", "root", "ns/mnt", "ns/net", "ns/pid", "ns/user", "ns/uts", "ns/ipc")
@@ -39,8 +39,7 @@ LIBRARIES = (
 
 def load(module: str) -> None:
     """Every fork from now on has a module."""
-    put_off_pandas()
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads of a process that is forked are of no use
+    start_lean()
     with contextlib.suppress(ImportError):  # of an extra
         import_module(module)
     gc.freeze()  # pages that the collector leaves alone are shared by all forks

@@ -30,14 +30,14 @@ from odfchain.odf.engine_messages import TransformRequest, TransformRequestInput
 from odfchain.odf.enums import OperationType, TimeUnit
 from odfchain.odf.events import Checkpoint, DatasetVocabulary, DataSlice, ExecuteTransform, OffsetInterval
 from odfchain.odf.physical_hash import hash_file
-from odfchain.odf.row_hash import PAIR, Numbers, numbered
+from odfchain.odf.row_hash import PAIR, Numbers, hash_rows, numbered
 from odfchain.odf.schema import DataSchema, format_type
 from odfchain.odf.sources import SqlQueryStep, Transform
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import unmarked
 from odfchain.progress import Progress
 from odfchain.slices.reader import ParquetSource, data_batches, first_gap, open_parquet
-from odfchain.slices.state import SliceFile, Walk, hashed_rows, last_of_each, takes_back
+from odfchain.slices.state import SliceFile, Walk, last_of_each, rows_of, takes_back
 from odfchain.slices.writer import (
     LogicalHash,
     RowTotals,
@@ -309,8 +309,12 @@ class _SliceRows:
         nothing = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, PAIR))
 
         def read(*, exact: bool) -> tuple[Numbers, Walk]:
-            rows = [nothing, *(found for item in slices for found in hashed_rows(item, exact=exact))]
-            offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+            found: list[tuple[Numbers, ...]] = [nothing]
+            for item in slices:
+                for batch, *system in rows_of(item, None, None):
+                    hashes = hash_rows(batch, item.vocabulary.columns[:3], exact=exact)
+                    found.append((*system, hashes))
+            offsets, operations, hashes = (np.concatenate(parts) for parts in zip(*found, strict=True))
             return hashes, Walk.of(offsets, takes_back(operations), numbered(hashes))
 
         # what this engine takes back is as it was recorded, and so is what it makes of the output

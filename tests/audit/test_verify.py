@@ -413,17 +413,19 @@ def test_a_schema_that_cannot_be_read_and_is_replaced_before_any_slice(dataset: 
             in_force.add(StoredBlock(head, item.block, True, 0))
 
     declare(ev.SetDataSchema(raw_arrow_schema=b"no schema"))
-    assert in_force.problem is not None
-    assert in_force.expected is not None
-    assert in_force.expected.schema is None
+    expected, problem = in_force.expected()
+    assert problem is not None
+    assert expected is not None
+    assert expected.schema is None
     declare(schema_event())
-    assert in_force.problem is None
-    assert in_force.expected is not None
-    assert in_force.expected.schema is not None
-    assert [field.name for field in in_force.expected.schema.fields] == SCHEMA.names
+    expected, problem = in_force.expected()
+    assert problem is None
+    assert expected is not None
+    assert expected.schema is not None
+    assert [field.name for field in expected.schema.fields] == SCHEMA.names
     in_force.add(StoredBlock(head, dataset.chain.get(dataset.chain.head()), False, 0))
     declare(schema_event())
-    assert in_force.expected is None, "nothing is believed behind damage"
+    assert in_force.expected() == (None, None), "nothing is believed behind damage"
 
 
 def test_a_slice_that_is_no_parquet(dataset: DatasetFiles) -> None:

@@ -18,9 +18,9 @@ from odfchain.branches.row_diff import (
     between,
     merge_rows,
     net_of,
-    same_cells,
 )
 from odfchain.errors import ChainError
+from odfchain.odf.row_hash import same_cells
 
 Row = tuple[Any, ...]
 State = dict[int, Row]

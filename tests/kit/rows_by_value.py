@@ -144,3 +144,18 @@ def taken_back_in_vain(
         elif in_force:
             there[pair] = count - 1
     return [o for o in wrong if any(i.interval.start <= o <= i.interval.end for i in asked)]
+
+
+def first_other_row(state: SliceFile, slices: Sequence[SliceFile], offsets: Numbers) -> int:
+    """The place of the first of these offsets whose row a state lacks, or has otherwise."""
+
+    def rows(items: Sequence[SliceFile]) -> Iterator[tuple[int, int, bytes]]:
+        for item in items:
+            for batch, numbers, operations in rows_of(item, None, None):
+                hashes = hash_rows(batch, set(item.vocabulary.columns[:3]), exact=True)
+                for offset, operation, pair in zip(numbers, operations, hashes, strict=True):
+                    yield int(offset), int(operation), pair.tobytes()
+
+    actual, wanted = sorted(rows([state])), [row for row in rows(slices) if row[0] in offsets]
+    differ = (place for place, (one, other) in enumerate(zip(actual, wanted, strict=True)) if one != other)
+    return next(differ, len(wanted))

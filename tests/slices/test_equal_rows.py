@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import struct
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfchain.branches.row_diff import same_cells
 from odfchain.odf import row_hash
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
-from odfchain.odf.row_hash import comparable, hash_rows, numbered
+from odfchain.odf.row_hash import comparable, hash_rows, numbered, same_cells
 from odfchain.slices import state
-from odfchain.slices.state import SliceFile, codes_of, in_force, taken_back_in_vain
+from odfchain.slices.state import KeptRows, SliceFile, codes_of, first_other_row, in_force, taken_back_in_vain
 from tests.kit import rows_by_value as oracle
 
 NAN, OTHER = (
@@ -194,18 +194,26 @@ def is_stored(kind: pa.DataType) -> bool:
     return not (pa.types.is_float16(kind) or pa.types.is_null(kind) or pa.types.is_date64(kind))
 
 
+def written(folder: Path, tables: list[pa.Table]) -> list[SliceFile]:
+    """The files of some slices; the rows of every other one were read before."""
+    slices = []
+    for place, table in enumerate(tables):
+        offsets = table["offset"].to_pylist()
+        path = folder / f"{offsets[0]}.parquet"
+        pq.write_table(table, path)
+        kept = KeptRows((found := pq.read_table(path)).schema, found.to_batches(5))
+        interval = OffsetInterval(start=offsets[0], end=offsets[-1])
+        slices.append(SliceFile(path, NAMES, interval, kept if place % 2 else None))
+    return slices
+
+
 @settings(max_examples=150)
 @given(tables=histories(), at_once=st.sampled_from([0, 100, 1 << 20]), take=st.integers(0, 3))
 def test_states_and_what_is_taken_back(
     tmp_path_factory: pytest.TempPathFactory, tables: list[pa.Table], at_once: int, take: int
 ) -> None:
     """The same rows are in force, and the same are taken back in vain, however little is in memory."""
-    folder, slices = tmp_path_factory.mktemp("rows"), []
-    for table in tables:
-        offsets = table["offset"].to_pylist()
-        path = folder / f"{offsets[0]}.parquet"
-        pq.write_table(table, path)
-        slices.append(SliceFile(path, NAMES, OffsetInterval(start=offsets[0], end=offsets[-1])))
+    slices = written(tmp_path_factory.mktemp("rows"), tables)
     asked = slices[take:]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "_AT_ONCE", at_once)
@@ -215,3 +223,29 @@ def test_states_and_what_is_taken_back(
             assert in_force(slices, (), upto=upto).tolist() == oracle.in_force(slices, upto)
             found = taken_back_in_vain(slices, asked, in_force=net)
             assert found.tolist() == oracle.taken_back_in_vain(slices, asked, in_force=net)
+
+
+@settings(max_examples=150)
+@given(tables=histories(), data=st.data(), at_once=st.sampled_from([0, 100, 1 << 20]))
+def test_states_that_are_not_what_their_slices_leave(
+    tmp_path_factory: pytest.TempPathFactory, tables: list[pa.Table], data: st.DataObject, at_once: int
+) -> None:
+    """The first row that a state lacks, or has otherwise, is found however little is in memory."""
+    folder = tmp_path_factory.mktemp("state")
+    slices, whole = written(folder, tables), pa.concat_tables(tables, promote_options="default")
+    upto = slices[-1].interval.end
+    offsets = in_force(slices, ())
+    any_row = st.integers(0, upto)
+    given_offsets = list(data.draw(st.permutations([int(each) for each in offsets])))
+    rows = [data.draw(st.one_of(any_row, st.just(each), st.just(each))) for each in given_offsets]
+    if data.draw(st.booleans()) and given_offsets:
+        given_offsets[0] = data.draw(any_row.filter(lambda each: each not in given_offsets[1:]))
+    table = whole.take(pa.array(rows, pa.int64())).set_column(
+        0, "offset", pa.array(given_offsets, pa.uint64())
+    )
+    pq.write_table(table, folder / "state")
+    kept = SliceFile(folder / "state", NAMES, OffsetInterval(start=0, end=upto))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "_AT_ONCE", at_once)
+        found = first_other_row(kept, slices, offsets, upto)
+    assert found == (len(offsets), oracle.first_other_row(kept, slices, offsets))

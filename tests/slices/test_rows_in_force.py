@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from odfchain.errors import BadInputError, SchemaError
 from odfchain.odf.enums import TAKES_BACK
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
+from odfchain.odf.row_hash import hash_rows
 from odfchain.slices import state
 from tests.kit.support import manifest
 
@@ -244,8 +245,8 @@ def test_spark_finds_the_same_rows_in_force(engine: SparkEngine, tmp_path: Path)
     assert offsets(merged) == state.in_force(slices, ["history", "key"]).tolist()
     kept, in_vain = in_force(frame.withColumn("back", takes_back(F.col("op"))), ["history", "key", "value"])
     assert offsets(kept) == state.in_force(slices, []).tolist()
-    ((numbers, operations, hashes),) = state.hashed_rows(slices[0])
-    walk = state.Walk.of(numbers, state.takes_back(operations), hashes)
+    ((batch, numbers, operations),) = state.rows_of(slices[0], None, None)
+    walk = state.Walk.of(numbers, state.takes_back(operations), hash_rows(batch, NAMES.columns[:3]))
     assert offsets(in_vain) == sorted(walk.unmatched.nonzero()[0].tolist())
 
 
