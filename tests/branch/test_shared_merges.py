@@ -11,6 +11,7 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.audit.report import MERGES
+from odfchain.cli.conformance import DATASET, main
 from odfchain.errors import ObjectCorruptedError, OdfchainError, StorageFullError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.upkeep.compact import BatchLimits
@@ -18,7 +19,6 @@ from odfchain.upkeep.garbage import collect
 from odfchain.workspace.merge_record import FetchedBranches, merges
 from odfchain.workspace.options import GcOptions
 from tests.kit.branch_cases import Scene, run_here, steps_of
-from tests.kit.conformance_client import DATASET, main
 from tests.kit.faults import faulty
 from tests.kit.upkeep_scenes import killed_everywhere, later
 

@@ -58,7 +58,7 @@ if __name__ == "__main__":
     import odfchain.odf.logical_hash
     import odfchain.slices.reader
     import odfchain.storage.http_store  # noqa: F401
-    from tests.kit import conformance_client as conformance
+    from odfchain.cli import conformance
 
     gc.freeze()  # memory that no run writes to is not copied
     serve()
