@@ -467,9 +467,9 @@ def _each(path: Path, read: src.ReadStep, scratch: Path, notes: list[str]) -> It
 
 
 def _parquet(path: Path, reserved: Collection[str]) -> InferredFile:
-    from odfchain.ingest.read_formats import schema_in_microseconds
     from odfchain.odf.arrow_schema import from_arrow
     from odfchain.slices.reader import open_parquet
+    from odfchain.spark.input_frames import schema_in_microseconds
 
     with open_parquet(path) as source:
         schema = from_arrow(schema_in_microseconds(source.schema_arrow))

@@ -222,7 +222,7 @@ class InputMerge:
             else F.lit(None).cast(physical_type(f.type)).alias(f.name)
             for f in self.data.fields
         ]
-        finer = [number.alias(f"{FINER}{name}") for name, number in source.finer.items()]
+        finer = [col(f"{FINER}{name}") for name in source.finer]
         return source.frame.select(col(ROW_ID).alias(NUMBER), *columns, *finer)
 
     def _place(self, session: SparkSession) -> StoreFolder | None:

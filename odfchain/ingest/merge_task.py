@@ -42,13 +42,13 @@ from odfchain.odf.row_hash import Numbers
 from odfchain.slices.reader import BATCH_ROWS
 from odfchain.slices.writer import SliceFacts, SliceSpec, as_declared, hash_threads, write_slice
 from odfchain.spark.executor_files import ReadableFiles, StoreFolder, translate_errors
-from odfchain.spark.input_frames import FINER, as_physical, is_milliseconds, rows_of_file
+from odfchain.spark.input_frames import FINER, is_milliseconds, rows_of_file
 from odfchain.spark.java_formats import to_milliseconds
 from odfchain.spark.jobs import RowCounter, explain, run_job
 from odfchain.spark.plans import is_local, map_in_arrow
 from odfchain.spark.slice_runs import BATCH_BYTES, RunFacts, RunLayout, leave_runs, row_sizes, windows
 from odfchain.spark.stage import batches_by_rows, given_columns, write_into_store
-from odfchain.spark.types import col, physical_type
+from odfchain.spark.types import as_physical, col, physical_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

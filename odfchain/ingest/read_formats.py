@@ -21,7 +21,6 @@ from odfchain.ingest import read_csv
 from odfchain.lazy import F, pa
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
-from odfchain.odf.arrow_schema import mapped
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.schema import parse_ddl
@@ -34,13 +33,11 @@ from odfchain.spark.input_frames import (
     InputFrame,
     empty_input,
     first_bad_row,
-    with_values,
 )
-from odfchain.spark.java_formats import or_fail
 from odfchain.spark.jobs import Steps, explain
 from odfchain.spark.plans import is_remote
 from odfchain.spark.text_values import TextRules
-from odfchain.spark.types import RESERVED, check_columns, col, result_schema
+from odfchain.spark.types import check_columns, col, result_schema
 from odfchain.storage.fsio import storage_errors
 from odfchain.text import printable
 
@@ -48,77 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from odfchain.ingest.history import WriterState
-    from odfchain.slices.reader import ParquetSource
     from odfchain.spark.documents import LineFile, RecordSource
-
-
-# Parquet timestamps in nanoseconds are rewritten in microseconds, Spark's resolution (RFC-001); a finer value
-# is refused.
-
-
-def in_microseconds(path: Path, scratch: Path) -> tuple[Path, tuple[str, ...]]:
-    """(the file, or a copy of it in `scratch` whose timestamps have microseconds; notes for the user)."""
-    from pyarrow.parquet import ParquetWriter
-
-    from odfchain.slices.reader import open_parquet
-
-    with open_parquet(path) as source:
-        schema = source.schema_arrow
-        target = schema_in_microseconds(schema)
-        columns = [f.name for f, to in zip(schema, target, strict=True) if to.type != f.type]
-        if not columns:
-            return path, ()
-        copy = scratch / f"microseconds-{uuid.uuid4().hex}"
-        with ParquetWriter(copy, target) as sink:
-            for batch in _batches(source, target, str(path)):
-                sink.write_batch(batch)
-    names = ", ".join(f"`{name}`" for name in columns)
-    return copy, (f"nanoseconds are read as microseconds, without loss: {names}",)
-
-
-def schema_in_microseconds(schema: pa.Schema) -> pa.Schema:
-    """The schema with microseconds for nanoseconds, at any depth."""
-    from pyarrow import types as t
-
-    def change(f: pa.Field) -> pa.Field:
-        fine = t.is_timestamp(f.type) and f.type.unit == "ns"
-        return f.with_type(pa.timestamp("us", f.type.tz)) if fine else f
-
-    return mapped(schema, change)
-
-
-def _batches(source: ParquetSource, target: pa.Schema, file: str) -> Iterator[pa.RecordBatch]:
-    row = 0
-    for batch in source.batches():
-        columns = []
-        for column, field in zip(batch.columns, target, strict=True):
-            try:
-                columns.append(column.cast(field.type))
-            except pa.ArrowInvalid:
-                at = row + _first_finer(column, field.type)
-                raise BadInputError(
-                    f"column `{field.name}`: a time is finer than a microsecond",
-                    file=file,
-                    row=at + 1,
-                    hint="cut it before: times are kept to the microsecond at most",
-                ) from None
-        yield pa.RecordBatch.from_arrays(columns, schema=target)
-        row += batch.num_rows
-
-
-def _first_finer(column: pa.Array, target: pa.DataType) -> int:
-    # only after a cast has failed
-    low, high = 0, len(column)
-    # rows before `low` can be cast
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            # taken, not sliced: a cast of a slice looks at all items of a list
-            column.take(pa.array(range(low, middle))).cast(target)
-            low = middle
-        except pa.ArrowInvalid:
-            high = middle
-    return low
 
 
 INPUT_FORMATS: dict[str, type[src.ReadStep]] = {
@@ -217,7 +144,7 @@ def open_input(
     schema = declared_schema(read)
     if schema is not None:
         check_columns(schema.names, str(path))
-    workers = Handover(session, scratch, resources or contextlib.ExitStack())
+    workers = Handover(session, resources or contextlib.ExitStack())
     opening = _Opening(workers, path, schema, scratch, progress)
     match read:
         case src.ReadStepCsv():
@@ -248,8 +175,7 @@ class _Opening:
         return OpenedInput(empty_input(self.workers.session(), self.schema, str(self.path)))
 
     def parquet(self) -> OpenedInput:
-        from odfchain.slices.reader import open_parquet
-        from odfchain.spark.input_frames import ParquetInput
+        from odfchain.spark.input_frames import parquet_input
 
         if self.path.stat().st_size == 0:
             return self._empty()
@@ -257,11 +183,8 @@ class _Opening:
         with self.path.open("rb") as stream:
             if stream.read(4) != b"PAR1":
                 raise BadInputError("not a Parquet file", file=file)
-        readable, notes = in_microseconds(self.path, self.scratch)
-        with open_parquet(self.path) as stored:
-            rows = stored.metadata.num_rows
-        found = ParquetInput(session(), self.workers.give(readable), schema, file)
-        return OpenedInput(found.read(), notes, malformed=found.first_bad, rows=rows)
+        frame, rows, notes = parquet_input(session(), self.workers.give(self.path), schema, file)
+        return OpenedInput(frame, notes, rows=rows)
 
     def csv(self, read: src.ReadStepCsv) -> OpenedInput:
         path, file, schema, session = self.path, str(self.path), self.schema, self.workers.session
@@ -284,7 +207,7 @@ class _Opening:
         def malformed() -> BadInputError | None:
             return read_csv.first_misfit(path, dialect, columns, header=has_header, file=file)
 
-        given = self.workers.give(plain, for_spark=False)
+        given = self.workers.give(plain)
         found = CsvInput(
             session(),
             given,
@@ -349,7 +272,7 @@ class _Opening:
     def _records(self, read: src.ReadStep, source: RecordSource | LineFile, plain: Path) -> OpenedInput:
         from odfchain.spark.documents import RecordsInput
 
-        given = self.workers.give(plain, for_spark=False)
+        given = self.workers.give(plain)
         found = RecordsInput(self.workers.session(), source, given, str(self.path))
         schema = found.infer() if self.schema is None else self.schema
         if schema is None:
@@ -590,7 +513,7 @@ def _preprocessed(
     from odfchain.spark.query import Queries
 
     counted = FinerTimes(Observation(), source.finer)
-    observed = source.frame.observe(counted.observation, *counted.sums) if counted.numbers else source.frame
+    observed = source.frame.observe(counted.observation, *counted.sums) if counted.names else source.frame
     given = observed.select(*[col(name) for name in source.schema.names])
     queries, inputs = Queries(session, transform, progress.note), {INPUT_TABLE: given}
     result = queries.run_over_connect(inputs) if is_remote(session) else queries.run(inputs)
@@ -603,7 +526,6 @@ def _preprocessed(
 # underscore, and an event time of integers (seconds) or text becomes a timestamp. With a declared schema a
 # collision or wrong type is an error. Facts in `fixtures/conformance/writer_cases.json` (`inference_…`).
 
-_READ = f"{RESERVED}read_event_time"
 US_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC")
 WHOLE = (
     ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt64,
@@ -613,55 +535,28 @@ WHOLE = (
 
 def fix_up(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: bool) -> InputFrame:
     """The input with colliding columns renamed and event time made a timestamp."""
-    return _event_time(_rename(source, vocabulary, operations=operations), vocabulary)
-
-
-def _rename(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: bool) -> InputFrame:
     reserved = {vocabulary.offset_column, vocabulary.system_time_column}
     if not operations:
         reserved.add(vocabulary.operation_type_column)
-    taken = set(source.schema.names)
-    names: dict[str, str] = {}
-    for name in source.schema.names:
-        if name in reserved:
-            new = f"_{name}"
-            while new in taken:
-                new = f"_{new}"
-            names[name] = new
-            taken.add(new)
-    if not names:
+    taken, fields = set(source.schema.names), []
+    for f in source.schema.fields:
+        name = f.name
+        while name in reserved or (name != f.name and name in taken):
+            name = f"_{name}"
+        taken.add(name)
+        timeless = name == vocabulary.event_time_column and isinstance(
+            f.value_type, (*WHOLE, ds.DataTypeString)
+        )
+        fields.append(
+            ds.DataField(name=name, type=ds.optional(US_UTC))
+            if timeless
+            else dataclasses.replace(f, name=name)
+        )
+    rows = source.texts
+    if tuple(fields) == source.schema.fields or rows is None:
         return source
-    fields = tuple(
-        dataclasses.replace(f, name=names[f.name]) if f.name in names else f for f in source.schema.fields
-    )
-    return dataclasses.replace(
-        source,
-        frame=source.frame.withColumnsRenamed(names),
-        schema=ds.DataSchema(fields=fields),
-        reader=None,
-    )
-
-
-def _event_time(source: InputFrame, vocabulary: DatasetVocabulary) -> InputFrame:
-    name = vocabulary.event_time_column
-    field = source.schema.field(name)
-    if field is None:
-        return source
-    value = col(name)
-    if isinstance(field.value_type, WHOLE):
-        value = F.timestamp_seconds(value.cast("bigint"))
-    elif isinstance(field.value_type, ds.DataTypeString):
-        read = with_values(source.frame, {_READ: (name, US_UTC)})
-        source = dataclasses.replace(source, frame=read)
-        value = or_fail(value, col(_READ), name, required=False)
-    else:
-        return source
-    fields = tuple(
-        ds.DataField(name=name, type=ds.optional(US_UTC)) if f.name == name else f
-        for f in source.schema.fields
-    )
-    frame = source.frame.withColumn(name, value).drop(_READ)
-    return dataclasses.replace(source, frame=frame, schema=ds.DataSchema(fields=fields), reader=None)
+    changed = dataclasses.replace(rows, fields=tuple(fields), read_as=rows.fields)
+    return dataclasses.replace(changed.frame(source.frame.sparkSession), short=source.short)
 
 
 # In-memory rows or a DataFrame as one Parquet file, in order.

@@ -33,7 +33,7 @@ from odfchain.spark.executor_files import (
 from odfchain.spark.input_frames import InputFrame, TextRows
 from odfchain.spark.jobs import explain, run_job
 from odfchain.spark.json_pieces import Form, PieceReader, SplitDocument, TypedColumn, line_pieces
-from odfchain.spark.text_values import TextRules
+from odfchain.spark.text_values import TextRules, check_type
 from odfchain.spark.types import check_columns, from_spark_type
 from odfchain.text import find_marker, marker
 
@@ -259,6 +259,8 @@ class RecordsInput:
 
     def read(self, schema: ds.DataSchema, rules: TextRules) -> InputFrame:
         """The records, columns by name; properties that the schema lacks are ignored."""
+        for f in schema.fields:
+            check_type(f.type)
         typed = [TypedColumn.of(f) for f in schema.fields]
         columns = tuple(c for c in typed if c is not None) if None not in typed else None
         count, texts, most = self._texts(schema.fields, columns)

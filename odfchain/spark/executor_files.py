@@ -23,7 +23,6 @@ import io
 import os
 import secrets
 import tempfile
-import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -223,7 +222,6 @@ RANGES_OF_A_TASK = 16
 CARRIED_BYTES = 256 << 10
 """A file of at most this size is sent within the plan: it is put, listed and removed for nothing."""
 
-_BATCH_RECORDS = 65_536
 ID_BITS = 33
 """A range holds fewer records than this many bits can count."""
 _CHUNK = 1 << 20
@@ -260,26 +258,19 @@ class InputFile:
 class Handover:
     """Hands files over to workers; what it put into a store is gone with `resources`."""
 
-    def __init__(
-        self, session: Callable[[], SparkSession], scratch: Path, resources: contextlib.ExitStack
-    ) -> None:
+    def __init__(self, session: Callable[[], SparkSession], resources: contextlib.ExitStack) -> None:
         self.session = session
-        self._scratch, self._resources = scratch, resources
+        self._resources = resources
         self._below, self._put = "", 0
 
-    def give(self, path: Path, *, for_spark: bool = True, known: InputFile | None = None) -> InputFile:
-        """The file, for workers of the session, which is started now if need be, or for Spark's own readers.
+    def give(self, path: Path, known: InputFile | None = None) -> InputFile:
+        """The file, for workers of the session, which is started now if need be.
 
         `known` is what it is in the store in any case: a small file goes within the plan all the same.
         """
         files = files_of(self.session())
-        if files is None and not for_spark:
-            return InputFile(path.resolve())
         if files is None:
-            # under a plain name: Spark skips `_names` and `.names` and unpacks by the extension
-            link = self._scratch / f"input-{uuid.uuid4().hex}"
-            link.symlink_to(path.resolve())
-            return InputFile(link)
+            return InputFile(path.resolve())
         with path.open("rb") as stream:
             content = stream.read(CARRIED_BYTES + 1)
         # a small file goes within the plan, which costs no request
@@ -321,9 +312,8 @@ class TextRanges:
             return read(start, end)
 
     def records(self, number: int) -> list[bytes]:
-        """The records of a range, without the line breaks at their ends."""
-        data = self.bytes_of(number)
-        return data.splitlines() if not self.quote else _quoted_records(data, self.quote)
+        """The lines of a range, each of which is a record, without the line breaks at their ends."""
+        return self.bytes_of(number).splitlines()
 
 
 def text_ranges(
@@ -378,37 +368,7 @@ def _next_cut(stream: BinaryIO, begin: int, at: int, total: int, quote: bytes) -
     return total
 
 
-def _quoted_records(data: bytes, quote: bytes) -> list[bytes]:
-    """The records of a text whose quoted fields may hold line feeds."""
-    records: list[bytes] = []
-    begun: list[bytes] = []
-    quotes = 0
-    for line in data.split(b"\n"):
-        begun.append(line)
-        quotes += line.count(quote)
-        if quotes % 2 == 0:
-            records.append(b"\n".join(begun))
-            begun, quotes = [], 0
-    if begun:
-        records.append(b"\n".join(begun))
-    if records and not records[-1]:  # behind the last line feed
-        del records[-1]
-    return records
-
-
 # --- on workers ----------------------------------------------------------------------------------------
-
-
-def text_batches(ranges: TextRanges, numbers: Iterator[int]) -> Iterator[pa.RecordBatch]:
-    """`row_id`, in the order of the file, and `value`: the records of these ranges that hold anything."""
-    import numpy as np
-
-    for number in numbers:
-        records = [record for record in ranges.records(number) if record]
-        for start in range(0, len(records), _BATCH_RECORDS):
-            values = pa.array(records[start : start + _BATCH_RECORDS], pa.string())
-            ids = np.arange(len(values), dtype=np.int64) + (number << ID_BITS) + start
-            yield pa.RecordBatch.from_arrays([pa.array(ids), values], names=["row_id", "value"])
 
 
 def numbered_frame(

@@ -29,7 +29,7 @@ from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.spark import json_values
 from odfchain.spark.json_values import GEOMETRY, Number
-from odfchain.spark.text_values import carried_type
+from odfchain.spark.types import carried_type
 from odfchain.startup import no_search_for_circles
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ naive times are UTC. Digits of a second that the declared unit does not keep are
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +23,11 @@ import numpy as np
 from odfchain.errors import SchemaError
 from odfchain.lazy import pa, pc
 from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import from_arrow_type
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.schema import type_name
 from odfchain.odf.times import RFC3339
+from odfchain.spark.types import as_physical, carried_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,84 +41,47 @@ class TextRules:
     timestamp_format: str = RFC3339
     integer_timestamps: bool = False
 
+    def _as_text(self, data_type: ds.DataType) -> ds.DataType | None:
+        if isinstance(data_type, ds.DataTypeDate) and self.date_format != RFC3339:
+            return ds.DataTypeString()
+        if isinstance(data_type, ds.DataTypeTimestamp) and self.timestamp_format != RFC3339:
+            return ds.DataTypeString()
+        return None
+
+    @property
+    def without_formats(self) -> TextRules:
+        """The same rules for texts that are RFC 3339 by now."""
+        return TextRules(integer_timestamps=self.integer_timestamps)
+
     def formats(self, data_type: ds.DataType) -> bool:
         """True if a type holds dates or times of a declared format, which Java reads (RFC-010)."""
-        return any(
-            (isinstance(found, ds.DataTypeDate) and self.date_format != RFC3339)
-            or (isinstance(found, ds.DataTypeTimestamp) and self.timestamp_format != RFC3339)
-            for found in ds.types_within(data_type)
-        )
+        return any(self._as_text(found) is not None for found in ds.types_within(data_type))
+
+    def carried(self, data_type: ds.DataType) -> pa.DataType:
+        """The type in which values travel (`carried_type`); dates and times of a format are texts still."""
+        return carried_type(ds.with_types(data_type, self._as_text))
 
 
 class TextValueError(ValueError):
     """A text means no value of its column; `row` counts from 0, `column` is the number of the column."""
 
-    def __init__(self, row: int, column: int, message: str) -> None:
+    def __init__(self, row: int, column: int, message: str, hint: str | None = None) -> None:
         super().__init__(message)
-        self.row, self.column, self.message = row, column, message
+        self.row, self.column, self.message, self.hint = row, column, message, hint
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Values of texts, in the type in which they travel (`carried_type`)."""
+    """Values in the type in which they travel (`carried_type`)."""
 
     values: pa.Array
     bad: NDArray[np.bool_] | None = None
-    """The rows whose text means no value; None where every text means one."""
+    """The rows that mean no value of the type; None where every one does."""
     finer: NDArray[np.int32] | None = None
     """How many times of a row lost digits; None where none did."""
 
 
 DEFAULT_RULES = TextRules()
-
-
-def carried_type(data_type: ds.DataType, rules: TextRules = DEFAULT_RULES) -> pa.DataType:
-    """The Arrow form of the type that carries a logical type through Spark (`odfchain.spark.types`).
-
-    Dates and times of a declared format are texts still.
-    """
-    match data_type:
-        case ds.DataTypeOption(inner=inner):
-            return carried_type(inner, rules)
-        case ds.DataTypeDecimal(precision=precision, scale=scale):
-            return pa.decimal128(precision, scale)
-        case ds.DataTypeList(item_type=item):
-            return pa.list_(pa.field("element", carried_type(item, rules)))
-        case ds.DataTypeMap(key_type=key, value_type=value):
-            return pa.map_(carried_type(key, rules), carried_type(value, rules))
-        case ds.DataTypeStruct(fields=fields):
-            return pa.struct([pa.field(f.name, carried_type(f.type, rules)) for f in fields])
-        case ds.DataTypeDate() | ds.DataTypeTimestamp() if rules.formats(data_type):
-            return pa.string()
-        case ds.DataTypeTimestamp():
-            return pa.timestamp("us", "UTC")
-        case ds.DataTypeUInt64():
-            return pa.decimal128(20, 0)
-    made = _CARRIED.get(type(data_type))
-    if made is None:
-        raise SchemaError(f"type {data_type.KIND} cannot be processed by Spark")
-    found: pa.DataType = getattr(pa, made)()
-    return found
-
-
-_CARRIED: dict[type[ds.DataType], str] = {
-    ds.DataTypeBool: "bool_",
-    ds.DataTypeInt8: "int8",
-    ds.DataTypeInt16: "int16",
-    ds.DataTypeInt32: "int32",
-    ds.DataTypeInt64: "int64",
-    ds.DataTypeUInt8: "int16",
-    ds.DataTypeUInt16: "int32",
-    ds.DataTypeUInt32: "int64",
-    ds.DataTypeFloat16: "float32",
-    ds.DataTypeFloat32: "float32",
-    ds.DataTypeFloat64: "float64",
-    ds.DataTypeDate: "date32",
-    ds.DataTypeTime: "int64",
-    ds.DataTypeDuration: "int64",
-    ds.DataTypeString: "string",
-    ds.DataTypeBinary: "binary",
-}
 
 
 def check_type(data_type: ds.DataType) -> None:
@@ -157,7 +123,12 @@ def read_batch(
             first = min(first or (row, index), (row, index))
     if first is not None:
         row, index = first
-        raise TextValueError(row, index, fault_of(texts[index][row].as_py(), fields[index]))
+        if _finer_than_micros(texts[index].slice(row, 1)):
+            message = f"column `{fields[index].name}`: a time is finer than a microsecond"
+            raise TextValueError(
+                row, index, message, "cut it before: times are kept to the microsecond at most"
+            )
+        raise TextValueError(row, index, fault_of(_written(texts[index][row]), fields[index]))
     return [each.values for each in made], [each.finer for each in made]
 
 
@@ -175,18 +146,29 @@ def fault_of(written: object, field: ds.DataField) -> str:
 def read_texts(texts: pa.Array, data_type: ds.DataType, rules: TextRules) -> Values:
     """The values of texts, or of lists, maps or structs of texts; null where there is no text.
 
-    What is in the type of the values passes as it is.
+    Values of other types, which a Parquet file has, become those of the type where they keep their meaning.
 
     Raises:
         SchemaError: the type cannot be read from text.
     """
+    kind = texts.type
+    if pa.types.is_dictionary(kind):
+        texts = texts.dictionary_decode()
+    if isinstance(from_arrow_type(kind), ds.DataTypeString):
+        texts = texts.cast(pa.string())
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return read_texts(texts, inner, rules)
-        case _ if texts.type == carried_type(data_type, rules):
+        case ds.DataTypeTimestamp(unit=unit) if pa.types.is_timestamp(kind):
+            return _moments(texts, unit)
+        case _ if texts.type == rules.carried(data_type) and not (
+            pa.types.is_nested(kind) and has_times(data_type)
+        ):
             return Values(texts)  # they are values already, or texts that stay
-        case ds.DataTypeList() | ds.DataTypeMap() | ds.DataTypeStruct():
+        case ds.DataTypeList() | ds.DataTypeMap() | ds.DataTypeStruct() if pa.types.is_nested(kind):
             return _nested(texts, data_type, rules)
+        case _ if not pa.types.is_string(texts.type):
+            return _converted(texts, data_type)
     value_of = _rule_of(data_type, rules)
     if texts.null_count == len(texts):
         return Values(pa.nulls(len(texts), carried_type(data_type)))
@@ -197,12 +179,58 @@ def read_texts(texts: pa.Array, data_type: ds.DataType, rules: TextRules) -> Val
     if found is not None:
         return Values(found, finer=_finer(texts, data_type))
     # a value that a cast would take more freely, or that means nothing: one by one
-    parsed = [None if text is None else value_of(text) for text in texts.to_pylist()]
-    values = pa.array(parsed, carried_type(data_type))
+    return _one_by_one(texts, value_of, carried_type(data_type), _finer(texts, data_type))
+
+
+def _one_by_one(
+    given: pa.Array,
+    value_of: Callable[[Any], Any],
+    kind: pa.DataType,
+    finer: NDArray[np.int32] | None = None,
+) -> Values:
+    values = pa.array([None if each is None else value_of(each) for each in given.to_pylist()], kind)
     bad = None
-    if values.null_count != texts.null_count:
-        bad = (pc.and_not(values.is_null(), texts.is_null())).to_numpy(zero_copy_only=False)
-    return Values(values, bad, _finer(texts, data_type))
+    if values.null_count != given.null_count:
+        bad = (pc.and_not(values.is_null(), given.is_null())).to_numpy(zero_copy_only=False)
+    return Values(values, bad, finer)
+
+
+@dataclass(frozen=True, slots=True)
+class Possible:
+    """The types as which all texts of a column can be read, of those that are inferred."""
+
+    types: tuple[ds.DataType, ...] = (
+        ds.DataTypeInt64(),
+        ds.DataTypeDecimal(precision=38, scale=0),
+        ds.DataTypeFloat64(),
+        ds.DataTypeDate(),
+        ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC"),
+        ds.DataTypeBool(),
+    )
+    texts: int = 0
+    longest: int = 0
+    """Of the texts, without signs and zeros in front [characters]."""
+
+    def narrowed(self, column: pa.Array) -> Possible:
+        """What is possible with further texts; nulls and empty ones say nothing."""
+        column, types = column.filter(pc.greater(pc.binary_length(column), 0)), self.types
+        # a few texts show what most columns cannot be
+        for part in (column.slice(0, 64), column) if len(column) else ():
+            bad = [read_texts(part, kind, DEFAULT_RULES).bad for kind in types]
+            types = tuple(k for k, wrong in zip(types, bad, strict=True) if wrong is None or not wrong.any())
+        longest = pc.max(pc.binary_length(pc.utf8_ltrim(column, "+-0"))).as_py() or 0
+        return Possible(types, self.texts + len(column), max(self.longest, longest))
+
+
+def type_of(parts: Sequence[Possible]) -> ds.DataType:
+    """The first type that is possible for all parts of a column; text where there is none."""
+    common = [kind for kind in Possible().types if all(kind in part.types for part in parts)]
+    if not common or not sum(part.texts for part in parts):
+        return ds.DataTypeString()
+    if isinstance(common[0], ds.DataTypeDecimal):
+        # whole numbers beyond 64 bits, as Spark puts them together
+        return ds.DataTypeDecimal(precision=max(20, *(part.longest for part in parts)), scale=0)
+    return common[0]
 
 
 # --- nested ----------------------------------------------------------------------------------------
@@ -573,3 +601,213 @@ def _offset(zone: str, local: dt.datetime) -> int:
     if found is None:
         raise ValueError
     return int(found.total_seconds())
+
+
+# --- values of other types -------------------------------------------------------------------------
+#
+# A Parquet file has types of its own. A value becomes one of the declared type where the way back leads to
+# the same value (RFC-010); for nested types that holds for each of their items.
+
+_PARTS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_READ_AS = {
+    "bool": {"bool", "number", "string"},
+    "number": {"bool", "number", "timestamp", "string"},
+    "date32": {"date32", "timestamp", "string"},
+    "timestamp": {"number", "date32", "timestamp", "string"},
+    "binary": {"binary", "string"},
+}
+
+
+def can_be_read(own: ds.DataType, target: ds.DataType) -> bool:
+    """True if values of a type may be such of another one."""
+    given, wanted = ds.optional(own).inner, ds.optional(target).inner
+    if given == wanted or isinstance(given, ds.DataTypeNull):
+        return True
+    match given, wanted:
+        case ds.DataTypeList(item_type=item), ds.DataTypeList(item_type=as_item):
+            return can_be_read(item, as_item)
+        case ds.DataTypeStruct(fields=members), ds.DataTypeStruct(fields=fields):
+            pairs = zip(members, fields, strict=False)
+            return len(members) == len(fields) and all(can_be_read(m.type, f.type) for m, f in pairs)
+        case ds.DataTypeString(), _:
+            with contextlib.suppress(SchemaError):
+                return _rule_of(wanted, DEFAULT_RULES) is not None
+    return _group(wanted) in _READ_AS.get(_group(given), ())
+
+
+def _group(data_type: ds.DataType) -> str:
+    kind = carried_type(data_type)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    return "timestamp" if pa.types.is_timestamp(kind) else str(kind).partition("[")[0]
+
+
+def _finer_than_micros(rows: pa.Array) -> bool:
+    from odfchain.slices.reader import leaves_of
+
+    times = [leaf for leaf in leaves_of(rows) if getattr(leaf.type, "unit", "") == "ns"]
+    return any((_numbers(leaf) % 1_000).any() for leaf in times if pa.types.is_timestamp(leaf.type))
+
+
+def _written(value: pa.Scalar) -> object:
+    return value.cast(pa.timestamp("us")).as_py() if pa.types.is_timestamp(value.type) else value.as_py()
+
+
+def _numbers(values: pa.Array) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _moments(values: pa.Array, unit: TimeUnit | None) -> Values:
+    """Times of any unit in microseconds, or in whole milliseconds."""
+    numbers, parts = _numbers(values), _PARTS[values.type.unit]
+    micros = numbers * 1_000_000 // parts if parts < 1_000_000 else numbers // (parts // 1_000_000)
+    kept = micros if unit in (TimeUnit.MICROSECOND, TimeUnit.NANOSECOND) else micros // 1_000 * 1_000
+    made = pa.array(kept, mask=np.asarray(values.is_null())).cast(pa.timestamp("us", "UTC"))
+    bad = numbers % 1_000 != 0 if parts > 1_000_000 else None
+    return Values(made, bad, None if kept is micros else (kept != micros).astype(np.int32))
+
+
+def _of_unit(values: pa.Array, own: TimeUnit | None, unit: TimeUnit | None, *, cut: bool) -> Values:
+    """Times of day or durations in another unit; where digits may not be `cut`, losing some is a fault."""
+    numbers, parts, wanted = _numbers(values), _per_second(own), _per_second(unit)
+    made = numbers * (wanted // parts) if wanted > parts else numbers // (parts // wanted)
+    lost = numbers % max(parts // wanted, 1) != 0
+    kept = pa.array(made, mask=np.asarray(values.is_null()))
+    return Values(kept, None if cut else lost, lost.astype(np.int32) if cut else None)
+
+
+def _converted(values: pa.Array, data_type: ds.DataType) -> Values:
+    """Values of one type, neither text nor nested, as such of another one."""
+    own, kind = from_arrow_type(values.type), carried_type(data_type)
+    if isinstance(own, ds.DataTypeNull):
+        return Values(pa.nulls(len(values), kind))
+    if isinstance(own, ds.DataTypeTimestamp):
+        moments = _moments(values, TimeUnit.MICROSECOND)
+        if moments.bad is not None and moments.bad.any():
+            return Values(pa.nulls(len(values), kind), moments.bad)
+        given = moments.values.cast(pa.timestamp("us"))
+    else:
+        given = as_physical(values, carried_type(own))
+    match own, data_type:
+        case ds.DataTypeTime(), ds.DataTypeTime():
+            return _of_unit(given, own.unit, data_type.unit, cut=True)
+        case ds.DataTypeDuration(), ds.DataTypeDuration():
+            return _of_unit(given, own.unit, data_type.unit, cut=False)
+    if given.type == kind:
+        return Values(given)
+    if pa.types.is_floating(given.type) and pa.types.is_floating(kind):
+        # a float that is declared keeps what it can of the digits, but not of the size
+        made = given.cast(kind)
+        beyond = pc.and_not(pc.is_inf(made), pc.is_inf(given)).fill_null(False)
+        return Values(made, np.asarray(beyond))
+    if pa.types.is_integer(given.type) and isinstance(data_type, ds.DataTypeTimestamp):
+        with contextlib.suppress(_UnsureError):
+            seconds = given.cast(pa.int64())
+            _in_years(seconds, FIRST_DAY * 86_400, LAST_DAY * 86_400, pa.int64())
+            return _moments(seconds.cast(pa.timestamp("s")), data_type.unit)
+    if _casts(given.type, kind):
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            made = given.cast(kind)
+            if made.cast(given.type).equals(given):
+                return Values(made)
+    return _one_by_one(given, _change_of(given.type, data_type), kind)
+
+
+def _casts(given: pa.DataType, kind: pa.DataType) -> bool:
+    """True if Arrow's cast means what is meant wherever it can be undone."""
+    t = pa.types
+    if t.is_string(kind):
+        return any((t.is_integer(given), t.is_boolean(given), t.is_date(given)))
+    if t.is_timestamp(given) or t.is_timestamp(kind):
+        return any((t.is_date(given), t.is_date(kind)))
+    return not (t.is_floating(given) and t.is_decimal(kind))
+
+
+def _change_of(given: pa.DataType, data_type: ds.DataType) -> Callable[[Any], Any]:
+    """The exact rule: a value to the one of the type that means the same, or None."""
+    kind = carried_type(data_type)
+    of = np.float32 if pa.types.is_float32(given) else float
+    match data_type:
+        case ds.DataTypeString():
+            return lambda value: _shown(of(value) if isinstance(value, float) else value)
+        case ds.DataTypeBool():
+            return lambda value: bool(value) if value in (0, 1) else None
+        case ds.DataTypeDate():
+            return lambda moment: moment.date() if moment.time() == dt.time() else None
+        case ds.DataTypeTimestamp(unit=unit):
+            step = 1 if unit is TimeUnit.MICROSECOND else 1_000
+            return lambda seconds: _floored(_micros_of(seconds, of), step)
+    if pa.types.is_floating(kind):
+        wanted = np.float32 if pa.types.is_float32(kind) else float
+        return lambda value: _as_float(value, wanted)
+    if pa.types.is_decimal(kind):
+        return lambda value: _as_decimal(value, kind, of)
+    most = 1 << kind.bit_width - 1
+
+    def whole(value: Any) -> int | None:
+        number = _whole_number(Decimal(value) if isinstance(value, float) else _exact(value))
+        return number if number is not None and -most <= number < most else None
+
+    return whole
+
+
+def _exact(value: Any) -> Decimal:
+    if isinstance(value, dt.datetime):
+        return Decimal((value - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)).scaleb(-6)  # noqa: DTZ001 - UTC
+    return (
+        value if isinstance(value, Decimal) else Decimal(repr(value) if isinstance(value, float) else value)
+    )
+
+
+def _whole_number(value: Decimal) -> int | None:
+    return int(value) if value.is_finite() and value == value.to_integral_value() else None
+
+
+def _micros_of(seconds: Any, of: Callable[[float], Any]) -> int | None:
+    if not isinstance(seconds, float):
+        return _whole_number(_EXACT.scaleb(_exact(seconds), 6))
+    micros = int(seconds * 1e6) if np.isfinite(seconds) else 0
+    return micros if of(micros / 1e6) == seconds else None
+
+
+def _as_float(value: Any, of: Callable[[float], Any]) -> float | None:
+    number = _exact(value)
+    made = float(of(float(number)))
+    # decimals are those that a float is written as, whole numbers are what it is
+    back = Decimal(made if isinstance(value, int) else repr(made)).quantize(number, ROUND_HALF_UP, _EXACT)
+    return made if back == number else None
+
+
+def _as_decimal(value: Any, kind: pa.DataType, of: Callable[[float], Any]) -> Decimal | None:
+    number, last = _exact(value), Decimal(1).scaleb(-kind.scale)
+    try:
+        made = number.quantize(last, ROUND_HALF_UP, Context(prec=kind.precision))
+    except InvalidOperation:
+        return None
+    same = float(of(float(made))) == value if isinstance(value, float) else made == number
+    return made if same else None
+
+
+def _shown(value: Any) -> str | None:
+    """A value as Spark writes it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case np.floating() | float():
+            size = abs(float(value))
+            if not np.isfinite(value):
+                return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+            if size == 0 or 1e-3 <= size < 1e7:
+                return np.format_float_positional(value, trim="0")
+            digits, exponent = np.format_float_scientific(value, trim="0").split("e")
+            return f"{digits}E{int(exponent)}"
+        case dt.datetime():
+            text = value.isoformat(" ")
+            return text.rstrip("0") if "." in text else text
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return None
+    return format(value, "f") if isinstance(value, Decimal) else str(value)

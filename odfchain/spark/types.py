@@ -7,15 +7,14 @@ also the types as which Spark reads such columns from Parquet.
 
 from __future__ import annotations
 
-import functools
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from odfchain.errors import BadInputError, SchemaError
-from odfchain.lazy import F, Window, t
+from odfchain.lazy import F, Window, pa, t
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import castable
 from odfchain.odf.enums import TAKES_BACK, TimeUnit
 from odfchain.odf.events import DatasetVocabulary
 
@@ -25,52 +24,65 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType as SparkType
 
 
-_SIMPLE: dict[type[ds.DataType], str] = {
-    ds.DataTypeBool: "BooleanType",
-    ds.DataTypeInt8: "ByteType",
-    ds.DataTypeInt16: "ShortType",
-    ds.DataTypeInt32: "IntegerType",
-    ds.DataTypeInt64: "LongType",
-    ds.DataTypeUInt8: "ShortType",
-    ds.DataTypeUInt16: "IntegerType",
-    ds.DataTypeUInt32: "LongType",
-    ds.DataTypeFloat16: "FloatType",
-    ds.DataTypeFloat32: "FloatType",
-    ds.DataTypeFloat64: "DoubleType",
-    ds.DataTypeDate: "DateType",
-    ds.DataTypeTimestamp: "TimestampType",
-    ds.DataTypeTime: "LongType",
-    ds.DataTypeDuration: "LongType",
-    ds.DataTypeString: "StringType",
-    ds.DataTypeBinary: "BinaryType",
-    ds.DataTypeNull: "StringType",
+_CARRIED: dict[type[ds.DataType], str] = {
+    ds.DataTypeBool: "bool_",
+    ds.DataTypeInt8: "int8",
+    ds.DataTypeInt16: "int16",
+    ds.DataTypeInt32: "int32",
+    ds.DataTypeInt64: "int64",
+    ds.DataTypeUInt8: "int16",
+    ds.DataTypeUInt16: "int32",
+    ds.DataTypeUInt32: "int64",
+    ds.DataTypeFloat16: "float32",
+    ds.DataTypeFloat32: "float32",
+    ds.DataTypeFloat64: "float64",
+    ds.DataTypeDate: "date32",
+    ds.DataTypeTime: "int64",
+    ds.DataTypeDuration: "int64",
+    ds.DataTypeString: "string",
+    ds.DataTypeBinary: "binary",
+    ds.DataTypeNull: "string",
 }
 
 
-def physical_type(data_type: ds.DataType) -> SparkType:
-    """The Spark type that carries a logical type.
+def carried_type(data_type: ds.DataType) -> pa.DataType:
+    """The Arrow form of a physical type.
 
     Raises:
         SchemaError: a type that Spark cannot carry (decimals of more than 38 digits).
     """
-    simple = _SIMPLE.get(type(data_type))
-    if simple is not None:
-        found: SparkType = getattr(t, simple)()
-        return found
     match data_type:
         case ds.DataTypeOption(inner=inner):
-            return physical_type(inner)
+            return carried_type(inner)
+        case ds.DataTypeTimestamp():
+            return pa.timestamp("us", "UTC")
         case ds.DataTypeUInt64():
-            return t.DecimalType(20, 0)
+            return pa.decimal128(20, 0)
         case ds.DataTypeDecimal(precision=precision, scale=scale) if precision <= 38 and scale >= 0:
-            return t.DecimalType(precision, scale)
+            return pa.decimal128(precision, scale)
         case ds.DataTypeList(item_type=item):
-            return t.ArrayType(physical_type(item))
+            return pa.list_(pa.field("element", carried_type(item)))
         case ds.DataTypeMap(key_type=key, value_type=value):
-            return t.MapType(physical_type(key), physical_type(value))
+            return pa.map_(carried_type(key), carried_type(value))
         case ds.DataTypeStruct(fields=fields):
-            return physical_struct(fields)
-    raise SchemaError(f"type {data_type.KIND} cannot be processed by Spark")
+            return pa.struct([pa.field(f.name, carried_type(f.type)) for f in fields])
+    made = _CARRIED.get(type(data_type))
+    if made is None:
+        raise SchemaError(f"type {data_type.KIND} cannot be processed by Spark")
+    found: pa.DataType = getattr(pa, made)()
+    return found
+
+
+def as_physical(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column in the type as which it travels through Spark."""
+    return column if column.type == kind else column.cast(castable(column.type)).cast(kind)
+
+
+def physical_type(data_type: ds.DataType) -> SparkType:
+    """The Spark type that carries a logical type; errors as `carried_type`."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return from_arrow_type(carried_type(data_type))
 
 
 def physical_struct(fields: tuple[ds.DataField, ...]) -> StructType:
@@ -121,7 +133,8 @@ def result_schema(struct: StructType, given: ds.DataSchema) -> ds.DataSchema:
     the finest unit of those in `given`.
     """
     fields = []
-    fine = any(_has_microseconds(f.type) for f in given.fields)
+    within = [kind for f in given.fields for kind in ds.types_within(f.type)]
+    fine = any(isinstance(k, ds.DataTypeTimestamp) and k.unit is TimeUnit.MICROSECOND for k in within)
     unit = TimeUnit.MICROSECOND if fine else TimeUnit.MILLISECOND
     for f in struct.fields:
         known = given.field(f.name)
@@ -131,17 +144,6 @@ def result_schema(struct: StructType, given: ds.DataSchema) -> ds.DataSchema:
             logical = _exact(f.dataType, unit)
         fields.append(ds.DataField(name=f.name, type=ds.optional(logical)))
     return ds.DataSchema(fields=tuple(fields))
-
-
-def _has_microseconds(data_type: ds.DataType) -> bool:
-    match data_type:
-        case ds.DataTypeOption(inner=inner) | ds.DataTypeList(item_type=inner):
-            return _has_microseconds(inner)
-        case ds.DataTypeStruct(fields=fields):
-            return any(_has_microseconds(f.type) for f in fields)
-        case ds.DataTypeTimestamp(unit=unit):
-            return unit is TimeUnit.MICROSECOND
-    return False
 
 
 def _exact(data_type: SparkType, unit: TimeUnit) -> ds.DataType:
@@ -168,12 +170,6 @@ def quoted(name: str) -> str:
 def col(name: str) -> Column:
     """A column by its exact name."""
     return F.col(quoted(name))
-
-
-def any_of(conditions: Iterable[Column]) -> Column:
-    """True if some condition holds; false for none."""
-    found = list(conditions)
-    return functools.reduce(operator.or_, found) if found else F.lit(False)
 
 
 def comparable(value: Column, kind: DataType) -> Column:

@@ -110,7 +110,7 @@ class StepFiles:
         """
         self.folder = folder
         self._files = files_of(session)
-        self._handover = Handover(lambda: session, folder, resources)
+        self._handover = Handover(lambda: session, resources)
         self._key_of, self._slices = key_of, slices
 
     def rows(
@@ -122,7 +122,7 @@ class StepFiles:
         """
         source = InputFile(path)
         if self._files is not None:
-            source = self._handover.give(path, for_spark=False, known=self._known(self._files, path, made_of))
+            source = self._handover.give(path, known=self._known(self._files, path, made_of))
         return parquet_rows(session, source, struct)
 
     def _known(self, files: ExecutorFiles, path: Path, made_of: Cut | None) -> InputFile | None:

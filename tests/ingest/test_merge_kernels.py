@@ -18,8 +18,8 @@ from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import nullable
 from odfchain.slices.writer import as_declared
-from odfchain.spark.input_frames import ROW_ID, as_physical
-from odfchain.spark.types import physical_struct
+from odfchain.spark.input_frames import ROW_ID
+from odfchain.spark.types import as_physical, physical_struct
 from tests.kit.merge_scenes import (
     NAMES,
     OPERATIONS,

@@ -15,9 +15,10 @@ from odfchain.odf import sources as src
 from odfchain.odf.enums import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT, TAKES_BACK
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.spark.input_frames import ROW_ID
-from odfchain.spark.types import any_of, col, comparable, physical_type
+from odfchain.spark.types import col, comparable, physical_type
 from odfchain.text import marker
 from odfchain.workspace.config import DuplicateKeys, LateEdits
+from tests.kit.spark_texts import any_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation

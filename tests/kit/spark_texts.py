@@ -6,7 +6,10 @@ This was how texts were read before workers did it; Spark's own casts, and what 
 from __future__ import annotations
 
 import datetime as dt
+import functools
+import operator
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from odfchain.errors import SchemaError
@@ -16,7 +19,7 @@ from odfchain.odf.enums import TimeUnit
 from odfchain.odf.times import RFC3339
 from odfchain.spark.java_formats import to_milliseconds
 from odfchain.spark.text_values import TextRules
-from odfchain.spark.types import any_of, physical_type
+from odfchain.spark.types import physical_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -41,6 +44,12 @@ _WHOLE_SECONDS = r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\z"
 _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
 # The years 1 to 9999, which is all that RFC 3339 can write.
 _FIRST_MICRO, _LAST_MICRO = _FIRST_DAY * 86_400_000_000, (_LAST_DAY + 1) * 86_400_000_000 - 1
+
+
+def any_of(conditions: Iterable[Column]) -> Column:
+    """True if some condition holds; false for none."""
+    found = list(conditions)
+    return functools.reduce(operator.or_, found) if found else F.lit(False)
 
 
 def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column:
@@ -166,3 +175,13 @@ def _time(text: Column, unit: TimeUnit) -> Column:
         rest = F.when(rest != "", F.rpad(rest, 3, "0").cast("bigint")).otherwise(F.lit(0))
         number = micros * F.lit(per_second // 1_000_000) + rest
     return F.when(shape, number)
+
+
+def kept(value: Column, own: ds.DataType, target: ds.DataType) -> Column:
+    """A value as one of another type; null where the way back leads to another value."""
+    made = value.try_cast(physical_type(target))
+    if isinstance(own, ds.DataTypeFloat64) and isinstance(target, ds.DataTypeFloat32):
+        return F.when((F.abs(made) != float("inf")) | (F.abs(value) == float("inf")), made)
+    made = F.when(made.try_cast(physical_type(own)).eqNullSafe(value), made)
+    coarse = isinstance(target, ds.DataTypeTimestamp) and target.unit is not TimeUnit.MICROSECOND
+    return to_milliseconds(made) if coarse else made

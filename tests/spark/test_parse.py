@@ -10,16 +10,20 @@ from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 
 from odfchain.errors import SchemaError
 from odfchain.odf import schema as ds
+from odfchain.odf.arrow_schema import from_arrow_type
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.times import java_format
-from odfchain.spark import java_formats
-from odfchain.spark.text_values import TextRules, read_texts
-from tests.kit.spark_texts import parse_text, too_fine
+from odfchain.spark.java_formats import as_rfc3339
+from odfchain.spark.text_values import TextRules, can_be_read, read_texts
+from odfchain.spark.types import as_physical, carried_type
+from tests.kit.spark_texts import kept, parse_text, too_fine
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -82,7 +86,10 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
 
 def run(engine: SparkEngine, data_type: ds.DataType, texts: list[str | None], rules: TextRules) -> list[Any]:
     if rules.formats(data_type):
-        return by_spark(engine, data_type, texts, lambda text: java_formats.typed(text, data_type, rules))
+        written = by_spark(
+            engine, ds.DataTypeString(), texts, lambda text: as_rfc3339(text, data_type, rules)
+        )
+        return run(engine, data_type, written, rules.without_formats)
     column = pa.array(texts, pa.string())
     found = read_texts(column, data_type, rules)
     values = plain(found.values, data_type)
@@ -398,3 +405,56 @@ def test_texts_are_read_as_spark_reads_them(engine: SparkEngine, kind: str, data
         finer = read_texts(pa.array(texts), data_type, rules).finer
         assert finer is not None
         assert {t: (f, w) for t, f, w in zip(texts, finer.tolist(), lost, strict=True) if f != w} == {}
+
+
+FINE_DAY = dt.datetime(2020, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+MIDNIGHT = dt.datetime(1969, 12, 31, tzinfo=UTC)
+EDGES: list[pa.Array] = [
+    pa.array([True, False, None]),
+    *[pa.array([0, 1, -1, 5, 127, None, -128], getattr(pa, f"int{bits}")()) for bits in (8, 16, 32, 64)],
+    pa.array([2, 300, 40_000, 2**31, 2**53, 2**53 + 1, 2**60, 2**63 - 1024, -(2**63), None]),
+    pa.array([0, 1, 255, None], pa.uint8()),
+    pa.array([0, 2**63, 2**64 - 1, None], pa.uint64()),
+    *[pa.array([0.0, -0.0, 1.0, 0.5, 0.1, 1e7, 9999999.0, 1e-4, 123456.789, -3.25, None, float("nan"), float("inf")], kind)
+      for kind in (pa.float32(), pa.float64())],
+    pa.array([1e300, -1e-300, 2.0**31, 1577880000.123456, 1e22, 2.0**24 + 1]),
+    pa.array(list(map(Decimal, ("1.00", "1.25", "0.10", "-0.01", "99999999.99", "16777217.00"))), pa.decimal128(10, 2)),
+    pa.array(list(map(Decimal, ("123456789012345678", "0", "9007199254740993"))), pa.decimal128(38, 10)),
+    pa.array([dt.date(2020, 2, 29), dt.date(1, 1, 1), dt.date(9999, 12, 31), None]),
+    pa.array([FINE_DAY, MIDNIGHT, MIDNIGHT.replace(hour=1), FINE_DAY.replace(microsecond=120_000), None], pa.timestamp("us", "UTC")),
+    pa.array([b"", b"abc", "ü".encode(), None]),
+]  # fmt: skip
+TARGETS = [
+    t() for t in (
+        ds.DataTypeBool, ds.DataTypeInt8, ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt64, ds.DataTypeUInt64,
+        ds.DataTypeFloat32, ds.DataTypeFloat64, ds.DataTypeDate, ds.DataTypeString, ds.DataTypeBinary,
+    )
+] + [
+    ds.DataTypeDecimal(precision=5, scale=1), ds.DataTypeDecimal(precision=38, scale=10), MS,
+    ds.DataTypeTimestamp(unit=TimeUnit.MICROSECOND, timezone="UTC"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", EDGES, ids=lambda values: f"{values.type}")
+def test_values_become_those_of_other_types_as_with_spark(engine: SparkEngine, values: pa.Array) -> None:
+    from pyspark.sql import functions as F
+
+    own = from_arrow_type(values.type)
+    given = pa.table({"n": range(len(values)), "v": as_physical(values, carried_type(own))})
+    frame = engine.session.createDataFrame(given)
+    asked = {f"{target}": kept(F.col("v"), own, target).alias(f"{target}") for target in TARGETS}
+    for target in TARGETS:
+        try:
+            frame.select(asked[f"{target}"])
+        except AnalysisException:
+            del asked[f"{target}"]
+        assert can_be_read(own, target) == (f"{target}" in asked)
+    wanted = frame.orderBy("n").select(*asked.values()).toArrow()
+    for target in TARGETS:
+        if f"{target}" in asked:
+            found = read_texts(values, target, TextRules())
+            bad = np.zeros(len(values), bool) if found.bad is None else found.bad
+            shown = [
+                None if wrong else value for wrong, value in zip(bad, found.values.to_pylist(), strict=True)
+            ]
+            assert repr(shown) == repr(wanted[f"{target}"].to_pylist()), f"{values.type} as {target}"
