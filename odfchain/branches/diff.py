@@ -263,7 +263,7 @@ def rows_changed(data: pa.Table, gained: Numbers) -> pa.Table:
         pa.array(np.where(gained, _INSERTED, _REMOVED), pa.string()),
         _structs(data, ~gained),
         _structs(data, gained),
-        pa.array([[]] * len(gained), pa.list_(pa.string())),
+        pa.ListArray.from_arrays(np.zeros(len(gained) + 1, np.int32), pa.array([], pa.string())),
     )
 
 
