@@ -215,6 +215,16 @@ def test_types_are_of_lines_that_may_have_types(tmp_path: Path, line: str, messa
     assert batch.column("c0").to_pylist() == ['{"a": [1] }', '{"b":1.50}']
 
 
+@pytest.mark.parametrize("fields", [parse_ddl(("a STRING",)).fields, None])
+def test_lines_are_no_deeper_than_they_may_be(tmp_path: Path, fields: Fields) -> None:
+    """Nor are those that are read together with usual ones."""
+    path = tmp_path / "in"
+    path.write_text('{"a":1}\n{"a":' + "[" * 250 + "]" * 250 + "}")
+    for columns in (None, tuple(TypedColumn(f, pa.string(), text=True) for f in fields or ())):
+        with pytest.raises(DocumentInputError, match="nested more than 200 levels"):
+            list(line_batches(text_ranges(InputFile(path)), range(1), parse_object, fields, columns))
+
+
 TWO = '{"a":1},{"a":2}'
 LONG = '"' + "x" * 60 + '"'
 
