@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from odfchain.spark.json_values import Fields
 
 
-SMALL = 2 << 20
-"""Documents up to this size are read as a whole [bytes]."""
+SMALL = 32 << 10
+"""Documents up to this size are read as a whole by the exact parser, in a few ms [bytes]."""
 PIECE = 1 << 20
 """A piece ends with the first record that ends behind so much [bytes]; a worker holds one piece at a time."""
 _CHUNK = 4 << 20
