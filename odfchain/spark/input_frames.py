@@ -142,7 +142,7 @@ class InputFrame:
     schema: ds.DataSchema
     file: str
     texts: TextRows | None = None
-    """The texts that the rows were made of (text formats), for finding a bad one."""
+    """The texts or other values that the rows were made of, for finding a bad one."""
     reader: Callable[[], Iterator[pa.RecordBatch]] | None = None
     """Gives a worker the columns of `frame` but `ROW_ID`, in the order of the file; None: Spark reads."""
     known_empty: bool = False
@@ -428,7 +428,7 @@ def parquet_rows(session: SparkSession, source: InputFile, struct: StructType) -
 
 @dataclass(frozen=True, slots=True)
 class ParquetValues:
-    """Columns of a Parquet file, by row groups; sent to workers."""
+    """Columns of a Parquet file, by row groups that follow each other; sent to workers."""
 
     stored: InputFile
     names: tuple[str, ...]
@@ -442,13 +442,13 @@ class ParquetValues:
 
         try:
             with open_parquet(self.stored.here()) as source:
-                for number in numbers:
-                    first = number << ID_BITS
-                    for batch in source.batches(list(dict.fromkeys(self.names)), groups=[number]):
-                        ids = pa.array(np.arange(first, first + len(batch), dtype=np.int64))
-                        first += len(batch)
-                        columns = [batch.column(name) for name in self.names]
-                        yield pa.RecordBatch.from_arrays([ids, *columns], names=["row_id", *self.names])
+                groups = list(numbers)
+                first = groups[0] << ID_BITS if groups else 0
+                for batch in source.batches(list(self.names), groups=groups) if groups else ():
+                    ids = pa.array(np.arange(first, first + len(batch), dtype=np.int64))
+                    first += len(batch)
+                    columns = [batch.column(name) for name in self.names]
+                    yield pa.RecordBatch.from_arrays([ids, *columns], names=["row_id", *self.names])
         except BadInputError as error:
             # the file can be read, but a value in it is none of its type
             of_value = error.message.removeprefix(_UNREADABLE)

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, TypeAlias
 from odfchain.lazy import pa
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
+from odfchain.spark.types import carried_type
 from odfchain.text import cut
 
 quoted = encode_basestring
@@ -174,16 +175,9 @@ _TRUTH = {True: "true", False: "false"}
 
 def text_type(data_type: ds.DataType) -> pa.DataType:
     """The Arrow type of a column before parsing: text in the form of the column."""
-    match data_type:
-        case ds.DataTypeOption(inner=inner):
-            return text_type(inner)
-        case ds.DataTypeList(item_type=item):
-            return pa.list_(pa.field("element", text_type(item)))
-        case ds.DataTypeMap(value_type=value):
-            return pa.map_(pa.string(), text_type(value))
-        case ds.DataTypeStruct(fields=fields):
-            return pa.struct([pa.field(f.name, text_type(f.type)) for f in fields])
-    return pa.string()
+    nested = ds.DataTypeOption | ds.DataTypeList | ds.DataTypeMap | ds.DataTypeStruct
+    text = ds.DataTypeString()
+    return carried_type(ds.with_types(data_type, lambda each: None if isinstance(each, nested) else text))
 
 
 def _of_form(value: Value, form: type) -> Any:
