@@ -119,6 +119,7 @@ class SessionServer:
                 self._give_back()
             elif not self._left():
                 self.retire("idle timeout")
+        signal.set_wakeup_fd(-1)  # the sockets are closed before other processes of this one end
 
     def _fork(self, listener: socket.socket) -> None:
         try:
