@@ -316,8 +316,10 @@ def _read(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) ->
 
 def _keys(item: SliceFile, key: Sequence[str], upto: int | None) -> Iterator[_Rows]:
     for batch, offsets, operations in rows_of(item, key, upto):
-        columns = [comparable(batch.column(name)) for name in key]
-        yield _Rows(pa.table(columns, list(key)), offsets, takes_back(operations))
+        columns = [batch.column(name) for name in key]
+        # numbers stay as they are: later slices may have wider ones
+        bare = [comparable(c) if t.is_nested(c.type) or t.is_dictionary(c.type) else c for c in columns]
+        yield _Rows(pa.table(bare, list(key)), offsets, takes_back(operations))
 
 
 def _rows(item: SliceFile, key: Sequence[str], schema: pa.Schema) -> Iterator[_Rows]:
@@ -545,15 +547,13 @@ def first_other_row(
     for rows in _together(_values([state], upto, exact=True)):
         found.append(rows.offsets)
         # rows of a state have no order of their own
-        wanted, at = np.unique(rows.offsets, return_index=True)
-        there = np.isin(wanted, offsets)
-        wanted, at = wanted[there], at[there]
+        wanted, at, place = np.intersect1d(rows.offsets, offsets, return_indices=True)
         recorded = (part.only(np.isin(part.offsets, wanted)) for part in _values(slices, upto, exact=True))
         both = _Rows.joined([_Rows(rows.rows.take(pa.array(at)), wanted, rows.back[at]), *recorded])
         same = np.ones(len(wanted), dtype=bool)
         for column in both.rows.columns:
             same &= same_cells(column[: len(wanted)], column[len(wanted) :])
-        places += np.searchsorted(offsets, wanted[~same][:1]).tolist()
+        places += place[~same][:1].tolist()
     actual = np.sort(np.concatenate(found))
     if len(actual) == len(offsets):
         places += np.flatnonzero(actual != offsets)[:1].tolist()
