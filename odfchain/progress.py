@@ -110,6 +110,35 @@ class _Share(Silent):
         self._whole.add(self._number, done)
 
 
+class DeferredNotes:
+    """Shows phases and steps at once, and keeps notes until their turn has come."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._notes: list[str] | None = []
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """A new phase begins."""
+        self._progress.phase(name, total)
+
+    def advance(self, steps: int = 1) -> None:
+        """Some steps of the present phase are done."""
+        self._progress.advance(steps)
+
+    def note(self, text: str) -> None:
+        """Something the user should know."""
+        if self._notes is None:
+            self._progress.note(text)
+        else:
+            self._notes.append(text)
+
+    def show(self) -> None:
+        """Show the notes so far, and from now on each at once."""
+        notes, self._notes = self._notes or [], None
+        for text in notes:
+            self._progress.note(text)
+
+
 class DeferredProgress:
     """Keeps reports until there is a `Progress` to show them, and interrupts work that is not needed."""
 

@@ -1,13 +1,16 @@
 """Data into a root dataset: pushed files and frames, and what a polling source has that is new.
 
     plan      which source, which merge strategy, from the chain
-    for each input: read → fit the schema → merge → write what is new as slices (staged) → the events
+    for each input: open → fit the schema
+    one job for as many as fit in a task: read → merge → write what is new as slices (staged)
+    for each input: guards → the events
     commit    slices, blocks, one move of the head
 
-Pushed files are published together, or none of them. A pull repeats this until its source has no more: each
-round is one transaction. What was committed stays when a later round fails, and what failed is fetched again
-by the next pull. The state of the source is in the same block as the data that it describes, so every byte
-of a source is ingested once, whenever a run is interrupted (RFC-014).
+Pushed files are published together, or none of them. Of a pull each file is one transaction: those that its
+source has next are merged ahead by the same job (RFC-058), and committed one after the other. What was
+committed stays when a later one fails, and what failed is fetched again by the next pull. The state of the
+source is in the same block as the data that it describes, so every byte of a source is ingested once,
+whenever a run is interrupted (RFC-014).
 
 When another writer moved the head in between, the staged work is thrown away and the run repeated on the new
 head: what was new before may not be new any more. Source: specification "Data Ingestion", "Push Source",
@@ -19,9 +22,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections import Counter
+import itertools
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,22 +37,23 @@ from odfchain.errors import (
     UsageError,
 )
 from odfchain.ingest.history import LookBack, WriterState, staged_file
-from odfchain.ingest.merge_input import InputMerge, MergeOptions, WriteOptions, data_slices
+from odfchain.ingest.merge_input import MOST_INPUTS, InputMerge, MergeOptions, WriteOptions, data_slices
+from odfchain.ingest.merge_task import Outcome
 from odfchain.ingest.polling import Batch, FetchAhead, FetchOptions, PollingSource
 from odfchain.ingest.read_formats import FileInput, read_step_for
 from odfchain.ingest.schema_fit import check_strategy, settled
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
-from odfchain.odf.arrow_schema import schema_event
+from odfchain.odf.arrow_schema import schema_event, schema_of_event
 from odfchain.odf.enums import DatasetKind, OperationType
 from odfchain.odf.events import AddData, AddPushSource, DataSlice, MetadataEvent, SourceState
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
-from odfchain.progress import SILENT, Progress
+from odfchain.progress import SILENT, DeferredNotes, Progress
 from odfchain.slices.writer import SliceFacts
 from odfchain.spark import input_frames
-from odfchain.spark.jobs import watched
+from odfchain.spark.jobs import Steps, watched
 from odfchain.text import one_line
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit, on_the_newest_head
 from odfchain.workspace.config import LateEdits, read_config
@@ -160,14 +165,32 @@ class Ingestion:
             merge = src.MergeStrategyAppend() if source is None else source.merge
             transaction = Transaction(self, state, merge, _name_of(source))
             event_time = (options.event_time or transaction.system_time).truncated_to_ms()
-            with self.dataset.staging() as staging:
-                for path in files:
-                    read = read_step_for(path, options.input_format, declared)
-                    given = FileInput(path, options.input_name or str(path), read, preprocess)
-                    transaction.stage(given, event_time, staging)
+            paths = iter(files)
+
+            def open_next(_: Progress) -> NextInput | None:
+                if (path := next(paths, None)) is None:
+                    return None
+                read = read_step_for(path, options.input_format, declared)
+                given = FileInput(path, options.input_name or str(path), read, preprocess)
+                write = WriteOptions(
+                    system_time=transaction.system_time,
+                    event_time=event_time,
+                    staging=staging,
+                    merging=options,
+                    watermark=transaction.rule,
+                )
+                return NextInput(given, write)
+
+            with (
+                self.dataset.staging() as staging,
+                contextlib.closing(Inputs(self, transaction.writer, open_next)) as inputs,
+            ):
+                while (given := inputs.first()) is not None:
+                    with given.kept:
+                        transaction.record(inputs)
                 hashes = transaction.commit()
-            inputs, head = tuple(transaction.inputs), hashes[-1] if hashes else state.head
-            return IngestOutcome(inputs, state.head, head, len(hashes), transaction.writer.watermark)
+            done, head = tuple(transaction.inputs), hashes[-1] if hashes else state.head
+            return IngestOutcome(done, state.head, head, len(hashes), transaction.writer.watermark)
 
         return on_the_newest_head(attempt, self.options.retries, self.progress)
 
@@ -200,44 +223,13 @@ class Ingestion:
             return PullOutcome((), old.head, old.head, 0, old.watermark, PullStatus.UNCACHEABLE)
         inputs: list[InputOutcome] = []
         blocks = 0
-        begun = [] if ahead is None else [ahead]
-
-        def begin(found: PollingSource, run: Ingestion) -> Transaction:
-            return Transaction(run, found.state, found.event.merge, POLLING_SOURCE)
-
-        def idle() -> list[Multihash]:
-            # at most a watermark that follows the system time, of which nothing is to be judged or shown
-            quiet = dataclasses.replace(self, progress=SILENT, check=None)
-            return begin(PollingSource.of(self.dataset), quiet).commit()
-
-        def attempt() -> tuple[list[InputOutcome], list[Multihash], bool]:
-            if forever:
-                return [], idle(), False
-            made = begun.pop().input(old.head) if begun else None
-            with made or PollingSource.of(self.dataset).fetched(
-                options, self.progress, expect_rows
-            ) as polled:
-                if polled is None:
-                    return [], idle(), False
-                expect_rows()
-                transaction, fetched = begin(polled.source, self), polled.fetched
-                event_time = fetched.event_time or self.options.event_time or transaction.system_time
-                with polled.prepared(options, self.progress) as given:
-                    is_new = transaction.stage(
-                        given, event_time, polled.staging, source_state=fetched.state,
-                        advances=fetched.advances,
-                    )  # fmt: skip
-                if is_new:
-                    hashes = transaction.commit(ends=not fetched.has_more)
-                else:
-                    hashes = [] if fetched.has_more else idle()
-                return transaction.inputs, hashes, fetched.has_more
-
-        has_more = True
-        while has_more:
-            found, hashes, has_more = on_the_newest_head(attempt, self.options.retries, self.progress)
-            inputs += found
-            blocks += len(hashes)
+        with contextlib.closing(_Pull(self, options, expect_rows, ahead, is_done=forever)) as pulling:
+            has_more = True
+            while has_more:
+                attempt = pulling.next_transaction
+                found, hashes, has_more = on_the_newest_head(attempt, self.options.retries, self.progress)
+                inputs += found
+                blocks += len(hashes)
         new = DatasetState.read(self.dataset.chain)
         status = PullStatus.UPDATED if blocks else PullStatus.UP_TO_DATE
         return PullOutcome(tuple(inputs), old.head, new.head, blocks, new.watermark, status)
@@ -270,74 +262,130 @@ def _name_of(source: AddPushSource | None) -> str:
     return POLLING_SOURCE if source is None else source.source_name
 
 
+class _Pull:
+    """The transactions of a pull, one for each object of its source."""
+
+    def __init__(
+        self,
+        run: Ingestion,
+        options: FetchOptions,
+        expect_rows: Callable[[], None],
+        ahead: FetchAhead | None,
+        *,
+        is_done: bool,
+    ) -> None:
+        self._run, self._options, self._expect_rows, self._is_done = run, options, expect_rows, is_done
+        self._begun = ahead
+        self._source: PollingSource | None = None
+        """The source after all objects that were opened; None before the first and after the last."""
+        self._head: Multihash | None = None
+        self._inputs: Inputs | None = None
+        self._rule = src.WatermarkRule()
+
+    def next_transaction(self) -> tuple[list[InputOutcome], list[Multihash], bool]:
+        """Commit the next object; (what came of it, the new blocks, whether there may be more)."""
+        if self._is_done:
+            return [], self._idle(), False
+        state = DatasetState.read(self._run.dataset.chain)
+        if self._inputs is None or state.head != self._head:
+            self.close()
+            self._source = PollingSource.of(self._run.dataset)
+            state = self._source.state
+            first = self._transaction(state)
+            self._inputs, self._head = Inputs(self._run, first.writer, self._open_next), state.head
+            self._rule = first.rule
+        if (given := self._inputs.first()) is None:
+            return [], self._idle(), False
+        transaction = self._transaction(state, given.options.system_time)
+        with given.kept:
+            with given.unchanged:
+                is_new = transaction.record(self._inputs)
+            if is_new:
+                hashes = transaction.commit(ends=not given.has_more)
+            else:
+                hashes = [] if given.has_more else self._idle()
+        self._head = hashes[-1] if hashes else state.head
+        return transaction.inputs, hashes, given.has_more
+
+    def close(self) -> None:
+        """Remove what was staged in vain."""
+        if self._inputs is not None:
+            self._inputs.close()
+
+    def _transaction(self, state: DatasetState, time: Timestamp | None = None) -> Transaction:
+        assert state.polling_source is not None  # noqa: S101 - `PollingSource.of` found it
+        return Transaction(self._run, state, state.polling_source.merge, POLLING_SOURCE, time)
+
+    def _open_next(self, progress: Progress) -> NextInput | None:
+        if (source := self._source) is None:
+            return None
+        begun, self._begun, self._source = self._begun, None, None
+        made = begun.input(source.state.head) if begun is not None else None
+        with contextlib.ExitStack() as kept:
+            polled = kept.enter_context(made or source.fetched(self._options, progress, self._expect_rows))
+            if polled is None:
+                return None
+            self._expect_rows()
+            fetched, unchanged = polled.fetched, contextlib.ExitStack()
+            time = source.next_system_time(self._run.options.system_time)
+            given = unchanged.enter_context(polled.prepared(self._options, progress))
+            write = WriteOptions(
+                system_time=time,
+                event_time=fetched.event_time or self._run.options.event_time or time,
+                staging=polled.staging,
+                merging=self._run.options,
+                new_source_state=fetched.state,
+                advances=fetched.advances,
+                watermark=self._rule,
+            )
+            if fetched.has_more and fetched.state is not None:
+                self._source = source.after(fetched.state, time)
+            return NextInput(given, write, fetched.has_more, unchanged, kept.pop_all())
+
+    def _idle(self) -> list[Multihash]:
+        # at most a watermark that follows the system time, of which nothing is to be judged or shown
+        quiet = dataclasses.replace(self._run, progress=SILENT, check=None)
+        found = PollingSource.of(self._run.dataset)
+        return Transaction(quiet, found.state, found.event.merge, POLLING_SOURCE).commit()
+
+
 class Transaction:
     """What inputs of one source bring to a dataset, published by one move of its head."""
 
-    def __init__(self, run: Ingestion, state: DatasetState, merge: src.MergeStrategy, source: str) -> None:
+    def __init__(
+        self,
+        run: Ingestion,
+        state: DatasetState,
+        merge: src.MergeStrategy,
+        source: str,
+        system_time: Timestamp | None = None,
+    ) -> None:
         batch, self._run, self._state = run.options.batch, run, state
-        self._rule = read_config(run.dataset).rule_of(source)
+        self.rule = read_config(run.dataset).rule_of(source)
         self._batch = None if batch is None else batch.after(state, source)
         self._events: list[MetadataEvent] = []
         self._slices: list[StagedFile] = []
         self._checkpoints: list[StagedFile] = []
-        self.system_time = state.next_system_time(run.options.system_time)
+        self.system_time = system_time or state.next_system_time(run.options.system_time)
         self.writer = WriterState.of(run.dataset, state, merge, run.session)
         self.inputs: list[InputOutcome] = []
 
-    def stage(
-        self,
-        given: FileInput,
-        event_time: Timestamp,
-        staging: Path,
-        *,
-        source_state: SourceState | None = None,
-        advances: bool = False,
-    ) -> bool:
-        """Read and merge one input; False if nothing of it is new."""
-        write = WriteOptions(
-            system_time=self.system_time,
-            event_time=event_time,
-            staging=staging,
-            merging=self._run.options,
-            new_source_state=source_state,
-            advances=advances,
-            watermark=self._rule,
-        )
+    def record(self, inputs: Inputs) -> bool:
+        """Merge the input whose turn it is; False if nothing of it is new."""
+        name = inputs.name
         try:
-            written = self._written(given, write)
+            written = inputs.written(self.writer)
         except NothingToCommitError as nothing:
-            self.inputs.append(InputOutcome(given.name, nothing.input_rows, {}, None))
+            self.inputs.append(InputOutcome(name, nothing.input_rows, {}, None))
             return False
         if self._batch is not None:
             written = _with_batch(written, self._batch)
         self._events += written.events
         self._slices += written.slices
         self._checkpoints += [written.checkpoint] if written.checkpoint else []
-        self.inputs.append(_outcome_of(given.name, written))
+        self.inputs.append(_outcome_of(name, written))
         self.writer = written.state
         return True
-
-    def _written(self, given: FileInput, options: WriteOptions) -> Written:
-        progress, slice_bytes = self._run.progress, options.merging.slice_bytes
-        with given.translate_errors(), contextlib.ExitStack() as resources:
-            session, opened = given.open(
-                self._run.session, self.writer, slice_bytes, options.staging, progress, resources
-            )
-            progress.phase(f"Merging {given.name}")
-            notes: Sequence[str] = ()
-            try:
-                with watched(progress, given.steps(self.writer, opened.rows)):
-                    written = write_input(
-                        session, self.writer, opened.frame, options, malformed=opened.malformed
-                    )
-                notes = written.notes
-            except NothingToCommitError as nothing:
-                notes = nothing.notes
-                raise
-            finally:
-                for note in notes:
-                    progress.note(f"{given.name}: {note}")
-            return written
 
     def commit(self, *, ends: bool = True) -> list[Multihash]:
         """Publish what was staged; the new blocks, none where nothing is new.
@@ -345,7 +393,7 @@ class Transaction:
         The watermark of a source that follows the system time moves where the run `ends`.
         """
         writer, idle = self.writer, not self._events
-        mark = self._rule.at_system_time(writer.watermark, self.system_time, idle=idle) if ends else None
+        mark = self.rule.at_system_time(writer.watermark, self.system_time, idle=idle) if ends else None
         if mark is not None:
             self.writer = dataclasses.replace(writer, watermark=mark)
             self._events.append(_add_data(writer, self.writer, None))
@@ -380,6 +428,149 @@ def _outcome_of(file: str, written: Written) -> InputOutcome:
     return InputOutcome(file, written.input_rows, operations, (last - rows + 1, last), len(written.facts))
 
 
+# Inputs: as many as one task can take are merged and written by it, and each is recorded by itself.
+
+
+@dataclass(frozen=True, slots=True)
+class NextInput:
+    """An input that is there."""
+
+    given: FileInput
+    options: WriteOptions
+    has_more: bool = False
+    """Its source has more."""
+    unchanged: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """Left when it was read; raises if it has changed meanwhile."""
+    kept: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """What it needs until it is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    next: NextInput
+    fitted: FittedInput
+    rows: int | None
+    progress: DeferredNotes
+
+    def steps(self, state: WriterState) -> Steps:
+        return self.next.given.steps(state, self.rows)
+
+
+class Inputs:
+    """Inputs in their order; those that one task can take are opened, merged and written ahead.
+
+    What goes wrong with one of them is raised when its turn has come, and what is to be said is said then.
+    """
+
+    def __init__(
+        self, run: Ingestion, state: WriterState, open_next: Callable[[Progress], NextInput | None]
+    ) -> None:
+        self._run, self._open_next = run, open_next
+        self._state = state
+        """Vocabulary and schema after all that wait."""
+        self._waiting = deque[_Waiting]()
+        self._outcomes = deque[Outcome]()
+        self._failed: tuple[Exception, DeferredNotes] | None = None
+
+    def first(self) -> NextInput | None:
+        """The input whose turn it is; None where there is none."""
+        if not self._waiting and self._failed is None:
+            self._gather()
+        if not self._waiting and self._failed is not None:
+            (error, progress), self._failed = self._failed, None
+            progress.show()
+            raise error
+        return self._waiting[0].next if self._waiting else None
+
+    @property
+    def name(self) -> str:
+        """What messages call the input whose turn it is."""
+        return self._waiting[0].next.given.name
+
+    def _gather(self) -> bool:
+        # one more; false if that was the last
+        progress = DeferredNotes(self._run.progress)
+        if not self._waiting:
+            progress.show()
+        try:
+            if (found := self._open_next(progress)) is not None:
+                with contextlib.ExitStack() as failed:
+                    failed.push(found.kept)
+                    failed.push(found.unchanged)
+                    self._waiting.append(self._fitted(found, progress))
+                    failed.pop_all()
+                return True
+        except Exception as error:
+            if not self._waiting:
+                raise
+            self._failed = error, progress
+        return False
+
+    def _fitted(self, found: NextInput, progress: DeferredNotes) -> _Waiting:
+        given, options = found.given, found.options
+        with given.translate_errors():
+            session, opened = given.open(
+                self._run.session, self._state, options.merging.slice_bytes, options.staging,
+                progress, found.kept,
+            )  # fmt: skip
+            fitted = FittedInput.of(session, self._state, opened.frame, options, malformed=opened.malformed)
+        self._state = fitted.settled(self._state)
+        return _Waiting(found, fitted, opened.rows, progress)
+
+    def written(self, state: WriterState) -> Written:
+        """Merge the input whose turn it is; `state` is what is recorded before it."""
+        if not self._outcomes:
+            while self._together(state) == len(self._waiting) < MOST_INPUTS and self._failed is None:
+                if not self._gather():
+                    break
+        waiting = self._waiting[0]
+        given, progress = waiting.next.given, self._run.progress
+        waiting.progress.show()
+        progress.phase(f"Merging {given.name}")
+        notes: Sequence[str] = ()
+        try:
+            with given.translate_errors():
+                if not self._outcomes:
+                    self._merge(state)
+                with watched(progress, waiting.steps(state)):
+                    written = waiting.fitted.written(
+                        state, self._outcomes.popleft() if waiting.fitted.merge else None
+                    )
+            notes = written.notes
+        except NothingToCommitError as nothing:
+            notes = nothing.notes
+            raise
+        finally:
+            self._waiting.popleft()
+            for note in notes:
+                progress.note(f"{given.name}: {note}")
+        return written
+
+    def _merges(self, state: WriterState) -> list[InputMerge]:
+        found = list[InputMerge]()
+        for each in self._waiting:
+            if (merge := each.fitted.merge) is None:
+                break
+            found.append(merge if found else dataclasses.replace(merge, state=state))
+        return found
+
+    def _together(self, state: WriterState) -> int:
+        merges = self._merges(state)
+        return merges[0].fitting(merges[1:]) if merges else 0
+
+    def _merge(self, state: WriterState) -> None:
+        if merges := self._merges(state):
+            number = max(self._together(state), 1)
+            steps = [each.steps(state) for each in itertools.islice(self._waiting, number)]
+            with watched(self._run.progress, *steps):
+                self._outcomes.extend(merges[0].run(merges[1:number]))
+
+    def close(self) -> None:
+        """Remove what was staged in vain."""
+        while self._waiting:
+            self._waiting.popleft().next.kept.close()
+
+
 # One input: merge, write what is new as slices, and say which events record it.
 
 
@@ -401,6 +592,14 @@ class Written:
 # The events that record a write.
 
 
+def with_schema(state: WriterState, target: ds.DataSchema) -> WriterState:
+    """The state with another schema, as it will be read from the chain."""
+    if target == state.schema:
+        return state
+    event = schema_event(target, odf_form=state.odf_schema)
+    return dataclasses.replace(state, schema=schema_of_event(event.raw_arrow_schema, event.schema))
+
+
 def recorded_write(
     state: WriterState,
     target: ds.DataSchema | None,
@@ -417,7 +616,7 @@ def recorded_write(
     events: list[MetadataEvent] = []
     if target is not None and target != state.schema:
         events.append(schema_event(target, odf_form=state.odf_schema))
-    after = dataclasses.replace(state, schema=target or state.schema)
+    after = state if target is None else with_schema(state, target)
     slices = data_slices(facts, state.next_offset)
     for new_data in slices[:-1]:
         before = after
@@ -467,50 +666,69 @@ def _after_time(state: WriterState, latest_ms: int | None, options: WriteOptions
     return options.watermark.after_rows(state.watermark, latest_ms, options.system_time, bound)
 
 
-def write_input(
-    session: Callable[[], SparkSession],
-    state: WriterState,
-    source: input_frames.InputFrame | None,
-    options: WriteOptions,
-    *,
-    malformed: Callable[[], OdfchainError | None] | None = None,
-) -> Written:
-    """Merge an input into a dataset's history and write what is new as slices in `options.staging`."""
-    # no source: the input is empty and has unknown columns, so only watermark and source state can change,
-    # unless it is a snapshot, which says that no row is left
-    if source is None and isinstance(state.merge, src.MergeStrategySnapshot) and state.schema is not None:
-        fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
-        source = input_frames.empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
-    if source is None:
-        return recorded_write(state, None, (), None, options, input_rows=0)
-    if source.schema.field(state.vocabulary.event_time_column) is not None:
-        options = dataclasses.replace(options, advances=False)
-    data, target, notes = settled(
-        source.schema, state.schema, state.vocabulary, source.file, options.merging.system_columns,
-        operations=state.merge.TAKES_OPERATIONS, may_grow=state.has_source,
-    )  # fmt: skip
-    check_strategy(state.merge, data, source.file, operation=state.vocabulary.operation_type_column)
-    merge = InputMerge(session, state, source, data, target, options, malformed)
-    ran = merge.run()
-    if isinstance(state.merge, src.MergeStrategyChangelogStream):
-        ran = merge.checked_changelog(ran)
-    facts = ran.facts
-    merge.guard(ran)
-    if (edits := ran.counts["edits"]) and options.merging.late_edits is LateEdits.WARN:
-        notes += (f"{edits:,} rows have a recorded key and other values; they were ignored",)
-    back = None
-    if facts:
-        new = tuple(
-            RecordedSlice(
-                data_slice.offset_interval,
-                functools.partial(state.path_of, each),
-                key=f"{state.keys('data')}/{data_slice.physical_hash}",
-                unsent=Path(each.path) if each.path else None,
-                size=each.size,
+@dataclass(frozen=True, slots=True)
+class FittedInput:
+    """An input whose columns fit a dataset."""
+
+    options: WriteOptions
+    merge: InputMerge | None
+    """None where it is empty and has unknown columns, so only watermark and source state can change."""
+    notes: tuple[str, ...] = ()
+    """How it was made to fit."""
+
+    @classmethod
+    def of(
+        cls,
+        session: Callable[[], SparkSession],
+        state: WriterState,
+        source: input_frames.InputFrame | None,
+        options: WriteOptions,
+        *,
+        malformed: Callable[[], OdfchainError | None] | None = None,
+    ) -> FittedInput:
+        """The input, if it fits; of the state vocabulary, strategy and schema count."""
+        # an empty snapshot says that no row is left
+        if source is None and isinstance(state.merge, src.MergeStrategySnapshot) and state.schema is not None:
+            fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
+            source = input_frames.empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
+        if source is None:
+            return cls(options, None)
+        if source.schema.field(state.vocabulary.event_time_column) is not None:
+            options = dataclasses.replace(options, advances=False)
+        data, target, notes = settled(
+            source.schema, state.schema, state.vocabulary, source.file, options.merging.system_columns,
+            operations=state.merge.TAKES_OPERATIONS, may_grow=state.has_source,
+        )  # fmt: skip
+        check_strategy(state.merge, data, source.file, operation=state.vocabulary.operation_type_column)
+        return cls(options, InputMerge(session, state, source, data, target, options, malformed), notes)
+
+    def settled(self, state: WriterState) -> WriterState:
+        """The state with the schema of the dataset afterwards."""
+        return state if self.merge is None else with_schema(state, self.merge.target)
+
+    def written(self, state: WriterState, outcome: Outcome | None) -> Written:
+        """What records it on top of a state, given what came of its merge."""
+        if self.merge is None or outcome is None:
+            return recorded_write(state, None, (), None, self.options, input_rows=0)
+        merge, merging, notes = dataclasses.replace(self.merge, state=state), self.options.merging, self.notes
+        ran = merge.concluded(outcome)
+        facts = ran.facts
+        if (edits := ran.counts["edits"]) and merging.late_edits is LateEdits.WARN:
+            notes += (f"{edits:,} rows have a recorded key and other values; they were ignored",)
+        back = None
+        if facts:
+            new = tuple(
+                RecordedSlice(
+                    data_slice.offset_interval,
+                    functools.partial(state.path_of, each),
+                    key=f"{state.keys('data')}/{data_slice.physical_hash}",
+                    unsent=Path(each.path) if each.path else None,
+                    size=each.size,
+                )
+                for each, data_slice in zip(facts, data_slices(facts, state.next_offset), strict=True)
             )
-            for each, data_slice in zip(facts, data_slices(facts, state.next_offset), strict=True)
-        )
-        back = state.look_back(session, new, target, options.staging, options.merging.task_bytes)
-    return recorded_write(
-        state, target, facts, back, options, input_rows=ran.counts["rows"], notes=notes + ran.notes
-    )
+            back = state.look_back(merge.session, new, merge.target, self.options.staging, merging.task_bytes)
+        return recorded_write(
+            state, merge.target, facts, back, self.options,
+            input_rows=ran.counts["rows"], notes=notes + ran.notes,
+        )  # fmt: skip

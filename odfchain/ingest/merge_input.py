@@ -1,4 +1,4 @@
-"""The merge of one input: by which plan, what was found, and why it is refused.
+"""The merge of inputs: by which plan, what was found, and why one is refused.
 
 Rows are merged by `odfchain.ingest.merge_strategies`; where that is done is said in
 `odfchain.ingest.merge_task`. Here is what is read of the input and of what is recorded, and what is made of
@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from odfchain.ingest.merge_strategies import (
 from odfchain.ingest.merge_task import (
     Buckets,
     MergeRules,
+    MergeStep,
     MergeTask,
     Outcome,
     run_in_task,
@@ -40,6 +41,7 @@ from odfchain.lazy import F, pa
 from odfchain.limits import AUDIT
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
+from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.enums import TAKES_BACK
 from odfchain.odf.events import DataSlice, SourceState
 from odfchain.odf.times import Duration, Timestamp
@@ -118,8 +120,8 @@ class MergeRun:
     facts: tuple[SliceFacts, ...]
     counts: Counter[str]
     notes: tuple[str, ...]
-    row_at: Callable[[int], int]
-    """The number of the input's row at a place of what was written, looked for now."""
+    row_at: Callable[[int], int] | None
+    """The number of the input's row at a place of what was written, looked for now; None: merge it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,35 +138,72 @@ class InputMerge:
     options: WriteOptions
     malformed: Callable[[], OdfchainError | None] | None
 
-    def run(self, *, taken_back: bool = False) -> MergeRun:
-        """Merge and write the rows; with `taken_back` event times of rows that take back are looked for."""
-        state, source = self.state, self.source
-        spec = SliceSpec.of(
-            self.target, state.vocabulary, state.next_offset, self.options.system_time.epoch_ms,
-            self.options.staging,
-        )  # fmt: skip
-        rules = MergeRules(
-            state.merge, state.vocabulary, self._policies(), tuple(self.data.names), spec.schema,
-            timed=taken_back or state.prev_offset is None,
-        )  # fmt: skip
-        recorded, names = self._recorded(rules, taken_back=taken_back)
+    def run(self, following: Sequence[InputMerge] = (), *, taken_back: bool = False) -> list[Outcome]:
+        """Merge and write the rows, and then those of inputs that follow, where they are `fitting`.
+
+        What follows is merged up to the first input that is refused, or cannot be read or written. With
+        `taken_back` event times of rows that take back are looked for.
+        """
+        return self._run(following, taken_back=taken_back)[0]
+
+    def _run(
+        self, following: Sequence[InputMerge] = (), *, taken_back: bool = False
+    ) -> tuple[list[Outcome], Callable[[int], int]]:
+        source = self.source
+        rules = self.rules(timed=taken_back or self.state.prev_offset is None)
+        recorded, names = self._recorded(rules, following, taken_back=taken_back)
         size = (source.size or 0) + (bytes_of(recorded, self.target, names) if recorded else 0)
-        most = self.options.merging.task_bytes or task_bytes(self.session())
         try:
-            if source.large or size > most:
-                number = min(max(-(-2 * size // most), _LEAST_BUCKETS), _MOST_BUCKETS)
-                found, row_at = self._by_buckets(rules, recorded, names, spec, number)
-            else:
-                found, row_at = self._in_one_task(rules, recorded, names, spec)
+            if source.large or size > self.most:
+                number = min(max(-(-2 * size // self.most), _LEAST_BUCKETS), _MOST_BUCKETS)
+                outcome, row_at = self._by_buckets(rules, recorded, names, number)
+                return [outcome], row_at
+            return self._in_one_task(rules, following, recorded, names)
         except OdfchainError as error:
             cause = self._diagnose(error)
             if cause is error:
                 raise
             raise cause from error
-        if found.fault is not None:
-            raise self._refusal(found.fault)
-        counts = Counter(found.counts)
-        return MergeRun(found.facts, counts, self._notes(counts), row_at)
+
+    def concluded(self, outcome: Outcome) -> MergeRun:
+        """What was found in an outcome; raises why the input is refused."""
+        ran = self._read(outcome)
+        if isinstance(self.state.merge, src.MergeStrategyChangelogStream):
+            ran = self._checked_changelog(ran)
+        self._guard(ran)
+        return ran
+
+    def _read(self, outcome: Outcome, row_at: Callable[[int], int] | None = None) -> MergeRun:
+        if outcome.fault is not None:
+            raise self._refusal(outcome.fault)
+        counts = Counter(outcome.counts)
+        return MergeRun(outcome.facts, counts, self._notes(counts), row_at)
+
+    @property
+    def most(self) -> int:
+        """What one task merges at most [bytes]."""
+        return self.options.merging.task_bytes or task_bytes(self.session())
+
+    @property
+    def reader(self) -> Callable[[], Iterator[pa.RecordBatch]] | None:
+        """Gives a worker the rows; None: Spark reads."""
+        return _no_rows if self.source.known_empty else self.source.reader
+
+    def spec(self) -> SliceSpec:
+        """Of the slice that comes of it; where other inputs come before, but for its offset."""
+        options = self.options
+        return SliceSpec.of(
+            self.target, self.state.vocabulary, self.state.next_offset, options.system_time.epoch_ms,
+            options.staging,
+        )  # fmt: skip
+
+    def rules(self, *, timed: bool = False) -> MergeRules:
+        """How a worker merges it."""
+        schema = slice_schema(self.target).serialize().to_pybytes()
+        return MergeRules(
+            self.state.merge, self.state.vocabulary, self._policies(), tuple(self.data.names), schema,
+            timed=timed,
+        )  # fmt: skip
 
     def _policies(self) -> Policies:
         options = self.options
@@ -181,25 +220,51 @@ class InputMerge:
     # --- what is recorded ------------------------------------------------------------------------------
 
     def _recorded(
-        self, rules: MergeRules, *, taken_back: bool
+        self, rules: MergeRules, following: Sequence[InputMerge], *, taken_back: bool
     ) -> tuple[RecordedRows | None, tuple[str, ...]]:
         """The recorded rows to compare with, and which of their columns; None where there are none."""
+        recorded, names = self._looked_at(following, taken_back=taken_back)
+        sizes = [merge.source.size for merge in (self, *following)]
+        small = all(size is not None and size <= LARGEST_INPUT for size in sizes)
+        if recorded is not None and not self.state.merge.KEEPS_STATE and small and not taken_back:
+            found = [self.relevant(rules, recorded)]
+            found += [merge.relevant(merge.rules(), recorded) for merge in following]
+            relevant = {piece for each in found for piece in each.slices}
+            pieces = tuple(piece for piece in recorded.slices if piece in relevant)
+            recorded = dataclasses.replace(recorded, slices=pieces)
+        return recorded, names
+
+    def _looked_at(
+        self, following: Sequence[InputMerge], *, taken_back: bool = False
+    ) -> tuple[RecordedRows | None, tuple[str, ...]]:
         state, vocabulary = self.state, self.state.vocabulary
-        edits = self.options.merging.late_edits
-        columns = columns_looked_at(state.merge, self.data.names, edits, taken_back=taken_back)
+        edits, last = self.options.merging.late_edits, [self, *following][-1]
+        # every input has all columns of the dataset so far
+        columns = columns_looked_at(state.merge, last.data.names, edits, taken_back=taken_back)
         if state.prev_offset is None or state.schema is None or not columns:
             return None, ()
         recorded = state.recorded()
         if state.merge.KEEPS_STATE:
             recorded = recorded.for_state(state.merge.primary_key)
-        elif not taken_back and self.source.size is not None and self.source.size <= LARGEST_INPUT:
-            recorded = self._relevant(rules, recorded)
         system = (vocabulary.offset_column, vocabulary.operation_type_column)
-        if not recorded.slices and recorded.checkpoint is None:
-            return None, ()
         return recorded, tuple(dict.fromkeys((*system, *columns)))
 
-    def _relevant(self, rules: MergeRules, recorded: RecordedRows) -> RecordedRows:
+    def fitting(self, following: Sequence[InputMerge]) -> int:
+        """How many inputs, from this one on, one task can merge one after the other; 0: this one alone."""
+        recorded, names = self._looked_at(following)
+        size = bytes_of(recorded, [self, *following][-1].target, names) if recorded else 0
+        most, fit = self.most, 0
+        for merge in (self, *following):
+            source = merge.source
+            size += source.size or 0
+            if source.large or source.size is None or merge.reader is None or size > most:
+                break
+            fit += 1
+        return min(fit, MOST_INPUTS)
+
+    def relevant(self, rules: MergeRules, recorded: RecordedRows) -> RecordedRows:
+        """The recorded rows without slices that have no key of this input."""
+
         def keys() -> pa.Table:
             read = self.source.reader
             batches = read() if read else run_job(self.session(), self._given().toArrow).to_batches()
@@ -230,22 +295,28 @@ class InputMerge:
         return None if files is None else StoreFolder(files, self.state.keys("data"))
 
     def _in_one_task(
-        self, rules: MergeRules, recorded: RecordedRows | None, names: tuple[str, ...], spec: SliceSpec
-    ) -> tuple[Outcome, Callable[[int], int]]:
+        self,
+        rules: MergeRules,
+        following: Sequence[InputMerge],
+        recorded: RecordedRows | None,
+        names: tuple[str, ...],
+    ) -> tuple[list[Outcome], Callable[[int], int]]:
         source, session = self.source, self.session()
-        read = None if recorded is None else recorded_files(session, recorded, rules.fields(names))
-        reader = _no_rows if source.known_empty else source.reader
-        given = self._given() if reader is None else None
+        steps = [MergeStep(rules, self.spec(), self.reader)]
+        steps += [MergeStep(merge.rules(), merge.spec(), merge.reader) for merge in following]
+        fields = steps[-1].rules.fields(names)
+        read = None if recorded is None else recorded_files(session, recorded, fields)
+        given = self._given() if self.reader is None else None
         task = MergeTask(
-            rules, read, spec, self._place(session), RowCounter.of(session),
-            () if given is None else tuple(given.columns), reader,
+            tuple(steps), read, self._place(session), RowCounter.of(session),
+            () if given is None else tuple(given.columns),
         )  # fmt: skip
 
-        def run(task: MergeTask) -> Outcome:
+        def run(task: MergeTask) -> list[Outcome]:
             return run_in_task(session, given, task, short=source.short, file=source.file)
 
         def row_at(place: int) -> int:
-            return run(dataclasses.replace(task, row_at=place)).row
+            return run(dataclasses.replace(task, steps=task.steps[:1], row_at=place))[0].row
 
         return run(task), row_at
 
@@ -254,17 +325,17 @@ class InputMerge:
         rules: MergeRules,
         recorded: RecordedRows | None,
         names: tuple[str, ...],
-        spec: SliceSpec,
         number: int,
     ) -> tuple[Outcome, Callable[[int], int]]:
         from odfchain.spark.slice_runs import run_layout, write_slices
 
-        source, merging, given = self.source, self.options.merging, self._given()
+        source, merging, given, spec = self.source, self.options.merging, self._given(), self.spec()
         edits = recorded is not None and merging.late_edits is not LateEdits.IGNORE
         order = change_order(rules.strategy, rules.vocabulary, edits=edits)
         fields = tuple(f for f in self.target.fields if f.name in names)
         history = None if recorded is None else read_recorded(self.session(), recorded, fields)
-        buckets = Buckets(rules, self.target, given, history, number)
+        looked_at = () if recorded is None else tuple(rules.fields(f.name for f in fields))
+        buckets = Buckets(rules, self.target, given, history, looked_at, number)
         columns, layout = run_layout(spec, order)
         said: list[tuple[Counter[str], Fault | None]] = []
 
@@ -346,7 +417,7 @@ class InputMerge:
             return explain(second, file=self.source.file) if error.exit_code == 1 else error
         return cause or error
 
-    def guard(self, ran: MergeRun) -> None:
+    def _guard(self, ran: MergeRun) -> None:
         """Refuse a snapshot that loses most rows, which is probably an accident."""
         recorded, most = ran.counts["recorded"], self.options.merging.max_retract_ratio
         if not isinstance(self.state.merge, src.MergeStrategySnapshot):
@@ -371,11 +442,15 @@ class InputMerge:
     # (`odfchain.slices.state`). It has the event time of that row, and means it where it has none
     # (RFC-052).
 
-    def checked_changelog(self, ran: MergeRun) -> MergeRun:
+    def _checked_changelog(self, ran: MergeRun) -> MergeRun:
         """The merge, run again where rows that take back need the event times of what they take back."""
         if ran.counts["backTimeless"] and self.state.prev_offset is not None:
-            ran = self.run(taken_back=True)
+            ran = self._alone(taken_back=True)
         return dataclasses.replace(ran, notes=ran.notes + self._refuse_in_vain(ran))
+
+    def _alone(self, *, taken_back: bool = False) -> MergeRun:
+        outcomes, row_at = self._run(taken_back=taken_back)
+        return self._read(outcomes[0], row_at)
 
     def _refuse_in_vain(self, ran: MergeRun) -> tuple[str, ...]:
         # only rows in force are taken back
@@ -393,10 +468,12 @@ class InputMerge:
         ]
         wrong = taken_back_in_vain([*recorded, *asked], asked, in_force=not state.has_several_keys())
         if len(wrong):
+            row_at = ran.row_at or self._alone().row_at
+            assert row_at is not None  # noqa: S101 - it was merged alone
             raise BadInputError(
                 "takes back (-R, 1, or -C, 2) values that no row in force has",
                 file=self.source.file,
-                row=ran.row_at(int(wrong[0]) - state.next_offset),
+                row=row_at(int(wrong[0]) - state.next_offset),
                 hint="write the values and the event time that were recorded; where no event time is written,"
                 " it is that of the newest row with the same values",
             )
@@ -405,6 +482,8 @@ class InputMerge:
 
 _LEAST_BUCKETS, _MOST_BUCKETS = 4, 10_000
 _ONE_SLICE = 1 << 62
+MOST_INPUTS = 64
+"""So many at most are merged by one task."""
 
 
 def _no_rows() -> Iterator[pa.RecordBatch]:

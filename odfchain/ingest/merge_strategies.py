@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -161,6 +161,56 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """What is recorded, as far as inputs are compared with it: one row of each key, or the keys of a ledger.
+
+    A state with the rows that were appended after it leads to the state after them.
+    """
+
+    rows: pa.Table
+    """A column that they lack is null."""
+    back: Numbers
+    """Which rows take another back."""
+
+    @classmethod
+    def of(
+        cls,
+        recorded: Recorded,
+        strategy: src.MergeStrategy,
+        vocabulary: DatasetVocabulary,
+        edits: LateEdits = LateEdits.IGNORE,
+    ) -> State:
+        """What a merge with a key looks at, of rows with the columns that `columns_looked_at` names."""
+        key = strategy.primary_key
+        if not isinstance(strategy, src.MergeStrategyLedger):
+            return cls.by_values(recorded, key, vocabulary)
+        if edits is not LateEdits.IGNORE:
+            return cls.by_values(recorded, key, vocabulary, retracted=True)
+        batches = [batch.select(key) for batch in recorded]
+        rows = pa.Table.from_batches(batches) if batches else pa.table({})
+        return cls(rows, np.zeros(len(rows), bool))
+
+    @classmethod
+    def by_values(
+        cls,
+        recorded: Recorded,
+        names: Sequence[str],
+        vocabulary: DatasetVocabulary,
+        *,
+        retracted: bool = False,
+    ) -> State:
+        """The row in force of all that are equal in some columns, or the last one."""
+        found = newest_of(recorded, names, vocabulary, retracted=retracted)
+        return cls(pa.table({}), np.zeros(0, bool)) if found is None else cls(*found)
+
+    def fitted(self, schema: pa.Schema) -> pa.Table:
+        """The rows, in the columns of an input."""
+        given = set(self.rows.column_names)
+        columns = [self.rows[f.name] if f.name in given else pa.nulls(len(self.rows), f.type) for f in schema]
+        return pa.table(columns, schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
 class NewRows:
     """The rows of an input, or those of some of its keys."""
 
@@ -175,11 +225,10 @@ class NewRows:
 
     # --- strategies ------------------------------------------------------------------------------------
 
-    def merged(self, strategy: src.MergeStrategy, recorded: Recorded | None) -> Changes:
+    def merged(self, strategy: src.MergeStrategy, recorded: State | None) -> Changes:
         """The rows that these add to the dataset.
 
-        `recorded` are all recorded rows of the keys, with the columns that `columns_looked_at` names; None
-        where no slice was ever written.
+        `recorded` is the state of all keys; None where no slice was ever written.
 
         Raises:
             RefusedInputError: the input contradicts itself, or what is recorded.
@@ -205,8 +254,8 @@ class NewRows:
         self._refuse_future(found)
         return found
 
-    def _ledger(self, key: tuple[str, ...], recorded: Recorded | None, counts: Counter[str]) -> Parts:
-        old = None if recorded is None else pa.Table.from_batches(_columns(recorded, key), self._schema(key))
+    def _ledger(self, key: tuple[str, ...], recorded: State | None, counts: Counter[str]) -> Parts:
+        old = None if recorded is None else recorded.fitted(self._schema(key))
         mine, theirs, count = self._codes(key, old)
         seen = np.zeros(count, bool)
         seen[theirs] = True
@@ -215,10 +264,10 @@ class NewRows:
         return [(APPEND, places, places)]
 
     def _with_edits(
-        self, key: tuple[str, ...], recorded: Recorded, counts: Counter[str]
+        self, key: tuple[str, ...], recorded: State, counts: Counter[str]
     ) -> tuple[Parts, pa.Table]:
         # late edits: known keys with other values, which the strategy itself never compares (RFC-009)
-        old, back = self._newest(recorded, key, retracted=True)
+        old, back = recorded.fitted(self.rows.schema), recorded.back
         mine, theirs, count = self._codes(key, old)
         places = self._one_row_per_key(key, mine, count, counts)
         match_ = _places_of(theirs, count)[mine[places]]
@@ -239,11 +288,11 @@ class NewRows:
         self,
         key: tuple[str, ...],
         compare: tuple[str, ...] | None,
-        recorded: Recorded | None,
+        recorded: State | None,
         counts: Counter[str],
     ) -> tuple[Parts, pa.Table | None]:
         names = [n for n in self.rows.column_names if n not in key] if compare is None else list(compare)
-        old = None if recorded is None else self._newest(recorded, key)[0]
+        old = None if recorded is None else recorded.fitted(self.rows.schema)
         mine, theirs, count = self._codes(key, old)
         places = self._one_row_per_key(key, mine, count, counts)
         if old is None:
@@ -256,10 +305,10 @@ class NewRows:
         retracted = (RETRACT, len(self.rows) + gone, np.full(len(gone), -1))
         return [*self._news(names, places, match_, old), retracted], old
 
-    def _upsert(self, key: tuple[str, ...], recorded: Recorded | None) -> tuple[Parts, pa.Table | None]:
+    def _upsert(self, key: tuple[str, ...], recorded: State | None) -> tuple[Parts, pa.Table | None]:
         codes = self._operation_codes(default=APPEND)
         self._refuse_null_keys(key)
-        old = None if recorded is None else self._newest(recorded, key)[0]
+        old = None if recorded is None else recorded.fitted(self.rows.schema)
         mine, theirs, count = self._codes(key, old)
         # `-C` states an old value; of the others the last one of a key counts
         given = np.flatnonzero(codes != CORRECT_FROM)
@@ -283,15 +332,16 @@ class NewRows:
     def _takes_back(self) -> Numbers:
         return np.isin(self._operation_codes(default=-1, checked=False), TAKES_BACK)
 
-    def with_times_taken_back(self, recorded: Recorded | None) -> NewRows:
+    def with_times_taken_back(self, recorded: State | None) -> NewRows:
         """The input whose rows that take back without an event time have that of the row that they take back.
 
         That is the newest one with their other values, of those before them in the input or else of the
-        recorded ones. Rows that are added without an event time have that of the policies.
+        recorded ones, of which the state is `by_values`. Rows that are added without an event time have
+        that of the policies.
         """
         time = self.vocabulary.event_time_column
         values = tuple(name for name in self.rows.column_names if name != time)
-        old = None if recorded is None else self._newest(recorded, values)[0]
+        old = None if recorded is None else recorded.fitted(self.rows.schema)
         mine, theirs, count = self._codes(values, old)
         given = self._column(time)
         filled = pc.fill_null(given, self._default_time)
@@ -367,16 +417,6 @@ class NewRows:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), 1
         codes, count = codes_of(both, key)
         return codes[: len(self.rows)], codes[len(self.rows) :], count
-
-    def _newest(
-        self, recorded: Recorded, key: tuple[str, ...], *, retracted: bool = False
-    ) -> tuple[pa.Table, Numbers]:
-        """The recorded row in force of each key, or the last one, and which of them take a row back."""
-        found = newest_of(recorded, key, self.vocabulary, retracted=retracted)
-        if found is None:
-            return self.rows.schema.empty_table(), np.zeros(0, bool)
-        rows, back = found
-        return rows.select(self.rows.column_names), back
 
     def _refuse_null_keys(self, key: tuple[str, ...]) -> None:
         null = functools.reduce(np.logical_and, [_nulls(self._column(name)) for name in key])
@@ -561,10 +601,6 @@ def time_of(epoch_ms: int, kind: pa.DataType) -> pa.Scalar:
     if t.is_date(kind):
         return pa.scalar(epoch_ms // 86_400_000, pa.int32()).cast(pa.date32()).cast(kind)
     return pa.scalar(epoch_ms, pa.int64()).cast(pa.timestamp("ms", kind.tz)).cast(kind)
-
-
-def _columns(recorded: Recorded, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    return (batch.select(names) for batch in recorded)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -1,8 +1,9 @@
-"""Where an input is merged: by one task that also reads and writes, or by tasks for buckets of keys.
+"""Where inputs are merged: by one task that also reads and writes, or by tasks for buckets of keys.
 
-Either way rows are merged by `odfchain.ingest.merge_strategies`. One task takes the input, reads the recorded
-rows that are looked at, and writes the slice; what comes back are facts and counts. What is too much for one
-task is cut by a hash of the key, and the changes of all buckets are put in order and written by Spark.
+Either way rows are merged by `odfchain.ingest.merge_strategies`. One task takes inputs one after the other,
+reads the recorded rows that are looked at once, and writes a slice for each; what comes back are facts and
+counts. An input that is too much for one task is cut by a hash of the key, and the changes of all buckets are
+put in order and written by Spark.
 Source: RFC-058.
 """
 
@@ -29,8 +30,9 @@ from odfchain.ingest.merge_strategies import (
     Fault,
     NewRows,
     Policies,
-    Recorded,
     RefusedInputError,
+    State,
+    columns_looked_at,
     first_fault,
 )
 from odfchain.lazy import F, t
@@ -126,11 +128,30 @@ class MergeRules:
                     column = pc.subtract(numbers, rest).cast(kind)
         return as_declared(column, field)
 
-    def merged(self, new: NewRows, recorded: Recorded | None) -> Changes:
+    def state(self, recorded: Iterable[pa.RecordBatch]) -> State:
+        """What inputs are compared with."""
+        if isinstance(self.strategy, src.MergeStrategyChangelogStream):
+            # all columns but the event time of what is taken back
+            left_out = (self.vocabulary.event_time_column, self.vocabulary.operation_type_column)
+            values = [name for name in self.names if name not in left_out]
+            return State.by_values(recorded, values, self.vocabulary)
+        return State.of(recorded, self.strategy, self.vocabulary, self.policies.edits)
+
+    def merged(self, new: NewRows, recorded: State | None) -> Changes:
         """The rows to append; errors as `NewRows.merged`."""
         if self.timed:
             new, recorded = new.with_times_taken_back(recorded) if new.without_time() else new, None
         return new.merged(self.strategy, recorded)
+
+    def as_recorded(self, changes: Changes, order: Numbers, start: int) -> pa.Table:
+        """Changes as they are recorded from an offset on, in the columns that are looked at."""
+        offset, operation = self.vocabulary.offset_column, self.vocabulary.operation_type_column
+        looked_at = columns_looked_at(self.strategy, self.names, self.policies.edits)
+        names = [name for name in looked_at if name != operation]
+        rows = changes.columns([operation, *names], order)
+        offsets, system = np.arange(start, start + len(rows)), self.fields((offset, operation))
+        first = [pa.array(offsets).cast(system[0].type), rows[operation].cast(system[1].type)]
+        return pa.table([*first, *rows.columns[1:]], names=[offset, operation, *names])
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,45 +194,74 @@ class Outcome:
     fault: Fault | None = None
     row: int = 0
     """The row that was asked for."""
+    looks_back: bool = False
+    """Nothing was merged: rows that take back need the event times of what is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStep:
+    """One input of a task."""
+
+    rules: MergeRules
+    spec: SliceSpec
+    """Of its slice; where it is not the first one, the offset follows from those before it."""
+    reader: Callable[[], Iterator[pa.RecordBatch]] | None
+    """Gives its rows; None: they come from Spark."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Reads an input and what is recorded, merges, and writes the slice; sent to a worker."""
+    """Reads inputs and what is recorded, merges one after the other, and writes slices; sent to a worker."""
 
-    rules: MergeRules
+    steps: tuple[MergeStep, ...]
+    """Several only where all have readers."""
     recorded: RecordedFiles | None
     """None where no slice was ever written, or none is looked at."""
-    spec: SliceSpec
     place: StoreFolder | None
     counter: RowCounter
     columns: tuple[str, ...]
     """The columns of the batches that come from Spark."""
-    reader: Callable[[], Iterator[pa.RecordBatch]] | None
     row_at: int | None = None
     """Write nothing, and say which row of the input is at this place of the slice."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """On a worker: the outcome as a row with a text."""
+        """On a worker: the outcomes as rows with a text."""
         with translate_errors(), all_threads():
-            if self.reader is not None:
-                given, batches = batches, self.reader()
-                list(given)
-            else:
-                batches = (batch.rename_columns(self.columns) for batch in batches)
-            said = json.dumps(asdict(self.outcome(batches)))
-        yield pa.RecordBatch.from_pydict({"said": [said]})
+            given = (batch.rename_columns(self.columns) for batch in batches) if self.columns else iter(())
+            if not self.columns:
+                list(batches)
+            said = [json.dumps(asdict(outcome)) for outcome in self.outcomes(given)]
+        yield pa.RecordBatch.from_pydict({"said": said})
 
-    def outcome(self, batches: Iterator[pa.RecordBatch]) -> Outcome:
-        """What comes of these rows of the input."""
-        new, counts = self.rules.read(batches)
-        if counts["backTimeless"] and not self.rules.timed:
-            return Outcome(dict(counts))  # what is recorded has to be looked at
+    def outcomes(self, given: Iterable[pa.RecordBatch]) -> Iterator[Outcome]:
+        """What comes of each input, up to the first that is refused.
+
+        An input whose rows cannot be read, or written, ends it: merged by itself it says why. Only for the
+        first one that is an error here.
+        """
+        held = _Held(self.recorded, self.steps[0].spec.start_offset)
+        for number, step in enumerate(self.steps):
+            self.counter.begin(number)
+            try:
+                outcome = self._outcome(number, given if step.reader is None else step.reader(), held)
+            except Exception:
+                if not number:
+                    raise
+                return
+            yield outcome
+            if outcome.fault is not None or outcome.looks_back:
+                return
+
+    def _outcome(self, number: int, given: Iterable[pa.RecordBatch], held: _Held) -> Outcome:
+        step = self.steps[number]
+        rules = step.rules if held.next_offset else dataclasses.replace(step.rules, timed=True)
+        new, counts = rules.read(given)
+        if counts["backTimeless"] and not rules.timed:
+            return Outcome(dict(counts), looks_back=True)
         # rows are counted from 1 as they stand in the file
         new = dataclasses.replace(new, numbers=np.arange(1, len(new.rows) + 1))
-        recorded = None if self.recorded is None else self.recorded.batches()
         try:
-            changes = self.rules.merged(new, recorded)
+            changes = rules.merged(new, held.state(rules))
         except RefusedInputError as refused:
             return Outcome(dict(counts), fault=refused.fault)
         counts += changes.counts
@@ -220,12 +270,37 @@ class MergeTask:
         order = changes.in_order()
         if self.row_at is not None:
             return Outcome(dict(counts), row=int(changes.inputs[order[self.row_at]]))
-        rows = self.counter.counted(_batches(changes, given_columns(self.spec), order))
+        spec = dataclasses.replace(step.spec, start_offset=held.next_offset)
+        rows = self.counter.counted(_batches(changes, given_columns(spec), order), number)
         if self.place is None:
-            facts = write_slice(rows, self.spec)
+            facts = write_slice(rows, spec)
         else:
-            facts = write_into_store(rows, write_slice, self.spec, self.place)
+            facts = write_into_store(rows, write_slice, spec, self.place)
+        held.add(rules, changes, order, last=step is self.steps[-1])
         return Outcome(dict(counts), () if facts is None else (facts,))
+
+
+class _Held:
+    """What is recorded, in memory from the first look at it on, and what steps append to it."""
+
+    def __init__(self, files: RecordedFiles | None, next_offset: int) -> None:
+        self.next_offset = next_offset
+        self._files = files
+        self._state: State | None = None
+
+    def state(self, rules: MergeRules) -> State | None:
+        """What an input is compared with; None where nothing is recorded, or looked at."""
+        if self._files is not None:
+            self._state, self._files = rules.state(self._files.batches()), None
+        return self._state
+
+    def add(self, rules: MergeRules, changes: Changes, order: Numbers, *, last: bool) -> None:
+        """These changes are recorded now."""
+        if rules.strategy.LOOKS_BACK and not last:
+            before = [] if self._state is None else self._state.rows.to_batches()
+            after = rules.as_recorded(changes, order, self.next_offset)
+            self._state = rules.state([*before, *after.to_batches()])
+        self.next_offset += len(order)
 
 
 def _batches(changes: Changes, names: Sequence[str], order: Numbers) -> Iterator[pa.RecordBatch]:
@@ -255,11 +330,11 @@ def run_in_task(
     *,
     short: bool = False,
     file: str,
-) -> Outcome:
-    """Run the task by a worker of the session.
+) -> list[Outcome]:
+    """What comes of the inputs of a task that a worker of the session runs; of the first one at least.
 
     `frame` has the input's rows where the task has no reader of its own; `short`: none holds more than a few
-    KiB.
+    KiB. `file` is what messages call the first one.
 
     Raises:
         BadInputError: the rows cannot be read, or are not as the dataset declares.
@@ -269,19 +344,22 @@ def run_in_task(
     columns = [] if frame is None else [col(name).alias(f"c{n}") for n, name in enumerate(frame.columns)]
     rows = session.range(0, 1, 1, 1) if frame is None else frame.select(*columns)
 
-    def run() -> Outcome:
+    def run() -> list[Outcome]:
         in_one = rows if frame is None else rows.repartition(1)
-        ((said,),) = map_in_arrow(in_one, task, "said string").collect()
-        tree = json.loads(said)
-        facts = tuple(SliceFacts(**each) for each in tree["facts"])
-        fault = tree["fault"] and Fault(**tree["fault"])
-        return Outcome(tree["counts"], facts, fault, tree["row"])
+        return [_outcome_of(said) for (said,) in map_in_arrow(in_one, task, "said string").collect()]
 
     try:
         with batches_by_rows(session) if short and frame is not None else contextlib.nullcontext():
             return run_job(session, run)
     except Exception as error:
         raise explain(error, file=file) from error
+
+
+def _outcome_of(said: str) -> Outcome:
+    tree = json.loads(said)
+    facts = tuple(SliceFacts(**each) for each in tree["facts"])
+    fault = tree["fault"] and Fault(**tree["fault"])
+    return Outcome(**tree | {"facts": facts, "fault": fault})
 
 
 # --- buckets of keys -----------------------------------------------------------------------------------
@@ -312,7 +390,8 @@ class BucketMerge:
         rows, counts = self.rules.read(given.sort_by(NUMBER).combine_chunks().to_batches())
         fault, runs = None, list[RunFacts]()
         try:
-            changes = self.rules.merged(rows, None if old is None else self._declared(old))
+            recorded = self.rules.state(self._declared(old)) if self.recorded else None
+            changes = self.rules.merged(rows, recorded)
         except RefusedInputError as refused:
             fault = refused.fault
         else:
@@ -334,9 +413,9 @@ class BucketMerge:
         if held:
             yield from self(pa.Table.from_batches(held)).to_batches()
 
-    def _declared(self, old: pa.Table) -> Recorded:
+    def _declared(self, old: pa.Table | None) -> Iterator[pa.RecordBatch]:
         schema = pa.schema(self.recorded)
-        for batch in old.select(range(len(schema))).to_batches():
+        for batch in () if old is None else old.select(range(len(schema))).to_batches():
             columns = list(map(as_declared, batch.columns, schema))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -352,6 +431,8 @@ class Buckets:
     """The input: `NUMBER`, data columns, and those that count finer times."""
     history: DataFrame | None
     """Recorded rows."""
+    recorded: tuple[pa.Field, ...]
+    """Their columns, also where there are no such rows any more; none where nothing is looked at."""
     number: int
     """How many buckets."""
 
@@ -363,8 +444,7 @@ class Buckets:
 
         struct = t.StructType([t.StructField(name, self._physical(name)) for name in names])
         changes = nullable(to_arrow_schema(struct, timezone="UTC")).serialize().to_pybytes()
-        recorded = () if self.history is None else self.rules.fields(self.history.columns)
-        merge = BucketMerge(self.rules, tuple(self.given.columns), tuple(recorded), changes, layout, into)
+        merge = BucketMerge(self.rules, tuple(self.given.columns), self.recorded, changes, layout, into)
         said = "said binary"
         if isinstance(self.rules.strategy, src.MergeStrategyAppend):
             found = map_in_arrow(self._bucketed(self.given), merge.batches, said)

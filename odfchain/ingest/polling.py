@@ -68,6 +68,8 @@ class PollingSource:
     dataset: DatasetFiles
     state: DatasetState
     event: ev.SetPollingSource
+    ahead: tuple[tuple[ev.SourceState, Timestamp], ...] = ()
+    """States that will have been recorded, and when, once what was fetched before is committed."""
 
     @classmethod
     def of(cls, dataset: DatasetFiles) -> PollingSource:
@@ -106,8 +108,19 @@ class PollingSource:
         merges = self.event.merge.LOOKS_BACK
         return not merges and self.state.last_offset is not None and self._previous() is None
 
+    def next_system_time(self, given: Timestamp | None) -> Timestamp:
+        """System time of the next block, as `DatasetState.next_system_time`."""
+        time = self.state.next_system_time(given)
+        return max(time, self.ahead[-1][1]) if self.ahead else time
+
+    def after(self, state: ev.SourceState, time: Timestamp) -> PollingSource:
+        """The source once an object with this state is recorded."""
+        return dataclasses.replace(self, ahead=(*self.ahead, (state, time)))
+
     def _previous(self) -> tuple[ev.SourceState, Timestamp] | None:
         # the latest state, if it is of the same fetch step
+        if self.ahead:
+            return self.ahead[-1]
         recorded = self.state.state_of_source(POLLING_SOURCE)
         if recorded is None:
             return None
@@ -118,6 +131,7 @@ class PollingSource:
 
     def _recorded_states(self) -> Iterator[ev.SourceState]:
         # newest first
+        yield from (state for state, _ in reversed(self.ahead))
         for block in self.state.chain.nearest_all("AddData", "SetPollingSource", head=self.state.head):
             event = block.block.event
             if isinstance(event, ev.SetPollingSource) and not _same_objects(event.fetch, self.event.fetch):
@@ -144,7 +158,7 @@ class PollingSource:
                 previous=previous,
                 previous_time=previous_time,
                 recorded=self._recorded_states,
-                system_time=self.state.next_system_time(options.system_time),
+                system_time=self.next_system_time(options.system_time),
                 variables=options.variables,
                 bindings=options.bindings,
                 limits=options.limits,

@@ -529,10 +529,11 @@ class Watch:
     """The observer of a thread's actions, and the file in which a worker counts what it writes."""
 
     def __init__(
-        self, tell: Callable[[WorkDone], None], steps: Steps, resources: contextlib.ExitStack
+        self, tell: Callable[[WorkDone], None], steps: Sequence[Steps], resources: contextlib.ExitStack
     ) -> None:
         self.tell = tell
         self.steps = steps
+        """Of each input, where one job takes several."""
         self._resources = resources
         self._counter: Path | None = None
 
@@ -546,17 +547,21 @@ class Watch:
         self._counter.write_bytes(b"")
         return str(self._counter)
 
-    def written(self) -> int:
-        """The rows that are counted so far."""
-        return int.from_bytes(self._counter.read_bytes(), "little") if self._counter is not None else 0
+    def written(self) -> tuple[int, int]:
+        """(the number of the input that is taken, its rows that are counted so far)."""
+        counts = self._counter.read_bytes() if self._counter is not None else b""
+        return int.from_bytes(counts[8:], "little"), int.from_bytes(counts[:8], "little")
 
 
 _watch: ContextVar[Watch | None] = ContextVar("odfchain-watch", default=None)
 
 
 @contextlib.contextmanager
-def watched(progress: Progress, steps: Steps) -> Iterator[None]:
-    """Report actions that `run_job` runs from this thread to `progress`, if it shows how far they are."""
+def watched(progress: Progress, *steps: Steps) -> Iterator[None]:
+    """Report actions that `run_job` runs from this thread to `progress`, if it shows how far they are.
+
+    `steps` are those of each input, where one job takes several.
+    """
     if not shows_work(progress):
         yield
         return
@@ -581,23 +586,22 @@ class RowCounter:
         except Exception:  # noqa: BLE001 - progress never fails a command
             return cls(None)
 
-    def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches; the number of rows that passed is written to the file, if that is possible."""
-        if self.file is None:
-            yield from batches
-            return
+    def begin(self, number: int) -> None:
+        """The input with this number is taken, and nothing of it is written yet, if that can be told."""
+        self._write(number, 0)
+
+    def counted(self, batches: Iterator[pa.RecordBatch], number: int = 0) -> Iterator[pa.RecordBatch]:
+        """The batches of an input; the number of rows that passed is written to the file, if possible."""
         rows = 0
-        with contextlib.ExitStack() as stack:
-            file: int | None = None
-            with contextlib.suppress(OSError):
-                file = os.open(self.file, os.O_WRONLY)
-                stack.callback(os.close, file)
-            for batch in batches:
-                rows += batch.num_rows
-                if file is not None:
-                    with contextlib.suppress(OSError):
-                        os.pwrite(file, rows.to_bytes(8, "little"), 0)
-                yield batch
+        for batch in batches:
+            rows += batch.num_rows
+            self._write(number, rows)
+            yield batch
+
+    def _write(self, number: int, rows: int) -> None:
+        if self.file is not None:
+            with contextlib.suppress(OSError), open(self.file, "r+b", buffering=0) as file:  # noqa: PTH123
+                file.write(rows.to_bytes(8, "little") + number.to_bytes(8, "little"))
 
 
 @contextlib.contextmanager
@@ -622,7 +626,7 @@ class Looking:
 
     def __init__(self, status: Callable[[], JavaStatus], watch: Watch, period: float) -> None:
         self._status, self._watch, self._period = status, watch, period
-        self._tally = Tally(watch.steps)
+        self._number, self._tally = 0, Tally(watch.steps[0])
         self._ended = threading.Event()
         self._well = self._closed = False
         self._telling = threading.Lock()
@@ -651,7 +655,9 @@ class Looking:
                 self._look(status)
 
     def _look(self, status: JavaStatus) -> None:
-        stages, written = status.stages(), self._watch.written()
+        stages, (number, written) = status.stages(), self._watch.written()
+        if number != self._number and number < len(self._watch.steps):
+            self._number, self._tally = number, Tally(self._watch.steps[number])
         done = self._tally.add(stages, now=time.monotonic(), read=status.bytes_read(), written=written)
         with self._telling:
             if done is not None and not self._closed:
@@ -660,7 +666,7 @@ class Looking:
 
 @contextlib.contextmanager
 def _reported_by_server(session: Any, watch: Watch) -> Iterator[None]:
-    tally = Tally(watch.steps)
+    tally = Tally(watch.steps[0])
 
     def report(stages: Iterable[Any] | None, **_: Any) -> None:
         with contextlib.suppress(Exception):

@@ -16,7 +16,7 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
-from odfchain.ingest.merge_strategies import NewRows, Policies, RefusedInputError
+from odfchain.ingest.merge_strategies import NewRows, Policies, RefusedInputError, State
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.sources import (
     MergeStrategy,
@@ -128,7 +128,8 @@ def merged(strategy: str, history: Rows, new: list[Record], duplicates: Duplicat
     if history:
         old = table([row for _, row in history])
         system = [pa.array(range(len(old)), pa.uint64()), pa.array([op for op, _ in history], pa.uint8())]
-        recorded = pa.table([*system, *old.columns], names=[*SYSTEM.names, *SCHEMA.names]).to_batches(3)
+        rows = pa.table([*system, *old.columns], names=[*SYSTEM.names, *SCHEMA.names]).to_batches(3)
+        recorded = State.of(rows, STRATEGIES[strategy], vocabulary)
     try:
         found = given.merged(STRATEGIES[strategy], recorded)
     except RefusedInputError:

@@ -62,9 +62,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         seen.append([piece.offsets.start for piece in found.slices])
         return found
 
-    original = InputMerge._relevant
+    original = InputMerge.relevant
     monkeypatch.setattr(history, "INDEXED_ROWS", 1)
-    monkeypatch.setattr(InputMerge, "_relevant", note)
+    monkeypatch.setattr(InputMerge, "relevant", note)
     return seen
 
 

@@ -22,6 +22,7 @@ from odfchain.odf.sources import (
     MergeStrategyUpsertStream,
 )
 from odfchain.slices.state import newest_of
+from tests.kit.merge_scenes import state_of
 from tests.kit.support import ROOT, cases, conformance
 
 REFUSED = {
@@ -129,12 +130,13 @@ def test_case(case: dict[str, Any]) -> None:
             check_strategy(strategy, ds.DataSchema(fields=fields), "input.csv")
         return
     history = history_of(case, case["prior"])
-    recorded = None if history is None else history.to_batches()
+    new = input_of(case)
+    recorded = state_of(new, strategy, history)
     if case["id"] in REFUSED:
         with pytest.raises(RefusedInputError, match=REFUSED[case["id"]]):
-            input_of(case).merged(strategy, recorded)
+            new.merged(strategy, recorded)
         return
-    changes = input_of(case).merged(strategy, recorded)
+    changes = new.merged(strategy, recorded)
     expected = DIFFERENT.get(case["id"], case.get("correct_expected", case["expected"]))
     found = changes.columns(["op", *columns], changes.in_order())
     known = [row[len(row) - len(columns) :] for row in [*(case["prior"] or []), *expected]]

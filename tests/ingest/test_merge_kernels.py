@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from tests.kit.merge_scenes import (
     STRATEGIES,
     Scene,
     operations,
+    state_of,
     strategy_of,
 )
 from tests.kit.spark_merge import Merged, MergeInput
@@ -71,10 +71,6 @@ def by_spark(merged: Merged, scene: Scene, names: list[str]) -> list[str]:
     return written(pa.Table.from_arrays(columns, schema=pa.schema(fields)))
 
 
-def batches(history: pa.Table | None) -> Iterator[pa.RecordBatch] | None:
-    return None if history is None else iter(history.to_batches(7))
-
-
 @pytest.mark.hypothesis  # properties, though not by that library: `make soak` tries more of them
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -117,11 +113,11 @@ def test_merges_are_those_of_spark(engine: SparkEngine, name: str, seed: int) ->
                 history = history.set_column(place, scene.schema.field("v3"), empty)
         if name == "changelog":
             assert new.without_time() == data.where("op = 1 AND event_time IS NULL").count()
-            new = new.with_times_taken_back(batches(history))
+            new = new.with_times_taken_back(state_of(new, strategy, history))
             from pyspark.sql import functions as F
 
             given = given.with_times_taken_back(old, F.timestamp_millis(F.lit(0)))
-        changes = new.merged(strategy, batches(history))
+        changes = new.merged(strategy, state_of(new, strategy, history))
         expected = given.merged(old, strategy, duplicates, edits)
         assert by_kernel(changes, names) == by_spark(expected, scene, names)
         if name in ("ledger", "snapshot"):
@@ -194,5 +190,5 @@ def test_an_input_without_rows(name: str) -> None:
                          for n, v in columns.items()})  # fmt: skip
     strategy = strategy_of(name, ("k",), None)
     assert len(empty.merged(strategy, None).in_order()) == 0
-    changes = empty.merged(strategy, recorded.to_batches())
+    changes = empty.merged(strategy, state_of(empty, strategy, recorded))
     assert changes.columns(["op"], changes.in_order())["op"].to_pylist() == [1] * (name == "snapshot")

@@ -16,16 +16,21 @@ from odfchain.slices.ordering import order_of
 from odfchain.slices.state import codes_of
 from odfchain.workspace.config import DuplicateKeys, LateEdits
 from tests.kit.merge_model import Model, Record, RefusedByModelError, rows_of
-from tests.kit.merge_scenes import NAMES, NOON, OPERATIONS, STRATEGIES, Scene, operations, strategy_of
+from tests.kit.merge_scenes import (
+    NAMES,
+    NOON,
+    OPERATIONS,
+    STRATEGIES,
+    Scene,
+    operations,
+    state_of,
+    strategy_of,
+)
 
 SERIES = {"ci": 5, "local": 20, "soak": 250, "deep": 2_500}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
 """Of eight inputs each: `make soak` merges 2,000 inputs by each strategy."""
 FILES = 8
 EVENT_TIME = pa.scalar(NOON + dt.timedelta(minutes=30), pa.timestamp("ms", "UTC")).as_py()
-
-
-def history_of(recorded: pa.Table | None) -> list[pa.RecordBatch] | None:
-    return None if recorded is None else recorded.to_batches(7)
 
 
 def given_rows(scene: Scene, recorded: pa.Table | None, strategy: str) -> tuple[pa.Table, pa.Array | None]:
@@ -57,8 +62,8 @@ def given_rows(scene: Scene, recorded: pa.Table | None, strategy: str) -> tuple[
 def whole(new: NewRows, strategy: src.MergeStrategy, recorded: pa.Table | None) -> pa.Table:
     """What one merge of all rows appends."""
     if isinstance(strategy, src.MergeStrategyChangelogStream):
-        new = new.with_times_taken_back(history_of(recorded)) if new.without_time() else new
-    changes = new.merged(strategy, history_of(recorded))
+        new = new.with_times_taken_back(state_of(new, strategy, recorded)) if new.without_time() else new
+    changes = new.merged(strategy, state_of(new, strategy, recorded))
     return changes.columns(["op", *new.rows.column_names], changes.in_order())
 
 
@@ -81,9 +86,9 @@ def by_buckets(new: NewRows, strategy: src.MergeStrategy, recorded: pa.Table | N
         theirs = np.flatnonzero(buckets[len(new.rows) :] == bucket)
         old = None if recorded is None else recorded.take(pa.array(theirs))
         if isinstance(strategy, src.MergeStrategyChangelogStream):
-            some = some.with_times_taken_back(history_of(old))
+            some = some.with_times_taken_back(state_of(some, strategy, old))
         try:
-            changes = some.merged(strategy, history_of(old))
+            changes = some.merged(strategy, state_of(some, strategy, old))
         except RefusedInputError as refused:
             faults.append(refused.fault)
         else:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from odfchain.ingest.merge_strategies import NewRows, State
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import nullable, slice_schema
@@ -121,3 +122,16 @@ def operations(scene: Scene, strategy: str, rows: pa.Table) -> pa.Array:
     if strategy == "upsert":
         return pa.array([scene.rng.choice([None, 0, 1, 2, 3]) for _ in range(len(rows))], pa.int32())
     return pa.array([scene.rng.choice([0, 1]) for _ in range(len(rows))], pa.int32())
+
+
+def state_of(
+    new: NewRows, strategy: src.MergeStrategy, recorded: pa.Table | None, batch_rows: int = 7
+) -> State | None:
+    """What an input is compared with, of recorded rows."""
+    if recorded is None:
+        return None
+    batches = recorded.to_batches(batch_rows)
+    if isinstance(strategy, src.MergeStrategyChangelogStream):
+        time = new.vocabulary.event_time_column
+        return State.by_values(batches, [n for n in new.rows.column_names if n != time], new.vocabulary)
+    return State.of(batches, strategy, new.vocabulary, new.policies.edits)

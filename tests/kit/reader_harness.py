@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from odfchain.ingest.history import WriterState
-from odfchain.ingest.ingesting import Written, write_input
+from odfchain.ingest.ingesting import FittedInput, Written
 from odfchain.ingest.merge_input import MergeOptions, WriteOptions
 from odfchain.ingest.read_formats import declared_schema, fix_up, open_input
 from odfchain.odf.events import MetadataEvent, SourceState
@@ -72,7 +72,7 @@ class Harness:
             source = opened.frame
             if source is not None and declared_schema(read) is None:
                 source = fix_up(source, writer.vocabulary, operations=writer.merge.TAKES_OPERATIONS)
-            written = write_input(
+            fitted = FittedInput.of(
                 lambda: self.session,
                 writer,
                 source,
@@ -85,6 +85,7 @@ class Harness:
                 ),
                 malformed=opened.malformed,
             )
+            written = fitted.written(writer, fitted.merge.run()[0] if fitted.merge else None)
             slices = written.slices
             checkpoints = [written.checkpoint] if written.checkpoint else []
             commit(self.dataset, state, written.events, slices, checkpoints=checkpoints, system_time=now)

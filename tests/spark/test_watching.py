@@ -240,7 +240,7 @@ class Simulated:
 def test_it_looks_until_it_is_left_and_once_more_at_the_end() -> None:
     stage = Stage(number=0, reads=True, tasks=2)
     store, screen = Simulated([[stage], [replace(stage, ended_tasks=1)]]), Looked()
-    with Looking(lambda: store, Watch(screen.work, STEPS, ExitStack()), 0.001):
+    with Looking(lambda: store, Watch(screen.work, (STEPS,), ExitStack()), 0.001):
         for _ in range(3):
             assert store.seen.acquire(timeout=60)
         store.looks = [[replace(stage, ended_tasks=2, ended=True)]]
@@ -268,7 +268,7 @@ def test_its_errors_end_it_and_nothing_else(where: str) -> None:
 
     if where == "asked":
         store.error = ConnectionResetError()
-    with Looking(make, Watch(tell, STEPS, ExitStack()), 0.001) as looking:
+    with Looking(make, Watch(tell, (STEPS,), ExitStack()), 0.001) as looking:
         assert begun.wait(60)
         looking._thread.join(60)
         assert not looking._thread.is_alive()
@@ -276,7 +276,7 @@ def test_its_errors_end_it_and_nothing_else(where: str) -> None:
 
 def test_after_ctrl_c_nobody_is_asked_or_told() -> None:
     store, screen = Simulated([[Stage(number=0, reads=True, tasks=2)]]), Looked()
-    looking = Looking(lambda: store, Watch(screen.work, STEPS, ExitStack()), 0.001)
+    looking = Looking(lambda: store, Watch(screen.work, (STEPS,), ExitStack()), 0.001)
 
     def interrupted() -> None:
         with looking:
