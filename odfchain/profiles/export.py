@@ -277,8 +277,8 @@ def _name(ref: SliceRef) -> str:
     return f"{ref.slice.physical_hash}.parquet"
 
 
-# The state as one Parquet file without offset, operation and system time. In memory are the keys (without a
-# key, hashes) and one row group.
+# The state as one Parquet file without offset, operation and system time. In memory are
+# their offsets, some of the keys at a time, and one row group.
 
 _GROUP_ROWS = 1 << 17
 

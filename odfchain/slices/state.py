@@ -22,6 +22,7 @@ Here the rule is in Arrow and numpy; `odfchain.spark.types` (by a key) and `odfc
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -86,8 +87,8 @@ def state(
 ) -> pa.Table:
     """The rows in force after `slices` (oldest first) up to the offset `upto`, by a schema.
 
-    An empty `key` is none. Columns that a slice lacks are null. In memory are the keys (without one, some of
-    the rows that are taken back) and the result; slices with nothing in force are not read a second time.
+    An empty `key` is none. Columns that a slice lacks are null. In memory are the result and what `in_force`
+    takes; slices with nothing in force are not read a second time.
     """
     return rows_at(slices, in_force(slices, key, upto=upto, net=net), schema)
 
@@ -101,16 +102,33 @@ def rows_at(slices: Sequence[SliceFile], offsets: Numbers, schema: pa.Schema) ->
 def in_force(
     slices: Sequence[SliceFile], key: Sequence[str], *, upto: int | None = None, net: bool = False
 ) -> Numbers:
-    """The offsets of the rows in force, in order; as `state`."""
+    """The offsets of the rows in force, in order; as `state`.
+
+    In memory are they (without a key, of all rows that were ever in force) and, for one pass over the slices
+    after the other, `_AT_ONCE` of keys, or of rows that are taken back and of others that may equal them.
+    """
+    added = [np.zeros(0, np.uint64)]
     if key:
-        newest = _newest(rows for item in slices for rows in _keys(item, key, upto))
-        return np.zeros(0, np.uint64) if newest is None else newest.offsets
-    plain = [(item, offsets, takes_back(op)) for item in slices for _, offsets, op in rows_of(item, (), upto)]
-    took = list(dict.fromkeys(item for item, _, back in plain if back.any()))
-    gone = [offsets[~(walk.net if net else walk.kept)] for offsets, walk in _walks(slices, took, upto)]
-    none = np.zeros(0, np.uint64)
-    added = np.concatenate([none, *(offsets[~back] for _, offsets, back in plain)])
-    return np.sort(added[~np.isin(added, np.concatenate([none, *gone]))])
+        for share in _shares(lambda: _types(slices, key, upto)):
+            newest = _newest((rows for item in slices for rows in _keys(item, key, upto)), key, share=share)
+            added += [] if newest is None else [newest.offsets]
+        return np.sort(np.concatenate(added))
+    took = dict[SliceFile, None]()
+    for item in slices:
+        for _, offsets, operations in rows_of(item, (), upto):
+            back = takes_back(operations)
+            added.append(offsets[~back])
+            if back.any():
+                took[item] = None
+    found = np.sort(np.concatenate(added))
+    kept = np.ones(len(found), dtype=bool)
+    del added
+    for offsets, walk in _walks(slices, list(took), upto):
+        gone = offsets[~(walk.net if net else walk.kept)]
+        at = np.searchsorted(found, gone)
+        at, gone = at[at < len(found)], gone[at < len(found)]
+        kept[at[found[at] == gone]] = False
+    return found[kept]
 
 
 def takes_back(operations: Numbers) -> Numbers:
@@ -213,17 +231,20 @@ def rows_with_offsets(
     low, high = np.searchsorted(offsets, [item.interval.start, item.interval.end + 1])
     if low == high:
         return
+    wanted = offsets[low:high]
     with open_parquet(item.path) as file:
         present = file.schema_arrow.names
         name = item.vocabulary.offset_column
         for batch in file.batches([n for n in present if n in schema.names or n == name]):
             numbers = _whole(batch.column(name), item)
-            chosen = np.isin(numbers, offsets[low:high])
+            chosen = wanted[np.minimum(np.searchsorted(wanted, numbers), len(wanted) - 1)] == numbers
             if chosen.any():
                 yield fitted(batch.filter(pa.array(chosen)), schema), numbers[chosen]
 
 
 # The rows in force by a key. Whenever `_AT_ONCE` has come together, what is not in force any more is let go.
+# Who asks for offsets need not keep all keys: where those in force are more than half of it, a pass goes
+# on with half of all keys, by their hash, and another one reads the slices again for the others.
 # Keys become numbers, and the position of each number's last row is written down: nothing is sorted, and
 # nothing joined.
 
@@ -251,6 +272,37 @@ class _Rows:
 
     def only(self, chosen: Numbers) -> _Rows:
         return _Rows(self.rows.filter(pa.array(chosen)), self.offsets[chosen], self.back[chosen])
+
+
+@dataclass(slots=True)
+class _Share:
+    """The rows of one pass: those whose hash leaves `rest` when it is divided by `parts`."""
+
+    types: Callable[[], pa.Schema] | None
+    """The types that the columns have together, where those of a slice may be narrower."""
+    rest: int = 0
+    parts: int = 1
+    others: list[_Share] = field(default_factory=list)
+
+    def only(self, rows: _Rows) -> _Rows:
+        if self.parts == 1:
+            return rows
+        wide = rows.rows if self.types is None else rows.rows.cast(self.types(), safe=False)
+        hashes = [hash_rows(batch, ())["low"] for batch in wide.to_batches()]
+        return rows.only(np.concatenate([np.zeros(0, np.uint64), *hashes]) % self.parts == self.rest)
+
+    def halve(self) -> None:
+        self.others.append(_Share(self.types, self.rest + self.parts, 2 * self.parts))
+        self.parts *= 2
+
+
+def _shares(types: Callable[[], pa.Schema] | None = None) -> Iterator[_Share]:
+    """Shares that are all rows together, the first one all of them; one that is halved leaves another."""
+    waiting = [_Share(types and functools.cache(types))]
+    while waiting:
+        share = waiting.pop()
+        yield share
+        waiting += share.others
 
 
 def newest_rows(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) -> pa.Table:
@@ -282,17 +334,25 @@ def newest_of(
 
 
 def _newest(
-    parts: Iterator[_Rows], key: Sequence[str] | None = None, *, retracted: bool = False
+    parts: Iterator[_Rows],
+    key: Sequence[str] | None = None,
+    *,
+    retracted: bool = False,
+    share: _Share | None = None,
 ) -> _Rows | None:
     gathered: list[_Rows] = []
     size, limit = 0, _AT_ONCE
-    for rows in parts:
+    for part in parts:
+        rows = part if share is None else share.only(part)
         gathered.append(rows)
         size += rows.rows.nbytes
         if size > limit:
-            gathered = [_in_force(gathered, key, retracted)]
-            size = gathered[0].rows.nbytes
-            limit = size + max(_AT_ONCE, size)
+            rows = _in_force(gathered, key, retracted)
+            if share is not None and len(rows.back) > 1 and rows.rows.nbytes > _AT_ONCE // 2:
+                share.halve()
+                rows = share.only(rows)
+            gathered, size = [rows], rows.rows.nbytes
+            limit = max(_AT_ONCE, 2 * size)
     return _in_force(gathered, key, retracted) if gathered else None
 
 
@@ -320,6 +380,11 @@ def _keys(item: SliceFile, key: Sequence[str], upto: int | None) -> Iterator[_Ro
         # numbers stay as they are: later slices may have wider ones
         bare = [comparable(c) if t.is_nested(c.type) or t.is_dictionary(c.type) else c for c in columns]
         yield _Rows(pa.table(bare, list(key)), offsets, takes_back(operations))
+
+
+def _types(slices: Sequence[SliceFile], key: Sequence[str], upto: int | None) -> pa.Schema:
+    first = (rows.rows.schema for item in slices for rows in islice(_keys(item, key, upto), 1))
+    return pa.unify_schemas(list(first), promote_options="permissive")
 
 
 def _rows(item: SliceFile, key: Sequence[str], schema: pa.Schema) -> Iterator[_Rows]:
@@ -494,15 +559,15 @@ def _walks(
     slices: Sequence[SliceFile], asked: Sequence[SliceFile], upto: int | None = None
 ) -> Iterator[tuple[Numbers, Walk]]:
     """(offsets, their walk) of all rows that equal one that `asked` take back, of some of these at a time."""
-
-    def read(items: Sequence[SliceFile]) -> Iterator[_Rows]:
-        return _together(_values(items, upto))
-
-    whole = list(islice(read(slices), 2)) if asked else []
+    whole = list(islice(_together(_values(slices, upto)), 2)) if asked else []
     whole = whole if len(whole) < 2 else []
-    for wanted in whole or _together(rows.only(rows.back) for rows in read(asked)):
+    for share in _shares() if asked else ():
+        backs = (rows.only(rows.back) for rows in _values(asked, upto))
+        wanted = whole[0] if whole else _newest(backs, retracted=True, share=share)
+        if wanted is None:
+            continue
         found = []
-        for rows in whole or read(slices):
+        for rows in whole or _together(share.only(rows) for rows in _values(slices, upto)):
             both = rows if whole else _Rows.joined([wanted, rows])
             codes, count = codes_of(both.rows, both.rows.column_names)
             kinds = last_of(codes, count, np.flatnonzero(wanted.back))[codes[len(codes) - len(rows.back) :]]

@@ -19,6 +19,7 @@ from odfchain.odf.enums import TAKES_BACK
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.row_hash import hash_rows
 from odfchain.slices import state
+from odfchain.slices.reader import open_parquet
 from tests.kit.support import manifest
 
 if TYPE_CHECKING:
@@ -186,6 +187,27 @@ def test_columns_that_came_later_and_wider_types(tmp_path: Path) -> None:
     schema = pa.schema([("s", pa.string()), ("k", pa.float64())])
     assert state.state(slices, ["k"], schema).to_pylist() == [{"s": None, "k": 1.0}, {"s": "x", "k": 2.0}]
     assert state.state([], ["k"], schema).to_pylist() == []
+
+
+def test_keys_of_several_passes_may_have_wider_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slices = []
+    for start, kind in ((0, pa.int32()), (50, pa.int64()), (100, pa.float64())):
+        columns = {"offset": range(start, start + 50), "op": [0] * 50, "k": pa.array(range(50), kind)}
+        pq.write_table(pa.table(columns), tmp_path / str(start), row_group_size=10)
+        interval = OffsetInterval(start=start, end=start + 49)
+        slices.append(state.SliceFile(tmp_path / str(start), NAMES, interval))
+    opened: list[Path] = []
+
+    def read(path: Path) -> Any:
+        opened.append(path)
+        return open_parquet(path)
+
+    monkeypatch.setattr(state, "open_parquet", read)
+    assert state.in_force(slices, ["k"]).tolist() == list(range(100, 150))
+    assert len(opened) == 3, "what is small is read once"
+    monkeypatch.setattr(state, "_AT_ONCE", 200)
+    assert state.in_force(slices, ["k"]).tolist() == list(range(100, 150))
+    assert len(opened) > 12
 
 
 @pytest.mark.parametrize(
