@@ -155,7 +155,7 @@ class InputMerge:
         size = (source.size or 0) + (bytes_of(recorded, self.target, names) if recorded else 0)
         try:
             if source.large or size > self.most:
-                number = min(max(-(-2 * size // self.most), _LEAST_BUCKETS), _MOST_BUCKETS)
+                number = min(max(-(-_BUCKETS_OF_A_TASK * size // self.most), _LEAST_BUCKETS), _MOST_BUCKETS)
                 outcome, row_at = self._by_buckets(rules, recorded, names, number)
                 return [outcome], row_at
             return self._in_one_task(rules, following, recorded, names)
@@ -181,8 +181,10 @@ class InputMerge:
 
     @property
     def most(self) -> int:
-        """What one task merges at most [bytes]."""
-        return self.options.merging.task_bytes or task_bytes(self.session())
+        """How large an input and what is recorded may be for one task [bytes]."""
+        most = self.options.merging.task_bytes or task_bytes(self.session())
+        # a task takes about twice what it merges, and twice as much where rows are compared with a state
+        return most // 2 if self.state.merge.KEEPS_STATE else most
 
     @property
     def reader(self) -> Callable[[], Iterator[pa.RecordBatch]] | None:
@@ -412,7 +414,7 @@ class InputMerge:
             )
 
         try:
-            cause = run_job(self.source.frame.sparkSession, search)
+            cause = run_job(self.session(), search)
         except Exception as second:  # noqa: BLE001 - the first error is what counts
             return explain(second, file=self.source.file) if error.exit_code == 1 else error
         return cause or error
@@ -480,7 +482,8 @@ class InputMerge:
         return ()
 
 
-_LEAST_BUCKETS, _MOST_BUCKETS = 4, 10_000
+# Several are merged at a time, and Java holds their rows as well.
+_BUCKETS_OF_A_TASK, _LEAST_BUCKETS, _MOST_BUCKETS = 4, 4, 10_000
 _ONE_SLICE = 1 << 62
 MOST_INPUTS = 64
 """So many at most are merged by one task."""

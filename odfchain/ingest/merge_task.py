@@ -82,11 +82,12 @@ class MergeRules:
         """The rows of an input in their order and in the types of the dataset, and what they count."""
         operation = self.vocabulary.operation_type_column if self.strategy.TAKES_OPERATIONS else None
         fields = self.fields(name for name in self.names if name != operation)
-        counts, pieces, numbers, operations = Counter[str](), [], [], []
+        counts, numbers, operations = Counter[str](), [], []
+        pieces: list[list[pa.Array]] = [[pa.nulls(0, field.type)] for field in fields]
         for batch in batches:
             counts["rows"] += len(batch)
-            columns = [self._column(batch, field, counts) for field in fields]
-            pieces.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+            for column, field in zip(pieces, fields, strict=True):
+                column.append(self._column(batch, field, counts))
             if NUMBER in batch.schema.names:
                 numbers.append(batch.column(NUMBER).to_numpy(zero_copy_only=False))
             if operation in batch.schema.names:
@@ -94,7 +95,10 @@ class MergeRules:
             for name in batch.schema.names:
                 if name.startswith(FINER):
                     counts[f"finer:{name.removeprefix(FINER)}"] += pc.sum(batch.column(name)).as_py() or 0
-        rows = pa.Table.from_batches(pieces, pa.schema(fields)).combine_chunks()
+        # column by column, so that no more than one of them is in memory twice
+        whole = [pa.concat_arrays(pieces.pop(0)) for _ in fields]
+        rows = pa.Table.from_arrays(whole, schema=pa.schema(fields))
+        pa.default_memory_pool().release_unused()
         order = np.concatenate(numbers) if numbers else np.arange(1, len(rows) + 1)
         given = pa.concat_arrays(operations) if operations else None
         if not bool((np.diff(order) > 0).all()):

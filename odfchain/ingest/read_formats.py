@@ -519,7 +519,7 @@ def _preprocessed(
     result = queries.run_over_connect(inputs) if is_remote(session) else queries.run(inputs)
     schema = result_schema(result.schema, source.schema)
     numbered = result.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(n) for n in schema.names])
-    return InputFrame(numbered, schema, source.file, counted=counted)
+    return InputFrame(lambda: numbered, schema, source.file, counted=counted)
 
 
 # Fixes for inputs without a declared schema: columns that collide with system columns get a leading

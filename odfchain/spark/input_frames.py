@@ -11,7 +11,9 @@ import codecs
 import dataclasses
 import functools
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,7 +140,8 @@ class FinerTimes:
 class InputFrame:
     """Rows of an input: `ROW_ID` and the data columns as physical types, and their logical schema."""
 
-    frame: DataFrame
+    planned: Callable[[], DataFrame]
+    """Plans `frame`, which costs calls of Java for each column: only where Spark reads."""
     schema: ds.DataSchema
     file: str
     texts: TextRows | None = None
@@ -157,6 +160,11 @@ class InputFrame:
     """The columns of which the frame says how many times of a row were finer than they keep."""
     counted: FinerTimes | None = None
     """Has counted such times before the queries that made these rows."""
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows, planned now."""
+        return self.planned()
 
 
 def spark_path(path: Path) -> str:
@@ -186,22 +194,22 @@ class TextRows:
 
     def frame(self, session: SparkSession) -> InputFrame:
         """The rows, typed; a text that means no value stops the job."""
+        reader = None if self._has_formats else functools.partial(_data_columns, self)
+        finer = tuple(f.name for f in self.fields if has_times(f.type))
+        plan, typed = functools.partial(self._planned, session), ds.DataSchema(fields=self.fields)
+        return InputFrame(plan, typed, self.file, self, reader, finer=finer)
+
+    def _planned(self, session: SparkSession) -> DataFrame:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         frame = self._numbered(session)
-        reader: Callable[[], Iterator[pa.RecordBatch]] | None = functools.partial(_data_columns, self)
         if self._has_formats:
             plain = self._schema(self.rules.without_formats)
-            frame, reader = (
-                map_in_arrow(self._in_rfc3339(frame), self.of_formats, from_arrow_schema(plain)),
-                None,
-            )
-        columns = [col("row_id").alias(ROW_ID)]
-        columns += [col(f"c{i}").alias(f.name) for i, f in enumerate(self.fields)]
+            frame = map_in_arrow(self._in_rfc3339(frame), self.of_formats, from_arrow_schema(plain))
+        columns = [col(f"c{i}").alias(f.name) for i, f in enumerate(self.fields)]
         timed = {f"f{i}": f.name for i, f in enumerate(self.fields) if has_times(f.type)}
         columns += [col(number).alias(f"{FINER}{name}") for number, name in timed.items()]
-        typed = ds.DataSchema(fields=self.fields)
-        return InputFrame(frame.select(*columns), typed, self.file, self, reader, finer=tuple(timed.values()))
+        return frame.select(col("row_id").alias(ROW_ID), *columns)
 
     def _numbered(self, session: SparkSession) -> DataFrame:
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -307,8 +315,15 @@ def _read(
 def _data_columns(rows: TextRows) -> Iterator[pa.RecordBatch]:
     finer = [f"{FINER}{f.name}" for f in rows.fields if has_times(f.type)]
     names = ["row_id", *(f.name for f in rows.fields), *finer]
-    for batch in rows.batches(range(rows.count)):
-        yield batch.rename_columns(names).drop_columns(["row_id"])
+    threads, waiting = pa.cpu_count(), deque[Future[list[pa.RecordBatch]]]()
+    with ThreadPoolExecutor(threads) as pool:
+        for number in range(rows.count + threads):
+            # so many pieces are read at a time, and handed on in their order
+            if number < rows.count:
+                waiting.append(pool.submit(lambda number: list(rows.batches([number])), number))
+            if number >= threads and waiting:
+                for batch in waiting.popleft().result():
+                    yield batch.rename_columns(names).drop_columns(["row_id"])
 
 
 # --- CSV -------------------------------------------------------------------------------------------
@@ -523,7 +538,9 @@ def is_milliseconds(data_type: ds.DataType) -> bool:
 def empty_input(session: SparkSession, schema: ds.DataSchema, file: str) -> InputFrame:
     """An input of these columns that is known to have no rows."""
     fields = [t.StructField(ROW_ID, t.LongType()), *physical_struct(schema.fields).fields]
-    return InputFrame(session.createDataFrame([], t.StructType(fields)), schema, file, known_empty=True)
+    return InputFrame(
+        lambda: session.createDataFrame([], t.StructType(fields)), schema, file, known_empty=True
+    )
 
 
 # --- common ----------------------------------------------------------------------------------------
