@@ -184,7 +184,7 @@ class InputMerge:
         """How large an input and what is recorded may be for one task [bytes]."""
         most = self.options.merging.task_bytes or task_bytes(self.session())
         # a task takes about twice what it merges, and twice as much where rows are compared with a state
-        return most // 2 if self.state.merge.KEEPS_STATE else most
+        return -(-most // 2) if self.state.merge.KEEPS_STATE else most
 
     @property
     def reader(self) -> Callable[[], Iterator[pa.RecordBatch]] | None:

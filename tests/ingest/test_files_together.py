@@ -269,7 +269,7 @@ def test_a_task_takes_what_fits(
     pulled(one, there, texts, 1)
     jobs.clear()
     with monkeypatch.context() as patched:
-        patched.setattr(merge_input, "task_bytes", lambda _: 3 * len(ABC))
+        patched.setattr(merge_input, "task_bytes", lambda _: 6 * len(ABC))
         patched.setattr(merge_input, "bytes_of", lambda *_: len(ABC) + 1)
         pulled(other, here, texts[:4], 4)
     assert jobs == [3, 1]
