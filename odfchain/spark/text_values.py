@@ -361,7 +361,10 @@ def _only(texts: pa.Array, characters: bytes) -> None:
         return
     ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     if memoryview(data)[int(ends[0]) : int(ends[-1])].tobytes().translate(None, characters):
-        raise _UnsureError
+        if not texts.null_count:
+            raise _UnsureError
+        # what stands for a null may have left its characters
+        _only(texts.drop_null(), characters)
 
 
 def _of_lengths(texts: pa.Array, least: int, most: int) -> None:
