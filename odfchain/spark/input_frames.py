@@ -351,13 +351,16 @@ class CsvTexts:
             newlines_in_values=bool(self.ranges.quote),
         )
         # an empty field is null; a quoted one where no other text means null
-        convert = csv.ConvertOptions(
-            column_types=dict.fromkeys(self.columns, pa.string()),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=not self.null_value,
-            include_columns=list(self.wanted),
-        )
+        conversions = [
+            csv.ConvertOptions(
+                column_types=dict.fromkeys(self.columns, pa.string()),
+                null_values=nulls,
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=not self.null_value,
+                include_columns=list(self.wanted),
+            )
+            for nulls in (["", self.null_value], [""])
+        ]
         for number in numbers:
             data = self.ranges.bytes_of(number)
             if not data.strip(b"\r\n"):
@@ -366,22 +369,25 @@ class CsvTexts:
                 data = b"\n" + data
             if not data.endswith((b"\n", b"\r")):  # Arrow would take an empty last field for a quoted one
                 data += b"\n"
+            quoted = bool(self.quote) and self.quote.encode() in data
             read = csv.ReadOptions(column_names=list(self.columns), block_size=len(data) + 1)
             try:
-                table = csv.read_csv(pa.BufferReader(data), read, parse, convert)
+                table = csv.read_csv(pa.BufferReader(data), read, parse, conversions[quoted])
             except pa.ArrowInvalid as error:
                 raise RuntimeError(marker("bad-record", message=first_line(error))) from None
-            yield from self._batches(table.combine_chunks(), number << ID_BITS)
+            # Arrow tells quoted texts from others, the rule does not where they mean null
+            null_value = self.null_value if quoted else ""
+            yield from self._batches(table.combine_chunks(), number << ID_BITS, null_value)
 
-    def _batches(self, table: pa.Table, first: int) -> Iterator[pa.RecordBatch]:
+    def _batches(self, table: pa.Table, first: int, null_value: str) -> Iterator[pa.RecordBatch]:
         import numpy as np
 
         for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
             ids = pa.array(np.arange(first, first + len(batch), dtype=np.int64))
             first += len(batch)
             columns = batch.columns
-            if self.null_value:
-                columns = [pc.if_else(pc.equal(c, self.null_value), None, c) for c in columns]
+            if null_value:
+                columns = [pc.if_else(pc.equal(c, null_value), None, c) for c in columns]
             yield pa.RecordBatch.from_arrays([ids, *columns], names=["row_id", *self.wanted])
 
 
