@@ -67,6 +67,8 @@ def pulled(dataset: Dataset, folder: Path, texts: Iterable[str], each: int, **op
         for number, text in enumerate(texts[start : start + each], start):
             (folder / f"{number}.txt").write_text(text)
         for _ in range(each + 1):
+            if not any(folder.iterdir()):  # all that came was refused
+                break
             try:
                 outcome = dataset.pull(**TIMES, **options)
             except OdfchainError as error:
