@@ -6,8 +6,9 @@ import contextlib
 import datetime as dt
 import functools
 import struct
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -24,6 +25,9 @@ from odfchain.odf.arrow_schema import UUID_MARK, mapped
 from odfchain.odf.identity import Multihash
 from odfchain.odf.logical_hash import LogicalDigest, NullRule
 from odfchain.text import first_line, one_line, printable
+
+_Item = TypeVar("_Item")
+_Rows = TypeVar("_Rows")
 
 # Values of a slice as Python has them; a file may hold others.
 
@@ -713,6 +717,18 @@ def _fitting(path: Path, sizes: Sizes, step: int, chunks: list[_Chunk]) -> int:
 
 def _largest(chunks: list[_Chunk]) -> str:
     return max(chunks, key=lambda c: c.most(c.dictionary)).name if chunks else ""
+
+
+def read_ahead(read: Callable[[_Item], Iterable[_Rows]], items: Iterable[_Item]) -> Iterator[_Rows]:
+    """What is read of each item, in their order; as many are read at a time as Arrow may use cores."""
+    threads, waiting = pa.cpu_count(), deque[Future[list[_Rows]]]()
+    with ThreadPoolExecutor(threads) as pool:
+        for item in items:
+            waiting.append(pool.submit(lambda item: list(read(item)), item))
+            if len(waiting) > threads:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
 
 
 def _damaged(path: Path, what: str) -> BadInputError:

@@ -23,11 +23,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +38,7 @@ from odfchain.odf.enums import TAKES_BACK, OperationType
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.odf.row_hash import Numbers, comparable, hash_rows, numbered, same_cells
 from odfchain.odf.times import Timestamp
-from odfchain.slices.reader import fitted, open_parquet
+from odfchain.slices.reader import fitted, open_parquet, read_ahead
 from odfchain.text import one_line
 
 
@@ -357,21 +355,13 @@ def _newest(
 
 
 def _read(slices: Sequence[SliceFile], key: Sequence[str], schema: pa.Schema) -> Iterator[_Rows]:
-    threads = pa.cpu_count()
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[list[_Rows]]] = deque()
-        for item in slices:
-            if item.interval.count > _WHOLE:
-                while waiting:
-                    yield from waiting.popleft().result()
-                yield from _rows(item, key, schema)
-                continue
-            # as many slices are decoded at a time as there are cores, and handed on in their order
-            waiting.append(pool.submit(lambda item: list(_rows(item, key, schema)), item))
-            if len(waiting) > threads:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
+    each = functools.partial(_rows, key=key, schema=schema)
+    # batches of large slices are not gathered
+    for is_large, items in groupby(slices, lambda item: item.interval.count > _WHOLE):
+        if is_large:
+            yield from chain.from_iterable(map(each, items))
+            continue
+        yield from read_ahead(each, items)
 
 
 def _keys(item: SliceFile, key: Sequence[str], upto: int | None) -> Iterator[_Rows]:

@@ -11,9 +11,7 @@ import codecs
 import dataclasses
 import functools
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -313,17 +311,12 @@ def _read(
 
 
 def _data_columns(rows: TextRows) -> Iterator[pa.RecordBatch]:
+    from odfchain.slices.reader import read_ahead
+
     finer = [f"{FINER}{f.name}" for f in rows.fields if has_times(f.type)]
     names = ["row_id", *(f.name for f in rows.fields), *finer]
-    threads, waiting = pa.cpu_count(), deque[Future[list[pa.RecordBatch]]]()
-    with ThreadPoolExecutor(threads) as pool:
-        for number in range(rows.count + threads):
-            # so many pieces are read at a time, and handed on in their order
-            if number < rows.count:
-                waiting.append(pool.submit(lambda number: list(rows.batches([number])), number))
-            if number >= threads and waiting:
-                for batch in waiting.popleft().result():
-                    yield batch.rename_columns(names).drop_columns(["row_id"])
+    for batch in read_ahead(lambda number: rows.batches([number]), range(rows.count)):
+        yield batch.rename_columns(names).drop_columns(["row_id"])
 
 
 # --- CSV -------------------------------------------------------------------------------------------
