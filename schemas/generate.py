@@ -70,6 +70,12 @@ class _Builder:
     def schema(self, hint: Any) -> dict[str, Any]:
         if isinstance(hint, range):
             return {"type": "integer", "minimum": hint.start, "maximum": hint.stop - 1}
+        if typing.get_origin(hint) is typing.Annotated:
+            bound = hint.__metadata__[0]
+            if isinstance(bound, range):
+                return self.schema(bound)
+            description = f"{bound.expected[0].upper()}{bound.expected[1:]}."
+            return {**self.schema(hint.__origin__), "description": description}
         if hint in _SCALARS:
             return dict(_SCALARS[hint])
         if typing.get_origin(hint) is dict:

@@ -21,10 +21,6 @@ from odfchain.storage import fsio
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import SystemColumns
 
-MAX_PARALLEL = 100
-"""Most objects that are transferred at the same time [count]."""
-_Parallel = Annotated[int, Rule(f"between 1 and {MAX_PARALLEL}", range(1, MAX_PARALLEL + 1).__contains__)]
-
 # Settings of profiles, in a workspace or in one of its datasets.
 
 
@@ -201,7 +197,8 @@ class ShareConfig:
     """How datasets are carried from and to peers."""
 
     ipfs_gateway: str = "http://localhost:8080"
-    parallel: _Parallel = 10
+    parallel: Annotated[int, range(1, 101)] = 10
+    """Most objects that are transferred at the same time [count]."""
     retries: int = 3
     """Attempts after the first, on failures that may pass."""
     allow_private_redirects: bool = False

@@ -482,7 +482,7 @@ def test_settings_that_cannot_be_meant(run: Run, url: str) -> None:
     config = Path(".odfchain/config.yaml")
     text = config.read_text()
     for line, said in (
-        ("parallel: 0", "share.parallel: must be between 1 and 100"),
+        ("parallel: 0", "share.parallel: 0 is outside 1 to 100"),
         ("retries: -1", "share.retries: -1 is outside 0"),
         ("token: secret", "share"),
     ):

@@ -120,7 +120,7 @@ def test_comments_inside_a_value_are_not_lost(root: Path) -> None:
     ("name", "value", "message"),
     [
         ("share.parallel", "many", "share.parallel: must be an integer"),
-        ("share.parallel", "1000", "share.parallel: must be between 1 and 100"),
+        ("share.parallel", "1000", "share.parallel: 1000 is outside 1 to 100"),
         ("ingest.lateEdits", "perhaps", "ingest.lateEdits"),
         ("audit.trustedAuditors", "Ann", r"audit.trustedAuditors\[0\]"),
         ("ingest.allowCommands", "maybe", "ingest.allowCommands: must be true or false"),
