@@ -71,7 +71,7 @@ class Serving(ABC):
     """The node's side of a conversation."""
 
     side: ClassVar[str]
-    phase: msg.Phase
+    phase = msg.Phase.INITIAL_REQUEST
     """The awaited message."""
 
     def answer(self, text: str) -> Turn:
@@ -81,8 +81,11 @@ class Serving(ABC):
         except FlowError as error:
             return failed(error.refusal)
         except OdfchainError as error:
-            said = one_line(error.message, SMART.text_characters)
-            return failed(internal(self.side, self.phase, said))
+            return failed(self.refusal(one_line(error.message, SMART.text_characters)))
+
+    def refusal(self, message: str) -> msg.Refusal:
+        """A refusal that has no name of its own."""
+        return msg.Refusal(msg.Internal(side=self.side, phase=self.phase, error_message=message))
 
     @abstractmethod
     def _answer(self, text: str) -> Turn: ...
@@ -109,11 +112,6 @@ def _shortened(refusal: msg.Refusal, most: int) -> msg.Refusal:
     return refusal
 
 
-def internal(side: str, phase: msg.Phase, message: str) -> msg.Refusal:
-    """A refusal that has no name of its own."""
-    return msg.Refusal(msg.Internal(side=side, phase=phase, error_message=message))
-
-
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*", re.ASCII)
 # The blocks of one batch, which lies in memory several times [bytes]; longer chains are walked.
 _BLOCK_BYTES = 64 << 20
@@ -126,10 +124,11 @@ EXPECT = "odfchain.expect"
 """The extension of a WebSocket that says how large the next message may be [bytes]."""
 
 
-@dataclass(slots=True)
-class DatasetSource:
-    """The dataset of one pull; its chain is read under a lock that others wait for."""
+@dataclass
+class PullServing(Serving):
+    """The node's side of a pull; the dataset's chain is read under a lock that others wait for."""
 
+    side = "Pull"
     dataset: DatasetFiles
     lock: threading.Lock
     base: str
@@ -139,13 +138,29 @@ class DatasetSource:
     # The head of the plan, and where it begins. Its blocks are read again: the client may never ask for them.
     _planned: tuple[Multihash, Multihash | None] | None = field(default=None, init=False)
 
+    def _answer(self, text: str) -> Turn:
+        match self.phase:
+            case msg.Phase.INITIAL_REQUEST:
+                plan = self.plan(msg.message_of(msg.PullRequest, text))
+                if isinstance(plan, msg.PullPlan):
+                    self.phase = msg.Phase.METADATA_REQUEST
+                return Turn(plan)
+            case msg.Phase.METADATA_REQUEST:
+                msg.message_of(msg.Empty, text)
+                batch = self.blocks()
+                self.phase = msg.Phase.OBJECTS_REQUEST
+                return Turn(msg.PulledBlocks(blocks=batch))
+            case _:
+                asked: msg.PullObjects = msg.message_of(msg.PullObjects, text)
+                return Turn(self.strategies(asked.object_files))
+
     def plan(self, request: msg.PullRequest) -> msg.PullPlan | msg.Refusal:
         """The transfer's plan; the head is read once, here."""
         with self.lock:
             chain = self.dataset.chain
             head = request.stop_at or chain.head()
             if head is None:
-                return internal("Pull", msg.Phase.INITIAL_REQUEST, "The dataset is empty.")
+                return self.refusal("The dataset is empty.")
             tail = request.begin_after
             try:
                 return self._plan(chain, head, tail, forced=request.force_update_if_diverged)
@@ -165,7 +180,7 @@ class DatasetSource:
             blocks += 1
             block_bytes += len(data)
             if blocks > SMART.blocks or block_bytes > _BLOCK_BYTES:
-                return internal("Pull", msg.Phase.INITIAL_REQUEST, msg.TOO_MANY_BLOCKS)
+                return self.refusal(msg.TOO_MANY_BLOCKS)
             if header.event_kind in BRING_OBJECTS:
                 objects += objects_of(decode_block(data))
         self._planned = head, tail
@@ -179,7 +194,7 @@ class DatasetSource:
             files = [RawBlock(name, data) for name, _, data in self.dataset.chain.walk_files(head, tail=tail)]
             batch = packed(files.pop() for _ in range(len(files)))  # oldest first, and let go
         if not msg.fits_message(batch, SMART.message_bytes):
-            raise FlowError(internal("Pull", msg.Phase.METADATA_REQUEST, msg.TOO_MANY_BLOCKS))
+            raise FlowError(self.refusal(msg.TOO_MANY_BLOCKS))
         return batch
 
     def strategies(self, files: tuple[msg.ObjectFile, ...]) -> msg.PullStrategies:
@@ -194,32 +209,6 @@ class DatasetSource:
                 for file in files
             )
         )
-
-
-class PullServing(Serving):
-    """The node's side of a pull."""
-
-    side = "Pull"
-
-    def __init__(self, source: DatasetSource) -> None:
-        self._source = source
-        self.phase = msg.Phase.INITIAL_REQUEST
-
-    def _answer(self, text: str) -> Turn:
-        match self.phase:
-            case msg.Phase.INITIAL_REQUEST:
-                plan = self._source.plan(msg.message_of(msg.PullRequest, text))
-                if isinstance(plan, msg.PullPlan):
-                    self.phase = msg.Phase.METADATA_REQUEST
-                return Turn(plan)
-            case msg.Phase.METADATA_REQUEST:
-                msg.message_of(msg.Empty, text)
-                batch = self._source.blocks()
-                self.phase = msg.Phase.OBJECTS_REQUEST
-                return Turn(msg.PulledBlocks(blocks=batch))
-            case _:
-                asked: msg.PullObjects = msg.message_of(msg.PullObjects, text)
-                return Turn(self._source.strategies(asked.object_files))
 
 
 def fields_of(scope: Message) -> dict[str, str]:

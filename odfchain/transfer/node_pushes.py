@@ -59,7 +59,6 @@ from odfchain.transfer.node_pulls import (
     failed,
     fields_of,
     heard,
-    internal,
     refuse_upgrade,
     say,
 )
@@ -119,10 +118,11 @@ class PushedTransport(Transport):
         return self._has_hashed(key, state)
 
 
-@dataclass(slots=True)
-class DatasetTarget:
-    """The dataset of one push: nothing of it is changed before the commit, one swap of its head."""
+@dataclass
+class PushServing(Serving):
+    """The node's side of a push; the dataset changes by its commit alone, one swap of its head."""
 
+    side = "Push"
     workspace: WorkspaceFiles
     sessions: PushSessions
     session: PushSession
@@ -132,6 +132,9 @@ class DatasetTarget:
     """The caller's header `Authorization`; his uploads need the same."""
     problem: Callable[[str], object] = lambda _: None
     """Reports faults of the store, which are hidden from the client."""
+    is_done: bool = field(default=False, init=False)
+    """True if all is committed: only the end of the connection follows."""
+    _truncated: bool = field(default=False, init=False)
     _request: msg.PushRequest = field(init=False)
     # The newest block that was sent.
     _head: Multihash = field(init=False)
@@ -144,6 +147,46 @@ class DatasetTarget:
     _unnamed: Counter[ObjectKey] = field(default_factory=Counter, init=False)
     # Of those that were named.
     _strategies: dict[ObjectKey, msg.PushStrategy] = field(default_factory=dict, init=False)
+
+    @property
+    def asks_for_progress(self) -> bool:
+        """True while the client uploads: it gets an `Empty` now and then to report its progress."""
+        return self.phase is msg.Phase.OBJECTS_UPLOAD_PROGRESS
+
+    def _answer(self, text: str) -> Turn:
+        if self.is_done:
+            return Turn(closing=Closing(msg.NORMAL))
+        match self.phase:
+            case msg.Phase.INITIAL_REQUEST:
+                refusal = self.begin(msg.message_of(msg.PushRequest, text))
+                return self._accepted(refusal, msg.Phase.METADATA_REQUEST)
+            case msg.Phase.METADATA_REQUEST:
+                pushed: msg.PushedBlocks = msg.message_of(msg.PushedBlocks, text)
+                return self._accepted(self.take_blocks(pushed.new_blocks), msg.Phase.OBJECTS_REQUEST)
+            case msg.Phase.OBJECTS_REQUEST:
+                named: msg.PushObjects = msg.message_of(msg.PushObjects, text)
+                if named.is_truncated and not named.object_files:
+                    raise errors.CorruptedPeerError("no object is named, and more are to come")
+                strategies = self.take_objects(named.object_files)
+                self._truncated, self.phase = named.is_truncated, msg.Phase.OBJECTS_UPLOAD_PROGRESS
+                return Turn(strategies)
+            case msg.Phase.OBJECTS_UPLOAD_PROGRESS:
+                progress: msg.UploadProgress = msg.message_of(msg.UploadProgress, text)
+                if progress.uploaded_objects_count is None:
+                    more = self._truncated
+                    self.phase = msg.Phase.OBJECTS_REQUEST if more else msg.Phase.COMPLETE_REQUEST
+                return Turn()
+            case _:
+                msg.message_of(msg.Empty, text)
+                self.commit()
+                self.is_done = True
+                return Turn(msg.Empty())
+
+    def _accepted(self, refusal: msg.Refusal | None, then: msg.Phase) -> Turn:
+        if refusal is not None:
+            return Turn(refusal)
+        self.phase = then
+        return Turn(msg.Accepted())
 
     @property
     def _where(self) -> str:
@@ -160,11 +203,11 @@ class DatasetTarget:
     def begin(self, request: msg.PushRequest) -> msg.Refusal | None:
         """Check that the push may follow the head."""
         if request.force_update_if_diverged and not self.session.token.may(Right.FORCE, self.session.alias):
-            raise _refused(msg.Phase.INITIAL_REQUEST, "This token may not overwrite history.")
+            raise FlowError(self.refusal("This token may not overwrite history."))
         if not 0 < request.transfer_plan.num_blocks <= SMART.blocks:
-            raise _refused(msg.Phase.INITIAL_REQUEST, f"A push has 1 to {SMART.blocks} blocks.")
+            raise FlowError(self.refusal(f"A push has 1 to {SMART.blocks} blocks."))
         self._request = request
-        with self._asking(msg.Phase.INITIAL_REQUEST):
+        with self._asking():
             head = self._present_head()
         return None if head == request.current_head else self._moved(head)
 
@@ -174,7 +217,7 @@ class DatasetTarget:
             raise errors.CorruptedPeerError(f"{self._where}other blocks than the plan says")
         blocks = unpacked(batch)
         _refuse_disorder(self._where, blocks)
-        with self._asking(msg.Phase.METADATA_REQUEST):
+        with self._asking():
             return self._judge(blocks)
 
     def _judge(self, blocks: list[RawBlock]) -> msg.Refusal | None:
@@ -201,7 +244,7 @@ class DatasetTarget:
         fsio.make_folder(uploads)
         fsio.mark_used(uploads)
         if not self.sessions.reserve(self.session, "blocks", size, shutil.disk_usage(uploads).free):
-            raise _refused(msg.Phase.METADATA_REQUEST, "Insufficient storage.")
+            raise FlowError(self.refusal("Insufficient storage."))
 
     def _present_head(self) -> Multihash | None:
         here = self.workspace.present(self.session.alias)
@@ -237,7 +280,7 @@ class DatasetTarget:
             return None
         self.workspace.shared.sync_heads(event.dataset_id)  # it may be there under another name
         if self.workspace.has_key(event.dataset_id):
-            raise _refused(msg.Phase.METADATA_REQUEST, "This dataset is written here.")
+            raise FlowError(self.refusal("This dataset is written here."))
         try:
             self.workspace.check_new(event.dataset_id, self.session.alias)
         except errors.NameCollisionError:
@@ -246,7 +289,7 @@ class DatasetTarget:
 
     def take_objects(self, files: tuple[msg.ObjectFile, ...]) -> msg.PushStrategies:
         """The upload strategy of each object."""
-        with self._asking(msg.Phase.OBJECTS_REQUEST):
+        with self._asking():
             self._refuse_collision()
             area = arrival_folder(self.workspace, self.session.alias)
         if self.session.uploads is None:
@@ -268,9 +311,9 @@ class DatasetTarget:
         key = msg.key_of(file)
         item = self._objects.get(key)
         if item is None or item.size != file.size:
-            raise _refused(msg.Phase.OBJECTS_REQUEST, "No block names this object.")
+            raise FlowError(self.refusal("No block names this object."))
         if self._unnamed[key] < 1:
-            raise _refused(msg.Phase.OBJECTS_REQUEST, "This object is named more often than blocks do.")
+            raise FlowError(self.refusal("This object is named more often than blocks do."))
         self._unnamed[key] -= 1
         found = self._strategies.get(key)
         if found is None:
@@ -306,7 +349,7 @@ class DatasetTarget:
 
     def commit(self) -> None:
         """Publish blocks whose objects are all there."""
-        with self._asking(msg.Phase.COMPLETE_REQUEST):
+        with self._asking():
             self._commit()
 
     def _commit(self) -> None:
@@ -323,7 +366,7 @@ class DatasetTarget:
         self.sessions.committed(self.session, outcome.new)
 
     @contextmanager
-    def _asking(self, phase: msg.Phase) -> Iterator[None]:
+    def _asking(self) -> Iterator[None]:
         try:
             yield
         except errors.OdfchainError as error:
@@ -333,60 +376,7 @@ class DatasetTarget:
                 raise
             self.problem(f"{error.message} ({error.hint})" if error.hint else error.message)
             said = next((text for kind, text in _SAID.items() if isinstance(error, kind)), _STORE_FAILS)
-            raise _refused(phase, said) from None
-
-
-class PushServing(Serving):
-    """The node's side of a push."""
-
-    side = "Push"
-
-    def __init__(self, target: DatasetTarget) -> None:
-        self._target = target
-        self.phase = msg.Phase.INITIAL_REQUEST
-        self._truncated = False
-        # True if all is committed: only the end of the connection follows.
-        self.is_done = False
-
-    @property
-    def asks_for_progress(self) -> bool:
-        """True while the client uploads: it gets an `Empty` now and then to report its progress."""
-        return self.phase is msg.Phase.OBJECTS_UPLOAD_PROGRESS
-
-    def _answer(self, text: str) -> Turn:
-        if self.is_done:
-            return Turn(closing=Closing(msg.NORMAL))
-        match self.phase:
-            case msg.Phase.INITIAL_REQUEST:
-                refusal = self._target.begin(msg.message_of(msg.PushRequest, text))
-                return self._accepted(refusal, msg.Phase.METADATA_REQUEST)
-            case msg.Phase.METADATA_REQUEST:
-                pushed: msg.PushedBlocks = msg.message_of(msg.PushedBlocks, text)
-                return self._accepted(self._target.take_blocks(pushed.new_blocks), msg.Phase.OBJECTS_REQUEST)
-            case msg.Phase.OBJECTS_REQUEST:
-                named: msg.PushObjects = msg.message_of(msg.PushObjects, text)
-                if named.is_truncated and not named.object_files:
-                    raise errors.CorruptedPeerError("no object is named, and more are to come")
-                strategies = self._target.take_objects(named.object_files)
-                self._truncated, self.phase = named.is_truncated, msg.Phase.OBJECTS_UPLOAD_PROGRESS
-                return Turn(strategies)
-            case msg.Phase.OBJECTS_UPLOAD_PROGRESS:
-                progress: msg.UploadProgress = msg.message_of(msg.UploadProgress, text)
-                if progress.uploaded_objects_count is None:
-                    more = self._truncated
-                    self.phase = msg.Phase.OBJECTS_REQUEST if more else msg.Phase.COMPLETE_REQUEST
-                return Turn()
-            case _:
-                msg.message_of(msg.Empty, text)
-                self._target.commit()
-                self.is_done = True
-                return Turn(msg.Empty())
-
-    def _accepted(self, refusal: msg.Refusal | None, then: msg.Phase) -> Turn:
-        if refusal is not None:
-            return Turn(refusal)
-        self.phase = then
-        return Turn(msg.Accepted())
+            raise FlowError(self.refusal(said)) from None
 
 
 def _refuse_disorder(where: str, blocks: Sequence[RawBlock]) -> None:
@@ -412,10 +402,6 @@ def remove_left(workspace: WorkspaceFiles, before_ns: int) -> None:
         with fsio.try_locked(lock) as is_free:
             if is_free and fsio.is_unused_since(area, before_ns):
                 fsio.remove_tree(area)
-
-
-def _refused(phase: msg.Phase, message: str) -> FlowError:
-    return FlowError(internal("Push", phase, message))
 
 
 # How often a client that uploads is asked how far it is [s].
@@ -510,7 +496,7 @@ class Writing:
                 if not isinstance(first, str):
                     closing = first
                 elif (session := self.sessions.begin(alias, token)) is not None:
-                    target = DatasetTarget(
+                    serving = PushServing(
                         self.workspace.reopened(),
                         self.sessions,
                         session,
@@ -519,7 +505,7 @@ class Writing:
                         lambda text: loop.call_soon_threadsafe(self.problem, text),
                     )
                     expect = scope.get("extensions", {}).get(EXPECT, lambda _: None)
-                    talk = _Conversation(self, PushServing(target), session, receive, send, expect)
+                    talk = _Conversation(self, serving, session, receive, send, expect)
                     closing = await talk.hold(first)
             finally:
                 self.sessions.leave(token)
@@ -619,8 +605,7 @@ class _Conversation:
         try:
             return await asyncio.wait_for(asyncio.shield(answer), seconds)
         except TimeoutError:
-            said = "The store of this node does not answer."
-            return failed(internal("Push", msg.Phase.INITIAL_REQUEST, said))
+            return failed(self.serving.refusal("The store of this node does not answer."))
 
 
 # --- files -------------------------------------------------------------------------------------------

@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.frames import Close
 from websockets.http11 import Response
 from websockets.sync.client import ClientConnection
 from websockets.uri import parse_uri
@@ -45,21 +46,10 @@ from odfchain.transfer.block_batch import packed, plan_of, readable
 from odfchain.transfer.slice_files import DataObject
 from odfchain.versions import __version__
 
-# The client's messages in a pull and in a push. What is believed is not decided here.
-
 PULLED, PUSHED = "Client pull flow succeeded", "Client push flow succeeded"
 
 
 _Answer = TypeVar("_Answer", bound=msg.Message)
-
-
-class ClosedError(Exception):
-    """The other side closed the connection, or it broke (code 1006)."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(reason or f"closed with code {code}")
-        self.code = code
-        self.reason = reason
 
 
 class RefusedError(errors.TransferError):
@@ -89,7 +79,10 @@ class _Client(msg.FewFrames, ClientProtocol):
 
 
 class WebSocketChannel:
-    """One connection to a node, for the messages of one transfer; they are whole."""
+    """One connection to a node, for the messages of one transfer; they are whole.
+
+    What is believed of them is not decided here. Where the node ends the connection, its reason is raised.
+    """
 
     def __init__(self, connection: ClientConnection, address: str, where: str) -> None:
         self._connection = connection
@@ -146,23 +139,39 @@ class WebSocketChannel:
         connection.start_keepalive()
         return cls(connection, address, where)
 
-    def send(self, text: str) -> None:
-        """Send one message.
+    def ask(self, message: msg.Message, kind: type[_Answer], seconds: float | None = None) -> _Answer:
+        """The answer to a message, which is waited for so long [s], or as long as for every request."""
+        self.say(message)
+        seconds = seconds or SHARING.request_seconds
+        if (found := self.heard(kind, seconds)) is None:
+            raise errors.TransferError(
+                f"{self.where}: no answer in {seconds:g} s",
+                hint="run the command again: what has arrived is kept",
+            )
+        return found
 
-        Raises:
-            ClosedError: the connection is not open any more.
-        """
+    def heard(self, kind: type[_Answer], seconds: float) -> _Answer | None:
+        """The node's next message; None when none came in time."""
+        if (text := self.receive(seconds)) is None:
+            return None
         try:
-            self._connection.send(text)
+            found: _Answer | msg.Refusal = msg.message_of(kind, text)
+        except errors.CorruptedPeerError as error:
+            raise errors.CorruptedPeerError(f"{self.where}: {error.message}") from None
+        if isinstance(found, msg.Refusal):
+            raise RefusedError(self.where, found)
+        return found
+
+    def say(self, message: msg.Message) -> None:
+        """Send a message that has no answer."""
+        try:
+            self._connection.send(msg.text_of(message))
+        # the node's reason for closing is the error, not the failed write
         except ConnectionClosed as error:
-            raise _closed(error) from None
+            raise self.ended(error.rcvd) from None
 
-    def receive(self, seconds: float | None) -> str | None:
-        """The next message; None when none came in time.
-
-        Raises:
-            ClosedError: the connection is not open any more, and all messages were received.
-        """
+    def receive(self, seconds: float) -> str | None:
+        """The text of the next message; None when none came in time."""
         try:
             found = self._connection.recv(seconds)
         except TimeoutError:
@@ -172,10 +181,22 @@ class WebSocketChannel:
                 raise errors.CorruptedPeerError(
                     f"{self.where}: an invalid message: {one_line(error.sent.reason, _SHOWN)}"
                 ) from None
-            raise _closed(error) from None
+            raise self.ended(error.rcvd) from None
         if not isinstance(found, str):
             raise errors.CorruptedPeerError(f"{self.where}: a message that is not text")
         return found
+
+    def ended(self, close: Close | None) -> errors.TransferError:
+        """The error for a connection that the node has closed, or that broke."""
+        code, reason = (1006, "the connection broke") if close is None else (close.code, close.reason)
+        # a refusal may come as the reason of the closed connection
+        if (refusal := msg.refusal_of(reason)) is not None:
+            return RefusedError(self.where, refusal)
+        said = one_line(reason, 200) or "nothing"
+        return errors.TransferError(
+            f"{self.where}: the node closed the connection (code {code}) and said: {said}",
+            hint="run the command again: what has arrived is kept",
+        )
 
     def close(self, code: int, reason: str) -> None:
         """Close the connection; nothing is raised."""
@@ -186,12 +207,6 @@ class WebSocketChannel:
 def _end(connection: ClientConnection) -> None:
     connection.close_socket()
     connection.recv_events_thread.join()
-
-
-def _closed(error: ConnectionClosed) -> ClosedError:
-    if error.rcvd is None:
-        return ClosedError(1006, "the connection broke")
-    return ClosedError(error.rcvd.code, error.rcvd.reason)
 
 
 def _refused(error: InvalidStatus, where: str) -> errors.TransferError:
@@ -224,112 +239,6 @@ def _said(response: Response) -> str:
         text = message
     # HTML pages are for browsers
     return "" if text.lstrip().startswith("<") else one_line(text.strip(), _SHOWN)
-
-
-@dataclass(slots=True)
-class _Conversation:
-    """Messages and their answers on one connection; each answer is waited for so long [s]."""
-
-    channel: WebSocketChannel
-    reply_seconds: float
-
-    def _ask(self, message: msg.Message, kind: type[_Answer], seconds: float | None = None) -> _Answer:
-        self._send(message)
-        seconds = seconds or self.reply_seconds
-        if (text := self._received(seconds)) is None:
-            raise errors.TransferError(
-                f"{self.channel.where}: no answer in {seconds:g} s",
-                hint="run the command again: what has arrived is kept",
-            )
-        return self._understood(kind, text)
-
-    def _send(self, message: msg.Message) -> None:
-        try:
-            self.channel.send(msg.text_of(message))
-        # the node's reason for closing is the error, not the failed write
-        except ClosedError as closed:
-            self._refuse(closed)
-
-    def _received(self, seconds: float) -> str | None:
-        try:
-            return self.channel.receive(seconds)
-        except ClosedError as closed:
-            self._refuse(closed)
-
-    def _understood(self, kind: type[_Answer], text: str) -> _Answer:
-        try:
-            found: _Answer | msg.Refusal = msg.message_of(kind, text)
-        except errors.CorruptedPeerError as error:
-            raise errors.CorruptedPeerError(f"{self.channel.where}: {error.message}") from None
-        if isinstance(found, msg.Refusal):
-            raise RefusedError(self.channel.where, found)
-        return found
-
-    def _refuse(self, closed: ClosedError) -> NoReturn:
-        # a refusal may come as the reason of the closed connection
-        if (refusal := msg.refusal_of(closed.reason)) is not None:
-            raise RefusedError(self.channel.where, refusal) from None
-        said = one_line(closed.reason, 200) or "nothing"
-        raise errors.TransferError(
-            f"{self.channel.where}: the node closed the connection (code {closed.code}) and said: {said}",
-            hint="run the command again: what has arrived is kept",
-        ) from None
-
-
-class PullFlow(_Conversation):
-    """A pull as the client holds it: a plan, the blocks, and where objects are, as often as needed."""
-
-    def plan(self, request: msg.PullRequest) -> msg.TransferPlan:
-        """The transfer's plan."""
-        return self._ask(request, msg.PullPlan).transfer_plan
-
-    def blocks(self) -> msg.BlocksBatch:
-        """All of its blocks."""
-        return self._ask(msg.Empty(), msg.PulledBlocks).blocks
-
-    def strategies(self, files: Sequence[msg.ObjectFile]) -> tuple[msg.PullStrategy, ...]:
-        """Download URLs of these objects; may be called again for others, or for expired URLs."""
-        return self._ask(
-            msg.PullObjects(object_files=tuple(files)), msg.PullStrategies
-        ).object_transfer_strategies
-
-
-@dataclass(slots=True)
-class PushFlow(_Conversation):
-    """A push as the client holds it: a plan, blocks, objects page by page, uploads, and the commit."""
-
-    work_seconds: float | None = None
-    """For answers that take work: judging blocks, hashing objects, the commit."""
-
-    def begin(self, request: msg.PushRequest) -> None:
-        """Announce the push."""
-        self._ask(request, msg.Accepted)
-
-    def send_blocks(self, batch: msg.BlocksBatch) -> None:
-        """Send the blocks."""
-        self._ask(msg.PushedBlocks(new_blocks=batch), msg.Accepted, self.work_seconds)
-
-    def strategies(
-        self, files: Sequence[msg.ObjectFile], *, more: bool = False
-    ) -> tuple[msg.PushStrategy, ...]:
-        """The upload strategy of these objects; with `more`, another list follows when they are uploaded."""
-        asked = msg.PushObjects(object_files=tuple(files), is_truncated=more)
-        return self._ask(asked, msg.PushStrategies, self.work_seconds).object_transfer_strategies
-
-    def answer_pings(self, uploaded: int, seconds: float) -> None:
-        """Wait so long at most for the node to ask for the progress, and report it."""
-        if (text := self._received(seconds)) is not None:
-            self._understood(msg.Empty, text)
-            self._send(msg.UploadProgress(uploaded_objects_count=uploaded))
-
-    def uploaded(self) -> None:
-        """All objects of the last list are there; said of an empty list, too."""
-        self._send(msg.UploadProgress())
-
-    def commit(self) -> None:
-        """Ask for the commit, and wait for what seems to be its confirmation."""
-        # an `Empty` may also be a late ping: the caller reads the node's head afterwards
-        self._ask(msg.Empty(), msg.Empty, self.work_seconds)
 
 
 _HEADERS = 16
@@ -433,7 +342,6 @@ class NodeTransport(HttpTransport):
         self.where = f"odf+{self.where}"  # what a user writes to get here again
         self._lock = threading.Lock()
         self._channel: WebSocketChannel | None = None
-        self._flow: PullFlow | None = None
         self._node_address: str | None = None
         self._sizes: dict[str, tuple[ObjectKey, int]] = {}
         self._addresses: dict[str, msg.TransferUrl] = {}
@@ -449,13 +357,15 @@ class NodeTransport(HttpTransport):
         if count > SMART.blocks or behind_proxy:
             return
         with self._lock:
-            flow = self._pulling()
+            if self._channel is None:
+                self._channel = self.connected("pull")
+                self._node_address = self._channel.address
             try:
-                plan = flow.plan(msg.PullRequest(begin_after=after))
+                plan = self._channel.ask(msg.PullRequest(begin_after=after), msg.PullPlan).transfer_plan
                 if not plan.num_blocks:
                     self._end()
                     return
-                blocks = flow.blocks()
+                blocks = self._channel.ask(msg.Empty(), msg.PulledBlocks).blocks
             except RefusedError as refused:
                 self._end()
                 if _is_walked(refused.reason):
@@ -463,13 +373,6 @@ class NodeTransport(HttpTransport):
                 raise
         with contextlib.suppress(errors.CorruptedPeerError):  # what it lacks is asked for alone
             yield from readable(blocks)
-
-    def _pulling(self) -> PullFlow:
-        if self._flow is None:
-            self._channel = self.connected("pull")
-            self._node_address = self._channel.address
-            self._flow = PullFlow(self._channel, SHARING.request_seconds)
-        return self._flow
 
     def connected(self, what: str) -> WebSocketChannel:
         """A new connection to the node, for a `pull` or a `push`."""
@@ -485,7 +388,7 @@ class NodeTransport(HttpTransport):
         return made
 
     def _end(self) -> None:
-        channel, self._channel, self._flow = self._channel, None, None
+        channel, self._channel = self._channel, None
         if channel is not None:
             channel.close(msg.NORMAL, PULLED)
 
@@ -493,7 +396,7 @@ class NodeTransport(HttpTransport):
 
     def announce(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
         """As `Transport`: the node is asked where they are, while the connection of the blocks is open."""
-        if self._flow is None:
+        if self._channel is None:
             return
         with self._lock:
             self._sizes |= {str(key): (key, size) for key, size in objects}
@@ -501,9 +404,10 @@ class NodeTransport(HttpTransport):
                 self._ask(objects[start : start + SMART.items])
 
     def _ask(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
-        assert self._flow is not None  # noqa: S101 - asked by the callers
-        asked = {file: str(key) for key, size in objects if (file := msg.object_file(key, size)) is not None}
-        for strategy in self._flow.strategies(tuple(asked)):
+        assert self._channel is not None  # noqa: S101 - asked by the callers
+        asked = {msg.object_file(key, size): str(key) for key, size in objects}
+        answer = self._channel.ask(msg.PullObjects(object_files=tuple(asked)), msg.PullStrategies)
+        for strategy in answer.object_transfer_strategies:
             key = asked.get(strategy.object_file)
             if key is not None:
                 given, name = strategy.download_from, f"{self.where}{key}"
@@ -550,7 +454,7 @@ class NodeTransport(HttpTransport):
             if self._addresses.get(key) is not old:
                 return
             del self._addresses[key]
-            if self._flow is not None:
+            if self._channel is not None:
                 # without an answer the node itself serves the object
                 self._ask([self._sizes[key]])
 
@@ -648,42 +552,43 @@ class NodeTransport(HttpTransport):
         return refused
 
     def _converse(self, shipment: Shipment, batch: msg.BlocksBatch, size: int, progress: Progress) -> None:
-        channel = self.connected("push")
-        flow = PushFlow(channel, SHARING.request_seconds, _work_seconds(shipment))
-        ended = ""
+        channel, ended = self.connected("push"), ""
+        # for answers that take work: judging blocks, hashing objects, the commit
+        seconds = _work_seconds(shipment)
+        request = msg.PushRequest(
+            current_head=shipment.expected,
+            transfer_plan=plan_of(batch.num_blocks, size, shipment.objects),
+            force_update_if_diverged=shipment.force,
+            visibility_for_created_dataset=shipment.visibility,
+        )
         try:
-            flow.begin(
-                msg.PushRequest(
-                    current_head=shipment.expected,
-                    transfer_plan=plan_of(batch.num_blocks, size, shipment.objects),
-                    force_update_if_diverged=shipment.force,
-                    visibility_for_created_dataset=shipment.visibility,
-                )
-            )
-            flow.send_blocks(batch)
+            channel.ask(request, msg.Accepted)
+            channel.ask(msg.PushedBlocks(new_blocks=batch), msg.Accepted, seconds)
             progress.advance(len(shipment.blocks))
             objects, most = shipment.objects, SMART.items
             pages = [objects[start : start + most] for start in range(0, len(objects), most)] or [[]]
             for page in pages:
-                self._upload(flow, shipment, page, more=page is not pages[-1], progress=progress)
-                flow.uploaded()
-            flow.commit()
+                asked = {msg.object_file(item.key, item.size): item for item in page}
+                named = msg.PushObjects(object_files=tuple(asked), is_truncated=page is not pages[-1])
+                answer = channel.ask(named, msg.PushStrategies, seconds)
+                self._upload(channel, shipment, asked, answer.object_transfer_strategies, progress)
+                channel.say(msg.UploadProgress())  # all that are needed are there; said of an empty list, too
+            # what seems to confirm it may also be a late ping: the caller reads the node's head afterwards
+            channel.ask(msg.Empty(), msg.Empty, seconds)
             ended = PUSHED
         finally:
             channel.close(msg.NORMAL, ended)
 
     def _upload(
         self,
-        flow: PushFlow,
+        channel: WebSocketChannel,
         shipment: Shipment,
-        page: Sequence[DataObject],
-        *,
-        more: bool,
+        asked: Mapping[msg.ObjectFile, DataObject],
+        strategies: Iterable[msg.PushStrategy],
         progress: Progress,
     ) -> None:
-        asked = {file: item for item in page if (file := msg.object_file(item.key, item.size)) is not None}
         wanted = []
-        for strategy in flow.strategies(tuple(asked), more=more):
+        for strategy in strategies:
             item = asked.get(strategy.object_file)
             if item is None:
                 raise errors.CorruptedPeerError(
@@ -694,7 +599,7 @@ class NodeTransport(HttpTransport):
         stop = threading.Event()
 
         def put(item: DataObject, strategy: msg.PushStrategy) -> None:
-            self._put(item.key, shipment.path(item), strategy, flow.channel.address, stop)
+            self._put(item.key, shipment.path(item), strategy, channel.address, stop)
             progress.advance(0)
 
         pool = ThreadPoolExecutor(max_workers=self.parallel, thread_name_prefix="odfchain-push")
@@ -706,7 +611,9 @@ class NodeTransport(HttpTransport):
                 for future in ready:
                     future.result()
                 done += len(ready)
-                flow.answer_pings(done, 0.0)
+                # the node may ask how far it is
+                if channel.heard(msg.Empty, 0.0) is not None:
+                    channel.say(msg.UploadProgress(uploaded_objects_count=done))
         finally:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)

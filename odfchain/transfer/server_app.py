@@ -63,7 +63,6 @@ from odfchain.storage.public_layout import (
 )
 from odfchain.transfer.access_tokens import Reader, Readers, TokenFile, holder
 from odfchain.transfer.node_pulls import (
-    DatasetSource,
     Message,
     PullServing,
     Receive,
@@ -475,8 +474,8 @@ class Repository:
             own = dataset is not None and self._workspace.has_key(dataset.id)
             await self._writing.answer_push(alias, base, own=own, scope=scope, receive=receive, send=send)
         elif last == "pull" and dataset is not None and reader is not None and base:
-            source = DatasetSource(dataset, self._chains, base, fields.get("authorization"))
-            await answer_pull(PullServing(source), reader, receive, send)
+            serving = PullServing(dataset, self._chains, base, fields.get("authorization"))
+            await answer_pull(serving, reader, receive, send)
         else:
             await refuse_upgrade(send, 404, "Dataset not found")
 

@@ -325,10 +325,9 @@ _OBJECT_TYPES = {
 _OBJECT_KINDS = {name: kind for kind, name in _OBJECT_TYPES.items()}
 
 
-def object_file(key: ObjectKey, size: int) -> ObjectFile | None:
-    """The smart protocol's name of an object of this size [bytes]; None for kinds that it does not carry."""
-    name = _OBJECT_TYPES.get(key.kind)
-    return None if name is None else ObjectFile(object_type=name, physical_hash=key.name, size=size)
+def object_file(key: ObjectKey, size: int) -> ObjectFile:
+    """The smart protocol's name of a slice or checkpoint of this size [bytes]."""
+    return ObjectFile(object_type=_OBJECT_TYPES[key.kind], physical_hash=key.name, size=size)
 
 
 def key_of(file: ObjectFile) -> ObjectKey:

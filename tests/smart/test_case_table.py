@@ -281,13 +281,13 @@ def test_a_chain_that_is_longer_than_a_batch(
     chain = chain_of(["seed", "schema", *(f"note {n}" for n in range(case["blocks"] - 2))])
     install(site.ours, "cities", chain)
     sent: list[int] = []
-    take = node_pushes.DatasetTarget.take_blocks
+    take = node_pushes.PushServing.take_blocks
 
-    def taken(target: node_pushes.DatasetTarget, batch: BlocksBatch) -> Any:
+    def taken(target: node_pushes.PushServing, batch: BlocksBatch) -> Any:
         sent.append(batch.num_blocks)
         return take(target, batch)
 
-    monkeypatch.setattr(node_pushes.DatasetTarget, "take_blocks", taken)
+    monkeypatch.setattr(node_pushes.PushServing, "take_blocks", taken)
     site.push("cities", site.token())
     assert sent == case["pushes"]
     assert site.head() == chain.head

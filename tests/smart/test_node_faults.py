@@ -18,7 +18,7 @@ from odfchain.storage.locations import PeerUrl
 from odfchain.storage.store import Incoming
 from odfchain.transfer import node_pushes
 from odfchain.transfer.access_tokens import AccessToken, PushSession, PushSessions, TokenFile
-from odfchain.transfer.node_pushes import DatasetTarget
+from odfchain.transfer.node_pushes import PushServing
 from odfchain.transfer.open_peer import PeerOptions, open_writable
 from odfchain.transfer.pushing import push_dataset
 from odfchain.transfer.server import RepositoryServer
@@ -100,7 +100,7 @@ def test_two_pushes_at_once(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_pat
     mine, yours = chain_of([*LABELS, "d2"]), chain_of([*LABELS, "x"])
     other = WorkspaceFiles.init(tmp_path / "other")
     datasets = [install(site.ours, "cities", mine), install(other, "cities", yours)]
-    busy, take, begin = threading.Event(), DatasetTarget.take_objects, PushSessions.begin
+    busy, take, begin = threading.Event(), PushServing.take_objects, PushSessions.begin
 
     def begun(sessions: PushSessions, alias: DatasetAlias, token: AccessToken) -> PushSession | None:
         session = begin(sessions, alias, token)
@@ -108,12 +108,12 @@ def test_two_pushes_at_once(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_pat
             busy.set()
         return session
 
-    def waited(target: DatasetTarget, files: tuple[ObjectFile, ...]) -> PushStrategies:
+    def waited(target: PushServing, files: tuple[ObjectFile, ...]) -> PushStrategies:
         assert busy.wait(20), "the other one never came"
         return take(target, files)
 
     monkeypatch.setattr(PushSessions, "begin", begun)
-    monkeypatch.setattr(DatasetTarget, "take_objects", waited)
+    monkeypatch.setattr(PushServing, "take_objects", waited)
 
     def push(number: int) -> Multihash | OdfchainError:
         url = PeerUrl.parse(f"odf+{site.url}cities")

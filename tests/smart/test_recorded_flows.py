@@ -7,14 +7,17 @@ from collections import deque
 from typing import Any
 
 import pytest
+from websockets.frames import Close
 
 from odfchain.odf.identity import Multihash
 from odfchain.transfer.block_batch import packed, unpacked
-from odfchain.transfer.node_pulls import FlowError, PullServing, Turn
+from odfchain.transfer.node_pulls import FlowError, PullServing, Serving, Turn
 from odfchain.transfer.node_pushes import PushServing
-from odfchain.transfer.node_store import PULLED, PUSHED, ClosedError, PullFlow, PushFlow, RefusedError
+from odfchain.transfer.node_store import PULLED, PUSHED, RefusedError, WebSocketChannel
 from odfchain.transfer.smart_messages import (
     NORMAL,
+    Accepted,
+    Empty,
     Message,
     ObjectFile,
     PulledBlocks,
@@ -27,14 +30,16 @@ from odfchain.transfer.smart_messages import (
     PushRequest,
     PushStrategies,
     Refusal,
+    UploadProgress,
     document_of,
     message_of,
     refusal_of,
+    text_of,
 )
 from tests.kit.recorded_flows import FLOWS, Recorded, same
 
 
-class Script:
+class Script(WebSocketChannel):
     """A node that says what was recorded, to a client that must say what was recorded."""
 
     where = "http://NODE/types/"
@@ -43,17 +48,17 @@ class Script:
         self._frames = deque(flow.frames)
         self.closed: tuple[int, str] | None = None
 
-    def send(self, text: str) -> None:
+    def say(self, message: Message) -> None:
         frame = self._frames.popleft()
         assert frame.by_client
-        same(json.loads(text), frame.document)
+        same(json.loads(text_of(message)), frame.document)
 
-    def receive(self, seconds: float | None) -> str | None:
+    def receive(self, seconds: float) -> str | None:
         if not self._frames or self._frames[0].by_client:
             return None
         frame = self._frames.popleft()
         if frame.close is not None:
-            raise ClosedError(*frame.close)
+            raise self.ended(Close(*frame.close))
         return frame.text
 
     def close(self, code: int, reason: str) -> None:
@@ -72,16 +77,17 @@ class Script:
 @pytest.mark.parametrize("flow", [f for f in FLOWS if not f.is_push], ids=lambda f: f.name)
 def test_a_client_pulls_as_recorded(flow: Recorded) -> None:
     script, own = Script(flow), flow.of(client=True)
-    pull = PullFlow(script, 30)
     begin_after = own[0].document["begin_after"]
     lacking = own[2].document["object_files"] if len(own) > 2 and own[2].document else []
     try:
-        plan = pull.plan(PullRequest(begin_after=Multihash.parse(begin_after) if begin_after else None))
+        request = PullRequest(begin_after=Multihash.parse(begin_after) if begin_after else None)
+        plan = script.ask(request, PullPlan).transfer_plan
         if plan.num_blocks:
-            assert len(unpacked(pull.blocks())) == plan.num_blocks
+            assert len(unpacked(script.ask(Empty(), PulledBlocks).blocks)) == plan.num_blocks
             if lacking:
-                asked = message_of(PullObjects, json.dumps({"object_files": lacking})).object_files
-                assert [s.object_file for s in pull.strategies(asked)] == list(asked)
+                asked = message_of(PullObjects, json.dumps({"object_files": lacking}))
+                found = script.ask(asked, PullStrategies).object_transfer_strategies
+                assert [s.object_file for s in found] == list(asked.object_files)
         script.close(NORMAL, PULLED)
     except RefusedError as refused:
         assert type(refused.reason).__name__ == next(iter(flow.of(client=False)[0].document["Err"]))
@@ -92,16 +98,17 @@ def test_a_client_pulls_as_recorded(flow: Recorded) -> None:
 @pytest.mark.parametrize("flow", [f for f in FLOWS if f.is_push], ids=lambda f: f.name)
 def test_a_client_pushes_as_recorded(flow: Recorded) -> None:
     script, own = Script(flow), flow.of(client=True)
-    push = PushFlow(script, 30)
     try:
-        push.begin(message_of(PushRequest, own[0].text))
+        script.ask(message_of(PushRequest, own[0].text), Accepted)
         batch = message_of(PushedBlocks, own[1].text).new_blocks
-        push.send_blocks(packed(unpacked(batch)))
-        files = message_of(PushObjects, own[2].text).object_files
-        assert [s.object_file for s in push.strategies(files)] == list(files)
-        push.answer_pings(0, 0)
-        push.uploaded()
-        push.commit()
+        script.ask(PushedBlocks(new_blocks=packed(unpacked(batch))), Accepted)
+        named = message_of(PushObjects, own[2].text)
+        found = script.ask(named, PushStrategies).object_transfer_strategies
+        assert [s.object_file for s in found] == list(named.object_files)
+        if script.heard(Empty, 0) is not None:
+            script.say(UploadProgress(uploaded_objects_count=0))
+        script.say(UploadProgress())
+        script.ask(Empty(), Empty)
         script.close(NORMAL, PUSHED)
     except RefusedError as refused:
         (last,) = flow.of(client=False)[-1:]
@@ -112,7 +119,7 @@ def test_a_client_pushes_as_recorded(flow: Recorded) -> None:
     assert script.is_done()
 
 
-class Dataset:
+class Dataset(Serving):
     """What is behind the recorded node: it knows what it answered then."""
 
     def __init__(self, flow: Recorded) -> None:
@@ -154,10 +161,17 @@ class Dataset:
         self.committed = True
 
 
+class PulledDataset(Dataset, PullServing):
+    """One that is pulled."""
+
+
+class PushedDataset(Dataset, PushServing):
+    """One that is pushed to."""
+
+
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda f: f.name)
 def test_a_node_answers_as_recorded(flow: Recorded) -> None:
-    dataset = Dataset(flow)
-    serving = PushServing(dataset) if flow.is_push else PullServing(dataset)
+    dataset = serving = PushedDataset(flow) if flow.is_push else PulledDataset(flow)
     waiting: deque[Turn] = deque()
     for frame in flow.frames:
         if frame.by_client:

@@ -344,7 +344,7 @@ def test_a_node_has_time_for_its_work(dataset: DatasetFiles, monkeypatch: pytest
     waited: list[float | None] = []
     receive = WebSocketChannel.receive
 
-    def noted(channel: WebSocketChannel, seconds: float | None) -> str | None:
+    def noted(channel: WebSocketChannel, seconds: float) -> str | None:
         waited.append(seconds)
         return receive(channel, seconds)
 
