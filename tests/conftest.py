@@ -119,6 +119,19 @@ def workspace(tmp_path: Path, engine: SparkEngine) -> Workspace:
 
 
 @pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """The command line in this process, without Spark."""
+    from odfchain.cli.main import main
+
+    def run(*args: object) -> Result:
+        capsys.readouterr()
+        code = main([str(a) for a in args])
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
 def run_cli(
     engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Result]:

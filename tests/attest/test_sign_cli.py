@@ -10,7 +10,6 @@ import pytest
 
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, SignatureStatus
 from odfchain.chain.signed_lines import AUDITS
-from odfchain.cli.main import main
 from odfchain.storage.local import HEAD
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import Result, manifest
@@ -19,16 +18,9 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command line in a workspace with one dataset, without Spark."""
+def run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command line in a workspace with one dataset."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ODFCHAIN_WORKSPACE", raising=False)
-
-    def run(*args: object) -> Result:
-        capsys.readouterr()
-        code = main([str(a) for a in args])
-        return Result(code, *capsys.readouterr())
-
     (tmp_path / "cities.yaml").write_text(manifest())
     assert run("init").code == 0
     assert run("add", "cities.yaml").code == 0

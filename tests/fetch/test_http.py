@@ -40,13 +40,6 @@ BIG = bytes(range(256)) * 2_000
 TAG = {"ETag": '"v1"'}
 
 
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 def get(
     folder: Path,
     url: str,
@@ -265,12 +258,6 @@ def test_an_encoding_that_was_not_asked_for_is_kept_and_noted(tmp_path: Path) ->
     assert meter.notes == [
         "the source: the server sends it encoded as gzip though asked not to; it is taken as it is"
     ]
-
-
-def test_a_chunked_body(tmp_path: Path) -> None:
-    body = b"25\r\n" + CSV37 + b"\r\n0\r\n\r\n"
-    with Server(Reply(headers={"Transfer-Encoding": "chunked"}, body=body)) as server:
-        assert new(tmp_path, server.url()).path.read_bytes() == CSV37
 
 
 # --- retries ---------------------------------------------------------------------------------------
@@ -609,12 +596,6 @@ def test_redirects_to_private_addresses(tmp_path: Path, host: str) -> None:
                 assert new(tmp_path, server.url(), allow_private=True).path.read_bytes() == b"internal"
 
 
-def test_another_port_of_the_same_private_host_is_refused(tmp_path: Path) -> None:
-    with Server(Reply(body=b"internal")) as hidden, Server(to(hidden.url())) as server:
-        assert "private network address" in refused(tmp_path, server.url())
-    assert hidden.requests == []
-
-
 def test_a_route_that_began_in_public_never_gets_private() -> None:
     """Also not by the name it began with, once that leads to another address."""
     from odfchain.storage.routes import Route
@@ -686,19 +667,6 @@ def test_https(
     with Server(to("http://127.0.0.1/x"), tls=tls) as server:
         said = refused(tmp_path, server.url(), allow_private=True)
     assert said == "the source: redirected from https to http, to http://127.0.0.1/x: refused"
-
-
-def test_a_certificate_that_is_not_trusted(tmp_path: Path, tls: ssl.SSLContext) -> None:
-    with Server(Reply(body=CSV37), tls=tls) as server:
-        said = refused(tmp_path, server.url())
-    assert said.startswith("the source: the server's certificate is not trusted: ")
-    assert server.requests == []
-
-
-def test_https_to_a_server_that_speaks_http(tmp_path: Path) -> None:
-    with Server(lambda _: Reply(body=CSV37)) as server:
-        said = refused(tmp_path, server.url().replace("http:", "https:"), retries=0, connect_timeout=0.1)
-    assert said.endswith("(1 attempt)")
 
 
 # --- requests that cannot be made ------------------------------------------------------------------
@@ -780,28 +748,6 @@ def test_a_proxy_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert request.target == "http://data.invalid/x.csv?y"
     assert request.headers["host"] == "data.invalid"
     assert request.headers["proxy-authorization"] == "Basic bWU6cHc="
-
-
-def test_a_proxy_is_not_asked_for_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closed_port() as port, Server(Reply(body=CSV37)) as server:
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
-        assert new(tmp_path, server.url()).path.read_bytes() == CSV37
-
-
-def test_a_redirect_to_a_private_address_is_not_sent_to_a_proxy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Server(to("http://10.0.0.1/x")) as proxy:
-        monkeypatch.setenv("http_proxy", proxy.url(""))
-        assert "private network address" in refused(tmp_path, "http://data.invalid/x.csv")
-    assert len(proxy.requests) == 1
-
-
-def test_a_proxy_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "socks5://me:s3cret@127.0.0.1:1")
-    said = refused(tmp_path, "http://data.invalid/x.csv")
-    assert "the environment's proxy for http is not the URL of an HTTP proxy" in said
-    assert "s3cret" not in said
 
 
 # --- headers ---------------------------------------------------------------------------------------

@@ -35,12 +35,8 @@ SCHEMA = schema_with(pa.field("id", pa.int64()), pa.field("text", pa.string()))
 
 
 def environment(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    """Credentials for a store on loopback, no proxy, and a user's folder of its own."""
+    """Credentials for a store on loopback, and a user's folder of its own."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
 

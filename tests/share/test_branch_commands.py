@@ -11,7 +11,6 @@ from urllib.request import urlopen
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.cli.main import main
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.server_app import Branches
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -38,18 +37,14 @@ def cities(owner: WorkspaceFiles) -> DatasetFiles:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command line; the workspace is that of the folder."""
-    for name in ("ODFCHAIN_WORKSPACE", "ODFCHAIN_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
 
-    def run(folder: str, *args: object) -> Result:
+    def run_in(folder: str, *args: object) -> Result:
         monkeypatch.chdir(tmp_path / folder)
-        capsys.readouterr()
-        code = main(["-q", *(str(a) for a in args)])
-        return Result(code, *capsys.readouterr())
+        return run("-q", *args)
 
-    return run
+    return run_in
 
 
 def answer(url: str) -> str | None:

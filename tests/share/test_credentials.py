@@ -33,24 +33,6 @@ def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
     return Credentials.of_user()
 
 
-@pytest.mark.parametrize(
-    ("url", "origin"),
-    [
-        ("https://Host.example/a/b", "https://host.example"),
-        ("https://host.example:443/", "https://host.example"),
-        ("https://me:pw@host.example:8443/x", "https://host.example:8443"),
-        ("http://host.example:80", "http://host.example"),
-        ("http://[::1]:8090/", "http://[::1]:8090"),
-        ("https://host.example./", "https://host.example"),
-        ("file:///srv/x", None),
-        ("s3://bucket/x", None),
-        ("https://host.example:x/", None),
-    ],
-)
-def test_the_origin_of_a_url(url: str, origin: str | None) -> None:
-    assert PeerUrl.parse(url).origin == origin
-
-
 def test_a_token_is_for_its_origin_alone(credentials: Credentials) -> None:
     credentials.put(PeerUrl.parse("https://a.example/x"), SECRET)
     assert credentials.get(PeerUrl.parse("https://A.example:443/y/z")) == SECRET
@@ -91,12 +73,6 @@ def test_a_file_that_others_can_read_is_refused(credentials: Credentials) -> Non
     with pytest.raises(AccessError, match="mode 0644 lets others read your tokens") as caught:
         credentials.get(PeerUrl.parse("https://a.example"))
     assert caught.value.hint == f"chmod 600 {credentials.path}"
-
-
-def test_plain_http_is_noticed() -> None:
-    told = [u for u in ("http://a.example", "https://a.example", "http://127.0.0.1:1", "http://localhost", "http://[::1]",
-                        "http://127.1:2") if PeerUrl.parse(u).is_in_clear]  # fmt: skip
-    assert told == ["http://a.example"]
 
 
 @given(st.text(max_size=40))

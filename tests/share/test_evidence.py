@@ -22,7 +22,6 @@ from odfchain.chain.equivocation import (
     read_evidence_file,
 )
 from odfchain.chain.statements import SignedHead
-from odfchain.cli.main import main
 from odfchain.errors import (
     DatasetsDivergedError,
     NameCollisionError,
@@ -53,16 +52,6 @@ def reader(tmp_path: Path) -> Reader:
 @pytest.fixture
 def peer(tmp_path: Path) -> Path:
     return tmp_path / "peer"
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    def run(*args: object) -> Result:
-        capsys.readouterr()
-        code = main([str(a) for a in args])
-        return Result(code, *capsys.readouterr())
-
-    return run
 
 
 Run = Callable[..., Result]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -31,15 +30,16 @@ OURS = [
 PATHS = ["/", "/datasets.json", "/info", "/cities/refs/head", "/accounts/me", "/no", "/cities/pull"]
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> WorkspaceFiles:
-    Configuration(Workspace.init(tmp_path).path).set("share.hosts", ["named.example"])
-    files = WorkspaceFiles.find(tmp_path)
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> WorkspaceFiles:
+    folder = tmp_path_factory.mktemp("hosts")
+    Configuration(Workspace.init(folder).path).set("share.hosts", ["named.example"])
+    files = WorkspaceFiles.find(folder)
     make_dataset(files, "cities", 100)
     return files
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def url(workspace: WorkspaceFiles) -> Iterator[str]:
     names = ["node.example", "müller.example", "2001:db8::7"]
     with RepositoryServer(workspace, write=True, allow_hosts=names) as server:

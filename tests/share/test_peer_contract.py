@@ -29,7 +29,7 @@ from odfchain.transfer.open_peer import KINDS, PeerOptions, gateway_url, open_pe
 from tests.kit.servers import Meter
 from tests.kit.shared_store import environment
 from tests.kit.support import hash_of
-from tests.kit.web_peers import PLACES, WRITABLE, Place, Published
+from tests.kit.web_peers import PLACES, WRITABLE, Place, Published, by_child
 
 BIG = bytes(range(256)) * 9_000
 NAME = hash_of("a block")
@@ -42,9 +42,19 @@ def dataset(tmp_path: Path) -> Published:
     return Published(folder)
 
 
+@pytest.fixture(scope="module")
+def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """One process for all tests, which hands out the folders of each."""
+    with by_child(tmp_path_factory.getbasetemp()) as found:
+        yield found
+
+
 @pytest.fixture(params=sorted(PLACES))
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     environment(monkeypatch, tmp_path / "home")
+    if PLACES[request.param] is by_child:
+        yield request.getfixturevalue("child")
+        return
     (tmp_path / "root").mkdir(exist_ok=True)
     with PLACES[request.param](tmp_path / "root") as found:
         yield found
@@ -192,10 +202,11 @@ def test_what_a_broken_run_left_is_continued(
 def test_what_is_left_of_something_else_is_replaced(
     peer: Open, dataset: Published, tmp_path: Path, left: bytes
 ) -> None:
-    target = tmp_path / "target"
+    target, meter = tmp_path / "target", Meter()
     target.write_bytes(left)
-    peer().fetch(dataset.put(ObjectKind.DATA, BIG), len(BIG), target, SILENT)
+    peer().fetch(dataset.put(ObjectKind.DATA, BIG), len(BIG), target, meter)
     assert target.read_bytes() == BIG
+    assert meter.steps == len(BIG)
 
 
 @pytest.mark.parametrize(

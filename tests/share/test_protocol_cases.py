@@ -151,12 +151,6 @@ def test_every_deviation_is_met_by_a_case() -> None:
     )
 
 
-def test_a_reference_is_written_without_white_space(tmp_path: Path) -> None:
-    (tmp_path / "refs").mkdir()
-    LocalRefStore(tmp_path, tmp_path / "lock").compare_and_swap(HEAD, None, hash_of("foo"))
-    assert (tmp_path / "refs" / HEAD).read_bytes() == str(hash_of("foo")).encode()
-
-
 # --- appending -------------------------------------------------------------------------------------
 
 

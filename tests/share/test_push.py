@@ -36,29 +36,12 @@ CHAIN = ("seed", "schema", "d1", "d2")
 FORCE = PushOptions(force=True)
 
 
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
-
-
-@pytest.fixture
-def store() -> Iterator[SmallS3]:
-    with SmallS3() as store:
-        yield store
-
-
 @pytest.fixture(params=["folder", "store"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PeerUrl]:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> PeerUrl:
     """Where there is nothing yet."""
     if request.param == "folder":
-        yield PeerUrl.parse((tmp_path / "there").as_uri())
-    else:
-        with SmallS3() as store:
-            yield PeerUrl.parse(store.url("bucket/there"))
+        return PeerUrl.parse((tmp_path / "there").as_uri())
+    return PeerUrl.parse(request.getfixturevalue("store").url("bucket/there"))
 
 
 @pytest.fixture

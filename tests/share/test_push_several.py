@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.cli.main import main
 from odfchain.errors import UsageError
 from odfchain.odf.times import Timestamp
 from odfchain.transfer.access_tokens import TokenFile
@@ -26,25 +25,17 @@ Repository = Callable[[Path, pytest.MonkeyPatch], AbstractContextManager[str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command line in a workspace of two roots, and what is made of the second."""
     home = tmp_path / "mine"
     home.mkdir()
     monkeypatch.chdir(home)
     monkeypatch.setenv("ODFCHAIN_CREDENTIALS", str(tmp_path / "credentials.json"))
-    for name in ("ODFCHAIN_WORKSPACE", "ODFCHAIN_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
     files = WorkspaceFiles.init(home)
     make_dataset(files, "org.y", 100)
     make_dataset(files, "org.z", 200)
     with Workspace.open() as workspace:
         workspace.add(derivative(name="org.b", inputs="[{datasetRef: org.z}]"), check=False)
-
-    def run(*args: object) -> Result:
-        capsys.readouterr()
-        code = main([str(a) for a in args])
-        return Result(code, *capsys.readouterr())
-
     return run
 
 

@@ -57,13 +57,6 @@ DID = "did:odf:fed01" + "0" * 64
 FOO = DatasetAlias.parse("foo")
 
 
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
 @pytest.fixture
 def repositories(tmp_path: Path) -> Repositories:
     return Repositories(WorkspaceFiles.init(tmp_path / "workspace").root)
@@ -346,12 +339,19 @@ def test_a_server_is_listed_by_its_index() -> None:
 @pytest.mark.parametrize(
     ("reply", "error", "said"),
     [
-        (Reply(body=b"[" * 100_000), CorruptedPeerError, "not readable JSON"),
+        (Reply(body=b"[" * 100_000), CorruptedPeerError, "not readable JSON.*nested too deeply"),
+        (Reply(body=b"<html>"), CorruptedPeerError, "not readable JSON"),
+        (Reply(body=b"[]"), CorruptedPeerError, "must be an object, not a list"),
         (Reply(body=b"\xff\xfe"), CorruptedPeerError, "not readable JSON"),
-        (index(version=2), CorruptedPeerError, "version"),
-        (index(entry(alias="../etc")), CorruptedPeerError, r"datasets\[0\].alias"),
+        (index(version=2), CorruptedPeerError, "version: must be 1, not the number 2"),
+        (index(entry(alias="../etc")), CorruptedPeerError, r"datasets\[0\].alias: .* is not a valid"),
+        (index(entry(alias="a\x1b[2J")), CorruptedPeerError, r"datasets\[0\].alias"),
+        (index(entry(alias=1)), CorruptedPeerError, r"datasets\[0\].alias: must be text"),
         (index(entry(), entry(head="\x1b[31m")), CorruptedPeerError, r"datasets\[1\].head"),
-        (index(entry(blocks=-1)), CorruptedPeerError, "blocks"),
+        *(
+            (index(entry(records=count)), CorruptedPeerError, r"datasets\[0\].records: ")
+            for count in (-1, 1.5, True, "1", None, 1 << 63)
+        ),
         (index(7), CorruptedPeerError, r"datasets\[0\]: must be an object"),
         (index(*[entry()] * 4), TransferError, "lists more than 3 datasets"),
         (Reply(body=b" " * 2_001), TransferError, "larger than the allowed 2,000 bytes"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,10 @@ import pytest
 import odfchain as odf
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
-from tests.kit import shared_store as kit
 from tests.kit.shared_store import add, append, append_slices, machine, texts
 from tests.kit.small_s3 import SmallS3
 
 SLICES = 5
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kit.environment(monkeypatch, tmp_path / "home")
 
 
 @pytest.fixture
@@ -27,12 +20,6 @@ def owner(tmp_path: Path) -> Workspace:
     workspace = odf.init(tmp_path / "owner")
     append_slices(add(workspace), SLICES)
     return workspace
-
-
-@pytest.fixture
-def store() -> Iterator[SmallS3]:
-    with SmallS3() as store:
-        yield store
 
 
 def rows(*numbers: int) -> list[str]:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.cli.main import main
 from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -23,19 +22,11 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command line in the workspace of somebody else, without Spark."""
+def run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command line in the workspace of somebody else."""
     home = tmp_path / "mine"
     home.mkdir()
     monkeypatch.chdir(home)
-    for name in ("ODFCHAIN_WORKSPACE", "ODFCHAIN_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-
-    def run(*args: object) -> Result:
-        capsys.readouterr()
-        code = main([str(a) for a in args])
-        return Result(code, *capsys.readouterr())
-
     assert run("-q", "init").code == 0
     return run
 

@@ -143,8 +143,6 @@ def test_who_was_faster_keeps_the_branch(scene: Scene, monkeypatch: pytest.Monke
 
 
 def test_buckets_take_branches_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
     base, fix = head_of(scene.cities), fork(scene.cities, "fix")

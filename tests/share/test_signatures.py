@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.cli.main import main
 from odfchain.errors import (
     ManifestError,
     RollbackError,
@@ -49,16 +48,6 @@ def reader(tmp_path: Path) -> Reader:
 @pytest.fixture
 def peer(tmp_path: Path) -> Path:
     return tmp_path / "peer"
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*args: object) -> Result:
-        capsys.readouterr()
-        code = main([str(a) for a in args])
-        return Result(code, *capsys.readouterr())
-
-    return run
 
 
 def status(outcome: SyncOutcome) -> SignatureStatus:

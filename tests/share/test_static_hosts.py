@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,21 +20,16 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.nginx import nginx
 from tests.kit.served_workspace import make_dataset, read_all
+from tests.kit.web_peers import by_child
 
 SLICES = (700, 1 << 20, 0, 3_000_000)
 
 
 @contextlib.contextmanager
 def python_server(folder: Path) -> Iterator[str]:
-    """`python -m http.server` for a folder; says itself which port it got."""
-    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", folder]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        try:
-            assert process.stdout
-            line = process.stdout.readline()
-            yield f"http://127.0.0.1:{line.split(' port ')[1].split()[0]}/"
-        finally:
-            process.terminate()
+    """`python -m http.server` for a folder."""
+    with by_child(folder) as place:
+        yield f"http://127.0.0.1:{place.port}/"
 
 
 @contextlib.contextmanager
@@ -83,11 +76,11 @@ def test_a_folder_behind_a_plain_web_server_is_a_dataset(
     ]
 
 
-@pytest.mark.parametrize("host", HOSTS)
 def test_our_client_reads_from_a_plain_web_server(
-    host: Callable[[Path], AbstractContextManager[str]], folder: Path, dataset: DatasetFiles, tmp_path: Path
+    folder: Path, dataset: DatasetFiles, tmp_path: Path
 ) -> None:
-    with host(folder) as url, contextlib.closing(open_peer(PeerUrl.parse(f"{url}cities/"))) as peer:
+    """Python's own is one of the places of `test_peer_contract.py`."""
+    with static_nginx(folder) as url, contextlib.closing(open_peer(PeerUrl.parse(f"{url}cities/"))) as peer:
         head = peer.head()
         assert head is not None
         assert head == dataset.chain.head()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.errors import CorruptedPeerError, OdfchainError, UnsupportedPeerError
+from odfchain.errors import CorruptedPeerError, OdfchainError
 from odfchain.limits import LIMITS, SMART
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
@@ -169,13 +169,6 @@ def test_lists_of_numbers_are_those_of_the_json_library(size: int) -> None:
 def test_what_a_text_says_is_no_list_of_numbers() -> None:
     said = m.Internal(side="Pull", phase=m.Phase.INITIAL_REQUEST, error_message='"payload":[1,2]')
     assert message_of(m.PullPlan, text_of(m.Refusal(said))) == m.Refusal(said)
-
-
-@pytest.mark.parametrize("changed", [{"media_type": "application/zip"}, {"encoding": "base64"}])
-def test_blocks_in_another_form_are_named(changed: dict[str, str]) -> None:
-    with pytest.raises(UnsupportedPeerError, match=next(iter(changed.values()))) as refused:
-        message_of(m.PulledBlocks, batch(**changed))
-    assert refused.value.exit_code == 2
 
 
 def test_messages_and_lists_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

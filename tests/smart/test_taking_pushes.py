@@ -25,7 +25,6 @@ from odfchain.errors import (
     CorruptedPeerError,
     DatasetsDivergedError,
     DestinationAheadError,
-    NameCollisionError,
     OdfchainError,
     UsageError,
 )
@@ -116,14 +115,6 @@ def test_another_dataset_never_overwrites(site: Site) -> None:
         answer = say(socket, blocks(packed(raw(other))))
     assert answer == rows(29)[0]["answer"]
     assert site.head() == chain_of(LABELS).head
-
-
-def test_an_id_that_is_there_under_another_name(site: Site) -> None:
-    """Case 27."""
-    install(site.node, "towns", chain_of(LABELS))
-    install(site.ours, "cities", chain_of(LABELS))
-    with pytest.raises(NameCollisionError, match="under another name"):
-        site.push("cities", site.token())
 
 
 def test_what_was_uploaded_is_not_sent_again(site: Site) -> None:
@@ -347,24 +338,6 @@ def test_files_that_are_not_what_was_named(site: Site) -> None:
         code, reason = closed(socket)
     assert (code, json.loads(reason)["Err"]["Internal"]["phase"]) == (1011, {"Push": "CompleteRequest"})
     assert not list((site.node.root / "datasets").iterdir()), "objects are not there"
-
-
-def test_a_disk_that_is_full_is_said_before_the_body(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    chain, token = chain_of(LABELS), site.token()
-    key = chain.files[0]
-    with site.socket(token) as socket:
-        asked_for_objects(socket, chain)
-        found = node_pushes.shutil.disk_usage(site.node.root)
-        monkeypatch.setattr(node_pushes.shutil, "disk_usage", lambda _: found._replace(free=3))
-        assert site.put(str(key), chain.objects[key], token) == row(23, when="before")["status"]
-
-
-def test_a_large_file_comes_in_pieces(site: Site) -> None:
-    chain = chain_of(["seed", "schema"])
-    chain.add_data("d1", size=5 << 20)
-    install(site.ours, "cities", chain)
-    site.push("cities", site.token())
-    assert site.head() == chain.head
 
 
 def test_files_come_over_one_connection_until_one_is_refused(site: Site) -> None:

@@ -126,6 +126,14 @@ def test_a_place_is_refused_or_comes_back(text: str, folder: bool) -> None:
         ("http://0x7f000001:81/x", "http://0x7f000001:81", False),
         ("http://127.evil.example/x", "http://127.evil.example", True),
         ("s3+http://h/b", None, False),
+        ("https://Host.example/a/b", "https://host.example", False),
+        ("https://host.example:443/", "https://host.example", False),
+        ("https://me:pw@host.example:8443/x", "https://host.example:8443", False),
+        ("http://[::1]:8090/", "http://[::1]:8090", False),
+        ("http://127.1:2", "http://127.1:2", False),
+        ("https://host.example./", "https://host.example", False),
+        ("file:///srv/x", None, False),
+        ("https://host.example:x/", None, False),
     ],
 )
 def test_what_a_url_says_of_its_server(text: str, origin: str | None, is_in_clear: bool) -> None:
