@@ -110,40 +110,14 @@ class _Share(Silent):
         self._whole.add(self._number, done)
 
 
-class DeferredNotes:
-    """Shows phases and steps at once, and keeps notes until their turn has come."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._notes: list[str] | None = []
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        """A new phase begins."""
-        self._progress.phase(name, total)
-
-    def advance(self, steps: int = 1) -> None:
-        """Some steps of the present phase are done."""
-        self._progress.advance(steps)
-
-    def note(self, text: str) -> None:
-        """Something the user should know."""
-        if self._notes is None:
-            self._progress.note(text)
-        else:
-            self._notes.append(text)
-
-    def show(self) -> None:
-        """Show the notes so far, and from now on each at once."""
-        notes, self._notes = self._notes or [], None
-        for text in notes:
-            self._progress.note(text)
-
-
 class DeferredProgress:
     """Keeps reports until there is a `Progress` to show them, and interrupts work that is not needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: Progress | None = None) -> None:
+        """With `at_once` phases and steps are shown there from the beginning, and notes alone are kept."""
+        self._work = at_once
         self._shown: Progress | None = None
+        """Where notes are shown."""
         self._phase: tuple[str, int | None] | None = None
         self._steps = 0
         self._notes: list[str] = []
@@ -155,16 +129,16 @@ class DeferredProgress:
         self.check()
         with self._lock:
             self._phase, self._steps = (name, total), 0
-            if self._shown is not None:
-                self._shown.phase(name, total)
+            if self._work is not None:
+                self._work.phase(name, total)
 
     def advance(self, steps: int = 1) -> None:
         """Some steps of the present phase are done."""
         self.check()
         with self._lock:
             self._steps += steps
-            if self._shown is not None:
-                self._shown.advance(steps)
+            if self._work is not None:
+                self._work.advance(steps)
 
     def note(self, text: str) -> None:
         """Something the user should know; all of them are kept."""
@@ -176,13 +150,14 @@ class DeferredProgress:
                 self._shown.note(text)
 
     def show_on(self, progress: Progress) -> None:
-        """Show on `progress` what was reported so far, and all that follows."""
+        """Show on `progress` what was reported and not shown so far, and all that follows."""
         with self._lock:
-            self._shown = progress
-            if self._phase is not None:
+            if self._work is None and self._phase is not None:
                 progress.phase(*self._phase)
                 progress.advance(self._steps)
-            for text in self._notes:
+            notes, self._notes = self._notes, []
+            self._work = self._shown = progress
+            for text in notes:
                 progress.note(text)
 
     def stop(self) -> None:

@@ -392,11 +392,8 @@ class MergedSources:
         # only the touched values are looked up, not the whole state
         wrong = taken_back_in_vain_by_key(rows, state.primary_key)
         for item in slices:
-            span = item.job.slice.offset_interval
-            mine = wrong[(wrong >= span.start) & (wrong <= span.end)]
-            if len(mine):
-                message = f"row at offset {int(mine[0]):,} takes back values that no row in force has"
-                yield fault(CORRECTIONS, item.file.path, message, item.job.number)
+            if (found := item.in_vain(wrong, "in force")) is not None:
+                yield found
 
     def _earlier(self, side: _SideChain, upto: int) -> list[ReadableSlice]:
         # a scratch report: these slices are looked into, not judged

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.audit.chain_checks import Run, StoredBlock
 from odfchain.audit.report import (
@@ -34,7 +34,7 @@ from odfchain.chain import signed_heads
 from odfchain.chain.chain import MetadataChain
 from odfchain.chain.index import ReplayHistory
 from odfchain.chain.signed_heads import SignatureStatus
-from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, SnapshotKind, SnapshotLine, read_attestations
+from odfchain.chain.signed_lines import AUDITS, SNAPSHOTS, LineFile, SignedLine, SnapshotKind, SnapshotLine
 from odfchain.errors import (
     CodecError,
     ObjectNotFoundError,
@@ -61,6 +61,8 @@ from odfchain.workspace.options import ProfileOptions
 
 if TYPE_CHECKING:
     from odfchain.profiles.totals import Totals
+
+T = TypeVar("T")
 
 UNBELIEVED = "not all that the chain says can be believed"
 """The reason for making nothing again from a faulty chain."""
@@ -131,29 +133,39 @@ class SignedStatements:
 
     def check_attestations(self, trusted: Collection[str]) -> Checking[None]:
         """What auditors attested of the dataset: damaged lines are faults, those of other chains notes."""
+        if self.run.dataset_id is not None:
+            for line, item, in_chain in (yield from self._lines(AUDITS, SIGNATURE, lambda _: "attested")):
+                yield ListedAttestation(line, in_chain, item.is_by(trusted))
+
+    def _lines(
+        self, file: LineFile[T], check: int, did: Callable[[T], str]
+    ) -> Checking[list[tuple[SignedLine[T], T, bool]]]:
+        """The valid lines of a file, each with its statement and whether that is about a block of the chain.
+
+        What is no line is a fault of the file; one about a block that is not in the chain is a note.
+        """
         dataset, chain, dataset_id = self.run.dataset, self.run.chain, self.run.dataset_id
-        if dataset_id is None:
-            return
-        path = dataset.folder / AUDITS.key
+        path = dataset.folder / file.key
         try:
-            lines = read_attestations(dataset.folder, dataset_id)
+            content = file.content(dataset.folder)
         except OdfchainError as error:
-            yield fault(SIGNATURE, path, error.message)
-            return
-        for line in lines:
-            # third parties' words: those of other chains are notes, an altered line is a fault
+            yield fault(check, path, error.message)
+            return []
+        found: list[tuple[SignedLine[T], T, bool]] = []
+        for line in file.lines_of(content, dataset_id) if dataset_id is not None else ():
             item = line.statement
             if item is None:
-                yield fault(SIGNATURE, path, f"line {line.number}: {line.message}")
+                yield fault(check, path, f"line {line.number}: {line.message}")
                 continue
-            before = chain.newest is not None and item.sequence_number < chain.newest
-            in_chain = not before and chain.hash_at(item.sequence_number) == item.head
-            yield ListedAttestation(line, in_chain, item.is_by(trusted))
+            about = file.about(item)
+            number = about.sequence_number
+            before = chain.newest is not None and number < chain.newest
+            in_chain = not before and chain.hash_at(number) == about.block
             if not in_chain and not before:
-                yield Note(
-                    f"{item.auditor} attested block {item.sequence_number} with the hash {item.head}, "
-                    "which is not in this chain"
-                )
+                where = f"block {number} with the hash {about.block}, which is not in this chain"
+                yield Note(f"{about.signer} {did(item)} {where}")
+            found.append((line, item, in_chain))
+        return found
 
     # --- lines about snapshots ---------------------------------------------------------------------------
 
@@ -170,32 +182,10 @@ class SignedStatements:
             yield Skipped([PROFILES], "it was not asked for (--profiles)")
 
     def _signed_lines(self) -> Checking[list[SnapshotLine]]:
-        """The valid lines about blocks `(after, upto]` of this chain, oldest first.
-
-        What is no line is a fault of the file; one about a block that is not in the chain is a note.
-        """
-        path = self.run.dataset.folder / SNAPSHOTS.key
-        try:
-            content = SNAPSHOTS.content(self.run.dataset.folder)
-        except OdfchainError as error:
-            yield fault(MANIFESTS, path, error.message)
-            return []
-        if content is None or (dataset_id := self.run.dataset_id) is None:
-            return []
-        found: list[SnapshotLine] = []
-        for line in SNAPSHOTS.lines_of(content, dataset_id):
-            item = line.statement
-            if item is None:
-                yield fault(MANIFESTS, path, f"line {line.number}: {line.message}")
-            elif self.run.chain.newest is not None and item.sequence_number < self.run.chain.newest:
-                continue
-            elif self.run.chain.hash_at(item.sequence_number) != item.block:
-                yield Note(
-                    f"{item.signer} signed a {item.kind} of block {item.sequence_number} with the hash "
-                    f"{item.block}, which is not in this chain"
-                )
-            elif self.run.after < item.sequence_number <= self.run.upto:
-                found.append(item)
+        """The valid lines about blocks `(after, upto]` of this chain, oldest first."""
+        lines = yield from self._lines(SNAPSHOTS, MANIFESTS, lambda item: f"signed a {item.kind} of")
+        found = [item for _, item, in_chain in lines if in_chain]
+        found = [item for item in found if self.run.after < item.sequence_number <= self.run.upto]
         return sorted(found, key=lambda item: item.sequence_number)
 
     def _stored_document(self, line: SnapshotLine, check: int) -> bytes | Fault | None:

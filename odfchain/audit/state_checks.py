@@ -19,6 +19,7 @@ from odfchain.audit.report import (
     FOREIGN_KEYS,
     OF_ENGINES,
     Checking,
+    Fault,
     Looked,
     Note,
     Skipped,
@@ -34,6 +35,7 @@ from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.enums import TAKES_BACK
 from odfchain.odf.events import AddData, ExecuteTransform, OffsetInterval
 from odfchain.odf.identity import Multihash
+from odfchain.odf.row_hash import Numbers
 from odfchain.slices.state import SliceFile, first_other_row, in_force, taken_back_in_vain
 from odfchain.text import one_line
 from odfchain.workspace.constraint_rules import Columns
@@ -54,6 +56,16 @@ class ReadableSlice:
     def takes_back(self) -> int:
         """How many rows of it take others back."""
         return sum(self.operations[code] for code in TAKES_BACK)
+
+    def in_vain(self, offsets: Numbers, where: str) -> Fault | None:
+        """The fault of those of its rows, by their offsets, that take back what is not there."""
+        interval = self.job.slice.offset_interval
+        mine = offsets[(offsets >= interval.start) & (offsets <= interval.end)]
+        if not len(mine):
+            return None
+        more = f" ({len(mine):,} such rows)" if len(mine) > 1 else ""
+        message = f"row at offset {int(mine[0]):,} takes back values that no row {where} has{more}"
+        return fault(CORRECTIONS, self.file.path, message, self.job.number)
 
 
 def readable_slices(checked: SliceReading) -> list[ReadableSlice]:
@@ -118,15 +130,8 @@ class CheckedRows:
             )
             return
         for item in asked:
-            interval = item.job.slice.offset_interval
-            mine = wrong[(wrong >= interval.start) & (wrong <= interval.end)]
-            if len(mine):
-                where = "in force" if in_force else "before"
-                message = (
-                    f"row at offset {int(mine[0]):,} takes back values that no row {where} has"
-                    f"{f' ({len(mine):,} such rows)' if len(mine) > 1 else ''}"
-                )
-                yield fault(CORRECTIONS, item.file.path, message, item.job.number)
+            if (found := item.in_vain(wrong, "in force" if in_force else "before")) is not None:
+                yield found
 
     def check_states(self, damaged: Collection[str]) -> Checking[None]:
         """The state checkpoints that blocks `(after, upto]` name, each at the block that names it first.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from odfchain.chain import statements
-from odfchain.errors import SignatureError, StoreError, UsageError
+from odfchain.errors import SignatureError, StoreError
 from odfchain.limits import ATTEST
 from odfchain.odf.identity import DatasetId, DatasetKey, Multihash
 from odfchain.odf.times import Timestamp
@@ -360,12 +360,8 @@ class SnapshotLine(statements.Signed):
 
     def sign(self, key: DatasetKey) -> str:
         """Its signed text, without its end; `UsageError` where it could not be read again."""
-        text = statements.sign_statement(key, self.signer, statements.StatementType.SNAPSHOT, self.to_json())
-        try:
-            read_snapshot(text.encode())
-        except SignatureError as error:
-            raise UsageError(f"unreadable line about a snapshot: {error}") from None
-        return text
+        kind = statements.StatementType.SNAPSHOT
+        return self.signed(key, self.signer, kind, read_snapshot, "line about a snapshot")
 
     def __repr__(self) -> str:
         return f"<{self.kind} of block {self.sequence_number:,} by {self.signer}: {self.object}>"

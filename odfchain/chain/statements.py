@@ -15,7 +15,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -160,6 +160,17 @@ class Signed:
         """The members that are signed; the header names the signer."""
         members = to_tree(self).items()
         return {n: v for n, v in members if n not in ("signer", "auditor") and (n, v) != ("ref", HEAD)}
+
+    def signed(
+        self, key: DatasetKey, signer: Did, kind: StatementType, read: Callable[[bytes], object], what: str
+    ) -> str:
+        """The signed text, without its end; `UsageError` where it could not be read again."""
+        text = sign_statement(key, signer, kind, self.to_json())
+        try:
+            read(text.encode())
+        except SignatureError as error:
+            raise UsageError(f"unreadable {what}: {error}") from None
+        return text
 
 
 _S = TypeVar("_S", bound=Signed)
@@ -432,12 +443,7 @@ class Attestation(Signed):
 
     def sign(self, key: DatasetKey) -> str:
         """The signed text, without its end; `UsageError` where it could not be read again."""
-        text = sign_statement(key, self.auditor, StatementType.ATTESTATION, self.to_json())
-        try:
-            read_attestation(text.encode())
-        except SignatureError as error:
-            raise UsageError(f"unreadable attestation: {error}") from None
-        return text
+        return self.signed(key, self.auditor, StatementType.ATTESTATION, read_attestation, "attestation")
 
     def is_by(self, auditors: Collection[str]) -> bool:
         """True if one of these DIDs is the auditor's: the key counts, not the method of a DID."""

@@ -50,7 +50,7 @@ from odfchain.odf.events import AddData, AddPushSource, DataSlice, MetadataEvent
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
-from odfchain.progress import SILENT, DeferredNotes, Progress
+from odfchain.progress import SILENT, DeferredProgress, Progress
 from odfchain.slices.writer import SliceFacts
 from odfchain.spark import input_frames
 from odfchain.spark.jobs import Steps, watched
@@ -450,7 +450,7 @@ class _Waiting:
     next: NextInput
     fitted: FittedInput
     rows: int | None
-    progress: DeferredNotes
+    progress: DeferredProgress
 
     def steps(self, state: WriterState) -> Steps:
         return self.next.given.steps(state, self.rows)
@@ -470,7 +470,7 @@ class Inputs:
         """Vocabulary and schema after all that wait."""
         self._waiting = deque[_Waiting]()
         self._outcomes = deque[Outcome]()
-        self._failed: tuple[Exception, DeferredNotes] | None = None
+        self._failed: tuple[Exception, DeferredProgress] | None = None
 
     def first(self) -> NextInput | None:
         """The input whose turn it is; None where there is none."""
@@ -478,7 +478,7 @@ class Inputs:
             self._gather()
         if not self._waiting and self._failed is not None:
             (error, progress), self._failed = self._failed, None
-            progress.show()
+            progress.show_on(self._run.progress)
             raise error
         return self._waiting[0].next if self._waiting else None
 
@@ -489,9 +489,9 @@ class Inputs:
 
     def _gather(self) -> bool:
         # one more; false if that was the last
-        progress = DeferredNotes(self._run.progress)
+        progress = DeferredProgress(self._run.progress)
         if not self._waiting:
-            progress.show()
+            progress.show_on(self._run.progress)
         try:
             if (found := self._open_next(progress)) is not None:
                 with contextlib.ExitStack() as failed:
@@ -506,7 +506,7 @@ class Inputs:
             self._failed = error, progress
         return False
 
-    def _fitted(self, found: NextInput, progress: DeferredNotes) -> _Waiting:
+    def _fitted(self, found: NextInput, progress: DeferredProgress) -> _Waiting:
         given, options = found.given, found.options
         with given.translate_errors():
             session, opened = given.open(
@@ -525,7 +525,7 @@ class Inputs:
                     break
         waiting = self._waiting[0]
         given, progress = waiting.next.given, self._run.progress
-        waiting.progress.show()
+        waiting.progress.show_on(progress)
         progress.phase(f"Merging {given.name}")
         notes: Sequence[str] = ()
         try:

@@ -101,10 +101,7 @@ class TableFormat(StrEnum):
 
 
 # Column statistics for table formats: only bounds by which no reader can skip a matching row.
-# Long texts are left out, and floats have no bounds, because NaN is greater than every number in Spark. In
-# Delta a file has bounds of all listed columns or of none, because some readers take a missing bound as one
-# that nothing matches. Times are milliseconds there, and decimals JSON numbers, which readers may take for
-# doubles (RFC-045).
+# Long texts are left out, and floats have no bounds, because NaN is greater than every number in Spark.
 
 _LONGEST_TEXT = 256
 
