@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass, field
 from enum import Enum
 from typing import Any
 
-from odfchain.assets.lock_table import AssetRow, instant
+from odfchain.assets.lock_table import PATHS, SCHEMA, AssetRow, instant
 from odfchain.assets.objects import Facts, Probe
 from odfchain.limits import CHECK_PAGE, CheckPageLimits
 from odfchain.odf.tree import record_of
@@ -60,12 +60,8 @@ class CheckedAsset:
 
     def to_document(self) -> dict[str, Any]:
         """As JSON has it, with the members of the ADR's own tool and `status`."""
-        place = ("store_container:location.container", "store_endpoint_url:location.endpoint")
-        return {
-            **record_of(self.row, "item_id:item_id", "asset_key:asset_key", "store_type:location.store"),
-            **record_of(self.row, *place, "key:location.key"),
-            **record_of(self, "valid:is_valid", "errors", "status", "note"),
-        }
+        place = [f"{name}:{PATHS[name]}" for name in SCHEMA.names[:6]]
+        return record_of(self.row, *place) | record_of(self, "valid:is_valid", "errors", "status", "note")
 
 
 def compared(row: AssetRow, probe: Probe) -> CheckedAsset:

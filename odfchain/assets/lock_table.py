@@ -48,6 +48,13 @@ SCHEMA_WITH_CHECKSUM = pa.schema(
     [*_COLUMNS[:7], pa.field("file_checksum", pa.string()), *_COLUMNS[7:]],
     {KIND: b"asset-lock", VERSION: b"v2-draft"},
 )
+_PLACE = zip(SCHEMA.names[2:6], ("store", "container", "endpoint", "key"), strict=True)
+PATHS = {
+    **{name: name for name in KEY},
+    **{name: f"location.{part}" for name, part in _PLACE},
+    **{name: f"facts.{name}" for name in SCHEMA_WITH_CHECKSUM.names[6:]},
+}
+"""Where an `AssetRow` has the values of the columns."""
 TEXTS = tuple(field.name for field in SCHEMA_WITH_CHECKSUM if field.type == pa.string())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from odfchain.assets.checking import CheckedAsset, compared
 from odfchain.assets.hrefs import ACCESS_KEY, parse_href
 from odfchain.assets.lock_table import (
     KEY,
+    PATHS,
     PIECE,
     SCHEMA,
     SCHEMA_WITH_CHECKSUM,
@@ -390,19 +392,8 @@ def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
                 hint="ids are unique inside a collection only: make a lock for each collection",
             )
     schema = SCHEMA_WITH_CHECKSUM if checksums else SCHEMA
-    columns: dict[str, list[object]] = {
-        "item_id": [row.item_id for row in chosen],
-        "asset_key": [row.asset_key for row in chosen],
-        "store_type": [row.location.store for row in chosen],
-        "store_container": [row.location.container for row in chosen],
-        "store_endpoint_url": [row.location.endpoint for row in chosen],
-        "key": [row.location.key for row in chosen],
-        "size_bytes": [row.facts.size_bytes for row in chosen],
-        "file_checksum": [row.facts.file_checksum for row in chosen],
-        "etag": [row.facts.etag for row in chosen],
-        "last_modified": [row.facts.last_modified for row in chosen],
-    }
-    table = pa.table({name: columns[name] for name in schema.names}, schema=schema)
+    columns = {name: list(map(operator.attrgetter(PATHS[name]), chosen)) for name in schema.names}
+    table = pa.table(columns, schema=schema)
     for name in (*KEY, "etag"):  # a location has none
         if pc.any(pc.match_substring_regex(table.column(name), ACCESS_KEY.pattern)).as_py():
             raise errors.AssetError(f"`{name}` of a row contains an access key", hint="a lock is published")

@@ -24,11 +24,10 @@ from pyarrow import types as t
 from odfchain import errors
 from odfchain.branches import row_diff
 from odfchain.branches.branches import BlockGraph
-from odfchain.branches.conflict_file import check_decided, read_resolution
 from odfchain.branches.foreign_keys import references_of
 from odfchain.branches.key_lookup import WantedKeys, groups_with, key_schema, keys_of
-from odfchain.branches.merging import MergeMeans, Sides, compute_merge
-from odfchain.branches.recording import ChangeOutcome, stage_changes, write_batches
+from odfchain.branches.merging import MergeMeans, Sides
+from odfchain.branches.recording import ChangeOutcome, stage_changes
 from odfchain.branches.row_diff import MergeInput
 from odfchain.odf.arrow_schema import nullable, slice_schema
 from odfchain.odf.canonical_json import unique_members
@@ -384,12 +383,10 @@ class ChangesByHand:
         graph = BlockGraph(dataset)
         asked = MergeInput.between(graph, (block,), state.head, before)
         sides = Sides.of(graph, asked)
-        resolution = read_resolution(options.resolve, sides.columns.data, sides.key)
         system_time = state.next_system_time(maybe_time(options.system_time))
         with dataset.staging() as staging:
-            computed, lines = compute_merge(sides, resolution, means, staging)
-            how, conflicts = check_decided(lines, resolution, sides.key).recorded
-            facts = write_batches(state, computed.batches(), state.schema, system_time, staging)
+            decided, facts = sides.decided(options.resolve, means, staging, system_time, by_row=False)
+            how, conflicts = decided.recorded
             if facts is None:
                 return ChangeOutcome.nothing(state)
             references = references_of(means.check.find, dataset, state)

@@ -256,6 +256,15 @@ class Sides:
         """The intervals to be read."""
         return intervals_of(self.graph, self.asked.intervals, trusted)
 
+    def decided(
+        self, resolve: str | Path | None, means: MergeMeans, folder: Path, time: Timestamp, *, by_row: bool
+    ) -> tuple[Decided, SliceFacts | None]:
+        """The decisions on all conflicts, and the rows that come next as a slice in a folder, if any do."""
+        resolution = read_resolution(resolve, self.columns.data, self.key) if self.key else UNDECIDED
+        computed, lines = compute_merge(self, resolution, means, folder, by_row=by_row)
+        decided = check_decided(lines, resolution, self.key)
+        return decided, write_batches(self.target, computed.batches(), self.columns.declared, time, folder)
+
     # Without a primary key the source's new rows are appended in order; there are no conflicts. Of equal rows
     # only so many are appended as the source has more than the base (RFC-036).
 
@@ -603,7 +612,8 @@ class _Merge:
             means.verified(request.target, self._source)
             others = self._others()
             with request.target.staging() as folder:
-                computed, lines = self._compute(means, UNDECIDED, folder)
+                by_row = request.options.by_row
+                computed, lines = compute_merge(sides, UNDECIDED, means, folder, by_row=by_row)
                 rows = computed.rows()
         data = rows.select(range(1, rows.num_columns))
         if sides.key:
@@ -626,9 +636,6 @@ class _Merge:
             is_merged=self._is_merged,
         )
 
-    def _compute(self, means: MergeMeans, resolution: Resolution, folder: Path) -> tuple[Computed, pa.Table]:
-        return compute_merge(self._sides, resolution, means, folder, by_row=self.request.options.by_row)
-
     # --- computed and decided ------------------------------------------------------------------------
 
     def prepare(self, means: MergeMeans, folder: Path) -> None:
@@ -648,7 +655,10 @@ class _Merge:
             said = f"{request.source_ref} says more than data, which is left out"
             left_out.append(f"{said}: {listed(others)} (--with-metadata)")
         self._folder, self._time = folder, target.next_system_time()
-        self._decided = decided = self._computed(means, folder, self._time)
+        decided, self._facts = self._sides.decided(
+            request.options.resolve, means, folder, self._time, by_row=request.options.by_row
+        )
+        self._decided = decided
         written = self._facts.ops if self._facts is not None else {}
         self._outcome = dataclasses.replace(
             self._outcome,
@@ -657,15 +667,6 @@ class _Merge:
             conflicts=decided.taken,
             notes=(*self._outcome.notes, *left_out, *decided.notes),
         )
-
-    def _computed(self, means: MergeMeans, folder: Path, time: Timestamp) -> Decided:
-        sides, resolution = self._sides, UNDECIDED
-        if sides.key:
-            resolution = read_resolution(self.request.options.resolve, sides.columns.data, sides.key)
-        computed, lines = self._compute(means, resolution, folder)
-        decided = check_decided(lines, resolution, sides.key)
-        self._facts = write_batches(self._target, computed.batches(), sides.columns.declared, time, folder)
-        return decided
 
     def _check_fast_forward(self) -> None:
         request, target, graph = self.request, self._target, self._graph

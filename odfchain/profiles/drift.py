@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
 from odfchain.errors import ManifestError, child_path
-from odfchain.odf.tree import Form, Rule, from_tree, record_of
+from odfchain.odf.tree import Form, Rule, camel_case, from_tree, record_of
 from odfchain.profiles.reader import KMV_SIZE, ComparedColumn, ComparedProfile, share
 from odfchain.text import counted, cut
 
@@ -130,87 +130,73 @@ class Reaction(Enum):
     IGNORE = "ignore"
 
 
-METRICS = {
-    "nullFraction": "null_fraction", "duplicateRowFraction": "duplicate_row_fraction", "ks": "ks", "w1": "w1",
-    "js": "js", "linf": "linf", "psi": "psi", "languages": "languages", "jaccard": "jaccard",
+METRICS = ("nullFraction", "duplicateRowFraction", "ks", "w1", "js", "linf", "psi", "languages", "jaccard")
+"""Names in a policy; those of the metrics are the same in snake case."""
+_LIMITS: Mapping[str, float | None] = {
+    "nullFraction": 0.05, "duplicateRowFraction": 0.01, "ks": 0.1, "js": 0.1, "languages": 0.1,
 }  # fmt: skip
-"""Names in a policy, and those of the metrics."""
-_LIMITS = {
-    "null_fraction": 0.05, "duplicate_row_fraction": 0.01, "ks": 0.1, "js": 0.1, "languages": 0.1,
-}  # fmt: skip
-_OF_DATASET = frozenset({"duplicate_row_fraction", "jaccard"})
-
-
-@dataclass(frozen=True, slots=True)
-class DriftPolicy:
-    """Limits; a metric without one is a note."""
-
-    min_rows: int = 100
-    """Under so many rows on a side nothing but the schema is judged."""
-    rows: tuple[float | None, float | None] = (0.5, 2.0)
-    """Least and largest ratio of the numbers of rows."""
-    schema: Mapping[str, Reaction] = field(
-        default_factory=lambda: {"removed": Reaction.FAIL, "retyped": Reaction.FAIL, "added": Reaction.NOTE}
-    )
-    limits: Mapping[str, float | None] = field(default_factory=lambda: dict(_LIMITS))
-    columns: Mapping[str, Mapping[str, float | None] | None] = field(default_factory=dict)
-    """Limits of some columns; None leaves a column out."""
-
-    def limit(self, metric: str, column: str | None = None) -> float | None:
-        """The limit of a metric; None is none."""
-        own = self.columns.get(column) if column is not None else None
-        return own[metric] if own and metric in own else self.limits.get(metric)
-
-    def without_limits(self) -> DriftPolicy:
-        """The same columns, and nothing that is judged but the schema."""
-        columns: dict[str, Mapping[str, float | None] | None] = {
-            name: {} if own is not None else None for name, own in self.columns.items()
-        }
-        return dataclasses.replace(self, rows=(None, None), limits={}, columns=columns)
-
-    def skips(self, column: str) -> bool:
-        """True if a column is left out."""
-        return column in self.columns and self.columns[column] is None
-
-
+_OF_COLUMNS = tuple(name for name in METRICS if name not in ("duplicateRowFraction", "jaccard"))
 _Limit = Annotated[float, Rule("a number that is not negative", lambda value: value >= 0)]
-_OF_COLUMNS = {name: metric for name, metric in METRICS.items() if metric not in _OF_DATASET}
 _Limits = Mapping[Annotated[str, Rule(f"one of {', '.join(METRICS)}", METRICS.__contains__)], _Limit | None]
 _ColumnLimits = dict[
     Annotated[str, Rule(f"one of {', '.join(_OF_COLUMNS)}", _OF_COLUMNS.__contains__)], _Limit | None
 ]
-_FORM = Form(nulls=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ratio:
-    FORM: ClassVar = _FORM
+class Ratio:
+    """Least and largest ratio of the numbers of rows."""
+
+    FORM: ClassVar = Form(nulls=True)
     min: _Limit | None = 0.5
     max: _Limit | None = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Reactions:
+class Reactions:
+    """Reactions to columns that are gone, have another type, or are new."""
+
     removed: Reaction = Reaction.FAIL
     retyped: Reaction = Reaction.FAIL
     added: Reaction = Reaction.NOTE
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
-    FORM: ClassVar = _FORM
+class DriftPolicy:
+    """Limits; a metric without one is a note."""
+
+    FORM: ClassVar = Form(nulls=True, names={"limits": "defaults"})
     min_rows: _Limit | None = 100
-    rows: _Ratio = _Ratio()
-    schema: _Reactions = _Reactions()
-    defaults: _Limits = field(default_factory=dict)
+    """Under so many rows on a side nothing but the schema is judged."""
+    rows: Ratio = Ratio()
+    schema: Reactions = Reactions()
+    limits: _Limits = field(default_factory=dict)
+    """Instead of the limits that are used by default."""
     columns: Mapping[str, Any] | None = None
+    """Limits of some columns, by name; `skip` leaves a column out."""
+
+    def limit(self, metric: str, column: str | None = None) -> float | None:
+        """The limit of a metric; None is none."""
+        own = {} if column is None else (self.columns or {}).get(column, {})
+        name = camel_case(metric)
+        return next((known[name] for known in (own, self.limits, _LIMITS) if name in known), None)
+
+    def without_limits(self) -> DriftPolicy:
+        """The same columns, and nothing that is judged but the schema."""
+        columns = {name: own if own == "skip" else {} for name, own in (self.columns or {}).items()}
+        none = dict.fromkeys(METRICS)
+        return dataclasses.replace(self, rows=Ratio(None, None), limits=none, columns=columns)
+
+    def skips(self, column: str) -> bool:
+        """True if a column is left out."""
+        return (self.columns or {}).get(column) == "skip"
 
 
 @dataclass(frozen=True, slots=True)
 class _Document:
     kind: Literal["DriftPolicy"]
     version: Literal[1]
-    content: _Content | None = None
+    content: DriftPolicy | None = None
 
 
 def read_policy(text: str | bytes, *, source: str | None = None) -> DriftPolicy:
@@ -219,28 +205,14 @@ def read_policy(text: str | bytes, *, source: str | None = None) -> DriftPolicy:
 
     document = read_document(text, source=source)
     try:
-        return _policy(from_tree(_Document, document.value).content or _Content())
+        policy = from_tree(_Document, document.value).content or DriftPolicy()
+        columns = {
+            name: own if own == "skip" else from_tree(_ColumnLimits, own, child_path("content.columns", name))
+            for name, own in (policy.columns or {}).items()
+        }
+        return dataclasses.replace(policy, min_rows=int(policy.min_rows or 0), columns=columns)
     except ManifestError as error:
         raise error.located(source=source, line=document.line_of(error.path)) from None
-
-
-def _policy(given: _Content) -> DriftPolicy:
-    return DriftPolicy(
-        min_rows=int(given.min_rows or 0),
-        rows=(given.rows.min, given.rows.max),
-        schema=dataclasses.asdict(given.schema),
-        limits={**_LIMITS, **_named(given.defaults)},
-        columns={
-            name: None
-            if value == "skip"
-            else _named(from_tree(_ColumnLimits, value, child_path("content.columns", name)))
-            for name, value in (given.columns or {}).items()
-        },
-    )
-
-
-def _named(limits: _Limits) -> dict[str, float | None]:
-    return {METRICS[name]: limit for name, limit in limits.items()}
 
 
 _NOTED = 5
@@ -262,10 +234,11 @@ def compare_profiles(
     found: list[Found] = [*_schema(one, other, policy)]
     fewest = min(one.rows, other.rows)
     # a publication that is all but empty is the loudest of all changes
-    judged = fewest >= policy.min_rows or one.rows >= policy.min_rows
+    least = policy.min_rows or 0
+    judged = fewest >= least or one.rows >= least
     found.append(_rows(one.rows, other.rows, policy if judged else policy.without_limits()))
-    if fewest < policy.min_rows:
-        numbers = f"{one.rows:,} and {other.rows:,}, fewer than {policy.min_rows:,}"
+    if fewest < least:
+        numbers = f"{one.rows:,} and {other.rows:,}, fewer than {least:,}"
         found.append(NotCompared(None, f"too few rows: {numbers}, so no distribution is judged"))
         policy = policy.without_limits()
     if fewest:
@@ -312,7 +285,7 @@ def _schema(one: ComparedProfile, other: ComparedProfile, policy: DriftPolicy) -
         *(("added", name, f"{after[name].dtype} is new") for name in after if name not in before),
     ]
     for what, name, text in changes:
-        reaction = policy.schema[what]
+        reaction = getattr(policy.schema, what)
         if reaction is not Reaction.IGNORE:
             fails = reaction is Reaction.FAIL
             yield DriftLine(f"schema {what}", name, None, 0.0 if fails else None, fails, text)
@@ -324,7 +297,7 @@ def _schema(one: ComparedProfile, other: ComparedProfile, policy: DriftPolicy) -
 
 def _rows(before: int, after: int, policy: DriftPolicy) -> DriftLine:
     ratio = rounded(after / before) if before else None
-    low, high = policy.rows
+    low, high = policy.rows.min, policy.rows.max
     breach = ratio is not None and ((low is not None and ratio < low) or (high is not None and ratio > high))
     limit = low if ratio is not None and ratio < 1 else high
     return DriftLine("rows", None, ratio, limit, breach, f"{before:,} → {after:,} rows")

@@ -20,7 +20,7 @@ from importlib import resources
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from odfchain.limits import DRIFT_PAGE, PAGE, CheckPageLimits, DriftPageLimits, PageLimits
+from odfchain.limits import DRIFT_PAGE, CheckPageLimits, DriftPageLimits, PageLimits
 from odfchain.profiles.reader import FIGURES, ComparedColumn, ComparedProfile, by_share, share
 from odfchain.text import counted, cut, one_line, printable
 
@@ -183,25 +183,24 @@ def _in_bars(counts: Sequence[int]) -> str:
 # The page of a profile.
 
 
-def profile_page(document: Mapping[str, Any], most_bytes: int = PAGE.page_bytes) -> str:
-    """The page of a profile, at most as large as pages are."""
-    shown = len(document["columns"])
-    while True:
-        page = one_page(
+def profile_page(document: Mapping[str, Any], limits: DriftPageLimits = DRIFT_PAGE) -> str:
+    """The page of a profile, no larger than `limits` allow."""
+
+    def rendered(limits: DriftPageLimits) -> str:
+        return one_page(
             "profiles",
             "profile.html.j2",
             "profile.css",
             document=document,
-            columns=document["columns"][:shown],
+            columns=document["columns"][: limits.columns],
             summary=_range,
             distinct=_distinct,
             rows=_rows,
             by_share=by_share,
             figures=FIGURES,
         )
-        if len(page.encode()) <= most_bytes or not shown:
-            return page
-        shown //= 2
+
+    return fitted(rendered, replace(limits, columns=len(document["columns"])))
 
 
 # The page of a comparison: what exceeds its limit first, then every column, last what was not compared.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from odfchain.limits import DRIFT_PAGE
 from odfchain.profiles.pages import profile_page
 from tests.kit.browser import measure
 from tests.kit.made_profiles import profile_of_table
@@ -96,7 +98,7 @@ def test_hidden_columns_have_counts_only() -> None:
 
 def test_a_page_of_many_columns_says_how_many_it_leaves_out() -> None:
     table = pa.table({f"column {n}": pa.array(range(60)) for n in range(30)})
-    page = profile_page(profile_of_table(table), most_bytes=60_000)
+    page = profile_page(profile_of_table(table), replace(DRIFT_PAGE, page_bytes=60_000))
     assert len(page.encode()) <= 60_000
     assert re.search(r"Not shown here: [1-9]\d* more columns", page)
 
