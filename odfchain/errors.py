@@ -1,40 +1,32 @@
 """Every error odfchain raises on purpose.
 
     OdfchainError
-     ├─ UsageError, InvalidIdError, ManifestError, SchemaError, SignatureError
+     ├─ UsageError, InvalidIdError, ManifestError, SchemaError, AssetError, SignatureError
      ├─ CodecError
      │   └─ UnsupportedVersionError
-     ├─ AssetError
-     │   └─ DamagedLockError, LockNotFoundError
      ├─ ChainError
-     │   └─ AppendError, BrokenChainError
+     │   └─ AppendError
      ├─ StoreError
-     │   ├─ ObjectCorruptedError, RefConflictError, BusyError, SetBackError, StorageFullError
+     │   ├─ ObjectCorruptedError, RefConflictError, SetBackError, StorageFullError
      │   └─ ObjectNotFoundError
      │       └─ SliceNotFoundError
-     │           └─ PartialCopyError
      ├─ WorkspaceError
-     │   ├─ NotAWorkspaceError, DatasetNotFoundError, FuturePointError, MergeConflictError
-     │   ├─ NameCollisionError, UnsavedBlocksError
-     │   └─ PointNotFoundError
-     │       └─ BranchNotFoundError
+     │   ├─ NotAWorkspaceError, DatasetNotFoundError, PointNotFoundError
+     │   └─ MergeConflictError, NameCollisionError
      ├─ IngestError
-     │   ├─ IncompatibleSchemaError, GuardError, ForeignKeyError, NothingToCommitError
+     │   ├─ NothingToCommitError, QueryError
      │   ├─ BadInputError
      │   │   └─ OversizedInputError
-     │   ├─ FetchError
-     │   │   └─ SourceNotFoundError
-     │   └─ QueryError
-     │       └─ RefusedQueryError
+     │   └─ FetchError
+     │       └─ SourceNotFoundError
      ├─ TransformError
      │   └─ DivergedInputError
      ├─ TransferError
-     │   ├─ UnsupportedPeerError, AccessError, CorruptedPeerError
-     │   └─ ChainsDifferError
-     │       └─ DestinationAheadError, DatasetsDivergedError, RollbackError
+     │   └─ UnsupportedPeerError, AccessError, CorruptedPeerError, ChainsDifferError
      └─ EngineError
          └─ JavaNotFoundError
 
+A class is for what a caller does about it; the message says what happened.
 Errors carry what happened, where, what was expected and what to do next. `str(error)` is one line in
 which no character acts (`odfchain.text`), whatever it quotes.
 """
@@ -43,20 +35,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from odfchain.text import printable
 
 
 class OdfchainError(Exception):
-    """The root of the tree; `exit_code` is what the command line ends with (RFC-008)."""
+    """The root of the tree; `exit_code` is what the command line ends with (RFC-008), mostly the class's."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, exit_code: int | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.exit_code = self.exit_code if exit_code is None else exit_code
 
     def __str__(self) -> str:
         return printable(self._described().replace("\n", " "))
@@ -143,27 +136,15 @@ class UnsupportedVersionError(CodecError):
 
 
 class SchemaError(OdfchainError):
-    """A data schema cannot be expressed or does not fit."""
+    """A data schema cannot be expressed, or rows do not fit it."""
 
     exit_code = 3
 
 
 class AssetError(OdfchainError):
-    """An asset's name cannot be recorded in a lock, or two things have one name."""
+    """A lock is not there or damaged, or cannot be: a name is no asset's, or that of two."""
 
     exit_code = 3
-
-
-class DamagedLockError(AssetError):
-    """A table that is to be an asset lock has other columns than one, or rows that none can have."""
-
-    exit_code = 6
-
-
-class LockNotFoundError(AssetError):
-    """There is no such file with an asset lock."""
-
-    exit_code = 4
 
 
 class ChainError(OdfchainError):
@@ -183,12 +164,8 @@ class AppendError(ChainError):
         self.rule = rule
 
 
-class BrokenChainError(ChainError):
-    """Stored blocks do not form a chain."""
-
-
 class StoreError(OdfchainError):
-    """An object or a reference cannot be read or written."""
+    """An object or a reference cannot be read or written, or not now: another process is at work on it."""
 
     exit_code = 7
 
@@ -200,19 +177,13 @@ class ObjectNotFoundError(StoreError):
 
 
 class SliceNotFoundError(ObjectNotFoundError):
-    """The copy of a dataset that is here lacks this slice."""
+    """The copy of a dataset that is here lacks this slice; no damage to what a snapshot needs (RFC-039)."""
 
     @classmethod
     def of(cls, alias: object, path: object) -> SliceNotFoundError:
         """The error for a missing slice of a dataset, expected at `path`."""
         hint = f"a partial copy lacks slices: `odfchain fetch {alias}` brings them"
         return cls(f"{path}: no such object: the slice is not here", hint=hint)
-
-
-class PartialCopyError(SliceNotFoundError):
-    """A snapshot needs slices that the copy here may well lack, which is no damage (RFC-039)."""
-
-    exit_code = 7
 
 
 class ObjectCorruptedError(StoreError):
@@ -230,12 +201,6 @@ class RefConflictError(StoreError):
         super().__init__(message, hint="another writer was faster: run the command again")
         self.expected = expected
         self.actual = actual
-
-
-class BusyError(StoreError):
-    """Another process is at work on the same dataset."""
-
-    exit_code = 5
 
 
 class SetBackError(StoreError):
@@ -265,19 +230,7 @@ class DatasetNotFoundError(WorkspaceError, KeyError):
 
 
 class PointNotFoundError(WorkspaceError):
-    """No block of the dataset's chain is meant by a point of a query."""
-
-    exit_code = 4
-
-
-class BranchNotFoundError(PointNotFoundError):
-    """A dataset has no branch of this name."""
-
-
-class FuturePointError(WorkspaceError):
-    """A time after now: what is asked for could still change."""
-
-    exit_code = 3
+    """A dataset has no such branch, or no block that a point means."""
 
 
 class MergeConflictError(WorkspaceError):
@@ -299,16 +252,31 @@ class NameCollisionError(WorkspaceError):
     exit_code = 5
 
 
-class UnsavedBlocksError(WorkspaceError):
-    """Blocks that would be dropped are, as far as can be found out, nowhere else."""
-
-    exit_code = 5
-
-
 class IngestError(OdfchainError):
-    """A run that cannot be committed."""
+    """A run that cannot be committed; `excerpt` shows the rows or the part of the query that are meant.
+
+    With a `flag`, a guard stopped what looks like an accident, and the option allows it. `violations` lists
+    rows that refer to records that are not there (`odfchain.branches.foreign_keys`).
+    """
 
     exit_code = 3
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        flag: str | None = None,
+        setting: str = "",
+        excerpt: tuple[str, ...] = (),
+        violations: Any = None,
+    ) -> None:
+        if flag is not None:
+            hint = f"if this is intended, run again with {flag}{f', or {setting}' if setting else ''}"
+        super().__init__(message, hint=hint)
+        self.flag = flag
+        self.excerpt = excerpt
+        self.violations = violations
 
 
 class BadInputError(IngestError):
@@ -329,33 +297,6 @@ class BadInputError(IngestError):
 
 class OversizedInputError(BadInputError):
     """A file that would become more than may be decoded; says which column, and what the limit is."""
-
-
-class IncompatibleSchemaError(IngestError):
-    """The rows do not fit the dataset's schema."""
-
-
-class GuardError(IngestError):
-    """A guard stopped a run that looks like an accident; `flag` is the option that allows it."""
-
-    def __init__(self, message: str, *, flag: str, setting: str = "") -> None:
-        other = f", or {setting}" if setting else ""
-        super().__init__(message, hint=f"if this is intended, run again with {flag}{other}")
-        self.flag = flag
-
-
-class ForeignKeyError(IngestError):
-    """Rows would refer to records that are not there; nothing was committed.
-
-    `violations` lists them (`odfchain.branches.foreign_keys`), `excerpt` has the first of them as lines.
-    """
-
-    def __init__(
-        self, message: str, violations: Any = None, *, excerpt: tuple[str, ...] = (), hint: str | None = None
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.violations = violations
-        self.excerpt = excerpt
 
 
 class NothingToCommitError(IngestError):
@@ -383,18 +324,15 @@ class SourceNotFoundError(FetchError):
 class QueryError(IngestError):
     """A query is malformed, or its result cannot be recorded; says which step and where in it.
 
-    `excerpt` shows the place: a line of the SQL, and a caret under the character that is meant.
+    `excerpt` is a line of the SQL, and a caret under the character that is meant. What a query may not do
+    here is `refused`: another version may allow it, or have allowed it.
     """
 
-    exit_code = 3
-
-    def __init__(self, message: str, *, hint: str | None = None, excerpt: tuple[str, ...] = ()) -> None:
-        super().__init__(message, hint=hint)
-        self.excerpt = excerpt
-
-
-class RefusedQueryError(QueryError):
-    """A query asks for what a query may not do here; another version may allow it, or have allowed it."""
+    def __init__(
+        self, message: str, *, hint: str | None = None, excerpt: tuple[str, ...] = (), refused: bool = False
+    ) -> None:
+        super().__init__(message, hint=hint, excerpt=excerpt)
+        self.refused = refused
 
 
 class TransformError(OdfchainError):
@@ -432,9 +370,10 @@ class CorruptedPeerError(TransferError):
 
 
 class ChainsDifferError(TransferError):
-    """The chains of source and destination are not one line; `common` is their newest common block.
+    """The chains of source and destination are not one line, or a peer's is not the one seen before.
 
-    `source_blocks` and `destination_blocks` are how many blocks each has after it.
+    `common` is their newest common block; `source_blocks` and `destination_blocks` are how many blocks each
+    has after it. Without a block of its own, the source is behind; else the two have diverged.
     """
 
     exit_code = 5
@@ -456,18 +395,6 @@ class ChainsDifferError(TransferError):
         self.source_blocks = source_blocks
         self.destination_blocks = destination_blocks
         self.common = common
-
-
-class DestinationAheadError(ChainsDifferError):
-    """The destination has all blocks of the source, and more."""
-
-
-class DatasetsDivergedError(ChainsDifferError):
-    """Source and destination both have blocks that the other has not."""
-
-
-class RollbackError(ChainsDifferError):
-    """The peer's head is older than one that was seen before, or another one in its place."""
 
 
 class SignatureError(OdfchainError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from odfchain.errors import ForeignKeyError, ObjectCorruptedError, StoreError, TransferError, UsageError
+from odfchain.errors import IngestError, ObjectCorruptedError, StoreError, TransferError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
@@ -85,7 +85,7 @@ class Branching(OwnErrors):
         """The branches, ordered by name, and how each lies to the head, which is none of them.
 
         Raises:
-            BrokenChainError, StoreError, CodecError: a chain cannot be read.
+            ChainError, StoreError, CodecError: a chain cannot be read.
         """
         from odfchain.branches.branches import Branches
 
@@ -96,7 +96,7 @@ class Branching(OwnErrors):
         """The same dataset on a branch, or on its `head`: what it records moves that reference only.
 
         Raises:
-            BranchNotFoundError: there is no such branch.
+            PointNotFoundError: there is no such branch.
         """
 
         return open_dataset_at(self._files, self._workspace, OnBranch(name))
@@ -107,9 +107,9 @@ class Branching(OwnErrors):
         Raises:
             InvalidIdError: the name cannot name a branch, or `at` is no point.
             NameCollisionError: there is a branch of this name.
-            PointNotFoundError, BranchNotFoundError, DatasetNotFoundError: there is no such point.
-            FuturePointError: a time in the future.
-            BusyError: no reference leads to the block, and something is being pulled or collected.
+            PointNotFoundError, DatasetNotFoundError: there is no such point.
+            WorkspaceError: a time in the future.
+            StoreError: no reference leads to the block, and something is being pulled or collected.
         """
         from odfchain.branches.branches import Branches
 
@@ -121,8 +121,8 @@ class Branching(OwnErrors):
         """The dataset on its branch `name`, which is called `to` from now on.
 
         Raises:
-            GuardError: rows on branches of this name refer to its rows (unless `break_references`).
-            InvalidIdError, BranchNotFoundError, NameCollisionError: a name is none, unknown, or taken.
+            IngestError: rows on branches of this name refer to its rows (unless `break_references`).
+            InvalidIdError, PointNotFoundError, NameCollisionError: a name is none, unknown, or taken.
             RefConflictError: another writer moved the branch; it has its old name.
         """
         from odfchain.branches.branches import Branches
@@ -141,9 +141,9 @@ class Branching(OwnErrors):
         """Delete the branch. With `force`, unmerged blocks stay under the reference returned.
 
         Raises:
-            InvalidIdError, BranchNotFoundError: it is no branch, or there is none of this name.
-            UnsavedBlocksError: neither the head nor another branch has merged it (unless `force`).
-            GuardError: rows refer to what only it has (unless `break_references`); they are named.
+            InvalidIdError, PointNotFoundError: it is no branch, or there is none of this name.
+            WorkspaceError: neither the head nor another branch has merged it (unless `force`).
+            IngestError: rows refer to what only it has (unless `break_references`); they are named.
             RefConflictError: another writer moved it; it stays.
         """
         from odfchain.branches.branches import Branches
@@ -158,7 +158,7 @@ class Branching(OwnErrors):
         """The blocks of the head and of all branches, newest first, each with the lanes of a drawing.
 
         Raises (when it is walked):
-            BrokenChainError, StoreError, CodecError: a chain cannot be read.
+            ChainError, StoreError, CodecError: a chain cannot be read.
         """
         from odfchain.audit.drawings import BlockDrawing
 
@@ -175,7 +175,7 @@ class Branching(OwnErrors):
 
         Raises:
             InvalidIdError, UsageError: it cannot be a branch's name, or no source is given or known.
-            BranchNotFoundError: there is no such branch.
+            PointNotFoundError: there is no such branch.
             TransferError, SignatureError, RefConflictError, StorageFullError: it cannot be brought.
         """
         from odfchain.api.pulling import branch_target, check_branch_options, pull
@@ -222,8 +222,8 @@ class Branching(OwnErrors):
         Of one point, what it has changed since its merge base with the head: what a merge would bring.
 
         Raises:
-            InvalidIdError, FuturePointError: a point is none, or a time in the future.
-            BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
+            InvalidIdError, WorkspaceError: a point is none, or a time in the future.
+            PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
             SchemaError: the two have different primary keys, or a column has two types.
             ChainError: they say different things of what was before: one of them is damaged.
             SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
@@ -265,9 +265,9 @@ class Branching(OwnErrors):
         Raises:
             UsageError: the dataset is derivative, a copy, or has no rows or no primary key.
             BadInputError: a file is wrong, a key comes twice, or one to remove is not recorded.
-            GuardError: keys are not recorded (unless `allow_new`), an event time lies in the future, or the
+            IngestError: keys are not recorded (unless `allow_new`), an event time lies in the future, or the
                 rows drift further than `snapshots.guard` allows (unless `allow_drift`).
-            ForeignKeyError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
+            IngestError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
         from odfchain.branches.corrections import ChangesByHand
@@ -301,10 +301,10 @@ class Branching(OwnErrors):
 
         Raises:
             MergeConflictError: open conflicts; `conflicts` has a line for each.
-            BranchNotFoundError: there is no such branch.
+            PointNotFoundError: there is no such branch.
             UsageError, IngestError, SchemaError: the two cannot be merged; says why.
-            ForeignKeyError: rows would refer to what is not there; `violations` is a file to write them to.
-            GuardError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
+            IngestError: rows would refer to what is not there; `violations` is a file to write them to.
+            IngestError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             ChainError, SliceNotFoundError, ObjectCorruptedError: a side is damaged, or not here.
             RefConflictError: other writers were faster in every attempt.
             StorageFullError, EngineError: this branch is as it was.
@@ -323,8 +323,8 @@ class Branching(OwnErrors):
             UsageError: the block has no data; the dataset is derivative, a copy, or has no primary key.
             PointNotFoundError: there is no such block on this reference.
             MergeConflictError: what it changed was changed again, and is not decided.
-            ForeignKeyError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
-            GuardError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
+            IngestError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
+            IngestError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
         from odfchain.branches.corrections import ChangesByHand
@@ -592,8 +592,8 @@ def foreign_keys(
     check = ForeignKeys.of(workspace._files, progress.note, **how)
     try:
         yield check
-    except ForeignKeyError:
-        if path is not None:
+    except IngestError as error:
+        if path is not None and error.violations is not None:
             check.write(path)
         raise
     if path is not None:
@@ -616,7 +616,7 @@ def drift_check(workspace: Workspace, options: CommitOptions) -> CommitCheck:
     """The check that the settings ask for: it refuses drift, and has the new profile written.
 
     Raises (when it is called):
-        GuardError: the rows are further from what was there than the policy allows.
+        IngestError: the rows are further from what was there than the policy allows.
         UsageError, ManifestError: the policy is not there, or is none.
     """
 

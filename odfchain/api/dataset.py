@@ -101,9 +101,9 @@ class Upkeep(OwnErrors):
         """The head is at a block, or where a plan says; returns the reference that keeps the old one.
 
         Raises:
-            UnsavedBlocksError: blocks that would be dropped are perhaps nowhere else (unless `force`).
-            GuardError: rows name changes that would be dropped (unless `break_references`).
-            RefConflictError, BusyError: another process is at work on the dataset.
+            WorkspaceError: blocks that would be dropped are perhaps nowhere else (unless `force`).
+            IngestError: rows name changes that would be dropped (unless `break_references`).
+            RefConflictError, StoreError: another process is at work on the dataset.
             UsageError, InvalidIdError, ObjectNotFoundError: there is no such block.
         """
         plan = self.plan_reset(to) if isinstance(to, Multihash | int | str) else to
@@ -117,8 +117,8 @@ class Upkeep(OwnErrors):
         this workspace name stay, and these are named; with `break_references` they go, too.
 
         Raises:
-            UsageError, BusyError: the grace period is too short, or something is being pulled in.
-            BrokenChainError, SliceNotFoundError, ObjectCorruptedError: it cannot be said what is needed;
+            UsageError, StoreError: the grace period is too short, or something is being pulled in.
+            ChainError, SliceNotFoundError, ObjectCorruptedError: it cannot be said what is needed;
                 nothing was removed.
         """
         from odfchain.upkeep.garbage import collect
@@ -140,7 +140,7 @@ class Upkeep(OwnErrors):
         need not be trusted. `head` is what a lost head is to be, when the caller knows it.
 
         Raises:
-            UsageError, BusyError: the head cannot be this dataset's, or something is being pulled in.
+            UsageError, StoreError: the head cannot be this dataset's, or something is being pulled in.
             InvalidIdError, WorkspaceError, TransferError: `source` cannot be used.
             StorageFullError, StoreError: a good copy cannot be stored.
         """
@@ -178,8 +178,8 @@ class Upkeep(OwnErrors):
         Readers of the old blocks must start over; `plan_compact` names them.
 
         Raises:
-            GuardError: rows name changes that would be replaced (unless `break_references`).
-            UnsavedBlocksError, RefConflictError, BusyError: the dataset is as it was.
+            IngestError: rows name changes that would be replaced (unless `break_references`).
+            WorkspaceError, RefConflictError, StoreError: the dataset is as it was.
         """
         chosen = plan or self.plan_compact()
         return self._compaction.run(chosen, force=force, break_references=break_references, progress=progress)
@@ -275,7 +275,7 @@ class Dataset(Branching, Readable, Upkeep):
         A stream is one file; it is written to disk first, to be read more than once.
 
         Raises:
-            UsageError, BadInputError, IncompatibleSchemaError, GuardError, RefConflictError,
+            UsageError, BadInputError, SchemaError, IngestError, RefConflictError,
             StorageFullError, EngineError: the dataset is as it was.
         """
         from odfchain.storage.fsio import storage_errors
@@ -406,8 +406,8 @@ class Dataset(Branching, Readable, Upkeep):
 
         Raises:
             UsageError: an option is for another kind of pull; or it is not known where the copy is from.
-            IngestError, FetchError, BadInputError, QueryError, IncompatibleSchemaError,
-            GuardError, TransformError, DatasetNotFoundError (an input), TransferError, SignatureError,
+            IngestError, FetchError, BadInputError, QueryError, SchemaError,
+            IngestError, TransformError, DatasetNotFoundError (an input), TransferError, SignatureError,
             RefConflictError, StorageFullError, EngineError: all is as the last transaction left it.
         """
         from odfchain.api.pulling import check_alone, pull, target_of
@@ -422,7 +422,7 @@ class Dataset(Branching, Readable, Upkeep):
         Raises:
             UsageError: the dataset is derivative.
             AppendError: the watermark would go back.
-            GuardError: it lies further in the future than the workspace's settings allow.
+            IngestError: it lies further in the future than the workspace's settings allow.
             RefConflictError: another writer was faster.
         """
         from odfchain.workspace.commit import commit
@@ -659,7 +659,7 @@ class Dataset(Branching, Readable, Upkeep):
         What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
 
         Raises:
-            UsageError, BrokenChainError: the dataset is faulty, or there is no whole chain to attest.
+            UsageError, ChainError: the dataset is faulty, or there is no whole chain to attest.
             InvalidIdError, WorkspaceError: the key file is no key, or others may read it.
             SignatureError, StoreError: the statement cannot be kept.
         """

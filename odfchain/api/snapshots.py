@@ -169,7 +169,7 @@ def _needing_slices() -> Iterator[None]:
         yield
     # a partial copy lacks slices on purpose: no damage
     except errors.SliceNotFoundError as error:
-        raise errors.PartialCopyError(error.message, hint=error.hint) from None
+        raise errors.SliceNotFoundError(error.message, hint=error.hint, exit_code=7) from None
     except errors.OversizedInputError:
         raise
     except errors.BadInputError as error:
@@ -233,7 +233,7 @@ class Snapshots(OwnErrors):
 
         Raises:
             UsageError: a hidden column is none.
-            PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
+            SliceNotFoundError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.profiles.document import profile_of
         from odfchain.profiles.published import keep_profile
@@ -271,14 +271,14 @@ class Snapshots(OwnErrors):
         Where slices are not here, it is the one that the owner signed of this block, if that is.
 
         Raises:
-            PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
+            SliceNotFoundError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.profiles.manifests import OwnersManifests
         from odfchain.workspace.read_slices import columns_of
 
         try:
             return self._made_manifest()
-        except errors.PartialCopyError:
+        except errors.SliceNotFoundError:
             state = DatasetState.read(self._files.chain)
             found = OwnersManifests(self._files, state).of_block()
             if found is None:
@@ -307,7 +307,7 @@ class Snapshots(OwnErrors):
             NameCollisionError, ChainsDifferError: something else is there, or the histories have parted.
             SchemaError: a column cannot be expressed.
             EngineError: the format's library is not installed.
-            PartialCopyError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
+            SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
         """
         from odfchain.profiles.export import Exporting
 
@@ -322,7 +322,7 @@ class Snapshots(OwnErrors):
         Without a key here it is stored and not published: `published` of the result says so.
 
         Raises:
-            PartialCopyError, ObjectCorruptedError, OversizedInputError: naming the slice.
+            SliceNotFoundError, ObjectCorruptedError, OversizedInputError: naming the slice.
             CodecError: the manifest is too large.
             InvalidIdError, WorkspaceError: the file is no key, or others may read it.
             StoreError: it cannot be stored, or there is no room for its line.

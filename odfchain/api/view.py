@@ -169,7 +169,7 @@ class Readable(Snapshots):
         """Blocks from newest to oldest, at most `limit`, each with its hash; read while it is walked.
 
         Raises (when it is walked):
-            ObjectCorruptedError, ObjectNotFoundError, CodecError, BrokenChainError: naming the file.
+            ObjectCorruptedError, ObjectNotFoundError, CodecError, ChainError: naming the file.
         """
         return Log(self._files.chain, limit)
 
@@ -306,8 +306,8 @@ class Readable(Snapshots):
         """The dataset as of a branch, a block (`9`, `fix-names:9`, a hash), or a system time, to be read.
 
         Raises:
-            InvalidIdError, FuturePointError: it is no point, or a time in the future.
-            BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
+            InvalidIdError, WorkspaceError: it is no point, or a time in the future.
+            PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
         """
         from odfchain.api.branching import as_point
 

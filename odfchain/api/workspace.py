@@ -386,7 +386,7 @@ class Workspace(OwnErrors):
         Folders that cannot be opened as a dataset have a report, too.
 
         Raises:
-            BusyError, StorageFullError, StoreError: as `Dataset.fsck`.
+            StorageFullError, StoreError: as `Dataset.fsck`.
         """
         from odfchain.upkeep.fsck import FsckReport
 
@@ -483,7 +483,7 @@ class Workspace(OwnErrors):
             ManifestError, AppendError: the definition breaks a rule.
             QueryError, SchemaError, TransformError, EngineError: as `check`.
             TransformError: the query changes, it remembers something, and `state` is None.
-            GuardError: the constraints in force would be dropped.
+            IngestError: the constraints in force would be dropped.
             RefConflictError: another writer was faster.
         """
         from odfchain.api.pulling import PullTarget, Way
@@ -602,7 +602,7 @@ class Workspace(OwnErrors):
 
         Raises:
             DatasetNotFoundError: there is no such dataset.
-            GuardError: others have foreign keys to one, or are made of it (unless `force`); all of them stay.
+            IngestError: others have foreign keys to one, or are made of it (unless `force`); all stay.
         """
         from odfchain.upkeep.garbage import Referrers
 

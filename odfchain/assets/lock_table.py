@@ -22,8 +22,6 @@ from odfchain.assets.objects import Facts
 from odfchain.errors import (
     AssetError,
     BadInputError,
-    DamagedLockError,
-    LockNotFoundError,
     OversizedInputError,
 )
 from odfchain.limits import ASSETS
@@ -269,14 +267,16 @@ class LockFile:
     """A lock file as it is read: once, a batch in memory at a time, and every row is judged.
 
     Raises:
-        LockNotFoundError: there is no such file.
+        AssetError: there is no such file.
     """
 
     def __init__(self, path: Path) -> None:
         if path.is_dir():
-            raise LockNotFoundError(f"{path}: a folder", hint="name the lock in it, like assets.lock.parquet")
+            raise AssetError(
+                f"{path}: a folder", hint="name the lock in it, like assets.lock.parquet", exit_code=4
+            )
         if not path.is_file():
-            raise LockNotFoundError(f"{path}: no such file")
+            raise AssetError(f"{path}: no such file", exit_code=4)
         self._path = path
         self._order = _Order()
         self.schema = SCHEMA
@@ -330,15 +330,15 @@ class LockFile:
                 self.schema = file.schema_arrow
                 message = schema_fault(self.schema)
                 if message is not None:
-                    raise DamagedLockError(f"{self._path}: not an asset lock: {message}")
+                    raise AssetError(f"{self._path}: not an asset lock: {message}", exit_code=6)
                 if file.metadata.num_rows > ASSETS.rows:
                     raise AssetError(f"{self._path}: more than {ASSETS.rows:,} rows")
                 yield file
         except OversizedInputError:
             raise
         except BadInputError as error:
-            raise DamagedLockError(
-                f"{self._path}: {error.message}", hint="get the lock again, or derive it anew"
+            raise AssetError(
+                f"{self._path}: {error.message}", hint="get the lock again, or derive it anew", exit_code=6
             ) from None
 
     def _hashed(self) -> Iterator[tuple[Numbers, pa.RecordBatch]]:

@@ -166,9 +166,8 @@ class AssetLock(OwnErrors):
         """A lock from a file; every row is judged, once.
 
         Raises:
-            LockNotFoundError: there is no such file.
-            DamagedLockError: it is no readable Parquet file, has other columns than a lock, or faulty rows;
-                the message lists the first.
+            AssetError: there is no such file, it is no readable Parquet file, has other columns than a lock,
+                or faulty rows; the message lists the first.
         """
         file, kept, shown, number = LockFile(Path(path)), list[pa.RecordBatch](), list[RowFault](), 0
         for batch, faults in file.batches():
@@ -183,9 +182,10 @@ class AssetLock(OwnErrors):
         if number:
             said = "; ".join(map(str, shown))
             more = f"; and {number - len(shown):,} more" if number > len(shown) else ""
-            raise errors.DamagedLockError(
+            raise errors.AssetError(
                 f"{path}: {number:,} of {counted(file.rows, 'row')} faulty: {said}{more}",
                 hint="`odfchain assets check LOCK --offline` lists all of them",
+                exit_code=6,
             )
         columns = pa.Table.from_batches(kept, file.schema).columns
         table = pa.Table.from_arrays(columns, schema=schema_like(file.schema.names))
@@ -204,7 +204,7 @@ class AssetLock(OwnErrors):
         for batch in self.table.to_batches(max_chunksize=PIECE):
             if not self._is_judged:
                 for fault in row_faults(batch, number):
-                    raise errors.DamagedLockError(str(fault))
+                    raise errors.AssetError(str(fault), exit_code=6)
             columns = [
                 batch.column(name).to_pylist() if name in batch.schema.names else [None] * batch.num_rows
                 for name in SCHEMA_WITH_CHECKSUM.names

@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from odfchain.assets.hrefs import public_href
-from odfchain.errors import AccessError, AssetError, FetchError, OdfchainError, SourceNotFoundError
+from odfchain.errors import (
+    AccessError,
+    AssetError,
+    FetchError,
+    ObjectCorruptedError,
+    OdfchainError,
+    SourceNotFoundError,
+)
 from odfchain.lazy import obstore
 from odfchain.limits import FetchLimits
 from odfchain.storage import fsio
@@ -155,12 +162,6 @@ class DeriveOptions(Selection, LockOptions):
     ] = None
 
 
-class ChangedError(OdfchainError):
-    """An object is not any more what its lock says; never leaves this package."""
-
-    exit_code = 6
-
-
 class Stores:
     """Opens the store of each location once, and only where that is allowed.
 
@@ -266,7 +267,7 @@ class Stores:
         except FileNotFoundError:
             raise SourceNotFoundError(f"{name}: no such object") from None
         except obstore.exceptions.PreconditionError:
-            raise ChangedError(f"{name}: changed since it was locked") from None
+            raise ObjectCorruptedError(f"{name}: changed since it was locked") from None
         except (obstore.exceptions.BaseError, ValueError) as error:
             raise FetchError(f"{name}: {self.message_of(location, store_message(error))}") from None
 

@@ -27,7 +27,7 @@ from odfchain import errors
 from odfchain.assets.checking import Status, compared
 from odfchain.assets.hrefs import checked_location
 from odfchain.assets.lock_table import AssetRow
-from odfchain.assets.objects import JOBS, SHA2_256, ChangedError, Facts, Stores, algorithm_of
+from odfchain.assets.objects import JOBS, SHA2_256, Facts, Stores, algorithm_of
 from odfchain.assets.stac import AssetFault
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
@@ -348,7 +348,7 @@ def _unchanged(row: AssetRow, sources: Stores) -> Facts:
     if now.facts is None:
         raise errors.FetchError(found.errors[0])
     if found.status is Status.CHANGED:
-        raise ChangedError(f"changed since it was locked: {', '.join(found.errors)}")
+        raise errors.ObjectCorruptedError(f"changed since it was locked: {', '.join(found.errors)}")
     return now.facts
 
 
@@ -391,11 +391,11 @@ class _Passing:
                 each.update(piece)
             yield piece
         if locked.size_bytes is not None and self.size != locked.size_bytes:
-            raise ChangedError(f"changed since it was locked: {self.size} bytes came")
+            raise errors.ObjectCorruptedError(f"changed since it was locked: {self.size} bytes came")
         if self._algorithm is not None and not (locked.file_checksum or "").endswith(
             self.hashes[self._algorithm].hexdigest()
         ):
-            raise ChangedError("its bytes do not have the checksum of the lock")
+            raise errors.ObjectCorruptedError("its bytes do not have the checksum of the lock")
 
     @property
     def checksum(self) -> str | None:

@@ -61,7 +61,7 @@ def data_event(block: HashedBlock) -> DataEvent:
     """The data event of a block that has one."""
     event = block.block.event
     if not isinstance(event, ev.AddData | ev.ExecuteTransform):
-        raise errors.BrokenChainError(f"block {block.block.sequence_number} ({block.hash}) has no data event")
+        raise errors.ChainError(f"block {block.block.sequence_number} ({block.hash}) has no data event")
     return event
 
 
@@ -69,7 +69,7 @@ class Locator:
     """Finds blocks of one dataset, as of the head when it is made.
 
     Raises:
-        BrokenChainError, StoreError, CodecError: the chain cannot be read; so do all methods.
+        ChainError, StoreError, CodecError: the chain cannot be read; so do all methods.
     """
 
     def __init__(self, dataset: DatasetFiles) -> None:
@@ -108,7 +108,7 @@ class Locator:
             or data is None
             or not data.offset_interval.start <= offset <= data.offset_interval.end
         ):
-            raise errors.BrokenChainError(
+            raise errors.ChainError(
                 f"{self.dataset.alias}: no block adds the record {offset}, "
                 f"though the chain goes to {self.last_offset}",
                 hint=f"`odfchain verify {self.dataset.alias}` says what is wrong",

@@ -168,10 +168,10 @@ class Replaying:
                     name = f"{recorded.step.transform.transform.engine}_{done.version}"
         except (errors.JavaNotFoundError, errors.StorageFullError):
             raise
-        except errors.RefusedQueryError as error:
-            # what is allowed changes with the engine, and says nothing about who recorded it (RFC-016)
-            return [LeftOut(f"it cannot be replayed: {name} refuses the query: {error}", number, REPLAY)]
         except errors.QueryError as error:
+            # what is allowed changes with the engine, and says nothing about who recorded it (RFC-016)
+            if error.refused:
+                return [LeftOut(f"it cannot be replayed: {name} refuses the query: {error}", number, REPLAY)]
             problem = f"{name} refuses the query: {error}"
         except errors.OdfchainError as error:
             return [LeftOut(f"it cannot be replayed: {error}", number, REPLAY)]

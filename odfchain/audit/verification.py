@@ -363,7 +363,7 @@ class Auditor:
 
         Raises:
             UsageError: the dataset is faulty, or only a part of its chain was asked for.
-            BrokenChainError: there is no head that could be attested.
+            ChainError: there is no head that could be attested.
         """
         options = options or VerifyOptions()
         if (options.after, options.upto, options.last) != (None, None, None):
@@ -383,7 +383,7 @@ class Auditor:
                 hint="`odfchain verify` lists them; --faulty signs that the dataset is faulty",
             )
         if report.head is None or report.sequence_number is None or report.kind is None:
-            raise errors.BrokenChainError(
+            raise errors.ChainError(
                 f"{dataset.alias}: the chain cannot be followed, so no head can be attested"
             )
         document = report.to_document()

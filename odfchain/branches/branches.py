@@ -63,7 +63,7 @@ class _Line:
 class BlockGraph:
     """The blocks of a dataset and how they come from each other; references count as they were at first.
 
-    Every method raises BrokenChainError, StoreError or CodecError where a block cannot be read.
+    Every method raises ChainError, StoreError or CodecError where a block cannot be read.
     """
 
     def __init__(self, dataset: DatasetFiles, refs: Sequence[str] = ()) -> None:
@@ -258,7 +258,7 @@ def _check_whole(dataset: DatasetFiles, block: Multihash) -> None:
     try:
         for _ in dataset.chain.walk(block):
             pass
-    except (errors.ObjectNotFoundError, errors.BrokenChainError) as error:
+    except (errors.ObjectNotFoundError, errors.ChainError) as error:
         raise errors.PointNotFoundError(
             f"{dataset.alias}: no reference leads to block {block}, and its chain is here no more: {error}"
         ) from None
@@ -280,7 +280,7 @@ class Branches:
         """The dataset on a new branch, durably at a point (default: where it is opened).
 
         Raises:
-            BusyError: no reference leads to the block, and garbage is being collected or something pulled.
+            StoreError: no reference leads to the block, and garbage is being collected or something pulled.
         """
         dataset = self.dataset
         check_branch_name(name)
@@ -306,18 +306,19 @@ class Branches:
         `check` is given the dataset on the branch before that, and raises where it must stay.
 
         Raises:
-            UnsavedBlocksError: it is not merged (unless `force`); it stays.
+            WorkspaceError: it is not merged (unless `force`); it stays.
         """
         dataset = self.dataset
         there = on_branch(dataset, check_branch_name(name))
         block = DatasetState.read(there.chain).head
         merged = _is_merged(there, block)
         if not merged and not force:
-            raise errors.UnsavedBlocksError(
+            raise errors.WorkspaceError(
                 f"{dataset.alias}: branch {name!r} has blocks that neither the head nor another branch has, "
                 "or has merged",
                 hint=f"`odfchain diff {dataset.alias} {name}` shows what they change; "
                 "merge it, or give it up with --force",
+                exit_code=5,
             )
         check(there)
         kept = None if merged else keep_reachable(dataset, block)

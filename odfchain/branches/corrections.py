@@ -474,7 +474,7 @@ class _Asked:
             if late.any():
                 row = int(late.argmax())
                 time = row_diff.tree_of(each.rows.column(name)[row])
-                raise errors.GuardError(
+                raise errors.IngestError(
                     f"{each.file}: row {row + 1:,}: the event time {time} is later than {bound}, the latest "
                     "that is taken without asking",
                     flag=ALLOW_FUTURE,
@@ -522,7 +522,7 @@ class _Asked:
             first = self._place(int(at[0]))[0].file
             if removing:
                 raise errors.BadInputError(f"{problem}; only what is there can be removed", file=first)
-            raise errors.GuardError(f"{first}: {problem}", flag=ALLOW_NEW)
+            raise errors.IngestError(f"{first}: {problem}", flag=ALLOW_NEW)
 
     def _check_whole(self, after: pa.Table, new: Numbers) -> None:
         # a new row needs a value in each required column

@@ -102,14 +102,14 @@ def _line(row: dict[str, Any]) -> str:
     return f"{shown}, in {key}{' (' + row['origin'] + ')' if row['origin'] else ''}"
 
 
-def refusal(found: Sequence[Broken]) -> errors.ForeignKeyError:
+def refusal(found: Sequence[Broken]) -> errors.IngestError:
     """The error of rows that are refused."""
     lines = [line for item in found for line in item.lines][:SHOWN]
     left = sum(item.count for item in found) - len(lines)
     lines += [f"… and {left:,} more"] if left > 0 else []
-    return errors.ForeignKeyError(
+    return errors.IngestError(
         f"{'; '.join(item.message for item in found)}; nothing was committed",
-        list(found),
+        violations=list(found),
         excerpt=tuple(lines),
         hint=found[0].hint,
     )

@@ -24,7 +24,7 @@ from odfchain.chain.index import (
     link_kind,
 )
 from odfchain.chain.rules import check_alone, check_append
-from odfchain.errors import AppendError, BrokenChainError, ChainError, ObjectNotFoundError
+from odfchain.errors import AppendError, ChainError, ObjectNotFoundError
 from odfchain.limits import LIMITS
 from odfchain.odf.block_codec import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
 from odfchain.odf.events import BlockHeader, MetadataBlock, MetadataEvent
@@ -189,7 +189,7 @@ class MetadataChain:
             except ObjectNotFoundError as error:
                 if expected is None:
                     raise
-                raise BrokenChainError(f"block {expected} of the chain is missing: {error}") from error
+                raise ChainError(f"block {expected} of the chain is missing: {error}") from error
             yield HashedBlock(current, block)
             self._check_link(current, block.sequence_number, expected, block.prev_block_hash)
             # numbers count down to 0, so the walk ends even over hostile blocks
@@ -201,10 +201,10 @@ class MetadataChain:
         self, name: Multihash, sequence_number: int, expected: int | None, prev: Multihash | None
     ) -> None:
         if (fault := link_fault(sequence_number, expected, prev)) is not None:
-            raise BrokenChainError(f"block {self._blocks.locate(name)} {fault}")
+            raise ChainError(f"block {self._blocks.locate(name)} {fault}")
         # sequence numbers come from peers: a bound for all that loops or allocates by them
         if sequence_number >= LIMITS.chain_blocks:
-            raise BrokenChainError(f"a chain of more than {LIMITS.chain_blocks:,} blocks")
+            raise ChainError(f"a chain of more than {LIMITS.chain_blocks:,} blocks")
 
     def walk_files(
         self, head: Multihash, *, tail: Multihash | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from odfchain.chain.chain import MetadataChain, link_fault
-from odfchain.errors import BrokenChainError, OdfchainError
+from odfchain.errors import ChainError, OdfchainError
 from odfchain.limits import LIMITS
 from odfchain.odf.block_codec import decode_header
 from odfchain.odf.events import BlockHeader, MetadataBlock
@@ -41,7 +41,7 @@ class ChainLinks:
 
     def broken(self, problem: str) -> OdfchainError:
         """The error for a chain that is broken on this side."""
-        return BrokenChainError(f"the local chain is broken: {problem}", hint="`odfchain verify` says more")
+        return ChainError(f"the local chain is broken: {problem}", hint="`odfchain verify` says more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,14 +353,15 @@ def _is_file(text: str) -> bool:
 
 
 def _of_dataset(text: str) -> AssetLock:
-    from odfchain.errors import LockNotFoundError, NotAWorkspaceError
+    from odfchain.errors import AssetError, NotAWorkspaceError
 
     try:
         return opened(text).lock()
     except NotAWorkspaceError as error:
-        raise LockNotFoundError(
+        raise AssetError(
             f"{text}: no such file, and not inside a workspace that could have such a dataset",
             hint=error.hint,
+            exit_code=4,
         ) from None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.cli.screen import ask, echo, is_interactive, print_records
-from odfchain.errors import ForeignKeyError, OdfchainError, QueryError, UsageError
+from odfchain.errors import IngestError, OdfchainError, UsageError
 from odfchain.text import counted
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def report_error(error: OdfchainError, *, about: str = "") -> None:
     echo("error: ", fg="red", bold=True, nl=False, err=True)
     echo(f"{about}: {error}" if about else error, err=True)
     # the wrong part of the query, or the violating rows
-    for line in error.excerpt if isinstance(error, QueryError | ForeignKeyError) else ():
+    for line in error.excerpt if isinstance(error, IngestError) else ():
         echo(f"  {line}", err=True)
     if error.hint:
         echo("hint: ", fg="cyan", nl=False, err=True)

@@ -25,7 +25,7 @@ from odfchain.cli.parameters import (
 )
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json, echo_lines, human_size, print_records, record
-from odfchain.errors import BrokenChainError, OdfchainError, UsageError
+from odfchain.errors import ChainError, OdfchainError, UsageError
 from odfchain.text import counted
 from odfchain.workspace.options import GcOptions
 
@@ -337,7 +337,7 @@ def _verify(dataset: Dataset) -> None:
         report = dataset.verify(progress=progress)
     if report.faults:
         first = report.faults[0]
-        raise BrokenChainError(
+        raise ChainError(
             f"{dataset.alias}: verification found {counted(len(report.faults), 'fault')}; the first one: "
             f"{first.file}: {first.message}",
             hint=f"`odfchain verify {dataset.alias}` lists all of them",

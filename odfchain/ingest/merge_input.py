@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import BadInputError, GuardError, OdfchainError
+from odfchain.errors import BadInputError, IngestError, OdfchainError
 from odfchain.ingest.history import LARGEST_INPUT, WriterState, bytes_of, read_recorded, recorded_files
 from odfchain.ingest.merge_strategies import (
     NUMBER,
@@ -392,7 +392,7 @@ class InputMerge:
     def _refusal(self, fault: Fault) -> OdfchainError:
         file = self.source.file
         if fault.kind == FaultKind.FUTURE:
-            return GuardError(
+            return IngestError(
                 f"{file}: row {fault.row:,} {fault.message}",
                 flag=ALLOW_FUTURE,
                 setting="set ingest.maxFuture, or the source's `watermark: {maxFuture: …}`",
@@ -427,14 +427,14 @@ class InputMerge:
         if ran.counts["rows"] == 0:
             if self.options.merging.allow_empty:
                 return
-            raise GuardError(
+            raise IngestError(
                 "the snapshot is empty: it would retract "
                 f"{'all' if self.state.prev_offset is None else f'all {recorded:,}'} recorded rows",
                 flag="--allow-empty",
             )
         retracted = sum(each.ops.get("1", 0) for each in ran.facts)
         if recorded and retracted > most * recorded:
-            raise GuardError(
+            raise IngestError(
                 f"the snapshot would retract {retracted:,} of {recorded:,} recorded rows "
                 f"({retracted / recorded:.0%}, at most {most:.0%} is allowed)",
                 flag="--allow-retract",

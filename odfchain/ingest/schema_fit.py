@@ -192,7 +192,7 @@ def fit(
         changed = {f.name for f, other in pairs if other is not None and _difference(f, other)}
         before = [f for f in [*expected, recorded_time] if f and (f in missing or f.name in changed)]
         after = [f for f in [*actual, given_time] if f and (f in extra or f.name in changed)]
-        raise errors.IncompatibleSchemaError(
+        raise errors.SchemaError(
             f"{file}: the input does not fit the dataset's schema: {'; '.join(problems)} "
             f"(dataset - {_shown(before) or 'nothing'} | input + {_shown(after) or 'nothing'})",
             hint="cast, rename or leave out columns with a preprocess query, or use a new dataset",
@@ -236,22 +236,20 @@ def check_strategy(
         named.append(("compareColumns", strategy.compare_columns))
     for what, names in named:
         if not names:
-            raise errors.IncompatibleSchemaError(f"merge.{what} of the source is empty")
+            raise errors.SchemaError(f"merge.{what} of the source is empty")
         for name in names:
             if names.count(name) > 1:
-                raise errors.IncompatibleSchemaError(
-                    f"merge.{what} of the source names column {name!r} twice"
-                )
+                raise errors.SchemaError(f"merge.{what} of the source names column {name!r} twice")
             if not name:
-                raise errors.IncompatibleSchemaError(f"merge.{what} of the source names a column ''")
+                raise errors.SchemaError(f"merge.{what} of the source names a column ''")
             if schema is not None and schema.field(name) is None:
-                raise errors.IncompatibleSchemaError(
+                raise errors.SchemaError(
                     f"{file}: merge.{what} names column {name!r}, which the input does not have "
                     f"(it has {', '.join(schema.names)})"
                 )
     if schema is not None and (problem := operations_problem(strategy, schema.names, operation, "the input")):
         message, hint = problem
-        raise errors.IncompatibleSchemaError(f"{file}: {message}", hint=hint)
+        raise errors.SchemaError(f"{file}: {message}", hint=hint)
 
 
 def _names(fields: Sequence[ds.DataField]) -> str:
@@ -460,13 +458,7 @@ def _check_attachments(event: ev.SetAttachments, path: str) -> None:
 def _at(path: str) -> Iterator[None]:
     try:
         yield
-    except (
-        errors.BadInputError,
-        errors.CodecError,
-        errors.FetchError,
-        errors.IncompatibleSchemaError,
-        errors.SchemaError,
-    ) as error:
+    except (errors.BadInputError, errors.CodecError, errors.FetchError, errors.SchemaError) as error:
         inside = _INSIDE.search(error.message)
         raise errors.ManifestError(
             one_line(error.message, 500), path=f"{path}.{inside[1]}" if inside else path, hint=error.hint

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from odfchain.chain.signed_lines import SnapshotKind
-from odfchain.errors import GuardError, OdfchainError
+from odfchain.errors import IngestError, OdfchainError
 from odfchain.odf.arrow_schema import slice_schema
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import Multihash
@@ -103,12 +103,12 @@ class CommitProfiles:
         return write
 
 
-def _refusal(name: str, breaches: Sequence[DriftLine], policy: Path) -> GuardError:
+def _refusal(name: str, breaches: Sequence[DriftLine], policy: Path) -> IngestError:
     shown = "; ".join(_in_words(line) for line in breaches[:_NAMED])
     more = len(breaches) - _NAMED
     rest = f"; and {more} more" if more > 0 else ""
     limits = "1 limit is" if len(breaches) == 1 else f"{len(breaches)} limits are"
-    return GuardError(
+    return IngestError(
         f"{name}: {limits} exceeded, nothing was committed: {shown}{rest}",
         flag="--allow-drift",
         setting=f"raise the limits in {policy}",

@@ -533,12 +533,11 @@ def check_line(state: DatasetState, block: Multihash) -> None:
 
 def parted(
     state: DatasetState, newest: str | None, what: str, *, counts: tuple[int, int]
-) -> errors.DestinationAheadError | errors.DatasetsDivergedError:
+) -> errors.ChainsDifferError:
     """The error where an export has more than the blocks up to a state; `counts` are what each lacks."""
     number, ahead = state.head_block.sequence_number, counts[0] == 0
-    kind = errors.DestinationAheadError if ahead else errors.DatasetsDivergedError
     why = "it is of a later one" if ahead else "the histories have parted, or others have changed it"
-    return kind(
+    return errors.ChainsDifferError(
         f"{what} no block up to {number:,} has: {why}",
         source_head=str(state.head),
         destination_head=newest or "unknown",

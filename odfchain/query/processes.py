@@ -91,7 +91,7 @@ _ERRORS = sys.modules[OdfchainError.__module__]
 _KINDS: dict[str, type[OdfchainError]] = {
     name: getattr(_ERRORS, name)
     for name in (
-        "BadInputError", "BrokenChainError", "CodecError", "DatasetNotFoundError", "InvalidIdError",
+        "BadInputError", "ChainError", "CodecError", "DatasetNotFoundError", "InvalidIdError",
         "ObjectCorruptedError", "ObjectNotFoundError", "OversizedInputError",
         "PointNotFoundError", "SchemaError", "SliceNotFoundError", "StoreError", "UnsupportedVersionError",
     )

@@ -121,10 +121,11 @@ def volatile_refused() -> Iterator[None]:
         found = _UNKNOWN.search(error.message)
         if found is None or found.group(1).lower() not in VOLATILE:
             raise
-        raise errors.RefusedQueryError(
+        raise errors.QueryError(
             f"{found.group(1)} gives another value each time, so an answer with it cannot be checked",
             hint="write the value into the query, or ask without a proof",
             excerpt=error.excerpt,
+            refused=True,
         ) from None
 
 

@@ -247,7 +247,7 @@ class Pins:
                 _check_past(time, text)
             try:
                 block = block_at(dataset, point, head=head)
-            except errors.BranchNotFoundError as error:
+            except errors.PointNotFoundError as error:
                 raise errors.QueryError(f"`{one_line(text)}`: {error.message}", hint=error.hint) from None
             except errors.ObjectNotFoundError as error:
                 raise errors.PointNotFoundError(error.message, hint=error.hint) from None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from odfchain.errors import EngineError, OdfchainError, QueryError, RefusedQueryError
+from odfchain.errors import EngineError, OdfchainError, QueryError
 from odfchain.limits import QUERY
 from odfchain.odf.sources import TransformSql
 from odfchain.spark import query_rules as functions
@@ -404,7 +404,7 @@ class StepChecker:
 
     def refuse(
         self, node: Any, what: str, hint: str | None, around: Any = None, word: str = ""
-    ) -> RefusedQueryError:
+    ) -> QueryError:
         """An error that shows the fragment of the query that a node was read from."""
         line, column, fragment = _place(node) if node is not None else (None, None, "")
         if not fragment and around is not None:
@@ -415,29 +415,31 @@ class StepChecker:
             line, column, fragment = _find(self._step, word)
         return self._refusal(line, column, fragment, what, hint)
 
-    def refuse_at(self, place: tuple[int, int], fragment: str, what: str, hint: str) -> RefusedQueryError:
+    def refuse_at(self, place: tuple[int, int], fragment: str, what: str, hint: str) -> QueryError:
         """The error for a fragment of text that was not parsed yet; lines and columns count from 1."""
         line, column = (None, None) if self._step.translated else place
         return self._refusal(line, column, fragment, what, hint)
 
     def _refusal(
         self, line: int | None, column: int | None, fragment: str, what: str, hint: str | None
-    ) -> RefusedQueryError:
+    ) -> QueryError:
         shown = f"`{fragment}` " if fragment else "the query "
         text = what if what.startswith(("there ", "a table ", "table ", "the ", "VALUES ")) else shown + what
-        return RefusedQueryError(
+        return QueryError(
             located(self._step.label, line, column, text),
             hint=hint,
             excerpt=excerpt(self._step.sql, line, column),
+            refused=True,
         )
 
     def count(self, *found: PlanNodes) -> None:
         """Bounds the size of a query."""
         self._count += sum(len(part.classes) for part in found)
         if self._count > QUERY.nodes:
-            raise RefusedQueryError(
+            raise QueryError(
                 f"{self._step.label}: has more than {QUERY.nodes:,} nodes as a plan",
                 hint="split it into steps",
+                refused=True,
             )
 
     def classes(self, among: PlanNodes, allowed: frozenset[str], otherwise: str | None = None) -> None:
@@ -543,7 +545,7 @@ class StepChecker:
                 if holds(json.loads(child.dataType().json()), _FLOATS):
                     raise self._of_floats(node)
 
-    def _of_floats(self, node: Any, around: Any = None) -> RefusedQueryError:
+    def _of_floats(self, node: Any, around: Any = None) -> QueryError:
         return self.refuse(
             node,
             "makes text of a floating-point number, which differs between versions of Java",
@@ -568,7 +570,7 @@ class StepChecker:
                 node, f"makes {count:,} rows, more than {QUERY.range_rows:,}", None, word="range"
             )
 
-    def split(self, node: Any) -> RefusedQueryError:
+    def split(self, node: Any) -> QueryError:
         """An error for a `range` that says how to split the work, into as many tasks as it likes."""
         return self.refuse(
             node,

@@ -23,7 +23,6 @@ from typing import NamedTuple, Self, TypeVar, final
 
 from odfchain.errors import (
     AccessError,
-    BusyError,
     CodecError,
     CorruptedPeerError,
     FetchError,
@@ -124,7 +123,7 @@ class Incoming:
     file, which is gone afterwards unless it was published.
 
     Raises:
-        BusyError: another transfer writes to the file.
+        StoreError: another transfer writes to the file.
         StorageFullError: no space for the object.
         StoreError: the file cannot be written or read.
     """
@@ -179,7 +178,9 @@ class Incoming:
 
     def _adopt(self) -> None:
         if not lock_at_once(self._fd):
-            raise BusyError(f"{self._target}: another transfer writes to it", hint="try again when it ended")
+            raise StoreError(
+                f"{self._target}: another transfer writes to it", hint="try again when it ended", exit_code=5
+            )
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
             raise StoreError(f"{self._target}: not a regular file")

@@ -78,10 +78,9 @@ class BranchFetch:
         """The new blocks are stored; returns how many of them were not here."""
         return self.download.publish(self._dataset, self._spool, self.new)
 
-    def _other_dataset(self, head: Multihash, count: int) -> errors.DatasetsDivergedError:
+    def _other_dataset(self, head: Multihash, count: int) -> errors.ChainsDifferError:
         here = self._own[0][1]
         return differ(
-            errors.DatasetsDivergedError,
             (head, here, Diverged(count, self._dataset.chain.get(here).sequence_number + 1, None)),
             f"{self.download.peer.where}: block {shortened(head)} is of another dataset than "
             f"{self._dataset.alias}: they have no block in common",

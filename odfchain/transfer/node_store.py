@@ -642,7 +642,7 @@ class NodeTransport(HttpTransport):
                     route, text, deadline=deadline, name=name, file=(file, size)
                 ) as answer:
                     if answer.status == 507:
-                        raise _FullError(
+                        raise errors.AccessError(
                             f"{name}: {answer.what}: insufficient storage on the node",
                             hint="contact the node's operator; what has arrived is not sent again",
                         )
@@ -651,9 +651,9 @@ class NodeTransport(HttpTransport):
                     what = f"{name}: {answer.what}, for {size:,} bytes"
                     if answer.status in (401, 403):
                         hint = self.clock.refusal_hint(answer.headers.date("date"), self.timing.clock())
-                        raise (errors.AccessError if given.expires_at is None else _ExpiredError)(
-                            what, hint=hint
-                        )
+                        # without a time it is final; else the node gives another address
+                        kind = errors.AccessError if given.expires_at is None else errors.TransferError
+                        raise kind(what, hint=hint)
                     if not 200 <= answer.status <= 299:
                         raise errors.TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
 
@@ -701,19 +701,8 @@ def given_headers(given: msg.TransferUrl, name: str) -> tuple[tuple[str, str], .
     return found
 
 
-class _FullError(errors.TransferError):
-    """The node's disk is full: another attempt finds it so."""
-
-
-class _ExpiredError(errors.AccessError):
-    """An address that was for some time only is refused: the node gives another one."""
-
-
 def _is_final(error: errors.TransferError) -> bool:
-    # new upload URLs can be requested
-    if isinstance(error, _ExpiredError):
-        return False
-    return isinstance(error, (errors.AccessError, errors.CorruptedPeerError, _FullError))
+    return isinstance(error, (errors.AccessError, errors.CorruptedPeerError))
 
 
 def _may_be_done(refused: RefusedError) -> bool:

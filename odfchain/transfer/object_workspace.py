@@ -463,7 +463,7 @@ class SharedWorkspace(SharedStore):
         young. With `dry_run` nothing is removed. The caller holds no lock of the dataset.
 
         Raises:
-            BusyError: another machine commits or removes.
+            StoreError: another machine commits or removes.
             UsageError: the grace is too short.
         """
         stored, removal = self.stored(folder), Removal(self._space, grace, dry_run)

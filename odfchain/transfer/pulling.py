@@ -300,7 +300,6 @@ class _HeadPull(Sync[Arrived, SyncOutcome]):
             found = compare(self.head, links, seen.head, ChainLinks(dataset.chain))
             counted = found if isinstance(found, Behind | Diverged) else counted
         raise differ(
-            errors.RollbackError,
             (self.head, seen.head, counted),
             f"{self.peer.where} offers {'an older' if lower else 'another'} chain than was seen before: its "
             f"head is block {self.number:,} {shortened(self.head)}, the newest block seen is "
@@ -516,7 +515,7 @@ def pull_branch_from(
     head = peer.head()
     if head is None:
         others = peer.branches()
-        raise errors.BranchNotFoundError(
+        raise errors.PointNotFoundError(
             f"{peer.where}: no branch {peer.ref!r}",
             hint=f"its branches: {', '.join(others[:20])}"
             if others

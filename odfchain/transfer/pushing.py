@@ -146,7 +146,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
         dataset, peer, options = self.dataset, self.peer, self.options
         head = dataset.chain.head()
         if head is None:
-            raise errors.BrokenChainError(f"{dataset.alias}: the dataset has no head")
+            raise errors.ChainError(f"{dataset.alias}: the dataset has no head")
         old = peer.head()
         if old is None and not options.create:
             raise errors.DatasetNotFoundError(f"{peer.where}: no such dataset", hint="allow to create it")

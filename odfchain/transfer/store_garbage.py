@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from odfchain.errors import BusyError, InvalidIdError, ObjectNotFoundError, OdfchainError, UsageError
+from odfchain.errors import InvalidIdError, ObjectNotFoundError, OdfchainError, StoreError, UsageError
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.storage.bucket_store import BucketTransport, Listed, WriteRefusedError
@@ -57,7 +57,7 @@ class Lease:
     def check(self) -> None:
         """Check that the lease is still valid."""
         if time.monotonic() > self.ends:
-            raise BusyError("gc timed out", hint="run it again to resume")
+            raise StoreError("gc timed out", hint="run it again to resume", exit_code=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,21 @@ class Leases:
         """Exclusive right to remove objects: no other gc, and no commit that relies on old ones."""
         token = secrets.token_hex(_MARK_BYTES // 4).encode()
         if not self._taken(token):
-            raise BusyError(f"{self.space.where}{self._removing}: another gc is at work", hint="run gc later")
+            raise StoreError(
+                f"{self.space.where}{self._removing}: another gc is at work",
+                hint="run gc later",
+                exit_code=5,
+            )
         ends = time.monotonic() + LIFE / 2
         try:
             now = self.space.modified(self._removing)
             below = f"relying/{self.folder}"
             for mark in self.space.listed(below, _MOST_MARKS):
                 if now - mark.modified < LIFE:
-                    raise BusyError(
+                    raise StoreError(
                         f"{self.space.where}{below}/{mark.key}: something is being committed",
                         hint="run gc again when that is done",
+                        exit_code=5,
                     )
                 self.space.delete(f"{below}/{mark.key}")
             yield Lease(now, ends)
@@ -127,9 +132,10 @@ class Leases:
                     break
                 self.space.delete(mark)  # else the two would wait for each other
             else:
-                raise BusyError(
+                raise StoreError(
                     f"{self.space.where}{self._removing}: a gc is at work; nothing was committed",
                     hint="run the command again when it has ended, or in an hour, if it was killed",
+                    exit_code=5,
                 )
             yield
         finally:

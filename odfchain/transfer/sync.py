@@ -95,7 +95,6 @@ class Sync(ABC, Generic[PlanT, OutcomeT]):
 # Chains that are not one line (RFC-021).
 
 _T = TypeVar("_T")
-_Differ = TypeVar("_Differ", bound=errors.ChainsDifferError)
 
 
 def shortened(name: Multihash) -> str:
@@ -104,13 +103,13 @@ def shortened(name: Multihash) -> str:
 
 
 def differ(
-    kind: type[_Differ], chains: tuple[Multihash, Multihash, Behind | Diverged], message: str, hint: str
-) -> _Differ:
+    chains: tuple[Multihash, Multihash, Behind | Diverged], message: str, hint: str
+) -> errors.ChainsDifferError:
     """The error for chains that are not one line: heads of source and target, and their comparison."""
     source, target, found = chains
     if isinstance(found, Behind):
         found = Diverged(0, len(found.blocks), source)
-    return kind(
+    return errors.ChainsDifferError(
         message,
         source_head=str(source),
         destination_head=str(target),
@@ -131,14 +130,12 @@ def not_ahead(
     if isinstance(found, Behind):
         more = counted(len(found.blocks), "block")
         message = f"{target} has {more} that {source} has not: {heads}"
-        return differ(errors.DestinationAheadError, chains, message, hint)
+        return differ(chains, message, hint)
     common = f"after block {shortened(found.common)}" if found.common else "and have no block in common"
     theirs, ours = counted(found.source_blocks, "block"), counted(found.destination_blocks, "block")
     ours, theirs = (ours, theirs) if pull else (theirs, ours)
     message = f"{target if pull else source} and {source if pull else target} diverged {common}: "
-    return differ(
-        errors.DatasetsDivergedError, chains, f"{message}{ours} only here, {theirs} only there; {heads}", hint
-    )
+    return differ(chains, f"{message}{ours} only here, {theirs} only there; {heads}", hint)
 
 
 def refuse_another(
@@ -155,7 +152,6 @@ def refuse_another(
     if (theirs.dataset_id, theirs.dataset_kind) == (ours.dataset_id, ours.dataset_kind):
         return
     raise differ(
-        errors.DatasetsDivergedError,
         chains,
         f"{'OverwriteSeedBlock: ' if force else ''}{where} holds the dataset {theirs.dataset_id} "
         f"({theirs.dataset_kind.value}), not {name} ({ours.dataset_id}, {ours.dataset_kind.value}); "

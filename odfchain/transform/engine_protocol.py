@@ -340,7 +340,7 @@ class RemoteEngine:
         said = one_line(response.message, _TEXT_CHARACTERS)
         if response.KIND == "InvalidQuery":
             if said.startswith(REFUSED):
-                raise errors.RefusedQueryError(said.removeprefix(REFUSED))
+                raise errors.QueryError(said.removeprefix(REFUSED), refused=True)
             raise errors.QueryError(said)
         failure = errors.EngineError(f"the engine at {self.address} failed: {said}")
         if response.backtrace:
@@ -468,7 +468,7 @@ class _Run:
                 self._settled = True  # too late to cancel
             if not isinstance(error, errors.QueryError):
                 return _internal_error(self.call, error)
-            refused = REFUSED if isinstance(error, errors.RefusedQueryError) else ""
+            refused = REFUSED if error.refused else ""
             return self.call.pack_response("InvalidQuery", message=_text(refused + _with_hint(error)))
         finally:
             for written, _ in self._outputs:

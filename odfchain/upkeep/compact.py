@@ -594,10 +594,11 @@ class Compaction(Rewriting):
         saved = frozenset[Multihash]().union(*(place.has for place in plan.places))
         lacking = [name for name in plan.replaced if name not in saved]
         if lacking:
-            raise errors.UnsavedBlocksError(
+            raise errors.WorkspaceError(
                 f"{plan.dataset}: the data of {len(lacking):,} blocks would be given up and may be nowhere "
                 "else",
                 hint="push the dataset first (`odfchain push`), or give them up with --force",
+                exit_code=5,
             )
 
     def plan_soft(self, alias: DatasetAlias, limits: BatchLimits | None = None) -> SoftPlan:

@@ -280,7 +280,7 @@ class Fsck:
         """Everything that is damaged or missing is in the report.
 
         Raises:
-            BusyError: something is being pulled into the dataset.
+            StoreError: something is being pulled into the dataset.
         """
         with locked_for(self._dataset, "fsck"), self._resources:
             self._check()

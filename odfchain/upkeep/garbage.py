@@ -99,7 +99,7 @@ def reachable(
     """Every object that the references need, those in `without` left aside, or that some blocks `also` do.
 
     Raises:
-        BrokenChainError: a reference or a block is missing or damaged; the message names the file.
+        ChainError: a reference or a block is missing or damaged; the message names the file.
     """
     refs = refs_of(dataset)
     try:
@@ -171,7 +171,7 @@ def _led_to(dataset: DatasetFiles, heads: Iterable[Multihash | None]) -> Reachab
 
 
 def _incomplete(dataset: DatasetFiles, reason: str) -> errors.OdfchainError:
-    return errors.BrokenChainError(
+    return errors.ChainError(
         f"{dataset.alias}: it cannot be said what is still needed: {one_line(reason, 1000)}",
         hint=f"`odfchain fsck {dataset.alias}` says what is damaged, and repairs it from a copy (--from URL)",
     )
@@ -195,7 +195,7 @@ def refuse(what: str, referrers: Sequence[str], flag: str = FLAG) -> None:
     if referrers:
         more = f", and {len(referrers) - _SHOWN:,} more" if len(referrers) > _SHOWN else ""
         listed = ", ".join(referrers[:_SHOWN])
-        raise errors.GuardError(f"{what} is referred to by {listed}{more}; nothing was given up", flag=flag)
+        raise errors.IngestError(f"{what} is referred to by {listed}{more}; nothing was given up", flag=flag)
 
 
 @dataclass(frozen=True, slots=True)

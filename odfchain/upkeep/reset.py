@@ -359,7 +359,7 @@ class Reset(Rewriting):
         return kept
 
 
-def _unsaved(plan: ResetPlan) -> errors.UnsavedBlocksError:
+def _unsaved(plan: ResetPlan) -> errors.WorkspaceError:
     unknown = [place for place in plan.places if place.answer is RemoteState.UNKNOWN]
     count, total = len(plan.unsaved), len(plan.dropped)
     blocks = f"{total:,} blocks that would be dropped" if total > 1 else "block that would be dropped"
@@ -371,7 +371,8 @@ def _unsaved(plan: ResetPlan) -> errors.UnsavedBlocksError:
         why = f"not in {' or '.join(place.alias for place in plan.places)}"
     else:
         why = "the dataset was never pushed or pulled"
-    return errors.UnsavedBlocksError(
+    return errors.WorkspaceError(
         f"{plan.dataset}: {what} may be nowhere else: {why}",
         hint="push the dataset first (`odfchain push`), or give them up with --force",
+        exit_code=5,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from odfchain.chain.rules import canonical
-from odfchain.errors import GuardError
+from odfchain.errors import IngestError
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import schema_of_event
 from odfchain.odf.identity import DatasetId
@@ -129,10 +129,10 @@ def check_declared(
 
 
 def refuse_to_drop(attached: ev.SetAttachments, before: DatasetState) -> None:
-    """Attachments keep the constraints that are in force, or `GuardError`."""
+    """Attachments keep the constraints that are in force, or `IngestError`."""
     present = before.chain.nearest_event(ev.SetAttachments, head=before.head)
     if attached_text(attached) is None and attached_text(present) is not None:
-        raise GuardError(
+        raise IngestError(
             f"the attachments have no {FILE}: what it declares would not hold any more",
             flag="--drop-constraints",
         )

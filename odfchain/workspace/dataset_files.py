@@ -24,7 +24,7 @@ from odfchain.chain.signed_heads import (
     check_head,
     read_head_signature,
 )
-from odfchain.errors import BrokenChainError, StoreError
+from odfchain.errors import ChainError, StoreError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import Seed
 from odfchain.odf.identity import DatasetId, Multihash
@@ -149,12 +149,12 @@ class DatasetFiles:
 
     @property
     def seed(self) -> Seed:
-        """The first event of the chain; `BrokenChainError` where there is no head or no Seed."""
+        """The first event of the chain; `ChainError` where there is no head or no Seed."""
         if self.chain.head() is None:
-            raise BrokenChainError(f"{self.folder / 'refs' / self.ref}: the dataset has no head")
+            raise ChainError(f"{self.folder / 'refs' / self.ref}: the dataset has no head")
         seed = self.chain.nearest_event(Seed)
         if seed is None:
-            raise BrokenChainError(f"{self.folder}: the chain has no Seed")
+            raise ChainError(f"{self.folder}: the chain has no Seed")
         return seed
 
     @property
@@ -172,7 +172,7 @@ class DatasetFiles:
         for _ in range(_READS):
             head = self.chain.head()
             if head is None:
-                raise BrokenChainError(f"{self.folder / 'refs' / self.ref}: the dataset has no head")
+                raise ChainError(f"{self.folder / 'refs' / self.ref}: the dataset has no head")
             # the head may move between the two reads: then both are read again
             signature = self._judged(head, read_head_signature(self.folder, self.ref))
             if signature.status is SignatureStatus.SIGNED or self.chain.head() == head:

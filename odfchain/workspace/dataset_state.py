@@ -11,7 +11,7 @@ from enum import Enum
 
 from odfchain.chain.chain import HashedBlock, MetadataChain
 from odfchain.chain.index import DATA_EVENTS, DataEvent, E, sources_in_force
-from odfchain.errors import AppendError, BrokenChainError, GuardError, SchemaError
+from odfchain.errors import AppendError, ChainError, IngestError, SchemaError
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import schema_of_event
@@ -51,7 +51,7 @@ class DatasetState:
         """The state at `head` (default: the head reference, which must be there)."""
         at = head if head is not None else chain.head()
         if at is None:
-            raise BrokenChainError("the dataset has no head")
+            raise ChainError("the dataset has no head")
         return cls(chain, at, chain.get(at))
 
     def _nearest(self, *kinds: type[E]) -> E | None:
@@ -62,7 +62,7 @@ class DatasetState:
         """The first event."""
         seed = self._nearest(ev.Seed)
         if seed is None:
-            raise BrokenChainError("the chain has no Seed")
+            raise ChainError("the chain has no Seed")
         return seed
 
     @property
@@ -224,7 +224,7 @@ class DatasetState:
 
         Raises:
             AppendError: it would go back; the message says which block set the present one, and what helps.
-            GuardError: it lies further in the future than `bound`.
+            IngestError: it lies further in the future than `bound`.
         """
         present = self.watermark
         if present is not None and mark < present:
@@ -235,7 +235,7 @@ class DatasetState:
                 hint=self._way_back(alias, present),
             )
         if bound is not None and mark > bound:
-            raise GuardError(
+            raise IngestError(
                 f"{alias}: the watermark {mark} would be later than {bound}, the latest that is taken "
                 "without asking; it can never be lowered again",
                 flag=ALLOW_FUTURE,

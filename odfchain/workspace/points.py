@@ -85,13 +85,14 @@ def lock_path(dataset: DatasetFiles) -> Path:
 
 @contextlib.contextmanager
 def locked_for(dataset: DatasetFiles, command: str | None = None) -> Iterator[None]:
-    """Nothing is fetched or removed meanwhile; `BusyError` where that goes on. `command` is what locks."""
+    """Nothing is fetched or removed meanwhile; `StoreError` where that goes on. `command` is what locks."""
     with fsio.try_locked(lock_path(dataset)) as free:
         if not free:
             other = "" if command else ", or its garbage is being collected"
-            raise errors.BusyError(
+            raise errors.StoreError(
                 f"{dataset.alias}: something is being pulled into it{other}",
                 hint=f"run {command or 'the command'} again when that is done",
+                exit_code=5,
             )
         yield
 
@@ -200,12 +201,12 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
 
 
 def on_branch(dataset: DatasetFiles, branch: str) -> DatasetFiles:
-    """The dataset on a reference that it has, or `BranchNotFoundError`."""
+    """The dataset on a reference that it has, or `PointNotFoundError`."""
     if is_branch_name(branch):
         dataset.shared.follow(dataset.folder, branch)
     found = dataset.on(branch) if _is_reference(branch) else None
     if found is None or found.chain.head() is None:
-        raise errors.BranchNotFoundError(
+        raise errors.PointNotFoundError(
             f"{dataset.alias} has no branch {one_line(branch)!r}",
             hint="a point is a branch, a block's number or hash, or a time; "
             f"`odfchain branch list {dataset.alias}` lists the branches",
@@ -232,14 +233,15 @@ def named_block(dataset: DatasetFiles, point: Point) -> Multihash:
     """The block that a text names.
 
     Raises:
-        BranchNotFoundError, PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
-        FuturePointError: the time lies in the future.
+        PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
+        WorkspaceError: the time lies in the future.
     """
     time = point.at if isinstance(point, OnBranch) else point
     if isinstance(time, Timestamp) and time > Timestamp.now():
-        raise errors.FuturePointError(
+        raise errors.WorkspaceError(
             f"{dataset.alias}: {time} lies in the future, so what is asked for could still change",
             hint="leave the time out to ask for the present",
+            exit_code=3,
         )
     try:
         return block_at(dataset, point)

@@ -565,7 +565,7 @@ class WorkspaceFiles:
         key = self.key(dataset.id)
         head, ref = dataset.chain.head(), dataset.ref
         if head is None:
-            raise errors.BrokenChainError(f"{dataset.folder / 'refs' / ref}: the dataset has no head")
+            raise errors.ChainError(f"{dataset.folder / 'refs' / ref}: the dataset has no head")
         signer = HeadSigner(dataset.folder, lambda: key)
         signed = signer.sign(key, head, dataset.chain.get(head).sequence_number, ref)
         if signed is None:

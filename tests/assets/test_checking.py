@@ -187,9 +187,9 @@ def test_damaged_and_missing_locks(tmp_path: Path, capsys: pytest.CaptureFixture
         assert code == 6
         assert "column `href` is not one of a lock's" in err
     assert ran(capsys, "check", str(tmp_path / "none.parquet"))[0] == 4
-    with pytest.raises(odf.errors.LockNotFoundError):
+    with pytest.raises(odf.errors.AssetError, match="no such file"):
         odf.AssetLock.read(tmp_path / "none.parquet")
-    with pytest.raises(odf.errors.DamagedLockError):
+    with pytest.raises(odf.errors.AssetError, match=r"faulty|lock"):
         odf.AssetLock.read(path)
 
 

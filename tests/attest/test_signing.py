@@ -16,7 +16,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, HeadSignature, HeadSigner, SignatureStatus
 from odfchain.chain.statements import Problem
 from odfchain.errors import (
-    BrokenChainError,
+    ChainError,
     InvalidIdError,
     OdfchainError,
     RefConflictError,
@@ -189,7 +189,7 @@ def test_a_signature_of_a_head_that_was_set_back_is_named(cities: DatasetFiles) 
 
 def test_a_dataset_without_a_head_has_no_signature_to_judge(tmp_path: Path) -> None:
     DatasetFiles.create_folders(tmp_path / "empty", DatasetAlias.parse("empty"))
-    with pytest.raises(BrokenChainError, match="has no head"):
+    with pytest.raises(ChainError, match="has no head"):
         DatasetFiles.open(tmp_path / "empty").head_signature()
 
 

@@ -18,7 +18,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.branches import corrections
 from odfchain.branches.corrections import Wanted, read_given, rows_of_keys
 from odfchain.branches.recording import stage_changes
-from odfchain.errors import BadInputError, GuardError, OversizedInputError, SliceNotFoundError, UsageError
+from odfchain.errors import BadInputError, IngestError, OversizedInputError, SliceNotFoundError, UsageError
 from odfchain.workspace import read_slices
 from odfchain.workspace.merge_record import MergeRecord, merges
 from tests.kit.polled_sources import ABC, SNAPSHOT, file_url, polled, touch
@@ -91,7 +91,7 @@ def test_values_that_are_there_are_no_change(tmp_path: Path) -> None:
 def test_keys_that_are_not_recorded_have_to_be_allowed(tmp_path: Path) -> None:
     dataset = cities(tmp_path)
     fixes = file(tmp_path, "k,n\nA,7\n" + "".join(f"X{i},{i}\n" for i in range(7)))
-    with pytest.raises(GuardError) as refused, unchanged(dataset.path):
+    with pytest.raises(IngestError) as refused, unchanged(dataset.path):
         dataset.correct(fixes)
     assert refused.value.message == (
         f"{fixes}: 7 keys are not recorded in cities: k=X0; k=X1; k=X2; k=X3; k=X4, …"
@@ -114,7 +114,7 @@ def test_an_event_time_is_taken_from_the_file(tmp_path: Path) -> None:
     assert times[6] == dt.datetime(2024, 1, 5, 23, tzinfo=dt.UTC)
     assert str(dataset.summary.watermark) == "2024-01-05T23:00:00Z"
     late = file(tmp_path, "k,event_time\nA,2999-01-01T00:00:00Z\n")
-    with pytest.raises(GuardError, match=r"row 1: the event time 2999-01-01T00:00:00Z is later than"):
+    with pytest.raises(IngestError, match=r"row 1: the event time 2999-01-01T00:00:00Z is later than"):
         dataset.correct(late)
     assert not dataset.correct(late, allow_future=True).up_to_date
 

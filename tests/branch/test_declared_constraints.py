@@ -12,7 +12,7 @@ import pytest
 from odfchain.api.branching import foreign_keys
 from odfchain.api.workspace import Workspace
 from odfchain.cli.main import COMMANDS
-from odfchain.errors import ForeignKeyError, GuardError, ManifestError, UsageError
+from odfchain.errors import IngestError, ManifestError, UsageError
 from odfchain.odf import events as ev
 from odfchain.odf.identity import DatasetId
 from odfchain.progress import SILENT
@@ -152,7 +152,7 @@ def test_python_refuses_as_the_command_line_does(scene: Scene) -> None:
     none = ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=()))
     (snapshot,) = read_snapshots(manifest("child", {"key": ["c"]}))
     snapshot = type(snapshot)(name=snapshot.name, kind=snapshot.kind, metadata=(none,))
-    with pytest.raises(GuardError, match=r"CONSTRAINTS\.yaml"):
+    with pytest.raises(IngestError, match=r"CONSTRAINTS\.yaml"):
         scene.workspace.update(snapshot)
     _, events = scene.workspace.update(snapshot, drop_constraints=True)
     assert events == [none]
@@ -196,7 +196,10 @@ def rows(count: int) -> list[list[Any]]:
 @pytest.mark.parametrize("ending", ["csv", "ndjson"])
 def test_a_refusal_shows_the_first_rows_and_a_file_has_all(scene: Scene, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"broken.{ending}"
-    with pytest.raises(ForeignKeyError) as caught, foreign_keys(scene.workspace, SILENT, path) as check:
+    with (
+        pytest.raises(IngestError, match="nothing was committed") as caught,
+        foreign_keys(scene.workspace, SILENT, path) as check,
+    ):
         scene.append(scene.at("child"), [rows(25)], check)
     assert str(caught.value).startswith("25 rows of child refer by p to what parent does not have as p;")
     assert len(caught.value.excerpt) == 21

@@ -138,8 +138,8 @@ def test_a_branch_begins_at_any_point(ws: Workspace) -> None:
         (9, odf.errors.PointNotFoundError),
         ("2025", odf.errors.PointNotFoundError),  # a number: a year is written 2025-01
         ("2025-12", odf.errors.DatasetNotFoundError),
-        ("nothing", odf.errors.BranchNotFoundError),
-        ("2999-01-01", odf.errors.FuturePointError),
+        ("nothing", odf.errors.PointNotFoundError),
+        ("2999-01-01", odf.errors.WorkspaceError),
         ("a.b", odf.errors.InvalidIdError),
     ],
 )
@@ -164,7 +164,7 @@ def test_names_are_taken_once(ws: Workspace) -> None:
     renamed = d.rename_branch("fix", "better")
     assert (renamed.ref, renamed.head) == ("better", block)
     assert d.rename_branch("better", "better") == renamed
-    with pytest.raises(odf.errors.BranchNotFoundError):
+    with pytest.raises(odf.errors.PointNotFoundError, match="no branch"):
         d.branch("fix")
     assert d.branch_names == ["better", "other"]
     assert other.head == d.head
@@ -179,7 +179,7 @@ def test_an_unreferenced_block_is_named_under_the_lock_of_garbage_collection(ws:
     kept = d.delete_branch("fix", force=True)
     assert kept is not None
     (d.path / "refs" / kept).unlink()  # as `gc --drop-refs` does
-    with fsio.locked(lock_path(d._files)), pytest.raises(odf.errors.BusyError):
+    with fsio.locked(lock_path(d._files)), pytest.raises(odf.errors.StoreError, match=r"pulled|at work"):
         d.create_branch("again", at=block)
     assert d.branch_names == []
     assert d.create_branch("again", at=block).head == block
@@ -209,7 +209,7 @@ def test_case_51_what_nobody_has_merged_is_not_deleted_in_silence(ws: Workspace)
     fix = d.create_branch("fix")
     add(fix, "c")
     head = fix.head
-    with pytest.raises(odf.errors.UnsavedBlocksError, match="has merged"):
+    with pytest.raises(odf.errors.WorkspaceError, match="has merged"):
         d.delete_branch("fix")
     assert d.branch_names == ["fix"]
     kept = d.delete_branch("fix", force=True)
@@ -217,7 +217,7 @@ def test_case_51_what_nobody_has_merged_is_not_deleted_in_silence(ws: Workspace)
     assert kept.startswith("overwritten-")
     assert d._files.chain.head(kept) == head
     assert (d.branch_names, d.branches()) == ([], [])  # what was given up is no branch
-    with pytest.raises(odf.errors.BranchNotFoundError):
+    with pytest.raises(odf.errors.PointNotFoundError, match="no branch"):
         d.branch(kept)
     with pytest.raises(odf.errors.InvalidIdError):
         d.delete_branch(kept, force=True)
@@ -231,11 +231,11 @@ def test_case_51_what_another_reference_has_is_deleted(ws: Workspace) -> None:
     add(fix, "c")
     d.create_branch("more", at="fix")
     assert d.delete_branch("fix") is None
-    with pytest.raises(odf.errors.UnsavedBlocksError):
+    with pytest.raises(odf.errors.WorkspaceError, match=r"nowhere|neither"):
         d.delete_branch("more")
     with pytest.raises(odf.errors.InvalidIdError):
         d.delete_branch("head")
-    with pytest.raises(odf.errors.BranchNotFoundError):
+    with pytest.raises(odf.errors.PointNotFoundError, match="no branch"):
         d.delete_branch("fix")
 
 
@@ -250,7 +250,7 @@ def test_case_51_what_was_merged_is_deleted(ws: Workspace) -> None:
     add(fix, "f")
     (listed,) = d.branches()
     assert (listed.ahead, listed.behind, listed.base_number) == (1, 1, 5)
-    with pytest.raises(odf.errors.UnsavedBlocksError):
+    with pytest.raises(odf.errors.WorkspaceError, match=r"nowhere|neither"):
         d.delete_branch("fix")
     merged(fix, d)
     (listed,) = d.branches()
@@ -276,7 +276,7 @@ def test_case_39_points(ws: Workspace) -> None:
     assert d.at("head:2").tail(5)["k"].to_pylist() == ["a"]
     with pytest.raises(odf.errors.DatasetNotFoundError) as early:
         d.at("2025-12-31")
-    with pytest.raises(odf.errors.FuturePointError) as late:
+    with pytest.raises(odf.errors.WorkspaceError, match="in the future") as late:
         d.at("2999-01")
     assert (early.value.exit_code, late.value.exit_code) == (4, 3)
     block = fix.head
@@ -512,7 +512,7 @@ def test_a_copy_has_branches_of_its_own(ws: Workspace, tmp_path: Path) -> None:
     (listed,) = copy.branches()
     assert (listed.ahead, listed.behind, listed.signature) == (1, 1, "unsigned")  # the key is elsewhere
     assert copy.rename_branch("mine", "ours").label == "copy@ours"
-    with pytest.raises(odf.errors.UnsavedBlocksError):
+    with pytest.raises(odf.errors.WorkspaceError, match=r"nowhere|neither"):
         copy.delete_branch("ours")
     assert d.branch_names == []
 

@@ -13,7 +13,7 @@ from odfchain.chain.chain import MetadataChain, link_blocks
 from odfchain.chain.index import EVENT_KINDS, MERGE, ROW_BYTES
 from odfchain.errors import (
     AppendError,
-    BrokenChainError,
+    ChainError,
     ObjectCorruptedError,
     ObjectNotFoundError,
     OdfchainError,
@@ -227,7 +227,7 @@ def test_a_missing_block_in_the_middle(chain: MetadataChain) -> None:
     store = chain._blocks
     assert isinstance(store, MemoryObjectStore)
     del store.objects[names[3]]
-    with pytest.raises(BrokenChainError, match="is missing"):
+    with pytest.raises(ChainError, match="is missing"):
         list(without_index(chain).walk())
     del store.objects[names[0]]
     with pytest.raises(ObjectNotFoundError):
@@ -251,7 +251,7 @@ def test_a_cycle_is_refused_at_its_first_wrong_number() -> None:
     from odfchain.odf.block_codec import encode_block
 
     store.objects[head] = encode_block(block)
-    with pytest.raises(BrokenChainError, match="sequence number 7, expected 6"):
+    with pytest.raises(ChainError, match="sequence number 7, expected 6"):
         list(MetadataChain(store, chain._refs).walk(head))
 
 
@@ -264,7 +264,7 @@ def test_a_second_seed_in_the_middle_is_refused() -> None:
     builder = ChainBuilder(chain)
     seed = builder.block(ev.Seed(dataset_id=seeded_id("a"), dataset_kind=DatasetKind.ROOT), sequence_number=3)
     name = store.put(encode_block(seed))
-    with pytest.raises(BrokenChainError, match="no predecessor"):
+    with pytest.raises(ChainError, match="no predecessor"):
         list(chain.walk(name))
 
 

@@ -19,7 +19,7 @@ from odfchain.chain.compare import (
     compare,
     whole_chain,
 )
-from odfchain.errors import BrokenChainError, DatasetNotFoundError
+from odfchain.errors import ChainError, DatasetNotFoundError
 from odfchain.limits import LIMITS
 from odfchain.odf.block_codec import decode_header
 from odfchain.odf.events import BlockHeader
@@ -46,8 +46,8 @@ class CountingLinks:
         self.read.append(name)
         return decode_header(self.chain.objects[ObjectKey(ObjectKind.BLOCK, name)])
 
-    def broken(self, problem: str) -> BrokenChainError:
-        return BrokenChainError(problem)
+    def broken(self, problem: str) -> ChainError:
+        return ChainError(problem)
 
 
 def compared(lhs: list[str], rhs: list[str]) -> tuple[Comparison, CountingLinks, CountingLinks]:
@@ -160,7 +160,7 @@ def chain_event(text: str) -> Any:
 )
 def test_a_walk_ends_where_numbers_do_not_count_down(chain: Chain, says: str) -> None:
     links = CountingLinks(chain)
-    with pytest.raises(BrokenChainError, match=says):
+    with pytest.raises(ChainError, match=says):
         whole_chain(links, chain.head)
     assert len(links.read) == 2
 
@@ -168,7 +168,7 @@ def test_a_walk_ends_where_numbers_do_not_count_down(chain: Chain, says: str) ->
 def test_a_seed_with_a_predecessor_does_not_continue_the_walk() -> None:
     chain = chain_of(["seed"])
     chain.append(chain_event("x"), sequence_number=0)
-    with pytest.raises(BrokenChainError, match="has sequence number 0 and a predecessor"):
+    with pytest.raises(ChainError, match="has sequence number 0 and a predecessor"):
         whole_chain(CountingLinks(chain), chain.head)
 
 
@@ -176,7 +176,7 @@ def test_a_head_beyond_the_limit_is_refused_at_once() -> None:
     chain = chain_of(["seed"])
     chain.append(chain_event("x"), sequence_number=LIMITS.chain_blocks)
     links = CountingLinks(chain)
-    with pytest.raises(BrokenChainError, match="block 10,000,000 "):
+    with pytest.raises(ChainError, match="block 10,000,000 "):
         whole_chain(links, chain.head)
     assert links.read == [chain.head]
 
@@ -188,7 +188,7 @@ def test_the_links_of_a_stored_chain_are_read_from_its_store() -> None:
         blocks.put(data)
     links = ChainLinks(MetadataChain(blocks, MemoryRefStore()))
     assert list(whole_chain(links, chain.head)) == chain.hashes[::-1]
-    assert isinstance(links.broken("x"), BrokenChainError)
+    assert isinstance(links.broken("x"), ChainError)
 
 
 def test_a_list_of_hashes_is_a_sequence() -> None:

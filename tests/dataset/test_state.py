@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.errors import BrokenChainError, ObjectCorruptedError, ObjectNotFoundError, SchemaError
+from odfchain.errors import ChainError, ObjectCorruptedError, ObjectNotFoundError, SchemaError
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import encode_raw_arrow
@@ -39,7 +39,7 @@ def state(builder: ChainBuilder) -> DatasetState:
 
 
 def test_a_chain_without_head() -> None:
-    with pytest.raises(BrokenChainError, match="no head"):
+    with pytest.raises(ChainError, match="no head"):
         DatasetState.read(memory_chain())
 
 

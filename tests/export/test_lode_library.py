@@ -14,7 +14,7 @@ import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
-from odfchain.errors import DatasetsDivergedError, StoreError
+from odfchain.errors import ChainsDifferError, StoreError
 from odfchain.storage import fsio
 from tests.kit.exports import add, part
 from tests.kit.support import ROOT
@@ -134,7 +134,7 @@ def test_a_snapshot_of_others(airports: Dataset, tmp_path: Path) -> None:
 def others_have_changed(dataset: Dataset, store: Path, written: str) -> None:
     pointer = store / FIXTURE["pointer"].format(dataset=dataset.id)
     for again in (dataset, dataset.at(2)):
-        with pytest.raises(DatasetsDivergedError, match="others have changed it"):
+        with pytest.raises(ChainsDifferError, match="others have changed it"):
             again.export("lode", store)
         assert pointer.read_text() == written
     dataset.export("lode", store, force=True)

@@ -11,7 +11,7 @@ import pytest
 from odfchain.api.settings import Configuration
 from odfchain.api.workspace import Workspace
 from odfchain.chain.signed_lines import SnapshotKind
-from odfchain.errors import GuardError
+from odfchain.errors import IngestError
 from tests.kit.polled_sources import LEDGER, file_url, polled, touch
 from tests.kit.support import Result, derivative, manifest
 
@@ -68,7 +68,7 @@ def test_pulls_are_held_to_the_policy(guarded: Workspace, tmp_path: Path) -> Non
     touch(source, FEW + MANY.split("\n", 1)[1], 2_000)
     for dataset, options in ((cities, {}), (derived, {})):
         before = dataset.head
-        with pytest.raises(GuardError, match="population ks"):
+        with pytest.raises(IngestError, match="population ks"):
             dataset.pull(**options)
         assert dataset.head == before
         assert dataset.pull(allow_drift=True).blocks

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.errors import BadInputError, IncompatibleSchemaError, ManifestError
+from odfchain.errors import BadInputError, ManifestError, SchemaError
 from odfchain.odf.manifests import read_snapshots
 from tests.kit.support import manifest, of_others, unchanged
 
@@ -100,5 +100,5 @@ def test_a_key_that_names_a_column_twice(workspace: Workspace, tmp_path: Path) -
     dataset = of_others(workspace, manifest("{kind: Ledger, primaryKey: [city, city]}"))
     path = tmp_path / "in.csv"
     path.write_text("city,population\nA,1\n")
-    with pytest.raises(IncompatibleSchemaError, match="primaryKey of the source names column 'city' twice"):
+    with pytest.raises(SchemaError, match="primaryKey of the source names column 'city' twice"):
         dataset.ingest([path])

@@ -18,7 +18,6 @@ from odfchain.errors import (
     AppendError,
     BadInputError,
     FetchError,
-    GuardError,
     IngestError,
     OdfchainError,
     QueryError,
@@ -379,7 +378,7 @@ def test_a_failed_pull_is_repeated_from_the_start(workspace: Workspace, tmp_path
     touch(path, ABC, 1_600_000_000)
     assert dataset.pull().blocks == 2, "the same modification time, but it was never committed"
     touch(path, "city,population\n", 1_600_000_100)
-    with unchanged(dataset.path), pytest.raises(GuardError, match="the snapshot is empty"):
+    with unchanged(dataset.path), pytest.raises(IngestError, match="the snapshot is empty"):
         dataset.pull()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
-from odfchain.errors import AppendError, GuardError
+from odfchain.errors import AppendError, IngestError
 from odfchain.ingest.ingesting import PullStatus
 from odfchain.odf.events import AddData
 from odfchain.odf.sources import WatermarkRule
@@ -132,7 +132,7 @@ def test_a_row_from_the_far_future_is_refused(workspace: Workspace, tmp_path: Pa
         tmp_path / "bad.csv", f"2090-03-01{clock},A,1", f"2999-01-01{clock},B,2", f"2999-01-02{clock},C,3"
     )
     dataset.ingest([good], **on(NOW))
-    with unchanged(dataset.path), pytest.raises(GuardError) as caught:
+    with unchanged(dataset.path), pytest.raises(IngestError) as caught:
         dataset.ingest([bad], **on(NOW))
     text = str(caught.value)
     assert (
@@ -153,7 +153,7 @@ def test_a_row_without_event_time_gets_that_of_the_source(workspace: Workspace, 
     dataset = pushed(workspace)
     options = {"system_time": at(NOW), "event_time": at("2999-01-01")}
     with pytest.raises(
-        GuardError, match=r"row 1 .*: the row has no event time, and that of the source, 2999"
+        IngestError, match=r"row 1 .*: the row has no event time, and that of the source, 2999"
     ):
         dataset.ingest([csv(tmp_path / "a.csv", ",A,1")], **options)
 
@@ -163,7 +163,7 @@ def test_taking_back_a_row_from_the_far_future_is_right(workspace: Workspace, tm
     a, b, c = "2999-01-01T00:00:00Z,A,1", "2090-03-01T00:00:00Z,B,2", "2090-03-01T00:00:00Z,C,3"
     dataset.ingest([csv(tmp_path / "1.csv", a, b, c)], **on(NOW, allow_future=True))
     dataset.ingest([csv(tmp_path / "2.csv", a, b, c.replace(",3", ",4"))], **on(NOW))  # A as it was
-    with pytest.raises(GuardError, match=r"row 4 \(city='D'"):  # not A, which stays as it was
+    with pytest.raises(IngestError, match=r"row 4 \(city='D'"):  # not A, which stays as it was
         dataset.ingest(
             [csv(tmp_path / "d.csv", a, b, c, a.replace("A", "D").replace("01-01", "01-02"))], **on(NOW)
         )
@@ -176,7 +176,7 @@ def test_a_source_may_allow_more_or_less(workspace: Workspace, tmp_path: Path) -
     dataset = pushed(workspace, rule="watermark: {maxFuture: 10 days, maxDelay: 2 days}")
     dataset.ingest([csv(tmp_path / "1.csv", "2090-03-19T00:00:00Z,A,1")], **on(NOW))
     assert dataset.summary.watermark == at("2090-03-17")
-    with pytest.raises(GuardError, match="10 days after the system time"):
+    with pytest.raises(IngestError, match="10 days after the system time"):
         dataset.ingest([csv(tmp_path / "2.csv", "2090-03-21T00:00:00Z,A,1")], **on(NOW))
     config = workspace.path / "config.yaml"
     config.write_text(config.read_text().replace("allowFuture: false", "allowFuture: true"))
@@ -232,7 +232,7 @@ def test_a_watermark_set_by_hand(
 ) -> None:
     dataset = pushed(workspace)
     dataset.ingest([csv(tmp_path / "1.csv", "2090-03-01T00:00:00Z,A,1")], **on("2090-03-01"))
-    with pytest.raises(GuardError, match="can never be lowered again"):
+    with pytest.raises(IngestError, match="can never be lowered again"):
         dataset.set_watermark(at("2999-01-01"))
     assert (
         run_cli(
@@ -279,7 +279,7 @@ def test_the_time_of_a_file_of_the_future(workspace: Workspace, tmp_path: Path) 
     (dataset,) = workspace.add(
         MANIFEST.format(source="SetPollingSource", fetch=fetch, merge=APPEND, rule="", type="TIMESTAMP")
     )
-    with pytest.raises(GuardError, match=r"1\.csv: row 1 .*that of the source, 2200"):
+    with pytest.raises(IngestError, match=r"1\.csv: row 1 .*that of the source, 2200"):
         dataset.pull()
 
 

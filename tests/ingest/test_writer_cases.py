@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odfchain.errors import BadInputError, IncompatibleSchemaError, NothingToCommitError
+from odfchain.errors import BadInputError, NothingToCommitError, SchemaError
 from odfchain.ingest.history import WriterState
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
@@ -64,7 +64,7 @@ ROUNDS = [
 ]
 ERRORS = {
     "EmptyCommit": NothingToCommitError,
-    "IncompatibleSchema": IncompatibleSchemaError,
+    "IncompatibleSchema": SchemaError,
     "ExecutionError": BadInputError,
 }
 

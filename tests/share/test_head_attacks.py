@@ -17,10 +17,9 @@ import pytest
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.statements import Problem
 from odfchain.errors import (
+    ChainsDifferError,
     CorruptedPeerError,
-    DatasetsDivergedError,
     OdfchainError,
-    RollbackError,
     SignatureError,
 )
 from odfchain.odf.times import Timestamp
@@ -105,13 +104,17 @@ def test_without_an_attack_the_signed_head_is_accepted(scene: Scene) -> None:
 
 def test_rollback_by_one_block(scene: Scene) -> None:
     publish(scene.folder, owned(COMMON[:-1]))
-    refused(scene, RollbackError, REQUIRE, "offers an older chain than was seen before: its head is block 3")
+    refused(
+        scene, ChainsDifferError, REQUIRE, "offers an older chain than was seen before: its head is block 3"
+    )
     honest(scene)
 
 
 def test_rollback_to_the_seed(scene: Scene) -> None:
     publish(scene.folder, owned([]))
-    refused(scene, RollbackError, REQUIRE, "offers an older chain than was seen before: its head is block 1")
+    refused(
+        scene, ChainsDifferError, REQUIRE, "offers an older chain than was seen before: its head is block 1"
+    )
     honest(scene)
 
 
@@ -119,28 +122,28 @@ def test_rollback_after_the_copy_was_deleted(scene: Scene) -> None:
     (dataset,) = scene.reader.files.datasets()
     scene.reader.files.delete(dataset)
     publish(scene.folder, owned(COMMON[:-1]))
-    refused(scene, RollbackError, REQUIRE, "offers an older chain than was seen before")
+    refused(scene, ChainsDifferError, REQUIRE, "offers an older chain than was seen before")
     publish(scene.folder, NEW)
     assert scene.reader.pull(scene.url, REQUIRE).outcome.status is SyncStatus.CREATED
 
 
 def test_fork_at_the_same_sequence_number(scene: Scene) -> None:
     publish(scene.folder, owned([*COMMON[:-1], "another"]))
-    error = refused(scene, RollbackError, REQUIRE, "offers another chain than was seen before")
+    error = refused(scene, ChainsDifferError, REQUIRE, "offers another chain than was seen before")
     assert "the proof is kept" in (error.hint or "")
     honest(scene)
 
 
 def test_fork_below_the_newest_block_that_is_shorter(scene: Scene) -> None:
     publish(scene.folder, owned([COMMON[0], "another"]))
-    error = refused(scene, RollbackError, REQUIRE, "offers an older chain than was seen before")
+    error = refused(scene, ChainsDifferError, REQUIRE, "offers an older chain than was seen before")
     assert "the proof is kept" in (error.hint or "")
     honest(scene)
 
 
 def test_fork_that_is_longer(scene: Scene) -> None:
     publish(scene.folder, FORK)
-    error = refused(scene, RollbackError, REQUIRE, "another chain .* which it does not contain")
+    error = refused(scene, ChainsDifferError, REQUIRE, "another chain .* which it does not contain")
     assert "the proof is kept" in (error.hint or "")
     honest(scene)
 
@@ -254,4 +257,4 @@ def test_another_dataset_at_the_place_is_not_the_owners_after_a_change_of_keys(s
     """The id is the key, so a new key is a new dataset, however its heads are signed."""
     chain = owned([*COMMON, "d3", "note 2", "note 3"], STRANGER)
     publish(scene.folder, chain, line(replace(OTHER, head=chain.head, sequence_number=7), STRANGER))
-    refused(scene, DatasetsDivergedError, REQUIRE, "holds the dataset did:odf:")
+    refused(scene, ChainsDifferError, REQUIRE, "holds the dataset did:odf:")

@@ -8,11 +8,11 @@ import pytest
 
 from odfchain import Workspace
 from odfchain.errors import (
+    ChainsDifferError,
     CorruptedPeerError,
     DatasetNotFoundError,
     ManifestError,
     NameCollisionError,
-    RollbackError,
     UnsupportedPeerError,
     UsageError,
     WorkspaceError,
@@ -111,7 +111,7 @@ def test_a_peer_that_went_back_is_refused_until_force(
     Sharing(theirs._files).push("cities")
     Sharing(mine._files).pull(shelf)
     (tmp_path / "shelf" / "cities" / "refs" / "head").write_bytes(old)
-    with unchanged(mine["cities"].path), pytest.raises(RollbackError, match="an older chain"):
+    with unchanged(mine["cities"].path), pytest.raises(ChainsDifferError, match="an older chain"):
         Sharing(mine._files).pull("cities")
     forced = Sharing(mine._files).pull("cities", options=SyncOptions(force=True))
     assert forced.outcome.status is SyncStatus.OVERWRITTEN

@@ -11,8 +11,8 @@ import pytest
 
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.errors import (
+    ChainsDifferError,
     ManifestError,
-    RollbackError,
     SignatureError,
     StoreError,
     TransferError,
@@ -571,7 +571,7 @@ def test_what_was_pushed_is_remembered_so_that_nobody_sends_its_owner_back(owner
     owner.sharing.push("mine", peer.as_uri())
     owner.files.delete(dataset)
     (peer / "refs/head").write_bytes(old)
-    with pytest.raises(RollbackError, match="offers an older chain"):
+    with pytest.raises(ChainsDifferError, match="offers an older chain"):
         owner.pull(peer.as_uri())
     assert old.decode() == str(first)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.errors import BusyError, CorruptedPeerError, StoreError, TransferError, UsageError
+from odfchain.errors import CorruptedPeerError, StoreError, TransferError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.transfer import store_garbage
 from odfchain.upkeep.garbage import Collected
@@ -128,7 +128,7 @@ def test_a_commit_of_old_objects_is_not_hurt(
                 requests.append(f"{method} {path.split('/')[2]}")
                 try:
                     other["cities"].gc()
-                except BusyError as error:
+                except StoreError as error:
                     assert "something is being committed" in error.message
                     busy += 1
 
@@ -163,7 +163,7 @@ def test_a_gc_at_which_a_commit_of_old_objects_begins(
                 fired = True
                 try:
                     append(one["cities"]._files, text)
-                except BusyError as error:
+                except StoreError as error:
                     assert "nothing was committed" in error.message
                     waited += 1
 
@@ -188,7 +188,7 @@ def test_two_at_once_and_one_that_was_killed(
     held = f"{PREFIX}/removing/{folder}"
     store.objects[held] = b"somebody else"
     store.written[held] = clock.time
-    with pytest.raises(BusyError, match="another gc is at work"):
+    with pytest.raises(StoreError, match="another gc is at work"):
         collect(two[0])
     clock.time += DAY
     relying = f"{PREFIX}/relying/{folder}/x"

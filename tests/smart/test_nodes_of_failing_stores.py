@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import ClientConnection
 
-from odfchain.errors import DatasetsDivergedError, RefConflictError, TransferError
+from odfchain.errors import ChainsDifferError, RefConflictError, TransferError
 from odfchain.odf.names import DatasetAlias
 from odfchain.transfer import node_pushes, server_app
 from odfchain.transfer.block_batch import packed
@@ -240,7 +240,7 @@ def test_of_two_writers_at_whatever_moment_one_wins(hub: Hub, after: bool) -> No
         fired = at(hub, number, commit, after=after)
         try:
             hub.site.push(name, token, to=name)
-        except (RefConflictError, DatasetsDivergedError):  # the latter where the node has seen it first
+        except (RefConflictError, ChainsDifferError):  # the latter where the node has seen it first
             pass
         else:
             won.append("mine")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.errors import BusyError, CorruptedPeerError, StoreError
+from odfchain.errors import CorruptedPeerError, StoreError
 from odfchain.odf.identity import Multihash, encode
 from odfchain.odf.physical_hash import hash_file
 from odfchain.progress import SILENT
@@ -296,7 +296,7 @@ def test_a_file_has_one_writer(tmp_path: Path) -> None:
     made = lambda **more: Incoming(key, len(body), tmp_path / "x", name="x", progress=SILENT, **more)  # noqa: E731
     with made() as old:
         old.add(memoryview(body[:4]))
-        with pytest.raises(BusyError, match="another transfer"):
+        with pytest.raises(StoreError, match="another transfer"):
             made().__enter__()
         old.add(memoryview(body[4:6]))
     with made() as new:

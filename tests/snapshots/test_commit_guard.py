@@ -14,7 +14,7 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.chain.signed_lines import SnapshotKind
-from odfchain.errors import GuardError, ManifestError, StoreError, UsageError
+from odfchain.errors import IngestError, ManifestError, StoreError, UsageError
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.profiles import published
 from odfchain.profiles.published import KeptParts, object_of
@@ -76,7 +76,7 @@ def test_what_drifts_too_far_is_refused_as_a_whole(tmp_path: Path) -> None:
     file = scene.all_french()
     with unchanged(scene.dataset.path):
         head = scene.dataset.head
-        with pytest.raises(GuardError) as caught:
+        with pytest.raises(IngestError) as caught:
             scene.dataset.correct(file)
         assert scene.dataset.head == head
     assert caught.value.exit_code == 3
@@ -116,7 +116,7 @@ def test_a_column_that_is_gone_since_the_last_rows_is_noticed(tmp_path: Path) ->
     scene = Scene(tmp_path)
     add(scene.files, schema_event(schema_with(*COLUMNS, pa.field("area", pa.float64()))))
     (tmp_path / "drift.yaml").write_text(POLICY.replace("minRows: 10", "schema: {added: fail}"))
-    with pytest.raises(GuardError, match=r"area schema added \(float64 is new\)"):
+    with pytest.raises(IngestError, match=r"area schema added \(float64 is new\)"):
         scene.dataset.correct(scene.one_german_less())
 
 
@@ -131,12 +131,12 @@ def test_a_merge_is_judged_and_so_is_moving_to_a_branch(tmp_path: Path) -> None:
     ours.correct(scene.all_french(), allow_drift=True)
     head = scene.dataset.head
     for how in ({"fast_forward": True}, {}, {"dry_run": True}):
-        with pytest.raises(GuardError, match="country js"):
+        with pytest.raises(IngestError, match="country js"):
             scene.dataset.merge("proposed", **how)
         assert scene.dataset.head == head
     assert scene.dataset.merge("proposed", allow_drift=True).head != head
     moved = DatasetState.read(scene.files.chain)
-    with pytest.raises(GuardError, match="country js"):
+    with pytest.raises(IngestError, match="country js"):
         scene.dataset.revert(moved.head)
     assert not scene.dataset.revert(moved.head, allow_drift=True).up_to_date
 
@@ -171,7 +171,7 @@ def test_a_dataset_may_have_another_policy_or_none(tmp_path: Path) -> None:
         scene.fixes([{"k": f"k{n}", "country": "X"} for n in range(40)])
     ).up_to_date
     change_config(scene.files, lambda _: DatasetConfig())
-    with pytest.raises(GuardError):
+    with pytest.raises(IngestError):
         scene.dataset.correct(scene.all_french())
 
 

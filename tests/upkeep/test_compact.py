@@ -19,8 +19,8 @@ from odfchain.errors import (
     NameCollisionError,
     ObjectCorruptedError,
     RefConflictError,
-    UnsavedBlocksError,
     UsageError,
+    WorkspaceError,
 )
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
@@ -390,7 +390,7 @@ def test_data_of_a_root_that_are_nowhere_else_are_not_given_up(
 ) -> None:
     dataset = root(workspace, slices=2)
     add(dataset, ev.SetInfo(description="stays"))
-    with unchanged(dataset.folder), pytest.raises(UnsavedBlocksError, match="nowhere else"):
+    with unchanged(dataset.folder), pytest.raises(WorkspaceError, match="nowhere else"):
         compact(upkeep, metadata_only=True)
     Sharing(workspace).push("cities", (tmp_path / "copy").as_uri())
     after = compact(upkeep, metadata_only=True)

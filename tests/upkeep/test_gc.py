@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfchain.errors import BrokenChainError, BusyError, UsageError
+from odfchain.errors import ChainError, StoreError, UsageError
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
@@ -185,7 +185,7 @@ def test_what_references_of_other_tools_need_stays_whatever_they_are_called(
         if isinstance(block.event, ev.AddData) and block.event.new_data is not None:
             local.files.data.verified_path(block.event.new_data.physical_hash)
     (local.files.folder / "refs" / name).write_text("what is this?")
-    with pytest.raises(BrokenChainError, match=name):
+    with pytest.raises(ChainError, match=name):
         collect(local.files, DROP, now=later)
 
 
@@ -239,7 +239,7 @@ def test_a_damaged_dataset_is_not_touched_and_the_file_is_named(
     local.files.data.put(b"garbage")
     path = damage(local)
     before = tree_of(local.files.folder)
-    with pytest.raises(BrokenChainError, match=path.name) as caught:
+    with pytest.raises(ChainError, match=path.name) as caught:
         collect(DatasetFiles.open(local.files.folder), now=later)
     assert "fsck" in str(caught.value.hint)
     assert tree_of(local.files.folder) == before
@@ -247,7 +247,7 @@ def test_a_damaged_dataset_is_not_touched_and_the_file_is_named(
 
 def test_nothing_is_removed_while_something_is_pulled_in(local: LocalDataset) -> None:
     local.files.data.put(b"reused by the pull")
-    with fsio.locked(lock_path(local.files)), pytest.raises(BusyError, match="pulled"):
+    with fsio.locked(lock_path(local.files)), pytest.raises(StoreError, match="pulled"):
         collect(local.files, now=later)
     assert local.files.data.contains(hash_bytes(b"reused by the pull"))
 
@@ -349,7 +349,7 @@ def test_transactions_that_use_old_objects_again_keep_them(local: LocalDataset, 
         writer = threading.Thread(target=commit)
         writer.start()
         start.wait()
-        with contextlib.suppress(BusyError):
+        with contextlib.suppress(StoreError):
             found = collect(
                 DatasetFiles.open(dataset.folder), GcOptions(grace=SHORTEST_GRACE), now=lambda now=now: now
             )

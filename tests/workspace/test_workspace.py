@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from odfchain.errors import (
-    BrokenChainError,
+    ChainError,
     DatasetNotFoundError,
     InvalidIdError,
     ManifestError,
@@ -211,7 +211,7 @@ def test_a_damaged_dataset_does_not_hide_the_others(workspace: WorkspaceFiles) -
 def test_a_dataset_without_head_says_so(workspace: WorkspaceFiles) -> None:
     dataset = workspace.create(snapshot("org.example.cities"))
     (dataset.folder / "refs" / "head").unlink()
-    with pytest.raises(BrokenChainError, match="refs/head"):
+    with pytest.raises(ChainError, match="refs/head"):
         _ = workspace.dataset("org.example.cities").id
     assert [d.folder for d in workspace.matching("org.%")] == [dataset.folder], "it can still be verified"
 
