@@ -7,12 +7,12 @@ stored oldest first, after their slices and checkpoints. Source: RFC-021, RFC-03
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from odfchain import errors
-from odfchain.chain.compare import Descent, Diverged
+from odfchain.chain.compare import Diverged
 from odfchain.chain.index import MERGE
 from odfchain.odf.events import MetadataBlock
 from odfchain.odf.identity import Multihash
@@ -21,69 +21,36 @@ from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.storage.store import AbsentError, Store
 from odfchain.transfer.slice_files import DataObject, incoming_folder, objects_of
-from odfchain.transfer.sync import BlockSpool, Download, Received, Sync, differ, shortened
+from odfchain.transfer.sync import BlockSpool, ChainFetch, Download, Received, Sync, differ, shortened
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import FetchedBranch, FetchedBranches, merged_names
 from odfchain.workspace.points import lock_path
 
 
-class BranchFetch:
-    """The blocks up to one that a peer has, and the newest of them that the dataset's chains have.
-
-    Those are the chain of the head, and that of the branch that the dataset is opened on.
-    """
-
-    def __init__(self, dataset: DatasetFiles, download: Download) -> None:
-        self.download = download
-        # The blocks that the chains do not have, newest first.
-        self.new: Sequence[Multihash] = ()
-        self._dataset = dataset
-        self._spool = BlockSpool(download.area / "blocks")
-        chains = [dataset.on(ref) for ref in dict.fromkeys((HEAD, dataset.ref))]
-        self._own = [(on, top) for on in chains if (top := on.chain.head()) is not None]
-        self._common = self._own[0][1]
-        self._number = -1
+class BranchFetch(ChainFetch):
+    """One of a branch, or of what was merged: it leads to the chain of the head, or to the branch's own."""
 
     def read(self, head: Multihash) -> Received:
         """The blocks up to `head`, received and checked."""
-        fsio.make_folder(self._spool.folder)
-        with self.download.links(self._spool, self._dataset.blocks) as links:
-            descent = Descent(links, head)
-            while descent.at is not None and not any(
-                on.chain.hash_at(descent.number, top) == descent.at for on, top in self._own
-            ):
-                descent.step()
-            if descent.at is None:
-                raise self._other_dataset(head, len(descent.passed))
-            self.new, self._common, self._number = descent.passed, descent.at, descent.number
-            base = self._dataset.chain.history(descent.at)
-            return self.download.check(links, self.new, base) if self.new else Received((), None, [], [])
+        with self.links() as links:
+            self.descend(links, head)
+            if self.common is None:
+                raise self._other_dataset(head)
+            return self.check(links)
 
-    def has(self, block: Multihash) -> bool:
-        """True if a block is stored, and one of the chain that was read."""
-        if not self._dataset.chain.contains(block):
-            return False
-        number = self._dataset.chain.get(block).sequence_number
-        if number <= self._number:
-            return self._dataset.chain.hash_at(number, self._common) == block
-        place = self._number + len(self.new) - number
-        return place >= 0 and self.new[place] == block
-
-    def newest_of(self, head: Multihash) -> Multihash:
+    def fork_with(self, head: Multihash) -> Multihash:
         """The newest block of another chain of the dataset, up to `head`, that is one of the chain."""
-        return next(name for name, _ in self._dataset.chain.walk(head) if self.has(name))
+        fork = self.newest_of(head)
+        assert fork is not None  # noqa: S101 - they have the same seed
+        return fork
 
-    def store(self) -> int:
-        """The new blocks are stored; returns how many of them were not here."""
-        return self.download.publish(self._dataset, self._spool, self.new)
-
-    def _other_dataset(self, head: Multihash, count: int) -> errors.ChainsDifferError:
-        here = self._own[0][1]
+    def _other_dataset(self, head: Multihash) -> errors.ChainsDifferError:
+        state = DatasetState.read(self.dataset.on(HEAD).chain)
         return differ(
-            (head, here, Diverged(count, self._dataset.chain.get(here).sequence_number + 1, None)),
+            (head, state.head, Diverged(len(self.new), state.head_block.sequence_number + 1, None)),
             f"{self.download.peer.where}: block {shortened(head)} is of another dataset than "
-            f"{self._dataset.alias}: they have no block in common",
+            f"{self.dataset.alias}: they have no block in common",
             "check the URL",
         )
 
@@ -96,7 +63,8 @@ def fetching(dataset: DatasetFiles, peer: Store, parallel: int, progress: Progre
     """
     area = incoming_folder(dataset) / f"beside-{dataset.ref}"
     try:
-        yield BranchFetch(dataset, Download(peer, area, parallel, progress))
+        download, spool = Download(peer, area, parallel, progress), BlockSpool(area / "blocks")
+        yield BranchFetch(dataset, download, spool, dict.fromkeys((HEAD, dataset.ref)))
     except (errors.CorruptedPeerError, errors.ChainsDifferError):
         shutil.rmtree(area, ignore_errors=True)
         raise
@@ -211,7 +179,7 @@ def bring_merged(
     with fsio.locked(lock_path(dataset)), fetching(dataset, peer, parallel, progress) as fetch:
         while wanted := next((n for n in unknown_sources(dataset, head) if n not in lacking), None):
             try:
-                blocks += _MergedPull(dataset, fetch, wanted, on_demand).run()
+                blocks += _MergedPull(fetch, wanted, on_demand).run()
             except errors.CorruptedPeerError as error:
                 if not isinstance(error.__cause__, AbsentError):
                     raise
@@ -226,7 +194,6 @@ def bring_merged(
 class _MergedPull(Sync[Received, int]):
     """A pull of what one merge has brought: it is named by hash, and no reference is asked for or moved."""
 
-    dataset: DatasetFiles
     fetch: BranchFetch
     source: Multihash
     on_demand: bool
@@ -237,13 +204,13 @@ class _MergedPull(Sync[Received, int]):
 
     def carry_objects(self, plan: Received) -> None:
         if not self.on_demand:
-            self.fetch.download.bring(self.dataset, plan.objects)
+            self.fetch.download.bring(self.fetch.dataset, plan.objects)
 
     def carry_blocks(self, plan: Received) -> None:  # noqa: ARG002 - those that were read
         # before it is there: a merge may need it for its base, and believes only what was verified
-        fork = self.fetch.newest_of(DatasetState.read(self.dataset.on(HEAD).chain).head)
+        fork = self.fetch.fork_with(DatasetState.read(self.fetch.dataset.on(HEAD).chain).head)
         entry = FetchedBranch(None, self.fetch.download.peer.where, self.source, fork)
-        FetchedBranches(self.dataset).remember(entry)
+        FetchedBranches(self.fetch.dataset).remember(entry)
         self.blocks = self.fetch.store()
 
     def finish(self, plan: Received) -> int:  # noqa: ARG002 - how many of them were not here

@@ -22,30 +22,24 @@ from typing import TYPE_CHECKING
 
 from odfchain import errors
 from odfchain.chain.compare import (
-    Ahead,
     Behind,
-    ChainLinks,
     Comparison,
-    Descent,
     Diverged,
     Equal,
-    compare,
-    whole_chain,
 )
 from odfchain.chain.index import ChainIndex, Link
 from odfchain.chain.signed_heads import (
-    BlockAt,
     HeadSignature,
     SignatureStatus,
     check_branch,
     read_head_signature,
 )
-from odfchain.odf.identity import DatasetId, HashList, Multihash
+from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.storage import fsio
-from odfchain.storage.local import HEAD, LocalObjectStore, conflict
+from odfchain.storage.local import HEAD, conflict
 from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import SignedFile, signature_key
 from odfchain.storage.store import Store
@@ -82,6 +76,7 @@ from odfchain.transfer.slice_files import (
 from odfchain.transfer.snapshot_objects import bring_newest, object_from
 from odfchain.transfer.sync import (
     BlockSpool,
+    ChainFetch,
     Download,
     PeerLinks,
     Received,
@@ -225,9 +220,12 @@ def begin_pull(
     with fsio.locked(incoming / f".lock-{key}"):
         here = workspace.present(alias)
         if here is None:
-            area = incoming / key
-            spool = BlockSpool(area / "dataset" / "blocks")
-            yield _NewCopy(workspace, peer, offer, options, progress, area, spool, alias)
+            download = Download(peer, incoming / key, options.parallel, progress)
+            folder = download.area / "dataset"
+            DatasetFiles.create_folders(folder, alias)
+            # an attempt that died may have left a head: nothing is believed of it
+            fetch = ChainFetch(DatasetFiles.open(folder), download, BlockSpool(folder / "blocks"), ())
+            yield _NewCopy(fetch, offer.head, options, workspace, offer)
             return
         if options.dataset_id not in (None, here.id):
             raise errors.NameCollisionError(
@@ -236,9 +234,9 @@ def begin_pull(
             )
         shutil.rmtree(incoming / key, ignore_errors=True)  # of a pull that died as the dataset appeared
         with fsio.locked(lock_path(here)):
-            area = incoming_folder(here)
-            spool = BlockSpool(area / "blocks")
-            yield _Copy(workspace, peer, offer, options, progress, area, spool, here)
+            download = Download(peer, incoming_folder(here), options.parallel, progress)
+            fetch = ChainFetch(here, download, BlockSpool(download.area / "blocks"), [HEAD])
+            yield _Copy(fetch, offer.head, options, workspace, offer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,64 +254,28 @@ class Arrived:
 
 
 @dataclass
-class _HeadPull(Sync[Arrived, SyncOutcome]):
-    """A pull of the head; things arrive in `area`, blocks in its `spool`."""
+class _Pull(Sync[Arrived, SyncOutcome]):
+    """A pull of the head or of a branch into a dataset's folder."""
 
-    workspace: WorkspaceFiles
-    peer: Store
-    offer: Offer
+    fetch: ChainFetch
+    head: Multihash
     options: SyncOptions
-    progress: Progress
-    area: Path
-    spool: BlockSpool
 
     def __post_init__(self) -> None:
-        self.head = self.offer.head
-        self.number = -1  # of the peer's head
-        self.download = Download(self.peer, self.area, self.options.parallel, self.progress)
-        policy = self.options.signature or NO_POLICY
-        self.statements = Examination(self.workspace, self.peer, self.offer, policy, self.options.force)
+        self.dataset, self.download = self.fetch.dataset, self.fetch.download
+        self.peer = self.download.peer
 
-    @contextmanager
-    def _links(self, local: LocalObjectStore | None) -> Iterator[PeerLinks]:
-        try:
-            with self.download.links(self.spool, local) as links:
-                yield links
-        except (
-            errors.CorruptedPeerError,
-            errors.ChainsDifferError,
-            errors.NameCollisionError,
-            errors.SignatureError,
-        ):
-            # what a refused peer has sent is useless to the next attempt
-            shutil.rmtree(self.area, ignore_errors=True)
-            raise
+    def carry_blocks(self, plan: Arrived) -> None:  # noqa: ARG002 - those that were read
+        self.fetch.store()
 
-    def _refuse_rollback(self, links: PeerLinks, seen: Seen, dataset: DatasetFiles | None) -> None:
-        lower = self.number < seen.sequence_number
-        if not lower and Descent(links, self.head).down_to(seen.sequence_number) == seen.head:
-            return
-        # counts are from the remembered block's height where its chain is not here
-        above = max(0, self.number - seen.sequence_number), max(0, seen.sequence_number - self.number)
-        counted: Behind | Diverged = Diverged(*above, None)
-        if dataset is not None and dataset.chain.contains(seen.head):
-            found = compare(self.head, links, seen.head, ChainLinks(dataset.chain))
-            counted = found if isinstance(found, Behind | Diverged) else counted
-        raise differ(
-            (self.head, seen.head, counted),
-            f"{self.peer.where} offers {'an older' if lower else 'another'} chain than was seen before: its "
-            f"head is block {self.number:,} {shortened(self.head)}, the newest block seen is "
-            f"{seen.sequence_number:,} {shortened(seen.head)}"
-            + ("" if lower else ", which it does not contain"),
-            "the peer may be out of date or forged: ask its owner, try another; --force accepts its chain",
-        )
+    def move(self, plan: Arrived) -> None:
+        if plan.status is SyncStatus.OVERWRITTEN and plan.old is not None:
+            keep_reachable(self.dataset, plan.old)
+        self.dataset.chain.set_ref(self.dataset.ref, self.head, expected=plan.old)
 
-    def _done(self, plan: Arrived, dataset: DatasetFiles) -> SyncOutcome:
-        lines, believed = self.statements.snapshot_lines, self.statements.believed
-        snapshots, problems = bring_newest(dataset, self.download, lines, believed)
-        shutil.rmtree(self.area, ignore_errors=True)
-        seen = Seen(self.number, self.head, self.statements.text)
-        SeenHeads(self.workspace.root / "seen").remember(dataset.id, seen, lower=self.statements.forgets)
+    def _outcome(
+        self, plan: Arrived, dataset: DatasetFiles, found: HeadSignature, *warnings: str
+    ) -> SyncOutcome:
         return SyncOutcome(
             plan.status,
             plan.old,
@@ -322,29 +284,80 @@ class _HeadPull(Sync[Arrived, SyncOutcome]):
             self.download.objects,
             self.download.bytes,
             missing_slices(dataset),
-            self.statements.signature,
-            self.statements.attestations,
-            snapshots,
-            (*self.statements.warnings, *problems),
+            found,
+            warnings=warnings,
         )
+
+
+@dataclass
+class _HeadPull(_Pull):
+    """A pull of the head."""
+
+    workspace: WorkspaceFiles
+    offer: Offer
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        policy = self.options.signature or NO_POLICY
+        self.statements = Examination(self.workspace, self.peer, self.offer, policy, self.options.force)
+
+    @contextmanager
+    def _reading(self, known: int = -1, newest: Multihash | None = None) -> Iterator[PeerLinks]:
+        """The peer's chain, of which the blocks were received that are not here; `newest` is."""
+        try:
+            with self.fetch.links() as links:
+                links.prepare(self.head, known, newest)
+                self.fetch.descend(links, self.head)
+                yield links
+        except (
+            errors.CorruptedPeerError,
+            errors.ChainsDifferError,
+            errors.NameCollisionError,
+            errors.SignatureError,
+        ):
+            # what a refused peer has sent is useless to the next attempt
+            shutil.rmtree(self.download.area, ignore_errors=True)
+            raise
+
+    def _refuse_rollback(self, seen: Seen) -> None:
+        number = self.fetch.number
+        lower = number < seen.sequence_number
+        if not lower and self.fetch.at(seen.sequence_number) == seen.head:
+            return
+        # counts are from the remembered block's height where its chain is not here
+        above = max(0, number - seen.sequence_number), max(0, seen.sequence_number - number)
+        counted: Behind | Diverged = Diverged(*above, None)
+        if self.fetch.common is not None and self.dataset.chain.contains(seen.head):
+            found = self.fetch.compared(self.head, seen.head)
+            counted = found if isinstance(found, Behind | Diverged) else counted
+        raise differ(
+            (self.head, seen.head, counted),
+            f"{self.peer.where} offers {'an older' if lower else 'another'} chain than was seen before: its "
+            f"head is block {number:,} {shortened(self.head)}, the newest block seen is "
+            f"{seen.sequence_number:,} {shortened(seen.head)}"
+            + ("" if lower else ", which it does not contain"),
+            "the peer may be out of date or forged: ask its owner, try another; --force accepts its chain",
+        )
+
+    def _done(self, plan: Arrived, dataset: DatasetFiles) -> SyncOutcome:
+        lines, believed = self.statements.snapshot_lines, self.statements.believed
+        snapshots, problems = bring_newest(dataset, self.download, lines, believed)
+        shutil.rmtree(self.download.area, ignore_errors=True)
+        seen = Seen(self.fetch.number, self.head, self.statements.text)
+        SeenHeads(self.workspace.root / "seen").remember(dataset.id, seen, lower=self.statements.forgets)
+        warnings = (*self.statements.warnings, *problems)
+        outcome = self._outcome(plan, dataset, self.statements.signature, *warnings)
+        return replace(outcome, attestations=self.statements.attestations, snapshots=snapshots)
 
 
 @dataclass
 class _NewCopy(_HeadPull):
     """A dataset that is not here yet: built in a hidden folder, whose `blocks/` are the spool."""
 
-    alias: DatasetAlias
-
-    @property
-    def _folder(self) -> Path:
-        return self.area / "dataset"
-
     def plan(self) -> Arrived:
-        DatasetFiles.create_folders(self._folder, self.alias)
-        with self._links(None) as links:
-            self.number = links.prepare(self.head, known=-1)
-            blocks = whole_chain(links, self.head)
-            received = self.download.check(links, blocks, None)
+        alias = self.dataset.alias
+        with self._reading() as links:
+            received = self.fetch.check(links)
             assert received.seed is not None  # noqa: S101 - the rules want it first
             dataset_id, wanted = received.seed.dataset_id, self.options.dataset_id
             if wanted not in (None, dataset_id):
@@ -354,40 +367,36 @@ class _NewCopy(_HeadPull):
             with self.statements.proving():
                 here = self.workspace.present(dataset_id)  # under another name
                 seen = self.statements.examine(
-                    dataset_id, here, self.number, _by_number(blocks), links.bytes_of, str(self.alias)
+                    dataset_id, here, self.fetch.number, self.fetch.at, links.bytes_of, str(alias)
                 )
                 try:
-                    self.workspace.check_new(dataset_id, self.alias)
+                    self.workspace.check_new(dataset_id, alias)
                 except errors.NameCollisionError as error:
                     raise errors.NameCollisionError(f"{self.peer.where}: {error}", hint=error.hint) from None
                 if seen is not None:
-                    self._refuse_rollback(links, seen, None)
+                    self._refuse_rollback(seen)
         return Arrived(SyncStatus.CREATED, None, received)
 
-    @property
-    def _dataset(self) -> DatasetFiles:
-        return DatasetFiles.open(self._folder)
-
     def carry_objects(self, plan: Arrived) -> None:
-        dataset, selection = self._dataset, self.options.selection
+        dataset, selection = self.dataset, self.options.selection
         self.download.bring(dataset, selection.of(plan.received.objects))
         unmark(dataset)  # an earlier attempt may have had other options
         if not (selection.everything or self.options.on_demand):
             selection.mark(dataset)
 
     def carry_blocks(self, plan: Arrived) -> None:
-        blocks = plan.received.blocks
-        self.progress.phase("Publishing", len(blocks))
-        self.spool.keep_only(blocks)
+        blocks, spool, progress = plan.received.blocks, self.fetch.spool, self.download.progress
+        progress.phase("Publishing", len(blocks))
+        spool.keep_only(blocks)
         # of a pull that died; no other process writes here
-        for path in self._folder.glob(f"*/{fsio.TEMP_PREFIX}*"):
+        for path in self.dataset.folder.glob(f"*/{fsio.TEMP_PREFIX}*"):
             fsio.remove_quietly(path)
-        for _ in fsio.sync_files([self.spool.path(name) for name in reversed(blocks)]):
-            self.progress.advance()
-        fsio.sync_folder(self.spool.folder)
+        for _ in fsio.sync_files([spool.path(name) for name in reversed(blocks)]):
+            progress.advance()
+        fsio.sync_folder(spool.folder)
 
     def move(self, plan: Arrived) -> None:
-        dataset, blocks, kinds = self._dataset, plan.received.blocks, plan.received.kinds
+        dataset, blocks, kinds = self.dataset, plan.received.blocks, plan.received.kinds
         dataset.chain.set_ref(HEAD, self.head, expected=dataset.chain.head())
         # the index is a cache: filled now, so that no block is read again for it
         top = len(blocks) - 1
@@ -397,22 +406,13 @@ class _NewCopy(_HeadPull):
         )
 
     def finish(self, plan: Arrived) -> SyncOutcome:
-        dataset = self._dataset
-        self.statements.keep(dataset)
-        return self._done(plan, self.workspace.adopt(dataset))
-
-
-def _by_number(newest_first: Sequence[Multihash]) -> BlockAt:
-    # newest first, so numbers count from the end
-    count = len(newest_first)
-    return lambda number: newest_first[count - 1 - number] if 0 <= number < count else None
+        self.statements.keep(self.dataset)
+        return self._done(plan, self.workspace.adopt(self.dataset))
 
 
 @dataclass
 class _Copy(_HeadPull):
     """A dataset that is here."""
-
-    dataset: DatasetFiles
 
     def plan(self) -> Arrived:
         dataset = self.dataset
@@ -420,19 +420,14 @@ class _Copy(_HeadPull):
         assert old is not None  # noqa: S101 - it has a seed
         if self.options.onto not in (None, old):
             raise conflict(HEAD, self.options.onto, old)
-        ours = ChainLinks(dataset.chain)
-        fsio.make_folder(self.spool.folder)
-        with self._links(dataset.blocks) as links:
-            self.number = links.prepare(self.head, ours.link(old).sequence_number, old)
-            found = compare(self.head, links, old, ours)
+        with self._reading(dataset.chain.get(old).sequence_number, old) as links:
+            found = self.fetch.compared(self.head, old)
             self._guard(links, old, found)
-            if isinstance(found, Equal):
-                return Arrived(SyncStatus.UP_TO_DATE, old, Received((), dataset.seed, [], []))
-            if isinstance(found, Ahead):
-                base = dataset.chain.history(old)
-                return Arrived(SyncStatus.UPDATED, old, self.download.check(links, found.blocks, base))
-            blocks = whole_chain(links, self.head)
-            return Arrived(SyncStatus.OVERWRITTEN, old, self.download.check(links, blocks, None))
+            status = SyncStatus.UP_TO_DATE if isinstance(found, Equal) else SyncStatus.UPDATED
+            if isinstance(found, Behind | Diverged):
+                status = SyncStatus.OVERWRITTEN
+                self.fetch.descend(links, self.head, whole=True)
+            return Arrived(status, old, self.fetch.check(links))
 
     def carry_objects(self, plan: Arrived) -> None:
         given = self.options.selection
@@ -440,15 +435,6 @@ class _Copy(_HeadPull):
         self.download.bring(self.dataset, selection.of(plan.received.objects))
         if not (given.everything or self.options.on_demand):
             given.mark(self.dataset)
-
-    def carry_blocks(self, plan: Arrived) -> None:
-        self.download.publish(self.dataset, self.spool, plan.received.blocks)
-
-    def move(self, plan: Arrived) -> None:
-        assert plan.old is not None  # noqa: S101 - it has a seed
-        if plan.status is SyncStatus.OVERWRITTEN:
-            keep_reachable(self.dataset, plan.old)
-        self.dataset.chain.set_ref(HEAD, self.head, expected=plan.old)
 
     def finish(self, plan: Arrived) -> SyncOutcome:
         dataset, before = self.dataset, None
@@ -473,28 +459,12 @@ class _Copy(_HeadPull):
             )
         with self.statements.proving():
             seen = self.statements.examine(
-                dataset.id, dataset, self.number, self._block_at(links, old, found), links.bytes_of, name
+                dataset.id, dataset, self.fetch.number, self.fetch.at, links.bytes_of, name
             )
             if seen is not None:
-                self._refuse_rollback(links, seen, dataset)
+                self._refuse_rollback(seen)
             if isinstance(found, Behind | Diverged) and not self.options.force:
                 raise not_ahead((self.head, old, found), self.peer.where, name, pull=True, hint=_WAYS_OUT)
-
-    def _block_at(self, links: PeerLinks, old: Multihash, found: Comparison) -> BlockAt:
-        # read from the local chain where both are the same
-        chain = self.dataset.chain
-        first = ChainLinks(chain).link(old).sequence_number + 1
-
-        def block_at(number: int) -> Multihash | None:
-            if not 0 <= number <= self.number:
-                return None
-            if not isinstance(found, Equal | Ahead):
-                return Descent(links, self.head).down_to(number)
-            if isinstance(found, Ahead) and number >= first:
-                return found.blocks[self.number - number]
-            return chain.hash_at(number, old)
-
-        return block_at
 
 
 # Branches: nothing is remembered of them, and nothing but their head is signed.
@@ -526,16 +496,13 @@ def pull_branch_from(
     about = f"{dataset.alias}@{dataset.ref}"
     refuse_unsigned(signature, options.signature or NO_POLICY, name=about, where=peer.where)
     with fsio.locked(lock_path(dataset)), fetching(dataset, peer, options.parallel, progress) as fetch:
-        return _BranchPull(dataset, fetch, head, where, options, signature).run()
+        return _BranchPull(fetch, head, options, where, signature).run()
 
 
-@dataclass(frozen=True)
-class _BranchPull(Sync[Arrived, SyncOutcome]):
-    dataset: DatasetFiles
+@dataclass
+class _BranchPull(_Pull):
     fetch: BranchFetch
-    head: Multihash
     where: str
-    options: SyncOptions
     signature: HeadSignature
 
     def plan(self) -> Arrived:
@@ -555,62 +522,45 @@ class _BranchPull(Sync[Arrived, SyncOutcome]):
 
     def carry_objects(self, plan: Arrived) -> None:
         if not self.options.on_demand:
-            self.fetch.download.bring(self.dataset, Selection.marked(self.dataset).of(plan.received.objects))
-
-    def carry_blocks(self, plan: Arrived) -> None:
-        if plan.status is SyncStatus.OVERWRITTEN and plan.old is not None:
-            keep_reachable(self.dataset, plan.old)
-        self.fetch.store()
+            self.download.bring(self.dataset, Selection.marked(self.dataset).of(plan.received.objects))
 
     def move(self, plan: Arrived) -> None:
         dataset = self.dataset
         trusted = self._trusted(plan.old, FetchedBranches(dataset).find(dataset.ref))
         FetchedBranches(dataset).remember(FetchedBranch(dataset.ref, self.where, self.head, trusted))
-        dataset.chain.set_ref(dataset.ref, self.head, expected=plan.old)
+        super().move(plan)
 
     def finish(self, plan: Arrived) -> SyncOutcome:
-        dataset, found, download = self.dataset, self.signature, self.fetch.download
+        dataset, found = self.dataset, self.signature
         path = dataset.folder / signature_key(dataset.ref)
         with fsio.locked(dataset.folder / "info" / "lock"):
             if dataset.chain.head() == self.head and found.status is SignatureStatus.SIGNED:
                 fsio.replace_file(path, f"{found.text}\n".encode())
             elif dataset.chain.head() == self.head:
                 fsio.remove_quietly(path)
-        about = f"{dataset.alias}@{dataset.ref} at {download.peer.where}"
+        about = f"{dataset.alias}@{dataset.ref} at {self.peer.where}"
         wrong = found.status is SignatureStatus.INVALID
-        return SyncOutcome(
-            plan.status,
-            plan.old,
-            self.head,
-            len(plan.received.blocks),
-            download.objects,
-            download.bytes,
-            missing_slices(dataset),
-            found,
-            warnings=(f"{about}: {found.message}; it is not kept",) if wrong else (),
-        )
+        warnings = [f"{about}: {found.message}; it is not kept"] if wrong else []
+        return self._outcome(plan, dataset, found, *warnings)
 
     def _trusted(self, old: Multihash | None, entry: FetchedBranch | None) -> Multihash:
         if entry is not None and self.fetch.has(entry.verified):
             return entry.verified
         # no record of a fetch: the branch was made here
         if entry is None and old is not None:
-            return self.fetch.newest_of(old)
-        return self.fetch.newest_of(DatasetState.read(self.dataset.on(HEAD).chain).head)
+            return self.fetch.fork_with(old)
+        return self.fetch.fork_with(DatasetState.read(self.dataset.on(HEAD).chain).head)
 
     def _refusal(self, old: Multihash) -> errors.ChainsDifferError:
-        dataset, peer, chain = self.dataset, self.fetch.download.peer, self.dataset.chain
-        fork = self.fetch.newest_of(old)
-        name, branch = f"{dataset.alias}@{dataset.ref}", dataset.ref
-        only_here = HashList(block for block, _ in chain.walk(old, tail=fork))
-        if fork == self.head:
-            found: Behind | Diverged = Behind(only_here)
+        name, branch = f"{self.dataset.alias}@{self.dataset.ref}", self.dataset.ref
+        found = self.fetch.compared(self.head, old)
+        assert isinstance(found, Behind | Diverged)  # noqa: S101 - the peer's has not all that is here
+        if isinstance(found, Behind):
             hint = f"push them (`odfchain push {name}`), or give its blocks up with --force"
         else:
-            found = Diverged(len(self.fetch.new), len(only_here), fork)
-            rename = f"`odfchain branch rename {dataset.alias} {branch} my-{branch}`"
+            rename = f"`odfchain branch rename {self.dataset.alias} {branch} my-{branch}`"
             hint = f"{rename}, then pull again and merge the two; or give its blocks up with --force"
-        return not_ahead((self.head, old, found), peer.where, name, pull=True, hint=hint)
+        return not_ahead((self.head, old, found), self.peer.where, name, pull=True, hint=hint)
 
 
 # A fetch: slices of a chain that is here, from any mirror.

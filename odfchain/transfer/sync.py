@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar, final
 
 from odfchain import errors
-from odfchain.chain.compare import Behind, Diverged
-from odfchain.chain.index import History, ReplayHistory, link_kind
+from odfchain.chain.compare import Ahead, Behind, Comparison, Descent, Diverged, Equal
+from odfchain.chain.index import ReplayHistory, link_kind
 from odfchain.chain.rules import check_append
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf.block_codec import decode_block, decode_header
 from odfchain.odf.events import BlockHeader, MetadataBlock, Seed
-from odfchain.odf.identity import Multihash
+from odfchain.odf.identity import HashList, Multihash
 from odfchain.odf.physical_hash import hash_bytes, hash_file
 from odfchain.progress import SILENT, DeferredProgress, Progress
 from odfchain.storage import fsio
@@ -380,14 +380,14 @@ def _below(hint: Sequence[Multihash], limit: int, head: Multihash) -> Iterator[M
     return (hint[i] for i in range(end - 1, -1, -1))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Received:
     """Validated blocks, newest first; the seed if it was there; objects and kinds of events, oldest first."""
 
     blocks: Sequence[Multihash]
-    seed: Seed | None
-    objects: list[DataObject]
-    kinds: list[str]
+    seed: Seed | None = None
+    objects: list[DataObject] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
 
     @property
     def up_to_date(self) -> bool:
@@ -407,51 +407,6 @@ class Download:
     """Objects received [count]."""
     bytes: int = field(default=0, init=False)
     """Bytes received, blocks' too."""
-
-    @contextmanager
-    def links(self, spool: BlockSpool, local: LocalObjectStore | None) -> Iterator[PeerLinks]:
-        """The links of the peer's chain; blocks that are local are not asked for."""
-        self.progress.phase("Receiving blocks")
-        with closing(PeerLinks(self.peer, spool, local, self.progress)) as links:
-            yield links
-            self.bytes += links.received
-
-    def check(self, links: PeerLinks, blocks: Sequence[Multihash], base: History | None) -> Received:
-        """Validate blocks (newest first) by the append rules, before what they refer to is asked for.
-
-        `base` answers for the local chain before them; None when they start with the seed.
-        """
-        seed: Seed | None = None
-        objects: list[DataObject] = []
-        kinds: list[str] = []
-        history, first = ReplayHistory(base), base is None
-        self.progress.phase("Checking blocks", len(blocks))
-        for name in reversed(blocks):
-            block = links.block(name)
-            try:
-                check_append(block, None if first else history)
-            except errors.AppendError as error:
-                raise errors.CorruptedPeerError(
-                    f"block {block.sequence_number} ({shortened(name)}) of {self.peer.where} breaks the rule "
-                    f"{error.rule}: {one_line(str(error))}"
-                ) from error
-            history.add(block)
-            first = False
-            if isinstance(block.event, Seed):
-                seed = block.event
-            objects += objects_of(block)
-            kinds.append(link_kind(block.event))
-            self.progress.advance()
-        return Received(blocks, seed, objects, kinds)
-
-    def publish(self, dataset: DatasetFiles, spool: BlockSpool, blocks: Sequence[Multihash]) -> int:
-        """Received blocks (newest first) are stored; returns how many of them were not here."""
-        self.progress.phase("Publishing", len(blocks))
-        new = [(spool.path(name), name) for name in reversed(blocks) if spool.contains(name)]
-        self.progress.advance(len(blocks) - len(new))
-        for _ in dataset.blocks.put_files(new):
-            self.progress.advance()
-        return len(new)
 
     @property
     def folder(self) -> Path:
@@ -489,6 +444,112 @@ class Download:
         in_parallel(store, objects, self.parallel)  # each waits for the disk
         self.bytes += size
         self.objects += len(objects)
+
+
+class ChainFetch:
+    """The blocks up to one that a peer has, and the newest of them that chains of the dataset have.
+
+    Those are the chains of `refs`.
+    """
+
+    def __init__(
+        self, dataset: DatasetFiles, download: Download, spool: BlockSpool, refs: Iterable[str]
+    ) -> None:
+        self.download = download
+        self.spool = spool
+        self.new: Sequence[Multihash] = ()
+        """The blocks that the chains do not have, newest first."""
+        self.common: Multihash | None = None
+        """The newest block that they have; None where they have none."""
+        self.number = -1
+        """The number of the head that was asked for."""
+        self.dataset = dataset
+        self._tops = [top for ref in refs if (top := dataset.on(ref).chain.head()) is not None]
+
+    @contextmanager
+    def links(self) -> Iterator[PeerLinks]:
+        """The links of the peer's chain."""
+        download, local = self.download, self.dataset.blocks if self._tops else None
+        fsio.make_folder(self.spool.folder)
+        download.progress.phase("Receiving blocks")
+        with closing(PeerLinks(download.peer, self.spool, local, download.progress)) as links:
+            yield links
+            download.bytes += links.received
+
+    def descend(self, links: PeerLinks, head: Multihash, *, whole: bool = False) -> None:
+        """Receive blocks from a head on, until the chains have one; with `whole` as if they had none."""
+        own = [] if whole else [self.dataset.chain.by_number(top) for top in self._tops]
+        descent = Descent(links, head)
+        self.number = descent.number
+        while descent.at is not None and not any(at(descent.number) == descent.at for at in own):
+            descent.step()
+        self.new, self.common = descent.passed, descent.at
+
+    def check(self, links: PeerLinks) -> Received:
+        """Validate the new blocks by the append rules, before what they refer to is asked for."""
+        found = Received(self.new)
+        if not self.new:
+            return found
+        base = None if self.common is None else self.dataset.chain.history(self.common)
+        history, first = ReplayHistory(base), base is None
+        self.download.progress.phase("Checking blocks", len(self.new))
+        for name in reversed(self.new):
+            block = links.block(name)
+            try:
+                check_append(block, None if first else history)
+            except errors.AppendError as error:
+                raise errors.CorruptedPeerError(
+                    f"block {block.sequence_number} ({shortened(name)}) of {self.download.peer.where} breaks "
+                    f"the rule {error.rule}: {one_line(str(error))}"
+                ) from error
+            history.add(block)
+            first = False
+            if isinstance(block.event, Seed):
+                found.seed = block.event
+            found.objects += objects_of(block)
+            found.kinds.append(link_kind(block.event))
+            self.download.progress.advance()
+        return found
+
+    def at(self, number: int) -> Multihash | None:
+        """The block of this number, of the chain up to the head; None where there is none."""
+        above = self.number - number
+        if number < 0 or above < 0:
+            return None
+        if above < len(self.new):
+            return self.new[above]
+        assert self.common is not None  # noqa: S101 - it has all blocks below the new ones
+        return self.dataset.chain.hash_at(number, self.common)
+
+    def has(self, block: Multihash) -> bool:
+        """True if a block is stored, and one of the chain up to the head."""
+        chain = self.dataset.chain
+        return chain.contains(block) and self.at(chain.get(block).sequence_number) == block
+
+    def newest_of(self, head: Multihash) -> Multihash | None:
+        """The newest block of another chain of the dataset, up to `head`, that is one of the chain."""
+        return next((name for name, _ in self.dataset.chain.walk(head) if self.has(name)), None)
+
+    def compared(self, head: Multihash, other: Multihash) -> Comparison:
+        """How the chain up to `head` lies to that up to another block of the dataset."""
+        fork = self.newest_of(other)
+        if fork == other:
+            return Equal() if other == head else Ahead(self.new)
+        only_here = HashList(name for name, _ in self.dataset.chain.walk(other, tail=fork))
+        if fork == head:
+            return Behind(only_here)
+        common = -1 if fork is None else self.dataset.chain.get(fork).sequence_number
+        return Diverged(self.number - common, len(only_here), fork)
+
+    def store(self) -> int:
+        """The new blocks are stored; returns how many of them were not here."""
+        progress = self.download.progress
+        progress.phase("Publishing", len(self.new))
+        came = [(self.spool.path(name), name) for name in reversed(self.new) if self.spool.contains(name)]
+        progress.advance(len(self.new) - len(came))
+        for _ in self.dataset.blocks.put_files(came):
+            progress.advance()
+        return len(came)
 
 
 def _check_sizes(peer: Store, objects: Sequence[DataObject]) -> None:
