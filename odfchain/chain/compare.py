@@ -1,20 +1,18 @@
 """How two chains lie to each other, found by reading as few blocks as possible.
 
-Because sequence numbers count without gaps, the difference of two heads' numbers says how far the longer
-chain must be read before both can be compared block by block. Source: specification "Dataset
-Sharing"; RFC-021.
+Because sequence numbers count without gaps, a stored chain says at once whether it has a block of another
+one, of which no more is read than the blocks that it lacks. Source: specification "Dataset Sharing"; RFC-021.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from odfchain.chain.chain import MetadataChain, link_fault
-from odfchain.errors import ChainError, OdfchainError
+from odfchain.errors import OdfchainError
 from odfchain.limits import LIMITS
-from odfchain.odf.block_codec import decode_header
 from odfchain.odf.events import BlockHeader, MetadataBlock
 from odfchain.odf.identity import HashList, Multihash
 
@@ -27,21 +25,6 @@ class Links(Protocol):
 
     def broken(self, problem: str) -> OdfchainError:
         """The error to raise for blocks that do not form a chain."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChainLinks:
-    """The links of a chain in this workspace."""
-
-    chain: MetadataChain
-
-    def link(self, name: Multihash) -> BlockHeader:
-        """The number and the predecessor of a stored block."""
-        return decode_header(self.chain.get_bytes(name))
-
-    def broken(self, problem: str) -> OdfchainError:
-        """The error for a chain that is broken on this side."""
-        return ChainError(f"the local chain is broken: {problem}", hint="`odfchain verify` says more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,36 +90,21 @@ class Descent:
         self.at = link.prev_block_hash
         self.number -= 1
 
-    def down_to(self, number: int) -> Multihash | None:
-        """Walk until the block at `at` has this number; returns it (None for -1: below the seed)."""
-        while self.number > number:
+    def to_known(self, *known: Callable[[int], Multihash | None]) -> None:
+        """Walk until the block at `at` is one of a chain that is known by numbers, or to below the seed."""
+        while self.at is not None and not any(at(self.number) == self.at for at in known):
             self.step()
-        return self.at
 
 
-def whole_chain(links: Links, head: Multihash) -> Sequence[Multihash]:
-    """All blocks from the head to the seed, newest first."""
-    descent = Descent(links, head)
-    descent.down_to(-1)
-    return descent.passed
-
-
-def compare(
-    source_head: Multihash, source: Links, destination_head: Multihash | None, destination: Links
-) -> Comparison:
-    """How the source's chain lies to the destination's (None: it has no head)."""
-    if source_head == destination_head:
+def compare(chain: MetadataChain, head: Multihash, there: Multihash | None, links: Links) -> Comparison:
+    """How a stored chain up to `head` lies to another one up to `there` (None: it has no head)."""
+    if head == there:
         return Equal()
-    if destination_head is None:
-        return Ahead(whole_chain(source, source_head))
-    # the longer chain walks down to the length of the shorter one, then both step together
-    theirs, ours = Descent(source, source_head), Descent(destination, destination_head)
-    # reads at most the difference in length plus the distance to the newest common block on either side
-    if theirs.down_to(ours.number) == destination_head:
-        return Ahead(theirs.passed)
-    if ours.down_to(theirs.number) == source_head:
-        return Behind(ours.passed)
-    while theirs.at != ours.at:
-        theirs.step()
-        ours.step()
-    return Diverged(len(theirs.passed), len(ours.passed), theirs.at)
+    if there is None:
+        return Ahead(HashList(reversed(chain.hashes(head))))
+    theirs = Descent(links, there)
+    theirs.to_known(chain.by_number(head))
+    if theirs.at == head:
+        return Behind(theirs.passed)
+    ours = HashList(name for name, _ in chain.walk(head, tail=theirs.at))
+    return Ahead(ours) if theirs.at == there else Diverged(len(ours), len(theirs.passed), theirs.at)

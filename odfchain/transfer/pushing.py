@@ -14,16 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from odfchain import errors
-from odfchain.chain.compare import (
-    Ahead,
-    Behind,
-    ChainLinks,
-    Comparison,
-    Diverged,
-    Equal,
-    compare,
-    whole_chain,
-)
+from odfchain.chain.compare import Ahead, Behind, Comparison, Diverged, compare
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.statements import Did, parse_did
 from odfchain.limits import SHARING
@@ -151,11 +142,9 @@ class _Push(Sync[PushPlan, PushOutcome]):
         if old is None and not options.create:
             raise errors.DatasetNotFoundError(f"{peer.where}: no such dataset", hint="allow to create it")
         found = self._compared(head, old)
-        if isinstance(found, Ahead):
-            newest_first = found.blocks
-        else:
-            newest_first = () if isinstance(found, Equal) else whole_chain(ChainLinks(dataset.chain), head)
-        blocks = HashList(reversed(newest_first))
+        overwrites = isinstance(found, Behind | Diverged)
+        newer = reversed(found.blocks) if isinstance(found, Ahead) else ()
+        blocks = HashList(dataset.chain.hashes(head) if overwrites else newer)
         merged = self._merged_blocks(head)
         objects, present = self._missing_there([*merged, *blocks] if merged else blocks)
         return PushPlan(
@@ -166,7 +155,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
             objects=objects,
             merged=merged,
             present=present,
-            overwrites=isinstance(found, Behind | Diverged),
+            overwrites=overwrites,
         )
 
     def _compared(self, head: Multihash, old: Multihash | None) -> Comparison:
@@ -175,7 +164,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
         # a branch begins at the destination: its blocks are those that the head there does not have
         there = peer.head(HEAD) if begins else old
         links = PeerLinks(peer, None, dataset.blocks)
-        found = compare(head, ChainLinks(chain), there, links)
+        found = compare(chain, head, there, links)
         if not isinstance(found, Behind | Diverged):
             return found
         assert there is not None  # noqa: S101 - what is not there is not ahead

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from odfchain import errors
-from odfchain.chain.compare import ChainLinks, Descent
 from odfchain.chain.equivocation import Claim, EvidenceStore
 from odfchain.chain.signed_heads import (
     HEAD_SIGNATURE_KEY,
@@ -391,11 +390,7 @@ def _at_hand(claim: Claim, dataset: DatasetFiles | None) -> Claim:
     if dataset is None or not dataset.chain.contains(claim.signed.head):
         return claim
     chain, head = dataset.chain, claim.signed.head
-
-    def block_at(number: int) -> Multihash | None:
-        return Descent(ChainLinks(chain), head).down_to(number)
-
-    return Claim(claim.statement, claim.signed, block_at, chain.get_bytes)
+    return Claim(claim.statement, claim.signed, lambda number: chain.hash_at(number, head), chain.get_bytes)
 
 
 def _absent(name: Multihash) -> bytes:

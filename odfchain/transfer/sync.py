@@ -481,8 +481,7 @@ class ChainFetch:
         own = [] if whole else [self.dataset.chain.by_number(top) for top in self._tops]
         descent = Descent(links, head)
         self.number = descent.number
-        while descent.at is not None and not any(at(descent.number) == descent.at for at in own):
-            descent.step()
+        descent.to_known(*own)
         self.new, self.common = descent.passed, descent.at
 
     def check(self, links: PeerLinks) -> Received:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from odfchain import errors
-from odfchain.chain.compare import Ahead, ChainLinks, Diverged, compare
+from odfchain.chain.compare import Ahead, Diverged, compare
 from odfchain.odf.events import ExecuteTransform
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
@@ -108,13 +108,13 @@ class Rewriting:
     def _held(
         self, peer: Store, theirs: Multihash, head: Multihash, blocks: Sequence[Multihash]
     ) -> frozenset[Multihash]:
-        ours = ChainLinks(self.dataset.chain)
-        comparison = compare(head, ours, theirs, PeerLinks(peer, None, self.dataset.blocks))
+        chain, links = self.dataset.chain, PeerLinks(peer, None, self.dataset.blocks)
+        comparison = compare(chain, head, theirs, links)
         lacking: set[Multihash] = set()
         if isinstance(comparison, Ahead):
             lacking.update(comparison.blocks)
         elif isinstance(comparison, Diverged):
-            lacking.update(name for name, _ in self.dataset.chain.walk(head, tail=comparison.common))
+            lacking.update(name for name, _ in chain.walk(head, tail=comparison.common))
         named = [name for name in blocks if name not in lacking]
 
         def is_given(name: Multihash) -> bool:
