@@ -360,7 +360,6 @@ _PAYLOAD = re.compile(r'"payload"[ \t\r\n]*:[ \t\r\n]*(\[[0-9, \t\r\n]+\])')
 _BLANK = b" \t\r\n"
 # Two numbers without a comma, which are not to become one.
 _PARTED = re.compile(rf"[0-9][{_BLANK.decode()}]+[0-9]")
-_COMMA, _ZERO = ord(","), ord("0")
 
 
 def written(data: bytes) -> Iterator[str]:
@@ -396,32 +395,21 @@ def parsed(text: str, payload: bytes | None) -> Any:
 
 
 def _read_numbers(text: bytes) -> bytes | None:
-    data, start, end = bytearray(), 0, len(text)
-    while start < end:
-        stop = end
-        if end - start > _PIECE_BYTES:
-            stop = text.rfind(b",", start, start + _PIECE_BYTES)
-        part = _numbers(np.frombuffer(text[start:stop], np.uint8))
-        if part is None:
+    if b",," in text or text.startswith(b",") or text.endswith(b","):
+        return None
+    data, start = bytearray(), 0
+    while start < len(text):
+        stop = len(text)
+        if stop - start > _PIECE_BYTES and (stop := text.rfind(b",", start, start + _PIECE_BYTES)) < 0:
+            return None
+        piece = text[start:stop].decode("ascii")
+        part = np.fromstring(piece, np.int64, sep=",").astype(np.uint8).tobytes()
+        # JSON has no numbers with a zero in front, and bytes none above 255
+        if "".join(written(part)) != piece:
             return None
         data += part
         start = stop + 1
-    return bytes(data) if start == end + 1 else None
-
-
-def _numbers(text: npt.NDArray[np.uint8]) -> bytes | None:
-    # arithmetic on whole arrays: no Python object for any of the numbers
-    ends = np.append(np.flatnonzero(text == _COMMA), len(text))
-    lengths = np.diff(ends, prepend=-1) - 1
-    if lengths.min() < 1 or lengths.max() > 3:
-        return None
-    digits = text - np.uint8(_ZERO)
-    if (digits[(ends - lengths)[lengths > 1]] == 0).any():
-        return None  # JSON has no numbers with a zero in front
-    values = digits[ends - 1].astype(np.uint16)
-    values += np.where(lengths > 1, digits[np.maximum(ends - 2, 0)], 0) * np.uint16(10)
-    values += np.where(lengths > 2, digits[np.maximum(ends - 3, 0)], 0) * np.uint16(100)
-    return values.astype(np.uint8).tobytes() if values.max() <= 255 else None
+    return bytes(data) if data else None
 
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
