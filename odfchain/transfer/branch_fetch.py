@@ -21,7 +21,7 @@ from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.storage.store import AbsentError, Store
 from odfchain.transfer.slice_files import DataObject, incoming_folder, objects_of
-from odfchain.transfer.sync import BlockSpool, ChainFetch, Download, Received, Sync, differ, shortened
+from odfchain.transfer.sync import BlockSpool, ChainFetch, Download, Received, differ, shortened
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import FetchedBranch, FetchedBranches, merged_names
@@ -179,7 +179,7 @@ def bring_merged(
     with fsio.locked(lock_path(dataset)), fetching(dataset, peer, parallel, progress) as fetch:
         while wanted := next((n for n in unknown_sources(dataset, head) if n not in lacking), None):
             try:
-                blocks += _MergedPull(fetch, wanted, on_demand).run()
+                blocks += _bring_source(fetch, wanted, on_demand=on_demand)
             except errors.CorruptedPeerError as error:
                 if not isinstance(error.__cause__, AbsentError):
                     raise
@@ -190,28 +190,14 @@ def bring_merged(
     return FetchedSources(blocks, fetch.download.objects, fetch.download.bytes), lacking
 
 
-@dataclass
-class _MergedPull(Sync[Received, int]):
-    """A pull of what one merge has brought: it is named by hash, and no reference is asked for or moved."""
-
-    fetch: BranchFetch
-    source: Multihash
-    on_demand: bool
-    blocks: int = 0
-
-    def plan(self) -> Received:
-        return self.fetch.read(self.source)
-
-    def carry_objects(self, plan: Received) -> None:
-        if not self.on_demand:
-            self.fetch.download.bring(self.fetch.dataset, plan.objects)
-
-    def carry_blocks(self, plan: Received) -> None:  # noqa: ARG002 - those that were read
-        # before it is there: a merge may need it for its base, and believes only what was verified
-        fork = self.fetch.fork_with(DatasetState.read(self.fetch.dataset.on(HEAD).chain).head)
-        entry = FetchedBranch(None, self.fetch.download.peer.where, self.source, fork)
-        FetchedBranches(self.fetch.dataset).remember(entry)
-        self.blocks = self.fetch.store()
-
-    def finish(self, plan: Received) -> int:  # noqa: ARG002 - how many of them were not here
-        return self.blocks
+def _bring_source(fetch: BranchFetch, source: Multihash, *, on_demand: bool) -> int:
+    # named by hash: no reference is asked for or moved, which is all that it lacks of a pull
+    dataset, download, received = fetch.dataset, fetch.download, fetch.read(source)
+    if not received.blocks:
+        return 0
+    if not on_demand:
+        download.bring(dataset, received.objects)
+    # before it is there: a merge may need it for its base, and believes only what was verified
+    fork = fetch.fork_with(DatasetState.read(dataset.on(HEAD).chain).head)
+    FetchedBranches(dataset).remember(FetchedBranch(None, download.peer.where, source, fork))
+    return fetch.store()

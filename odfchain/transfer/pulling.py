@@ -600,57 +600,33 @@ def fetch_missing(
     """
     download = Download(peer, incoming_folder(dataset), parallel, progress)
     with fsio.locked(lock_path(dataset)):
-        return _Fetch(dataset, download, selection, where).run()
-
-
-@dataclass(frozen=True, slots=True)
-class _Missing:
-    """The objects to be fetched; how many slices are left out, and of how many nothing is known."""
-
-    objects: Sequence[DataObject]
-    skipped: int = 0
-    unknown: int = 0
-
-    @property
-    def up_to_date(self) -> bool:
-        return not self.objects
-
-
-@dataclass(frozen=True)
-class _Fetch(Sync[_Missing, FetchOutcome]):
-    dataset: DatasetFiles
-    download: Download
-    selection: Selection
-    where: Where | None
-
-    def plan(self) -> _Missing:
-        wanted = absent(self.dataset, self.selection.of(data_objects(self.dataset)))
-        return _Missing(wanted) if self.where is None else self._that_may_match(wanted, self.where)
-
-    def _that_may_match(self, objects: Sequence[DataObject], where: Where) -> _Missing:
-        from odfchain.profiles.manifests import OwnersManifests  # noqa: PLC0415 - few commands need it
-        from odfchain.slices.skipping import may_match  # noqa: PLC0415
-
-        dataset, peer = self.dataset, self.download.peer
-        signed = OwnersManifests(dataset, DatasetState.read(dataset.chain))
-        stats = signed.trusted_stats(lambda line: object_from(dataset, peer, line))
-        slices = [(item, stats.get(item.key.name)) for item in objects if item.offsets is not None]
-        wanted = [item for item, its in slices if its is None or may_match(its, where.condition)]
-        return _Missing(wanted, len(slices) - len(wanted), sum(its is None for _, its in slices))
-
-    def carry_objects(self, plan: _Missing) -> None:
-        self.download.receive(self.dataset, plan.objects)
-
-    def finish(self, plan: _Missing) -> FetchOutcome:
-        dataset, download = self.dataset, self.download
+        wanted = absent(dataset, selection.of(data_objects(dataset)))
+        skipped = unknown = 0
+        if where is not None:
+            wanted, skipped, unknown = _that_may_match(dataset, peer, wanted, where)
+        download.receive(dataset, wanted)
         shutil.rmtree(download.folder, ignore_errors=True)
         rest = missing_objects(dataset)
         others = [dataset.on(ref) for ref in (HEAD, *branch_names(dataset)) if ref != dataset.ref]
         if not rest and not any(missing_objects(other) for other in others):
             unmark(dataset)
         left = sum(found.offsets is not None for found in rest)
-        understood = self.where is None or self.where.understood
-        return FetchOutcome(download.objects, download.bytes, left, plan.skipped, plan.unknown, understood)
+        understood = where is None or where.understood
+        return FetchOutcome(download.objects, download.bytes, left, skipped, unknown, understood)
+
+
+def _that_may_match(
+    dataset: DatasetFiles, peer: Store, objects: Sequence[DataObject], where: Where
+) -> tuple[list[DataObject], int, int]:
+    """Slices that may have a row of which a condition is true; counts of the others, and of unknown ones."""
+    from odfchain.profiles.manifests import OwnersManifests  # noqa: PLC0415 - few commands need it
+    from odfchain.slices.skipping import may_match  # noqa: PLC0415
+
+    signed = OwnersManifests(dataset, DatasetState.read(dataset.chain))
+    stats = signed.trusted_stats(lambda line: object_from(dataset, peer, line))
+    slices = [(item, stats.get(item.key.name)) for item in objects if item.offsets is not None]
+    wanted = [item for item, its in slices if its is None or may_match(its, where.condition)]
+    return wanted, len(slices) - len(wanted), sum(its is None for _, its in slices)
 
 
 # A pull as a user asks for it.

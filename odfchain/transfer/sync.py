@@ -8,8 +8,8 @@
 
 Readers of the target see what it had until 4, and all of the new chain from then on. A pull
 (`odfchain.transfer.pulling`) has a store as its source and a workspace as its target, a push (`pushing`) the
-other way round; a fetch is a pull that moves no reference; a workspace in a store is pulled from on opening
-and pushed to by each commit (`store_commit`); a node takes a push as a pull of what it was sent.
+other way round; a fetch brings what is named, and moves none; a workspace in a store is pulled from on
+opening, and pushed to by each commit (`store_commit`); a node takes a push as a pull of what it was sent.
 
 What all pulls share is here, too: blocks and objects arrive, are validated, and wait in a private folder,
 where an interruption leaves them for the next pull. Source: specification "Dataset Sharing"; RFC-021.
@@ -388,11 +388,6 @@ class Received:
     seed: Seed | None = None
     objects: list[DataObject] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
-
-    @property
-    def up_to_date(self) -> bool:
-        """True if there is none."""
-        return not self.blocks
 
 
 @dataclass(slots=True)
