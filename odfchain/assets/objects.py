@@ -11,12 +11,12 @@ import contextlib
 import datetime as dt
 import hashlib
 import os
-import queue
 import re
 import stat
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -286,22 +286,11 @@ class Stores:
 
     def probes(self, locations: Sequence[Location], jobs: int) -> list[Probe]:
         """Facts of each location; all of them are in memory."""
-        found = [Probe()] * len(locations)
-        waiting, stopped = iter(range(len(locations))), threading.Event()
-
-        def work() -> None:
-            for number in waiting:
-                if stopped.is_set():
-                    return
-                found[number] = self.probe(locations[number])
-
-        with ThreadPoolExecutor(jobs) as pool:
-            try:
-                for worker in [pool.submit(work) for _ in range(min(jobs, len(locations)))]:
-                    worker.result()
-            finally:  # Ctrl-C: nothing more is asked for
-                stopped.set()
-        return found
+        pool = ThreadPoolExecutor(jobs)
+        try:
+            return list(pool.map(self.probe, locations))
+        finally:  # Ctrl-C: nothing more is asked for
+            pool.shutdown(cancel_futures=True)
 
     def pieces(self, location: Location, *, etag: str | None = None) -> Iterator[memoryview]:
         """The bytes of an object in order; only if it still has this entity tag, where one is given."""
@@ -381,38 +370,20 @@ class Stores:
 @contextlib.contextmanager
 def _read_ahead(content: Iterator[memoryview]) -> Iterator[Iterator[memoryview]]:
     # a thread of its own: the library panics if an object is read while it asks for pieces of another
-    ready, stopped = queue.Queue[memoryview | BaseException | None](1), threading.Event()
+    reader = ThreadPoolExecutor(1)
 
-    def hand_over(item: memoryview | BaseException | None) -> None:
-        while not stopped.is_set():
-            with contextlib.suppress(queue.Full):
-                return ready.put(item, timeout=0.1)
-        return None
+    def read() -> Future[memoryview | None]:
+        return reader.submit(next, content, None)
 
-    def read() -> None:
-        end: BaseException | None = None
-        try:
-            for piece in content:
-                hand_over(piece)
-                if stopped.is_set():
-                    return
-        except BaseException as error:  # noqa: BLE001 - it is raised where the pieces are taken
-            end = error
-        hand_over(end)
+    def taken(ahead: deque[Future[memoryview | None]]) -> Iterator[memoryview]:
+        while (piece := ahead.popleft().result()) is not None:
+            ahead.append(read())
+            yield piece
 
-    def taken() -> Iterator[memoryview]:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
     try:
-        yield taken()
+        yield taken(deque((read(), read())))
     finally:
-        stopped.set()
-        reader.join()
+        reader.shutdown(cancel_futures=True)
 
 
 # HEAD requests: size, entity tag, time of the last modification (RFC-047).

@@ -27,7 +27,6 @@ from odfchain import errors
 from odfchain.chain.chain import EncodedBlock, HashedBlock, link_blocks
 from odfchain.chain.index import DATA_EVENTS, ReplayHistory
 from odfchain.chain.rules import check_append
-from odfchain.chain.signed_heads import HeadSigner
 from odfchain.lazy import pa
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
@@ -663,28 +662,24 @@ class Compaction(Rewriting):
                 shutil.rmtree(area, ignore_errors=True)
 
     def _build(self, plan: SoftPlan, key: DatasetKey, folder: Path, progress: Progress) -> DatasetFiles:
-        DatasetFiles.create_folders(folder, plan.alias)
-        made = DatasetFiles.open(folder, HeadSigner(folder, lambda: key))
-        progress.phase(f"Merging slices of {self.dataset.alias}", plan.slices_before)
-        events: list[ev.MetadataEvent] = [
-            ev.Seed(dataset_id=key.dataset_id, dataset_kind=DatasetKind.ROOT),
-            *(
-                ConstraintsFile(event).moved(self.dataset.id, key.dataset_id)
-                if isinstance(event, ev.SetAttachments)
-                else event
-                for event in plan.metadata
-            ),
-        ]
-        with made.staging() as staging:
-            for event, file, _ in self._rewritten(plan.batches, staging, (), progress):
-                if file is not None:
-                    keep_staged(made.data, file)
-                elif isinstance(event, ev.AddData) and event.new_data is not None:
-                    _copy(self.dataset, event.new_data.physical_hash, made, staging)
-                events.append(event)
-        blocks = link_blocks(
-            events, prev=None, next_sequence_number=0, system_time=Timestamp.now().truncated_to_ms()
-        )
-        made.chain.check_all(blocks, expected_head=None)
-        made.chain.publish(blocks, expected_head=None)
-        return made
+        def events(made: DatasetFiles) -> list[ev.MetadataEvent]:
+            progress.phase(f"Merging slices of {self.dataset.alias}", plan.slices_before)
+            found: list[ev.MetadataEvent] = [
+                ev.Seed(dataset_id=key.dataset_id, dataset_kind=DatasetKind.ROOT),
+                *(
+                    ConstraintsFile(event).moved(self.dataset.id, key.dataset_id)
+                    if isinstance(event, ev.SetAttachments)
+                    else event
+                    for event in plan.metadata
+                ),
+            ]
+            with made.staging() as staging:
+                for event, file, _ in self._rewritten(plan.batches, staging, (), progress):
+                    if file is not None:
+                        keep_staged(made.data, file)
+                    elif isinstance(event, ev.AddData) and event.new_data is not None:
+                        _copy(self.dataset, event.new_data.physical_hash, made, staging)
+                    found.append(event)
+            return found
+
+        return self.workspace.build(folder, plan.alias, key, events, Timestamp.now().truncated_to_ms())

@@ -357,7 +357,8 @@ class WorkspaceFiles:
             seed = Seed(dataset_id=key.dataset_id, dataset_kind=snapshot.kind)
             staged = self.root / "trash" / fsio.unique_name()
             try:
-                built = self._build(staged, alias, key, [seed, *events], system_time or Timestamp.now())
+                time = system_time or Timestamp.now()
+                built = self.build(staged, alias, key, lambda _: [seed, *events], time)
                 self.set_watermarks(built, snapshot)
                 if system_columns is not None:
                     chosen = system_columns
@@ -376,17 +377,18 @@ class WorkspaceFiles:
         for folder in (self.root / "trash").glob("*"):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _build(
+    def build(
         self,
         folder: Path,
         alias: names.DatasetAlias,
         key: DatasetKey,
-        events: list[MetadataEvent],
+        events: Callable[[DatasetFiles], Sequence[MetadataEvent]],
         system_time: Timestamp,
     ) -> DatasetFiles:
+        """A dataset in a new folder, with the `events` of it, which may put files into it before."""
         DatasetFiles.create_folders(folder, alias)
         dataset = DatasetFiles.open(folder, HeadSigner(folder, lambda: key))
-        blocks = link_blocks(events, prev=None, next_sequence_number=0, system_time=system_time)
+        blocks = link_blocks(events(dataset), prev=None, next_sequence_number=0, system_time=system_time)
         dataset.chain.check_all(blocks, expected_head=None)
         dataset.chain.publish(blocks, expected_head=None)
         return dataset
