@@ -52,13 +52,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Merge(MergeOptions):
-    """A merge of a branch of this name, or of a plan."""
-
-    source: str | MergePlan
-
-
-@dataclass(frozen=True)
 class PullBranch(PullOptions):
     """A pull of a branch from another place, for which the token is."""
 
@@ -204,7 +197,7 @@ class Branching(OwnErrors):
         from odfchain.transfer.branch_fetch import bring_merged
         from odfchain.transfer.sync import shortened
 
-        sharing = self._workspace._sharing
+        sharing = self._workspace.sharing
         parallel = parallel or sharing.config.parallel
         with contextlib.closing(sharing.mirror(self._files, source, parallel, token)) as peer:
             found, lacking = bring_merged(self._files, peer, parallel=parallel, progress=progress)
@@ -274,7 +267,7 @@ class Branching(OwnErrors):
 
         workspace, branch = self._workspace, self._files
         _check_head_is_ours(workspace, branch, "correct", force=options.force)
-        bound = _latest_of(workspace, allow_future=options.allow_future)
+        bound = latest_of(workspace, allow_future=options.allow_future)
         with commit_checks(workspace, options) as check:
             attempt = functools.partial(ChangesByHand(branch).correct, options, bound=bound, check=check)
             return _repeated(workspace, attempt, options.progress)
@@ -285,12 +278,12 @@ class Branching(OwnErrors):
         With `by_row` two different rows of one key conflict, whatever cells they differ in. Conflicts are
         returned, not raised; the other errors are those of `merge`.
         """
-        asked = Merge(source, by_row=by_row)
+        asked = MergeOptions(source, by_row=by_row)
         with merge_means(self._workspace, asked) as means:
             return _request(self, asked).plan(means)
 
-    @takes(Merge)
-    def merge(self, asked: Merge) -> MergeOutcome:
+    @takes(MergeOptions)
+    def merge(self, asked: MergeOptions) -> MergeOutcome:
         """Merge the net changes of a branch (or of the `head`) into this one, as one transaction, or nothing.
 
         Conflicts are decided by `resolve`: `ours`, `theirs`, or a file of conflicts that was filled in. What
@@ -497,9 +490,7 @@ def _check_head_is_ours(
     )
 
 
-def _latest_of(
-    workspace: Workspace, *, allow_future: bool = False
-) -> Callable[[Timestamp], Timestamp | None]:
+def latest_of(workspace: Workspace, *, allow_future: bool = False) -> Callable[[Timestamp], Timestamp | None]:
     """The latest event time that is believed, by the system time of a commit; None is no bound."""
     config = workspace._files.config.ingest
     if allow_future or config.allow_future:
@@ -517,7 +508,7 @@ def _repeated(workspace: Workspace, attempt: Callable[[], _T], progress: Progres
 # Merging branches of one dataset, or of several together.
 
 
-def merge_branches(datasets: Sequence[Branching], asked: Merge) -> list[MergeOutcome]:
+def merge_branches(datasets: Sequence[Branching], asked: MergeOptions) -> list[MergeOutcome]:
     """Merge a branch of this name into each dataset, those first that others refer to.
 
     All merges are computed and decided before one is committed; each commits by itself. Errors are those of
@@ -539,7 +530,7 @@ def merge_branches(datasets: Sequence[Branching], asked: Merge) -> list[MergeOut
         return means.merge(requests, dry_run=asked.dry_run, progress=asked.progress)
 
 
-def _request(dataset: Branching, asked: Merge) -> MergeRequest:
+def _request(dataset: Branching, asked: MergeOptions) -> MergeRequest:
     from odfchain.branches.merging import MergeRequest
 
     source, files = asked.source, dataset._files
@@ -564,7 +555,7 @@ def merge_means(workspace: Workspace, options: CommitOptions) -> Iterator[MergeM
             verified=lambda dataset, block: ensure_verified(dataset, block, progress),
             check=check,
             guard=drift_check(workspace, options),
-            bound=_latest_of(workspace),
+            bound=latest_of(workspace),
             retries=workspace.ingest_config.retries,
         )
 

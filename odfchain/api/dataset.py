@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.api.branching import Branching, commit_checks
+from odfchain.api.branching import Branching, commit_checks, latest_of
 from odfchain.api.view import Readable, table_html
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.enums import DatasetKind
@@ -147,7 +147,7 @@ class Upkeep(OwnErrors):
         from odfchain.upkeep.fsck import Fsck
 
         source = source or self._files.shared.place(self._files.folder)
-        opened = nullcontext() if source is None else closing(self._workspace._sharing.open(source, token))
+        opened = nullcontext() if source is None else closing(self._workspace.sharing.open(source, token))
         with opened as peer:
             files = self._workspace._files
             return Fsck(files, self._files, peer, dry_run=dry_run, head=head, progress=progress).run()
@@ -406,9 +406,9 @@ class Dataset(Branching, Readable, Upkeep):
 
         Raises:
             UsageError: an option is for another kind of pull; or it is not known where the copy is from.
-            IngestError, FetchError, BadInputError, QueryError, SchemaError,
-            IngestError, TransformError, DatasetNotFoundError (an input), TransferError, SignatureError,
-            RefConflictError, StorageFullError, EngineError: all is as the last transaction left it.
+            IngestError, FetchError, QueryError, SchemaError, TransformError, TransferError, SignatureError,
+            DatasetNotFoundError (an input), RefConflictError, StoreError, EngineError: all is as the last
+            transaction left it.
         """
         from odfchain.api.pulling import check_alone, pull, target_of
 
@@ -427,14 +427,11 @@ class Dataset(Branching, Readable, Upkeep):
         """
         from odfchain.workspace.commit import commit
 
-        config = self._workspace._files.config.ingest
         files, state, mark = self._files, self.summary, as_time(watermark)
         if state.seed.dataset_kind is not DatasetKind.ROOT:
             raise UsageError(f"{self.alias} is a derivative dataset: its watermark comes from its inputs")
         now = state.next_system_time()
-        anything = allow_future or config.allow_future
-        latest = None if anything else now.shifted(config.max_future.milliseconds)
-        state.check_watermark(self.alias, mark, latest)
+        state.check_watermark(self.alias, mark, latest_of(self._workspace, allow_future=allow_future)(now))
         recorded = state.state_of_source(POLLING_SOURCE)
         event = AddData(
             prev_offset=state.last_offset,
@@ -503,7 +500,7 @@ class Dataset(Branching, Readable, Upkeep):
         """
         from odfchain.transfer.pushing import push
 
-        sharing, target, token = self._workspace._sharing, options.target, options.token
+        sharing, target, token = self._workspace.sharing, options.target, options.token
         return push(sharing, self._files, target, options, token=token, progress=options.progress)
 
     @takes(PushOptions)
@@ -511,7 +508,7 @@ class Dataset(Branching, Readable, Upkeep):
         """Plan `push`; nothing is written or remembered. Errors as `push`."""
         from odfchain.transfer import pushing
 
-        sharing = self._workspace._sharing
+        sharing = self._workspace.sharing
         return pushing.plan_push(sharing, self._files, options.target, options, token=options.token)
 
     @takes(MirrorOptions)
@@ -530,7 +527,7 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.transfer.pulling import fetch_missing
         from odfchain.transfer.slice_files import Selection
 
-        sharing = self._workspace._sharing
+        sharing = self._workspace.sharing
         files, parallel = sharing.dataset(self._files), options.parallel or sharing.config.parallel
         asked = None
         if options.where is not None:
@@ -562,7 +559,7 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.assets.objects import StoreOptions
         from odfchain.transfer.slice_locks import LockTransport
 
-        parallel = parallel or self._workspace._sharing.config.parallel
+        parallel = parallel or self._workspace.sharing.config.parallel
         return LockTransport(locks, self._files, stores or StoreOptions()).bring(
             parallel=parallel, progress=progress
         )
@@ -615,7 +612,7 @@ class Dataset(Branching, Readable, Upkeep):
         """
         from odfchain.transfer.sharing import AliasKind, add_alias
 
-        self._workspace._sharing.url_of(text)
+        self._workspace.sharing.url_of(text)
         return add_alias(self._files, AliasKind(kind), text)
 
     def delete_alias(self, kind: str, text: str | None = None) -> tuple[str, ...]:

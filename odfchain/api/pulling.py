@@ -96,7 +96,7 @@ class PullResult:
 
 def targets_of(workspace: Workspace, names: Iterable[str] | None, *, recursive: bool) -> list[PullTarget]:
     """Targets of a pull of these names, in order; None is everything."""
-    sharing = workspace._sharing
+    sharing = workspace.sharing
     remotes: dict[str, PullTarget] = {}
     named: list[Dataset] = []
     for name in names or ():
@@ -149,7 +149,7 @@ def branch_target(workspace: Workspace, text: str, source: str | None) -> PullTa
             hint=f"name it: odfchain pull {name}@BRANCH --from URL; a dataset is pulled by its URL alone",
         )
     files = workspace[name]._files.on(check_branch_name(branch))
-    sharing = workspace._sharing
+    sharing = workspace.sharing
     if source is not None and not sharing.is_remote(source):
         raise UsageError(f"{source}: not a URL, and not repository/dataset of a repository that is known")
     url = sharing.url_of(source) if source is not None else None
@@ -310,7 +310,7 @@ def _from_peer(
     from odfchain.transfer import pulling as transfer
     from odfchain.transfer.pulling import SyncOptions
 
-    sharing, progress = workspace._sharing, asked.progress
+    sharing, progress = workspace.sharing, asked.progress
     options = SyncOptions(
         force=asked.force,
         metadata_only=asked.metadata_only,
@@ -449,7 +449,7 @@ def push_targets(
     One dataset by its name goes to `to` itself, or below it where that is a repository's name; several go to
     a repository, each by its own name there.
     """
-    sharing = workspace._sharing
+    sharing = workspace.sharing
     found = _named(workspace, names, to)
     if recursive:
         found = [
@@ -483,7 +483,7 @@ def _named(workspace: Workspace, names: Iterable[str] | None, to: str | None) ->
 
 
 def _one(workspace: Workspace, name: str) -> Dataset:
-    workspace._sharing.named(name.partition("@")[0])  # says what `a/b` may have meant
+    workspace.sharing.named(name.partition("@")[0])  # says what `a/b` may have meant
     return on_branch(workspace, name)
 
 

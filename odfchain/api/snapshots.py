@@ -205,14 +205,6 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
     return compared(before.document, after.document, chosen)
 
 
-@dataclass(frozen=True)
-class Export(ExportOptions):
-    """An export in a format to a folder."""
-
-    format: str
-    to: str | Path
-
-
 class Snapshots(OwnErrors):
     """Manifest and profile of a dataset at its newest block or of a `View`, made here or signed by others."""
 
@@ -295,8 +287,8 @@ class Snapshots(OwnErrors):
             document, stats = described(self._files, state)
         return Manifest(document, tuple(stats), columns_of(state, None))
 
-    @takes(Export)
-    def export(self, asked: Export) -> Exported:
+    @takes(ExportOptions)
+    def export(self, asked: ExportOptions) -> Exported:
         """The folder `to` has the dataset as `lode`, `delta` or `iceberg`; what is there is continued.
 
         `rows` of a table are all `records`, with a version for each data block, or the `state` alone.
@@ -314,7 +306,7 @@ class Snapshots(OwnErrors):
         self._bring(asked.progress)
         with _needing_slices():
             state = DatasetState.read(self._files.chain)
-            return Exporting(self._files, state, asked).to(asked.format, str(asked.to))
+            return Exporting(self._files, state, asked).run()
 
     def write_manifest(self, key: str | Path | None = None) -> WrittenSnapshot:
         """The manifest is stored and, with the key in a file, or else the dataset's own, signed.
@@ -397,7 +389,7 @@ class Snapshots(OwnErrors):
         try:
             return object_of(self._files, line)
         except errors.ObjectNotFoundError:
-            sharing = self._workspace._sharing
+            sharing = self._workspace.sharing
             with closing(sharing.mirror(self._files, source, token=token)) as peer:
                 return object_from(self._files, peer, line)
 

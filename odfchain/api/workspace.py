@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from odfchain.query.answers import Answer
     from odfchain.query.resolved_tables import CheckedSlices
     from odfchain.query.results import QueryResult
-    from odfchain.storage.locations import PeerUrl
-    from odfchain.transfer.access_tokens import AccessToken, NewToken, TokenFile
-    from odfchain.transfer.repositories import Repositories, RepositoryEntry
+    from odfchain.transfer.access_tokens import TokenFile
+    from odfchain.transfer.repositories import Repositories
     from odfchain.transfer.sharing import Sharing
     from odfchain.transform.validate import Definitions, StateChange
     from odfchain.upkeep.fsck import FsckReport
@@ -452,7 +451,7 @@ class Workspace(OwnErrors):
 
         if not names_places(snapshot):
             return snapshot
-        return with_local_inputs(snapshot, self._files.resolve, self._sharing.local)
+        return with_local_inputs(snapshot, self._files.resolve, self.sharing.local)
 
     def _definitions(self, progress: Progress, *, queries: bool) -> Definitions:
         from odfchain.ingest.schema_fit import check_usable
@@ -641,8 +640,8 @@ class Workspace(OwnErrors):
     # --- other places, and who may read or write here ---------------------------------------------
 
     @property
-    def _sharing(self) -> Sharing:
-        """Datasets elsewhere; new at each call, because it holds nothing."""
+    def sharing(self) -> Sharing:
+        """Datasets elsewhere, and what references to them mean; new at each call: it holds nothing."""
         from odfchain.transfer.sharing import Sharing
 
         return Sharing(self._files)
@@ -650,78 +649,19 @@ class Workspace(OwnErrors):
     @property
     def repositories(self) -> Repositories:
         """The repositories that the workspace knows by name."""
-        return self._sharing.repositories
+        return self.sharing.repositories
 
     @property
     def evidence(self) -> EvidenceStore:
         """The proofs that owners of datasets signed two histories."""
-        return self._sharing.evidence
-
-    def is_remote(self, ref: str) -> bool:
-        """Whether a text means a dataset elsewhere: a URL, or `repo/name` of a repository that is known.
-
-        Raises:
-            InvalidIdError: a URL without its beginning; the hint says how to write it.
-        """
-        return self._sharing.is_remote(ref)
-
-    def url_of(self, ref: str) -> PeerUrl:
-        """The URL that a reference to a dataset elsewhere stands for; errors as `pull`."""
-        return self._sharing.url_of(ref)
-
-    def repository_url(self, repository: str) -> PeerUrl:
-        """Where a repository is that is named, or given by its URL.
-
-        Raises:
-            WorkspaceError, InvalidIdError, UnsupportedPeerError: there is none.
-        """
-        return self._sharing.repository_url(repository)
-
-    def datasets_of(
-        self, repository: str, text: str = "", *, token: str | None = None
-    ) -> list[RepositoryEntry]:
-        """What a repository has with this text in alias or id, ordered by alias; it is named, or a URL.
-
-        Raises:
-            WorkspaceError, InvalidIdError, TransferError: it cannot be read.
-        """
-        found = self._sharing.datasets_of(repository, token=token)
-        return [entry for entry in found if entry.matches(text)]
+        return self.sharing.evidence
 
     @property
-    def _tokens(self) -> TokenFile:
+    def tokens(self) -> TokenFile:
+        """The tokens of those who may read or push here, where `serve` asks for one."""
         from odfchain.transfer.access_tokens import TokenFile
 
         return TokenFile(self._files.root)
-
-    def create_token(self, name: str, allow: Iterable[str]) -> NewToken:
-        """A new token with rights such as `read:%` and `push:org.%`; its text is nowhere else.
-
-        Raises:
-            UsageError: a name or a right is none, or there is no right.
-            NameCollisionError: there is a token of this name.
-            AccessError, StoreError: the file of tokens cannot be read, or written.
-        """
-        from odfchain.odf.times import Timestamp
-
-        return self._tokens.create(name, allow, Timestamp.now())
-
-    def tokens(self) -> tuple[AccessToken, ...]:
-        """The tokens that are in force, ordered by name; their texts are not known.
-
-        Raises:
-            AccessError: the file of tokens cannot be read.
-        """
-        return self._tokens.tokens()
-
-    def revoke_token(self, name: str) -> None:
-        """End a token: from now on nobody gets in with it, also not into pushes that are going on.
-
-        Raises:
-            UsageError, WorkspaceError: there is no such token.
-            AccessError, StoreError: as `create_token`.
-        """
-        self._tokens.revoke(name)
 
     # --- Spark -------------------------------------------------------------------------------------
 

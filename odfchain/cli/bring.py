@@ -87,7 +87,7 @@ def pull_command(
     given = {str(each.name): each.opts[0] for each in params if each.name in named}
     with open_workspace() as workspace:
         if set_watermark is not None:
-            if len(datasets) != 1 or source is not None or workspace.is_remote(datasets[0]):
+            if len(datasets) != 1 or source is not None or workspace.sharing.is_remote(datasets[0]):
                 raise UsageError("--set-watermark is for one dataset of this workspace")
             check_pull_options(given, copies=0, others=1)
             return _set_watermark(workspace, datasets[0], set_watermark, sources.get("allow_future", False))
@@ -242,7 +242,9 @@ def fetch_command(
         raise UsageError("--merged brings all that was merged: --since, --last and --where do not apply")
     with open_workspace() as workspace:
         found = on_branch(workspace, dataset)
-        chosen["token"] = token_for([workspace.url_of(chosen["source"])] if chosen.get("source") else [])
+        chosen["token"] = token_for(
+            [workspace.sharing.url_of(chosen["source"])] if chosen.get("source") else []
+        )
         if merged:
             with TerminalProgress() as progress:
                 brought = found.fetch_merged(progress=TransferProgress(progress), **chosen)

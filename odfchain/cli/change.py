@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odfchain.api.branching import Merge, merge_branches, on_branch
+from odfchain.api.branching import merge_branches, on_branch
 from odfchain.api.snapshots import drift_between
 from odfchain.cli import screen
 from odfchain.cli.context import open_workspace, report_error, say, silence_libraries
@@ -235,7 +235,7 @@ def merge_command(
     with open_workspace() as workspace, TerminalProgress() as progress:
         targets = [on_branch(workspace, f"{name}@{into}") for name in datasets]
         with conflicts_shown(conflicts, output, progress):
-            done = merge_branches(targets, Merge(branch, progress=progress, **chosen))
+            done = merge_branches(targets, MergeOptions(branch, progress=progress, **chosen))
         progress.stop()
         for note in [note for outcome in done for note in outcome.notes]:
             say(f"note: {note}")

@@ -72,7 +72,7 @@ def verify_command(
         raise UsageError("--remote names the dataset: datasets of the workspace are verified on their own")
     with open_workspace() as workspace, TerminalProgress() as progress:
         if remote is not None:
-            token = token_for([workspace.url_of(remote)])
+            token = token_for([workspace.sharing.url_of(remote)])
             reports = [workspace.verify_remote(remote, token=token, progress=progress, **checks)]
         else:
             found = [d for text in datasets for d in matching_at(workspace, text)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,22 +123,18 @@ def serve_until_ended(server: EngineServer, *, print_address: bool, quiet: bool)
     server.wait()
 
 
-class _Terminated(BaseException):
-    """SIGTERM, which unwinds like Ctrl-C does."""
-
-
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """SIGTERM ends the block, everything in it is put away, and what comes after it goes on."""
 
     def terminate(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-        raise _Terminated
+        sys.exit()
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
-    except _Terminated:
+    except SystemExit:
         return
     finally:
         signal.signal(signal.SIGTERM, before)

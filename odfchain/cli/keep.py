@@ -483,7 +483,7 @@ def fsck_command(
     if (source is not None or head is not None) and (not datasets or len(found) != 1):
         raise UsageError(f"--from and --head are for one dataset, these are {len(found)}")
     lost = None if head is None else Multihash.parse(head)
-    token = token_for([workspace.url_of(source)] if source else [])
+    token = token_for([workspace.sharing.url_of(source)] if source else [])
     with TerminalProgress() as progress:
         if datasets:
             reports = [

@@ -70,7 +70,7 @@ DATASET = NameParam("dataset", _aliases)
 DATASETS = NameParam("dataset", lambda *typed: [*_branches(*typed), *_aliases(*typed)])
 DATASET_AT = NameParam("dataset", _points)
 BRANCH = NameParam("branch", _branches)
-TOKEN = NameParam("token", lambda workspace, *_: (token.name for token in workspace.tokens()))
+TOKEN = NameParam("token", lambda workspace, *_: (token.name for token in workspace.tokens.list()))
 REPOSITORY = NameParam("repository", lambda workspace, *_: (r.name for r in workspace.repositories.list()))
 
 

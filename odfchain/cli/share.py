@@ -155,7 +155,7 @@ def _split_target(
         raise errors.UsageError(
             f"{last} is a dataset here and a repository, too", hint=f"for the repository write --to {last}"
         )
-    if known or ((":" in last or "/" in last) and workspace.is_remote(last)):
+    if known or ((":" in last or "/" in last) and workspace.sharing.is_remote(last)):
         return names, last
     if not {"/", "%", "@"} & set(last) and last not in workspace:
         raise errors.DatasetNotFoundError(
@@ -232,7 +232,7 @@ def token_create(
     whose private keys are not here. With read:, its holder may read where `serve --restrict-reading` lets no
     others; push: allows that, too.
     """
-    made = open_workspace().create_token(name, allow)
+    made = open_workspace().tokens.create(name, allow)
     say(f"the token {made.token.name}; it is shown this once:")
     screen.echo(made.text)
 
@@ -240,7 +240,7 @@ def token_create(
 @command("list", token_command)
 def token_list(output: str = formats()) -> None:
     """List the tokens, what they allow and since when; not the tokens themselves."""
-    rows = [screen.record(token, "name", "allow", "created") for token in open_workspace().tokens()]
+    rows = [screen.record(token, "name", "allow", "created") for token in open_workspace().tokens.list()]
     if not rows and output == "table":
         say("no tokens; `odfchain token create NAME --allow push:DATASET` makes one")
         return
@@ -250,7 +250,7 @@ def token_list(output: str = formats()) -> None:
 @command("revoke", token_command)
 def token_revoke(name: str = argument(TOKEN)) -> None:
     """End a token; what is going on with it ends, too."""
-    open_workspace().revoke_token(name)
+    open_workspace().tokens.revoke(name)
     say(f"revoked {name}")
 
 
@@ -277,21 +277,22 @@ def search_command(
         raise errors.UsageError(
             "no repository is known", hint="name one: --repo URL, or `odfchain repo add NAME URL`"
         )
-    token = token_for([workspace.repository_url(repository)] if repository else [])
+    token = token_for([workspace.sharing.repository_url(repository)] if repository else [])
     rows, code = [], 0
     for place in places:
         try:
-            found = workspace.datasets_of(place, text, token=token)
+            found = workspace.sharing.datasets_of(place, token=token)
         except errors.OdfchainError as error:
             report_error(error)
             # the first failure decides, and the other repositories are still searched
             code = code or error.exit_code
             continue
-        prefix = str(workspace.repository_url(place)) if "/" in place else f"{place}/"
+        prefix = str(workspace.sharing.repository_url(place)) if "/" in place else f"{place}/"
         rows += [
             {"dataset": f"{prefix}{entry.alias}"}
             | screen.record(entry, "kind", "records", "size", "blocks", "id", "head")
             for entry in found
+            if entry.matches(text)
         ]
     if rows or not code:
         columns = _FOUND if output == "table" else [*_FOUND, "id", "head"]
@@ -545,4 +546,4 @@ def _peer_url(place: str) -> PeerUrl:
 
     if "://" in place:
         return PeerUrl.parse(place)
-    return open_workspace().repository_url(place)
+    return open_workspace().sharing.repository_url(place)

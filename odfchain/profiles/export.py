@@ -78,12 +78,13 @@ class Exporting:
     state: DatasetState
     options: ExportOptions
 
-    def to(self, kind: str, target: str) -> Exported:
+    def run(self) -> Exported:
         """The place has the dataset as of a state's block, in a format.
 
         Raises:
             UsageError, InvalidIdError: no such format or place, or options that do not go together.
         """
+        kind, target = self.options.format, str(self.options.to)
         if kind not in FORMATS:
             raise errors.UsageError(
                 f"unknown format {one_line(kind)!r}", hint=f"there are {', '.join(FORMATS)}"

@@ -449,14 +449,14 @@ class Writing:
 
     def may_push(self, authorization: str | None, alias: DatasetAlias) -> AccessToken | Status:
         """The token that a request shows, if it is for pushing to this dataset."""
-        token = holder(authorization, self.tokens.tokens())
+        token = holder(authorization, self.tokens.list())
         if token is None:
             return _UNKNOWN
         return token if token.may(Right.PUSH, alias) else _FORBIDDEN
 
     def still(self, token: AccessToken) -> bool:
         """True if a token has not been revoked."""
-        return token in self.tokens.tokens()
+        return token in self.tokens.list()
 
     def look_for_left(self) -> None:
         """Remove pushes that were not committed for a day, in the background."""

@@ -370,7 +370,7 @@ def answer_platform(path: str, scope: Message, tokens: TokenFile) -> _Answer:
     shown = next((value for name, value in scope["headers"] if name.lower() == b"authorization"), None)
     if shown is None:
         return _refused(401, "No token was shown.")
-    token = holder(shown.decode("latin-1"), tokens.tokens())
+    token = holder(shown.decode("latin-1"), tokens.list())
     if token is None:
         return _refused(401, UNKNOWN)
     found = {"id": token.account_id, "accountName": token.account} if path == _ACCOUNT else {}

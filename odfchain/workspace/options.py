@@ -295,8 +295,10 @@ class ProfileOptions(Watched):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(Watched):
-    """Options of an export."""
+    """An export in a format to a folder."""
 
+    format: str = field(kw_only=False)
+    to: str | Path = field(kw_only=False)
     rows: Annotated[
         str, "What a table has: records (usual), or those in force.", {"choices": ["records", "state"]}
     ] = "records"
@@ -466,8 +468,9 @@ class ServeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MergeOptions(CommitOptions):
-    """How a branch is merged."""
+    """A merge of a branch of this name, or of a plan (`MergePlan`)."""
 
+    source: Any = field(kw_only=False)
     dry_run: Annotated[bool, "Only say what would be done."] = False
     fast_forward: Annotated[bool, "Move to the branch's block instead, where that is ahead.", "--ff"] = False
     by_row: Annotated[bool, "Merge no cells: other rows of one key conflict.", "--rows"] = False

@@ -333,16 +333,15 @@ def making(scene: Scene) -> None:
     assert repr(made) == "<listed: 1 rows of city STRING, population BIGINT>"
 
 
-@case("Workspace.repositories", "Workspace.evidence", "Workspace.is_remote", "Workspace.url_of")
-@case("Workspace.repository_url", "Workspace.datasets_of")
+@case("Workspace.repositories", "Workspace.evidence", "Workspace.sharing")
 def repositories(scene: Scene) -> None:
     scene.published()
     scene.ws.repositories.add(odf.RepoName("shelf"), (scene.folder / "public").as_uri())
-    assert scene.ws.is_remote("shelf/cities")
-    assert not scene.ws.is_remote("cities")
-    assert str(scene.ws.url_of("shelf/cities")).endswith("public/cities/")
-    assert str(scene.ws.repository_url("shelf")).endswith("public/")
-    assert [str(entry.alias) for entry in scene.ws.datasets_of("shelf")] == ["cities"]
+    assert scene.ws.sharing.is_remote("shelf/cities")
+    assert not scene.ws.sharing.is_remote("cities")
+    assert str(scene.ws.sharing.url_of("shelf/cities")).endswith("public/cities/")
+    assert str(scene.ws.sharing.repository_url("shelf")).endswith("public/")
+    assert [str(entry.alias) for entry in scene.ws.sharing.datasets_of("shelf")] == ["cities"]
     assert scene.ws.evidence.list() == []
 
 
@@ -379,15 +378,15 @@ def sessions(scene: Scene) -> None:
         idle.serve(host="256.0.0.1", port=1)
 
 
-@case("Workspace.create_token", "Workspace.tokens", "Workspace.revoke_token")
+@case("Workspace.tokens")
 def given_tokens(scene: Scene) -> None:
-    made = scene.ws.create_token("alice", ["push:org.%", "force:cities"])
+    made = scene.ws.tokens.create("alice", ["push:org.%", "force:cities"])
     assert made.text.startswith("ka_")
-    assert scene.ws.tokens() == (made.token,)
+    assert scene.ws.tokens.list() == (made.token,)
     with pytest.raises(odf.errors.NameCollisionError):
-        scene.ws.create_token("alice", ["push:%"])
-    scene.ws.revoke_token("alice")
-    assert scene.ws.tokens() == ()
+        scene.ws.tokens.create("alice", ["push:%"])
+    scene.ws.tokens.revoke("alice")
+    assert scene.ws.tokens.list() == ()
 
 
 @case("Dataset.create_branch", "Dataset.branch", "Dataset.branches", "Dataset.branch_names", "Dataset.ref")

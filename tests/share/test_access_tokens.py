@@ -29,7 +29,7 @@ def test_a_token_is_random_and_only_its_hash_is_kept(tmp_path: Path) -> None:
     assert made.text not in file.path.read_text()
     assert made.token.digest.hex() in file.path.read_text()
     assert file.path.stat().st_mode & 0o777 == 0o600
-    assert TokenFile(tmp_path).tokens() == (made.token, other.token)
+    assert TokenFile(tmp_path).list() == (made.token, other.token)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_names_are_taken_once_and_given_back(tmp_path: Path) -> None:
     with pytest.raises(NameCollisionError):
         file.create("a", ["push:x"], NOW)
     file.revoke("a")
-    assert file.tokens() == ()
+    assert file.list() == ()
     with pytest.raises(WorkspaceError, match="no token 'a'") as refused:
         file.revoke("a")
     assert refused.value.exit_code == 4
@@ -158,7 +158,7 @@ def test_a_file_that_is_none_lets_nobody_in(text: str, said: str, tmp_path: Path
     file.path.write_text(text)
     file.path.chmod(0o600)
     with pytest.raises(AccessError) as refused:
-        file.tokens()
+        file.list()
     assert str(refused.value).startswith(f"{file.path}:")
     assert said in str(refused.value)
     assert str(file.path) in (refused.value.hint or "")
@@ -180,7 +180,7 @@ def test_a_file_that_others_read_lets_nobody_in(tmp_path: Path) -> None:
     file.create("a", ["push:%"], NOW)
     file.path.chmod(0o640)
     with pytest.raises(AccessError, match="0640"):
-        file.tokens()
+        file.list()
 
 
 def test_tokens_from_the_command_line(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def cities(tmp_path: Path, theirs: Workspace) -> DatasetFiles:
 def shelf(tmp_path: Path, theirs: Workspace, mine: Workspace, cities: DatasetFiles) -> str:
     """The URL of a folder that has the dataset; a repository of both."""
     for workspace in (theirs, mine):
-        workspace._sharing.repositories.add(RepoName("shelf"), (tmp_path / "shelf").as_uri())
+        workspace.sharing.repositories.add(RepoName("shelf"), (tmp_path / "shelf").as_uri())
     Sharing(theirs._files).push("cities", "shelf")
     return f"{(tmp_path / 'shelf').as_uri()}/cities"
 
@@ -155,7 +155,7 @@ def test_a_dataset_of_a_folder_is_found_by_its_id(
     if not hint:
         (tmp_path / "shelf" / "cities" / "hints" / "chain").unlink()
     ref = f"shelf/{cities.id}"
-    assert mine._sharing.is_remote(ref)
+    assert mine.sharing.is_remote(ref)
     pulled = Sharing(mine._files).pull(ref)
     assert (str(pulled.alias), pulled.where) == ("cities", f"{shelf}/")
     assert mine["cities"].id == cities.id
@@ -166,7 +166,7 @@ def test_a_dataset_of_a_folder_is_found_by_its_id(
     with pytest.raises(DatasetNotFoundError, match="has no dataset with the id"):
         Sharing(mine._files).pull("shelf/did:odf:fed01" + "0" * 64)
     with pytest.raises(UnsupportedPeerError, match="an id alone does not say where"):
-        mine._sharing.url_of(str(cities.id))
+        mine.sharing.url_of(str(cities.id))
     with pytest.raises(UnsupportedPeerError, match="an id alone does not say where"):
         Sharing(theirs._files).push("cities", f"shelf/{cities.id}")
 
@@ -177,7 +177,7 @@ def test_a_dataset_of_a_server_is_found_by_its_id(
     make_dataset(WorkspaceFiles(theirs.path), "org/lakes", 10)
     lakes = theirs["org/lakes"]
     with RepositoryServer(WorkspaceFiles(theirs.path)) as server:
-        mine._sharing.repositories.add(RepoName("server"), server.url)
+        mine.sharing.repositories.add(RepoName("server"), server.url)
         assert str(Sharing(mine._files).pull(f"server/{lakes.id}").alias) == "lakes"
         assert str(Sharing(mine._files).pull(f"{server.url}{cities.id}", "towns").alias) == "towns"
     assert mine["towns"].head == cities.chain.head()
@@ -191,7 +191,7 @@ def test_what_a_repository_says_of_ids_is_not_believed(
     lie = [RepositoryEntry(alias=cities.alias, head=lakes.head, id=lakes.id)]
     monkeypatch.setattr(repositories, "list_repository", lambda *_: lie)
     with RepositoryServer(WorkspaceFiles(theirs.path)) as server:
-        mine._sharing.repositories.add(RepoName("server"), server.url)
+        mine.sharing.repositories.add(RepoName("server"), server.url)
         with pytest.raises(CorruptedPeerError, match=f"is {cities.id}, and {lakes.id} was asked for"):
             Sharing(mine._files).pull(f"server/{lakes.id}")
         assert len(mine) == 0
