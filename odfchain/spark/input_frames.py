@@ -546,11 +546,14 @@ def empty_input(session: SparkSession, schema: ds.DataSchema, file: str) -> Inpu
 
 
 def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError | None:
-    """The first row of a text input that cannot be read, as an error; None when every row can.
+    """The first row that cannot be read, or the end of what can, as an error; None when every row can.
 
     `required` are further columns that may not be null. Called only after a job has failed.
     """
     rows = source.texts
     if rows is None:
         return None
-    return rows.first_bad(required) or rows.first_of_no_format(source.frame.sparkSession)
+    try:
+        return rows.first_bad(required) or rows.first_of_no_format(source.frame.sparkSession)
+    except BadInputError as error:  # a file of which no row can be read there
+        return error
