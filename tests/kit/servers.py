@@ -34,6 +34,7 @@ class Request:
     target: str
     headers: dict[str, str]
     """By lower-case names."""
+    body: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -160,10 +161,13 @@ def _read(connection: socket.socket) -> Request | None:
         if not part:
             return None
         data += part
-    first, *lines = data.split(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ")
-    headers = dict(line.split(": ", 1) for line in lines)
-    return Request(method, target, {key.lower(): value for key, value in headers.items()})
+    headers = {key.lower(): value for key, value in (line.split(": ", 1) for line in lines)}
+    while len(body) < int(headers.get("content-length", 0)) and (part := connection.recv(65_536)):
+        body += part
+    return Request(method, target, headers, body)
 
 
 @contextmanager

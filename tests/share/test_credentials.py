@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import io
 import json
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +19,7 @@ from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.credentials import Credentials, checked_token
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import make_dataset
+from tests.kit.servers import Reply, Request, Server
 
 SECRET = "s3cret-Token.1~+/=="  # noqa: S105 - for the test's own servers
 
@@ -92,35 +90,17 @@ def test_any_url_has_an_origin_or_none(text: str) -> None:
 def private(folder: Path, seen: list[str | None], redirect: str | None = None) -> Iterator[str]:
     """A static server that wants the token; or one that sends everybody elsewhere."""
 
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Reply:
+        seen.append(request.headers.get("authorization"))
+        path = request.target.lstrip("/")
+        if redirect is not None:
+            return Reply(302, {"Location": redirect + path})
+        if seen[-1] != f"Bearer {SECRET}":
+            return Reply(401)
+        return Reply(body=(folder / path).read_bytes()) if (folder / path).is_file() else Reply(404)
 
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args, directory=str(folder))
-
-        def do_GET(self) -> None:
-            seen.append(self.headers["Authorization"])
-            if redirect is not None:
-                self.send_response(302)
-                self.send_header("Location", redirect + self.path.lstrip("/"))
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-            elif self.headers["Authorization"] != f"Bearer {SECRET}":
-                self.send_error(401)
-            else:
-                super().do_GET()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with Server(answer) as server:
+        yield server.url("/")
 
 
 @pytest.fixture

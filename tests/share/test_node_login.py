@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import io
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +17,7 @@ from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.credentials import Credentials
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.servers import closed_port
+from tests.kit.servers import Reply, Request, Server, closed_port
 
 RECORDED = Path("fixtures/conformance/smart_live.json")
 PASSWORD = "pass word-ß"  # noqa: S105 - for the test's own servers
@@ -29,50 +25,25 @@ TOKEN = "ka_s3cret"  # noqa: S105 - as above
 INFO = (200, {"isMultiTenant": True})
 
 
-@dataclass
-class Node:
-    """What it answers to which request, and what it was asked: method and path, body, `Authorization`."""
+class Node(Server):
+    """It answers to each request, by method and path, a status and a document."""
 
-    answers: dict[str, tuple[int, Any]]
-    asked: list[tuple[str, bytes, str | None]] = field(default_factory=list)
-    url: str = ""
+    def __init__(self, answers: dict[str, tuple[int, Any]]) -> None:
+        super().__init__(self._answer)
+        self._answers = answers
+        self.place = self.url("/")
 
+    def _answer(self, request: Request) -> Reply:
+        status, content = self._answers.get(f"{request.method} {request.target}", (404, {}))
+        to = {"Location": content} if 300 <= status <= 399 else {}
+        return Reply(
+            status, to, json.dumps(content).encode() if isinstance(content, dict) else b"no document"
+        )
 
-@contextmanager
-def node(answers: dict[str, tuple[int, Any]]) -> Iterator[Node]:
-    made = Node(answers)
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self) -> None:
-            request = f"{self.command} {self.path}"
-            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            made.asked.append((request, body, self.headers["Authorization"]))
-            status, content = made.answers.get(request, (404, {}))
-            self.send_response(status)
-            if 300 <= status <= 399:
-                self.send_header("Location", content)
-            text = json.dumps(content).encode() if isinstance(content, dict) else b"no document"
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_GET = do_POST = answer  # noqa: N815 - the library's names
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.url = f"http://127.0.0.1:{server.server_port}/"
-    thread = threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield made
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    @property
+    def asked(self) -> list[tuple[str, bytes, str | None]]:
+        """Method and path, body, and `Authorization`."""
+        return [(f"{r.method} {r.target}", r.body, r.headers.get("authorization")) for r in self.requests]
 
 
 @dataclass
@@ -115,8 +86,8 @@ def recorded(name: str) -> tuple[bytes, int, Any]:
 def test_a_login_is_as_recorded(user: Typed, flow: str, code: int) -> None:
     body, status, document = recorded(flow)
     sent = json.loads(json.loads(body)["loginCredentialsJson"])
-    with node({"GET /info": INFO, "POST /platform/login": (status, document)}) as there:
-        url = f"odf+{there.url}"
+    with Node({"GET /info": INFO, "POST /platform/login": (status, document)}) as there:
+        url = f"odf+{there.place}"
         found, said = user.login(
             url, "--user", sent["login"], "--password-stdin", piped=f"{sent['password']}\n"
         )
@@ -135,10 +106,10 @@ def test_a_login_is_as_recorded(user: Typed, flow: str, code: int) -> None:
 
 def test_the_node_is_found_below_a_prefix(user: Typed) -> None:
     answers = {"GET /odf/info": INFO, "POST /odf/platform/login": (200, {"accessToken": TOKEN})}
-    with node(answers) as there:
-        url = f"odf+{there.url}odf/alice/airports"
+    with Node(answers) as there:
+        url = f"odf+{there.place}odf/alice/airports"
         assert user.login(url, "--user", "alice", "--password-stdin", piped=f"{PASSWORD}\r\n")[0] == 0
-        assert user.kept(there.url) == TOKEN
+        assert user.kept(there.place) == TOKEN
         credentials = json.loads(json.loads(there.asked[-1][1])["loginCredentialsJson"])
         assert credentials == {"login": "alice", "password": PASSWORD}
         assert {body for request, body, _ in there.asked if request.startswith("GET")} == {b""}
@@ -164,9 +135,9 @@ def test_the_node_is_found_below_a_prefix(user: Typed) -> None:
 def test_what_is_no_login_keeps_nothing(
     user: Typed, answers: dict[str, tuple[int, Any]], code: int, said: str
 ) -> None:
-    with node(answers) as there:
+    with Node(answers) as there:
         found, err = user.login(
-            f"odf+{there.url}x", "--user", "me", "--password-stdin", piped=f"{PASSWORD}\n"
+            f"odf+{there.place}x", "--user", "me", "--password-stdin", piped=f"{PASSWORD}\n"
         )
     assert (found, said in err, "\x1b" in err) == (code, True, False), err
     if "takes no passwords" in err:
@@ -203,9 +174,9 @@ def test_who_sits_at_a_terminal_is_asked(user: Typed, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("odfchain.cli.screen.is_interactive", lambda: True)
     monkeypatch.setattr("click.prompt", prompt)
-    with node({"GET /info": INFO, "POST /platform/login": (200, {"accessToken": TOKEN})}) as there:
-        assert user.login(f"odf+{there.url}")[0] == 0
-        assert user.kept(there.url) == TOKEN
+    with Node({"GET /info": INFO, "POST /platform/login": (200, {"accessToken": TOKEN})}) as there:
+        assert user.login(f"odf+{there.place}")[0] == 0
+        assert user.kept(there.place) == TOKEN
     assert [hidden for _, hidden in asked] == [False, True]
     assert "Password of alice" in asked[1][0]
 
@@ -221,10 +192,10 @@ def test_who_sits_at_a_terminal_is_asked(user: Typed, monkeypatch: pytest.Monkey
     ],
 )
 def test_a_token_is_checked_at_the_node(user: Typed, status: int, code: int, said: str) -> None:
-    with node({"GET /info": INFO, "GET /platform/token/validate": (status, {})}) as there:
-        found, err = user.login(f"odf+{there.url}", "--token-stdin", piped=f"{TOKEN}\n")
+    with Node({"GET /info": INFO, "GET /platform/token/validate": (status, {})}) as there:
+        found, err = user.login(f"odf+{there.place}", "--token-stdin", piped=f"{TOKEN}\n")
         assert (found, said in err) == (code, True), err
-        assert user.kept(there.url) == (None if code else TOKEN)
+        assert user.kept(there.place) == (None if code else TOKEN)
         assert [each[2] for each in there.asked] == [None, f"Bearer {TOKEN}"]
 
 
