@@ -49,6 +49,9 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
+    # all that a pull loads when it is used: half of its time, if each fork did that for itself
+    import difflib  # noqa: F401
+    import encodings.idna  # noqa: F401
     import gc
 
     import pyarrow.parquet  # noqa: F401
@@ -57,8 +60,10 @@ if __name__ == "__main__":
     import odfchain.odf.arrow_schema
     import odfchain.odf.logical_hash
     import odfchain.slices.reader
-    import odfchain.storage.http_store  # noqa: F401
+    import odfchain.storage.http_connection
+    import odfchain.storage.http_store
     from odfchain.cli import conformance
 
+    assert odfchain.__version__
     gc.freeze()  # memory that no run writes to is not copied
     serve()

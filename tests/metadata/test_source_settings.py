@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import jsonschema
@@ -32,6 +33,12 @@ POLLING = SOURCE.replace("{kind}", "SetPollingSource").replace(
     "{fetch}", "fetch: {{kind: Url, url: 'file:///x'}}\n      "
 )
 PUSH = SOURCE.replace("{kind}", "AddPushSource").replace("{fetch}", "sourceName: hourly\n      ")
+
+
+@functools.cache
+def schema_of_snapshots() -> jsonschema.Draft202012Validator:
+    schema = json.loads((ROOT / "schemas" / "DatasetSnapshot.json").read_text())
+    return jsonschema.Draft202012Validator(schema)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +83,7 @@ def test_the_watermark_of_a_source(manifest: str, name: str, text: str, rule: Wa
     (plain,) = read_snapshots(manifest.format(rule=""))
     assert found.watermarks == {name: rule}
     assert found.metadata == plain.metadata, "the event is what it is without"
-    schema = json.loads((ROOT / "schemas" / "DatasetSnapshot.json").read_text())
-    jsonschema.validate(read_document(full).value, schema)
+    schema_of_snapshots().validate(read_document(full).value)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from odfchain.api.workspace import Workspace
 from tests.kit import shared_store
 from tests.kit.small_s3 import SmallS3
 
@@ -17,3 +18,15 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SmallS3]:
     shared_store.environment(monkeypatch, tmp_path / "home")
     with SmallS3() as store:
         yield store
+
+
+@pytest.fixture
+def one(store: SmallS3, tmp_path: Path) -> Workspace:
+    """A machine of the store."""
+    return shared_store.machine(store, tmp_path / "one")
+
+
+@pytest.fixture
+def other(store: SmallS3, tmp_path: Path) -> Workspace:
+    """Another one, which has nothing else in common with it."""
+    return shared_store.machine(store, tmp_path / "other")

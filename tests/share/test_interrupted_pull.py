@@ -81,14 +81,14 @@ class Killer:
             begun.put(run)
             if kind == "file":
                 count = before + self.dice.randint(1, max(1, int(start.files * most)))
-                while not run.over() and named_files(workspace) < count:
+                while not run.over(0.0001) and named_files(workspace) < count:
                     pass
                 run.kill()
             elif kind == "end":
-                while not run.over() and not served.is_set():
+                while not run.over(0.0001) and not served.is_set():
                     pass
                 until = time.perf_counter() + self.dice.random() * start.rest
-                while not run.over() and time.perf_counter() < until:
+                while not run.over(0.0001) and time.perf_counter() < until:
                     pass
                 run.kill()
             ended = run.wait()
@@ -143,7 +143,7 @@ def measured(client: Client, folder: Path, *, older: bool) -> Start:
         with HostilePeer(lookup(NEWEST, hint=True)) as peer:
             run = client.start("pull", copy, peer.url)
             sent = last = 0.0
-            while not run.over():
+            while not run.over(0.0001):
                 if peer.sent != sent:
                     sent, last = peer.sent, time.perf_counter()
             rests.append(time.perf_counter() - last)

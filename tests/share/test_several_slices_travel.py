@@ -9,8 +9,7 @@ import pytest
 import odfchain as odf
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
-from tests.kit.shared_store import add, append, append_slices, machine, texts
-from tests.kit.small_s3 import SmallS3
+from tests.kit.shared_store import add, append, append_slices, texts
 
 SLICES = 5
 
@@ -74,8 +73,7 @@ def test_a_slice_that_is_missing_is_the_fault_of_its_block(owner: Workspace) -> 
     assert [dataset.verify(upto=before).faults, dataset.verify(after=item.hash).faults] == [[], []]
 
 
-def test_it_is_in_a_store_as_a_whole(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_it_is_in_a_store_as_a_whole(one: Workspace, other: Workspace) -> None:
     append_slices(add(one), SLICES)
     assert texts(other) == rows(*range(SLICES))
     check_at_each_block(other["cities"])

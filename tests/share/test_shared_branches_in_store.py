@@ -26,8 +26,9 @@ from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
 from tests.kit.small_s3 import START, SmallS3
 
 
-def test_a_branch_that_is_made_on_one_machine_is_there_on_the_other(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_a_branch_that_is_made_on_one_machine_is_there_on_the_other(
+    store: SmallS3, one: Workspace, other: Workspace
+) -> None:
     append(add(one), "a")
     fix = one["cities"].create_branch("fix")
     append(fix._files, "b")
@@ -44,8 +45,7 @@ def test_a_branch_that_is_made_on_one_machine_is_there_on_the_other(store: Small
     }
 
 
-def test_of_two_writers_one_is_refused_and_follows(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_of_two_writers_one_is_refused_and_follows(one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
     append(one["cities"].create_branch("fix")._files, "b")
     mine, theirs = one["cities"].branch("fix")._files, other["cities"].branch("fix")._files
@@ -56,8 +56,7 @@ def test_of_two_writers_one_is_refused_and_follows(store: SmallS3, tmp_path: Pat
     assert other["cities"].at("fix").scan().to_arrow()["text"].to_pylist() == ["a", "b", "c", "d"]
 
 
-def test_a_name_of_a_branch_is_taken_once(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_a_name_of_a_branch_is_taken_once(one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
     late = other["cities"]
     assert late.branch_names == []
@@ -67,8 +66,7 @@ def test_a_name_of_a_branch_is_taken_once(store: SmallS3, tmp_path: Path) -> Non
     assert other["cities"].branch("fix").head == one["cities"].branch("fix").head
 
 
-def test_deleting_and_renaming_are_seen(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_deleting_and_renaming_are_seen(store: SmallS3, one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
     append(one["cities"].create_branch("fix")._files, "b")
     assert other["cities"].branch_names == ["fix"]
@@ -96,8 +94,7 @@ def test_deleting_and_renaming_are_seen(store: SmallS3, tmp_path: Path) -> None:
     assert (peer.head("fix"), peer.head("draft")) == (made.head, None)
 
 
-def test_a_branch_that_was_made_anew_is_followed(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_a_branch_that_was_made_anew_is_followed(one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
     append(one["cities"].create_branch("fix")._files, "b")
     mine = other["cities"].branch("fix")
@@ -108,8 +105,9 @@ def test_a_branch_that_was_made_anew_is_followed(store: SmallS3, tmp_path: Path)
     assert other["cities"].at("fix").scan().to_arrow()["text"].to_pylist() == ["a", "x"]
 
 
-def test_who_moves_a_branch_that_moves_does_not_delete_it(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_who_moves_a_branch_that_moves_does_not_delete_it(
+    store: SmallS3, one: Workspace, other: Workspace
+) -> None:
     append(add(one), "a")
     fix = one["cities"].create_branch("fix")
     late = other["cities"]
@@ -127,8 +125,7 @@ def test_who_moves_a_branch_that_moves_does_not_delete_it(store: SmallS3, tmp_pa
     assert one["cities"].branch_names == ["fix"]
 
 
-def test_a_branch_that_is_merged_elsewhere_is_seen(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_a_branch_that_is_merged_elsewhere_is_seen(one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
     append(one["cities"].create_branch("fix")._files, "b")
     source = other["cities"].branch("fix").head
@@ -185,8 +182,9 @@ def test_what_was_merged_can_be_merged_again_and_stays(store: SmallS3, tmp_path:
     assert before <= set(objects(store))
 
 
-def test_a_revert_and_a_second_merge_go_over_two_machines(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_a_revert_and_a_second_merge_go_over_two_machines(
+    one: Workspace, other: Workspace, tmp_path: Path
+) -> None:
     scene = keyed(one, tmp_path)
     merged = one["d"].merge("theirs").head
     other["d"].revert(merged)
@@ -217,8 +215,7 @@ def test_branches_in_a_store_are_served_and_pulled_from_it(
 
 
 @pytest.mark.soak  # each answer that is lost is waited for
-def test_answers_that_are_lost_make_no_conflict(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_answers_that_are_lost_make_no_conflict(store: SmallS3, one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
     lost: list[str] = []
 
@@ -240,9 +237,8 @@ def test_answers_that_are_lost_make_no_conflict(store: SmallS3, tmp_path: Path) 
 
 @pytest.mark.parametrize("content", [b"x" * 68, b"f1620" + b"0" * 64])
 def test_a_damaged_branch_does_not_hide_the_others(
-    store: SmallS3, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+    store: SmallS3, one: Workspace, other: Workspace, capsys: pytest.CaptureFixture[str], content: bytes
 ) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     append(add(one), "a")
     folder = one["cities"].create_branch("fix")._files.folder.name
     store.objects[f"{PREFIX}/datasets/{folder}/refs/bad"] = content
@@ -253,8 +249,9 @@ def test_a_damaged_branch_does_not_hide_the_others(
     assert texts(other) == ["a"]
 
 
-def test_branches_cost_requests_only_who_asks_for_them(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_branches_cost_requests_only_who_asks_for_them(
+    store: SmallS3, one: Workspace, other: Workspace
+) -> None:
     append(add(one), "a")
     one["cities"].create_branch("fix")
     assert other["cities"].branch_names == ["fix"]

@@ -34,9 +34,8 @@ DAYS = 40 * 86_400
 
 
 @pytest.fixture
-def two(store: SmallS3, tmp_path: Path) -> tuple[Workspace, Workspace]:
+def two(one: Workspace, other: Workspace) -> tuple[Workspace, Workspace]:
     """Two machines with one dataset of three rows in three commits, after its two first blocks."""
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     root = add(one)
     for text in "abc":
         append(root, text)

@@ -45,8 +45,7 @@ from tests.kit.small_s3 import SmallS3
 # --- making and joining --------------------------------------------------------------------------------
 
 
-def test_whoever_names_the_store_has_its_datasets(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_whoever_names_the_store_has_its_datasets(store: SmallS3, one: Workspace, other: Workspace) -> None:
     append(add(one), "a", "b")
     assert one.store == other.store == store.url(PREFIX) + "/"
     assert [str(dataset.alias) for dataset in other] == ["cities"]
@@ -178,8 +177,7 @@ def test_a_folder_that_was_copied_sends_no_credentials_anywhere(
 # --- names ---------------------------------------------------------------------------------------------
 
 
-def test_a_name_is_taken_once(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_a_name_is_taken_once(store: SmallS3, one: Workspace, other: Workspace) -> None:
     assert [*one, *other] == []
     add(one)
     with pytest.raises(NameCollisionError, match="'Cities' already exists"):
@@ -187,8 +185,9 @@ def test_a_name_is_taken_once(store: SmallS3, tmp_path: Path) -> None:
     assert len(objects(store, "refs/head")) == 2, "one dataset, and its signature"
 
 
-def test_a_name_that_two_take_at_once_is_taken_by_one(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_a_name_that_two_take_at_once_is_taken_by_one(
+    store: SmallS3, one: Workspace, other: Workspace
+) -> None:
 
     def meanwhile(method: str, path: str) -> None:
         if method == "PUT" and path.endswith("names/cities"):
@@ -203,8 +202,7 @@ def test_a_name_that_two_take_at_once_is_taken_by_one(store: SmallS3, tmp_path: 
     assert len(objects(store, "refs/head")) == 2, "nothing is left of the other"
 
 
-def test_renaming_and_deleting_are_seen(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_renaming_and_deleting_are_seen(store: SmallS3, one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
     assert texts(other) == ["a"]
     one.rename("cities", "org/Towns")
@@ -222,8 +220,7 @@ def test_renaming_and_deleting_are_seen(store: SmallS3, tmp_path: Path) -> None:
     assert {str(dataset.alias) for dataset in other} == {"Cities", "org/towns"}
 
 
-def test_what_was_deleted_elsewhere_is_set_aside(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_what_was_deleted_elsewhere_is_set_aside(one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
     folder = other["cities"]._files.folder.name
     one.delete("cities")
@@ -254,8 +251,9 @@ def test_a_store_that_is_gone_takes_nothing_with_it(store: SmallS3, tmp_path: Pa
 @pytest.mark.parametrize(
     "content", [b"x", b"did:odf:x cities", b"\xff \xff", b"", b"{id} towns", b"{id} a b"]
 )
-def test_names_that_mean_nothing_are_passed_over(store: SmallS3, tmp_path: Path, content: bytes) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_names_that_mean_nothing_are_passed_over(
+    store: SmallS3, one: Workspace, other: Workspace, content: bytes
+) -> None:
     root = add(one)
     store.objects[f"{PREFIX}/names/cities"] = content.replace(b"{id}", str(root.id).encode())
     assert list(other) == []
@@ -264,8 +262,7 @@ def test_names_that_mean_nothing_are_passed_over(store: SmallS3, tmp_path: Path,
 # --- commits -------------------------------------------------------------------------------------------
 
 
-def test_who_is_late_is_told_and_sees_what_was_done(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_who_is_late_is_told_and_sees_what_was_done(one: Workspace, other: Workspace) -> None:
     add(one)
     late = other["cities"]._files
     append(one["cities"]._files, "first")
@@ -275,8 +272,7 @@ def test_who_is_late_is_told_and_sees_what_was_done(store: SmallS3, tmp_path: Pa
     assert texts(one) == texts(other) == ["first", "second"]
 
 
-def test_a_store_that_was_set_back_is_not_followed(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_a_store_that_was_set_back_is_not_followed(store: SmallS3, one: Workspace, other: Workspace) -> None:
     root = add(one)
     old = dict(store.objects)
     append(root, "a")
@@ -291,8 +287,7 @@ def test_a_store_that_was_set_back_is_not_followed(store: SmallS3, tmp_path: Pat
     assert list(one) == []
 
 
-def test_another_dataset_under_an_id_is_not_taken(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_another_dataset_under_an_id_is_not_taken(store: SmallS3, one: Workspace, other: Workspace) -> None:
     cities, lakes = add(one).folder.name, add(one, "lakes").folder.name
     for key, data in objects(store, cities).items():
         store.objects[f"{PREFIX}/{key.replace(cities, lakes)}"] = data
@@ -302,8 +297,7 @@ def test_another_dataset_under_an_id_is_not_taken(store: SmallS3, tmp_path: Path
             texts(workspace, "lakes")
 
 
-def test_a_renaming_that_was_killed_is_made_good(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_a_renaming_that_was_killed_is_made_good(store: SmallS3, one: Workspace, other: Workspace) -> None:
     add(one)
     store.before = lambda method, path: 403 if method == "PUT" and path.endswith("names/cities") else None
     with pytest.raises(AccessError):
@@ -315,8 +309,7 @@ def test_a_renaming_that_was_killed_is_made_good(store: SmallS3, tmp_path: Path)
     assert {key for key, data in objects(store, "names/").items() if data} == {"names/villages"}
 
 
-def test_what_the_store_has_is_hashed_and_checked(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_what_the_store_has_is_hashed_and_checked(store: SmallS3, one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
     for key in objects(store, "/data/"):
         store.objects[f"{PREFIX}/{key}"] = store.objects[f"{PREFIX}/{key}"][:-1] + b"!"
@@ -361,8 +354,7 @@ def test_what_is_in_a_store_is_served(
 # --- what is signed ------------------------------------------------------------------------------------
 
 
-def test_what_is_said_of_a_dataset_travels(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_what_is_said_of_a_dataset_travels(one: Workspace, other: Workspace, tmp_path: Path) -> None:
     append(add(one), "a")
     assert one["cities"].signature().status.value == other["cities"].signature().status.value == "signed"
     create_key_file(tmp_path / "auditor.pem")
@@ -377,9 +369,8 @@ def test_what_is_said_of_a_dataset_travels(store: SmallS3, tmp_path: Path) -> No
 
 
 def test_a_machine_without_the_key_commits_without_a_signature(
-    store: SmallS3, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    one: Workspace, other: Workspace, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     add(one)
     append(other["cities"]._files, "a")
     assert other["cities"].signature().status.value == "unsigned"
@@ -422,8 +413,7 @@ def test_a_copy_without_slices_is_not_taken(store: SmallS3, tmp_path: Path) -> N
     assert list(one) == []
 
 
-def test_upkeep_of_what_is_here(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_upkeep_of_what_is_here(one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
     assert list(texts(other)) == ["a"]
     assert all(report.whole for report in other.fsck())
@@ -457,8 +447,7 @@ def test_the_hint_for_clones_is_written_now_and_then(store: SmallS3, tmp_path: P
 # --- costs ---------------------------------------------------------------------------------------------
 
 
-def test_requests_are_few(store: SmallS3, tmp_path: Path) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
+def test_requests_are_few(store: SmallS3, one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
     assert texts(other) == ["a"]
     assert texts(one) == ["a"]

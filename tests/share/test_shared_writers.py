@@ -28,9 +28,8 @@ MOST = 9
 
 
 @pytest.fixture
-def two(store: SmallS3, tmp_path: Path) -> tuple[Workspace, Workspace]:
+def two(one: Workspace, other: Workspace) -> tuple[Workspace, Workspace]:
     """Two machines with one dataset that has no rows."""
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     add(one)
     assert list(texts(other)) == []
     return reopened(one), reopened(other)

@@ -276,9 +276,8 @@ def now() -> float:
 
 @pytest.mark.soak
 def test_a_machine_whose_clock_is_ahead_commits_and_the_others_go_on(
-    store: SmallS3, tmp_path: Path, ahead: TurnedClock
+    one: Workspace, other: Workspace, tmp_path: Path, ahead: TurnedClock
 ) -> None:
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     add(one)
     done = odfchain(tmp_path / "one", "pull", "cities", "--set-watermark", "2024-06-01T00:00:00Z")
     assert done.code == 0, done.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from odfchain.errors import CorruptedPeerError, StoreError, TransferError, Usage
 from odfchain.odf.identity import Multihash
 from odfchain.transfer import store_garbage
 from odfchain.upkeep.garbage import Collected
-from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
+from tests.kit.shared_store import PREFIX, add, append, objects, texts
 from tests.kit.small_s3 import START, SmallS3
 
 DAY = 86_400.0
@@ -49,9 +48,8 @@ def store(store: SmallS3, clock: Clock) -> SmallS3:
 
 
 @pytest.fixture
-def two(store: SmallS3, tmp_path: Path) -> tuple[Workspace, Workspace]:
+def two(one: Workspace, other: Workspace) -> tuple[Workspace, Workspace]:
     """Two machines with one dataset of one row."""
-    one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     append(add(one), "kept")
     assert list(texts(other)) == ["kept"]
     return one, other
