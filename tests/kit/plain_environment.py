@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.kit.no_disk import wait_for_no_disk
+
 HOME = Path(tempfile.mkdtemp(prefix="odfchain-home-"))
 """The user's folder of this process; `tests/conftest.py` removes it."""
 BASIC_PROGRAMS = HOME / "basic"
@@ -71,6 +73,7 @@ def _make_plain() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     time.tzset()
     locale.setlocale(locale.LC_ALL, "C.UTF-8")
+    wait_for_no_disk()
 
 
 _make_plain()
