@@ -55,10 +55,6 @@ class Pass:
     """Hosts with ports that lie at no public address."""
 
 
-class _RefusedError(Exception):
-    """The target is not at a public address."""
-
-
 class _Proxy:
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -87,12 +83,12 @@ class _Proxy:
             host, port = url.host, url.port
             try:
                 upstream = await _in_time(_connected(host, port))
-            except _RefusedError:
+            except OSError:
+                return writer.write(_answer(b"502 Bad Gateway"))
+            if upstream is None:
                 if client is not None:
                     client.refused.append(f"{host}:{port}")
                 return writer.write(_answer(b"403 Forbidden", f"{host}:{port} is at a private address"))
-            except OSError:
-                return writer.write(_answer(b"502 Bad Gateway"))
             with contextlib.closing(upstream[1]):
                 if method == b"CONNECT":
                     writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -106,11 +102,12 @@ async def _in_time(waited: Awaitable[_T]) -> _T:
     return await asyncio.wait_for(waited, _SECONDS)
 
 
-async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connected(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    """The connection; None where the target is not at a public address."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     public = [str(each[4][0]) for each in found if is_public(str(each[4][0]))]
     if not public:
-        raise _RefusedError
+        return None
     failure = OSError("no address")
     # connected to by address: the name could mean another one a moment later
     for address in dict.fromkeys(public):
