@@ -21,7 +21,7 @@ from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.storage.store import AbsentError, Store
 from odfchain.transfer.slice_files import DataObject, incoming_folder, objects_of
-from odfchain.transfer.sync import BlockSpool, ChainFetch, Download, Received, differ, shortened
+from odfchain.transfer.sync import BlockSpool, ChainFetch, Download, differ, shortened
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import FetchedBranch, FetchedBranches, merged_names
@@ -31,8 +31,8 @@ from odfchain.workspace.points import lock_path
 class BranchFetch(ChainFetch):
     """One of a branch, or of what was merged: it leads to the chain of the head, or to the branch's own."""
 
-    def read(self, head: Multihash) -> Received:
-        """The blocks up to `head`, received and checked."""
+    def read(self, head: Multihash) -> list[DataObject]:
+        """The blocks up to `head` are received and checked; returns what new ones refer to."""
         with self.links() as links:
             self.descend(links, head)
             if self.common is None:
@@ -192,11 +192,11 @@ def bring_merged(
 
 def _bring_source(fetch: BranchFetch, source: Multihash, *, on_demand: bool) -> int:
     # named by hash: no reference is asked for or moved, which is all that it lacks of a pull
-    dataset, download, received = fetch.dataset, fetch.download, fetch.read(source)
-    if not received.blocks:
+    dataset, download, objects = fetch.dataset, fetch.download, fetch.read(source)
+    if not fetch.new:
         return 0
     if not on_demand:
-        download.bring(dataset, received.objects)
+        download.bring(dataset, objects)
     # before it is there: a merge may need it for its base, and believes only what was verified
     fork = fetch.fork_with(DatasetState.read(dataset.on(HEAD).chain).head)
     FetchedBranches(dataset).remember(FetchedBranch(None, download.peer.where, source, fork))

@@ -229,7 +229,7 @@ class PushServing(Serving):
             peer = Store(PushedTransport(self._where, self._head, blocks))
             try:
                 with begin_pull(self.workspace, peer, self.session.alias, self._options, SILENT) as pull:
-                    found = pull.plan().received.objects
+                    found = pull.plan().objects
             except errors.RefConflictError:
                 return self._overtaken()
             self._objects = {item.key: item for item in found}

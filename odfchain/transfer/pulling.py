@@ -79,7 +79,6 @@ from odfchain.transfer.sync import (
     ChainFetch,
     Download,
     PeerLinks,
-    Received,
     Sync,
     differ,
     not_ahead,
@@ -241,11 +240,11 @@ def begin_pull(
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Blocks that were received and judged; nothing of the dataset is changed."""
+    """Blocks were received and judged, which refer to these objects; nothing of the dataset is changed."""
 
     status: SyncStatus
     old: Multihash | None
-    received: Received
+    objects: list[DataObject]
 
     @property
     def up_to_date(self) -> bool:
@@ -280,7 +279,7 @@ class _Pull(Sync[Arrived, SyncOutcome]):
             plan.status,
             plan.old,
             self.head,
-            len(plan.received.blocks),
+            len(self.fetch.new),
             self.download.objects,
             self.download.bytes,
             missing_slices(dataset),
@@ -318,6 +317,13 @@ class _HeadPull(_Pull):
             # what a refused peer has sent is useless to the next attempt
             shutil.rmtree(self.download.area, ignore_errors=True)
             raise
+
+    def carry_objects(self, plan: Arrived) -> None:
+        given = self.options.selection
+        selection = Selection.marked(self.dataset) if given.everything else given
+        self.download.bring(self.dataset, selection.of(plan.objects))
+        if not (given.everything or self.options.on_demand):
+            given.mark(self.dataset)
 
     def _refuse_rollback(self, seen: Seen) -> None:
         number = self.fetch.number
@@ -357,9 +363,9 @@ class _NewCopy(_HeadPull):
     def plan(self) -> Arrived:
         alias = self.dataset.alias
         with self._reading() as links:
-            received = self.fetch.check(links)
-            assert received.seed is not None  # noqa: S101 - the rules want it first
-            dataset_id, wanted = received.seed.dataset_id, self.options.dataset_id
+            objects, seed = self.fetch.check(links), self.fetch.seed
+            assert seed is not None  # noqa: S101 - the rules want it first
+            dataset_id, wanted = seed.dataset_id, self.options.dataset_id
             if wanted not in (None, dataset_id):
                 raise errors.CorruptedPeerError(
                     f"{self.peer.where}: the dataset there is {dataset_id}, and {wanted} was asked for"
@@ -375,17 +381,14 @@ class _NewCopy(_HeadPull):
                     raise errors.NameCollisionError(f"{self.peer.where}: {error}", hint=error.hint) from None
                 if seen is not None:
                     self._refuse_rollback(seen)
-        return Arrived(SyncStatus.CREATED, None, received)
+        return Arrived(SyncStatus.CREATED, None, objects)
 
     def carry_objects(self, plan: Arrived) -> None:
-        dataset, selection = self.dataset, self.options.selection
-        self.download.bring(dataset, selection.of(plan.received.objects))
-        unmark(dataset)  # an earlier attempt may have had other options
-        if not (selection.everything or self.options.on_demand):
-            selection.mark(dataset)
+        unmark(self.dataset)  # an earlier attempt may have had other options
+        super().carry_objects(plan)
 
-    def carry_blocks(self, plan: Arrived) -> None:
-        blocks, spool, progress = plan.received.blocks, self.fetch.spool, self.download.progress
+    def carry_blocks(self, plan: Arrived) -> None:  # noqa: ARG002 - those that were read
+        blocks, spool, progress = self.fetch.new, self.fetch.spool, self.download.progress
         progress.phase("Publishing", len(blocks))
         spool.keep_only(blocks)
         # of a pull that died; no other process writes here
@@ -395,8 +398,8 @@ class _NewCopy(_HeadPull):
             progress.advance()
         fsio.sync_folder(spool.folder)
 
-    def move(self, plan: Arrived) -> None:
-        dataset, blocks, kinds = self.dataset, plan.received.blocks, plan.received.kinds
+    def move(self, plan: Arrived) -> None:  # noqa: ARG002 - as above
+        dataset, blocks, kinds = self.dataset, self.fetch.new, self.fetch.kinds
         dataset.chain.set_ref(HEAD, self.head, expected=dataset.chain.head())
         # the index is a cache: filled now, so that no block is read again for it
         top = len(blocks) - 1
@@ -428,13 +431,6 @@ class _Copy(_HeadPull):
                 status = SyncStatus.OVERWRITTEN
                 self.fetch.descend(links, self.head, whole=True)
             return Arrived(status, old, self.fetch.check(links))
-
-    def carry_objects(self, plan: Arrived) -> None:
-        given = self.options.selection
-        selection = Selection.marked(self.dataset) if given.everything else given
-        self.download.bring(self.dataset, selection.of(plan.received.objects))
-        if not (given.everything or self.options.on_demand):
-            given.mark(self.dataset)
 
     def finish(self, plan: Arrived) -> SyncOutcome:
         dataset, before = self.dataset, None
@@ -507,22 +503,22 @@ class _BranchPull(_Pull):
 
     def plan(self) -> Arrived:
         dataset, fetch, head = self.dataset, self.fetch, self.head
-        old, received = dataset.chain.head(), fetch.read(head)
+        old, objects = dataset.chain.head(), fetch.read(head)
         if old is None:
-            return Arrived(SyncStatus.CREATED, old, received)
+            return Arrived(SyncStatus.CREATED, old, objects)
         if old == head:
-            return Arrived(SyncStatus.UP_TO_DATE, old, received)
+            return Arrived(SyncStatus.UP_TO_DATE, old, objects)
         if fetch.has(old):
-            return Arrived(SyncStatus.UPDATED, old, received)
+            return Arrived(SyncStatus.UPDATED, old, objects)
         known = {each.block for each in FetchedBranches(dataset).entries()}
         own = old not in known or dataset.shared.where is not None  # other machines have added to it
         if own and not self.options.force:
             raise self._refusal(old)
-        return Arrived(SyncStatus.OVERWRITTEN, old, received)
+        return Arrived(SyncStatus.OVERWRITTEN, old, objects)
 
     def carry_objects(self, plan: Arrived) -> None:
         if not self.options.on_demand:
-            self.download.bring(self.dataset, Selection.marked(self.dataset).of(plan.received.objects))
+            self.download.bring(self.dataset, Selection.marked(self.dataset).of(plan.objects))
 
     def move(self, plan: Arrived) -> None:
         dataset = self.dataset

@@ -381,16 +381,6 @@ def _below(hint: Sequence[Multihash], limit: int, head: Multihash) -> Iterator[M
 
 
 @dataclass(slots=True)
-class Received:
-    """Validated blocks, newest first; the seed if it was there; objects and kinds of events, oldest first."""
-
-    blocks: Sequence[Multihash]
-    seed: Seed | None = None
-    objects: list[DataObject] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class Download:
     """What one pull receives from one peer; `area` is its folder."""
 
@@ -458,6 +448,10 @@ class ChainFetch:
         """The newest block that they have; None where they have none."""
         self.number = -1
         """The number of the head that was asked for."""
+        self.seed: Seed | None = None
+        """The first event, where it is new."""
+        self.kinds: list[str] = []
+        """The kinds of the new blocks' events, oldest first."""
         self.dataset = dataset
         self._tops = [top for ref in refs if (top := dataset.on(ref).chain.head()) is not None]
 
@@ -479,11 +473,11 @@ class ChainFetch:
         descent.to_known(*own)
         self.new, self.common = descent.passed, descent.at
 
-    def check(self, links: PeerLinks) -> Received:
-        """Validate the new blocks by the append rules, before what they refer to is asked for."""
-        found = Received(self.new)
+    def check(self, links: PeerLinks) -> list[DataObject]:
+        """Validate the new blocks by the append rules; returns what they refer to, oldest first."""
+        objects = list[DataObject]()
         if not self.new:
-            return found
+            return objects
         base = None if self.common is None else self.dataset.chain.history(self.common)
         history, first = ReplayHistory(base), base is None
         self.download.progress.phase("Checking blocks", len(self.new))
@@ -499,11 +493,11 @@ class ChainFetch:
             history.add(block)
             first = False
             if isinstance(block.event, Seed):
-                found.seed = block.event
-            found.objects += objects_of(block)
-            found.kinds.append(link_kind(block.event))
+                self.seed = block.event
+            objects += objects_of(block)
+            self.kinds.append(link_kind(block.event))
             self.download.progress.advance()
-        return found
+        return objects
 
     def at(self, number: int) -> Multihash | None:
         """The block of this number, of the chain up to the head; None where there is none."""
