@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -186,8 +186,8 @@ class TokenFile:
         """Where it is."""
         return self.root / "tokens.yaml"
 
-    def list(self) -> tuple[AccessToken, ...]:
-        """All tokens, ordered by name; their texts are not known."""
+    def tokens(self) -> tuple[AccessToken, ...]:
+        """All tokens, ordered by name."""
         try:
             with self.path.open("rb") as stream:
                 found = os.fstat(stream.fileno())
@@ -207,11 +207,11 @@ class TokenFile:
         self._known, self._stamp = self._parsed(data), stamp
         return self._known
 
-    def create(self, name: str, allow: Iterable[str], now: Timestamp | None = None) -> NewToken:
-        """Durably keep a new token with rights such as `push:org.%`; its text is nowhere else."""
-        made = made_token(name, allow, now or Timestamp.now())
+    def create(self, name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
+        """Durably keep a new token; its text is in what is returned, and nowhere else."""
+        made = made_token(name, allow, now)
         with fsio.locked(self._lock):
-            known = self.list()
+            known = self.tokens()
             if any(token.name == name for token in known):
                 raise errors.NameCollisionError(
                     f"a token {name!r} already exists", hint=f"`odfchain token revoke {name}` ends it"
@@ -225,7 +225,7 @@ class TokenFile:
         """Durably revoke a token; from now on it gives no access."""
         checked_name(name)
         with fsio.locked(self._lock):
-            known = self.list()
+            known = self.tokens()
             rest = [token for token in known if token.name != name]
             if len(rest) == len(known):
                 raise errors.WorkspaceError(f"no token {name!r}", hint="`odfchain token list` shows them")
@@ -271,37 +271,31 @@ def _tokens(data: bytes, source: str) -> tuple[AccessToken, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Readers:
-    """The rule of a server."""
-
-    tokens: TokenFile
-    restricted: bool = False
-
-    def reader(self, authorization: str | None) -> Reader | None:
-        """The reader with this header `Authorization`; None where its token is not in force."""
-        # a proxy's password is no token
-        if not self.restricted or (authorization or "")[:7].lower() != "bearer ":
-            return Reader(self, None)
-        token = holder(authorization, self.tokens.list())
-        return None if token is None else Reader(self, token)
-
-
-@dataclass(frozen=True, slots=True)
 class Reader:
     """A client that reads, with a token that was in force or with none."""
 
-    rule: Readers
-    token: AccessToken | None
+    tokens: TokenFile
+    restricted: bool = False
+    """True if a server shows a dataset to those alone whose token is for it."""
+    token: AccessToken | None = None
+
+    def showing(self, authorization: str | None) -> Reader | None:
+        """The reader with this header `Authorization`; None where its token is not in force."""
+        # a proxy's password is no token
+        if not self.restricted or (authorization or "")[:7].lower() != "bearer ":
+            return self
+        token = holder(authorization, self.tokens.list())
+        return None if token is None else replace(self, token=token)
 
     def sees(self, alias: DatasetAlias) -> bool:
         """True if the reader has access to the dataset."""
-        if not self.rule.restricted:
+        if not self.restricted:
             return True
         return self.token is not None and self.token.may(Right.READ, alias)
 
     def is_current(self) -> bool:
         """True if the access still holds: a token may be revoked meanwhile."""
-        return self.token is None or self.token in self.rule.tokens.list()
+        return self.token is None or self.token in self.tokens.list()
 
 
 # Running pushes: few at a time, one for a dataset, with the files that each may upload.

@@ -61,7 +61,7 @@ from odfchain.storage.public_layout import (
     encode_names,
     ref_key,
 )
-from odfchain.transfer.access_tokens import Reader, Readers, TokenFile, holder
+from odfchain.transfer.access_tokens import Reader, TokenFile, holder
 from odfchain.transfer.node_pulls import (
     Message,
     PullServing,
@@ -408,7 +408,7 @@ class Repository:
         behind_proxy: bool = False,
     ) -> None:
         self._workspace = workspace
-        self._readers = Readers(TokenFile(workspace.root), restrict_reading)
+        self._anyone = Reader(TokenFile(workspace.root), restrict_reading)
         self._behind_proxy = behind_proxy
         self._published = Published(workspace)
         self._copy = (
@@ -449,7 +449,7 @@ class Repository:
         except (OdfchainError, OSError) as error:
             self._problem(str(error))
             answer = _FAILED
-        if self._readers.restricted:
+        if self._anyone.restricted:
             answer = _for_one(answer)
         try:
             await _respond(answer, scope, send)
@@ -493,7 +493,7 @@ class Repository:
     async def _answer(self, scope: Message) -> _Answer:
         path = _path(scope)
         if path in PLATFORM:
-            return answer_platform(path, scope, self._readers.tokens)
+            return answer_platform(path, scope, self._anyone.tokens)
         if scope["method"] not in ("GET", "HEAD"):
             return _NOT_ALLOWED
         reader = self._reader(scope)
@@ -543,7 +543,7 @@ class Repository:
         return _current(scope, _TEXT, hint, str(head)) if hint else _NOT_FOUND
 
     def _reader(self, scope: Message) -> Reader | None:
-        return self._readers.reader(header_field(scope["headers"], b"authorization"))
+        return self._anyone.showing(header_field(scope["headers"], b"authorization"))
 
     def _dataset(self, ref: DatasetRef | None, reader: Reader | None) -> DatasetFiles | None:
         if ref is None or reader is None:
