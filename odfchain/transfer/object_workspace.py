@@ -15,7 +15,6 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +45,7 @@ from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.store_commit import CommitPlan, SharedRefStore, StoredDataset, StoreSync
 from odfchain.transfer.store_files import StoreFiles
 from odfchain.transfer.store_garbage import Garbage, Removal
+from odfchain.transfer.sync import with_answers
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.shared_store import STORE_FILE, SharedStore
 
@@ -101,8 +101,7 @@ class SharedNames:
         cached = {key: known.get(tag) for key, tag in tags.items()}
         texts = {key: text for key, text in cached.items() if text and isinstance(text, str)}
         new, count = [each.key for each in listed if each.key not in texts], len(texts)
-        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="names") as pool:
-            texts |= zip(new, pool.map(self._read_text, new), strict=True)
+        texts |= with_answers(self._read_text, new)
         if new or len(known) != count:
             kept = {tag: texts[key] for key, tag in tags.items()}
             fsio.replace_file(self.cache, json.dumps(kept).encode())
@@ -312,11 +311,7 @@ class SharedWorkspace(SharedStore):
             if ref is None or ref in (name.dataset_id, name.alias)
             if not (stored := self._named(_folder_name(name.dataset_id))).is_open
         ]
-        if not wanted:
-            return
-        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="heads") as pool:
-            heads = list(pool.map(lambda each: each[1].look(), wanted))
-        for (name, stored), head in zip(wanted, heads, strict=True):
+        for (name, stored), head in with_answers(lambda each: each[1].look(), wanted):
             try:
                 if head is not None and head != stored.local_head:
                     stored.bring(name.alias)

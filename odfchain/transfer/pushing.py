@@ -30,7 +30,7 @@ from odfchain.transfer.sharing import AliasKind, Ref, Sharing, add_alias
 from odfchain.transfer.signed_statements import Seen, SeenHeads, push_statements, push_to_node
 from odfchain.transfer.slice_files import DataObject, absent, objects_of, store_of
 from odfchain.transfer.snapshot_objects import send_objects
-from odfchain.transfer.sync import PeerLinks, Sync, in_parallel, not_ahead, refuse_another
+from odfchain.transfer.sync import PeerLinks, Sync, in_parallel, not_ahead, refuse_another, with_answers
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import PushOptions
 
@@ -216,14 +216,8 @@ class _Push(Sync[PushPlan, PushOutcome]):
         for name in blocks:
             for item in objects_of(dataset.chain.get(name)):
                 wanted.setdefault(item.key, item)
-        there: set[ObjectKey] = set()
-
-        def look(key: ObjectKey) -> None:
-            if self.peer.contains(key):
-                there.add(key)
-
-        in_parallel(look, wanted, self.options.at_once)
-        missing = [found for key, found in wanted.items() if key not in there]
+        looked = with_answers(self.peer.contains, wanted, self.options.at_once)
+        missing = [wanted[key] for key, is_there in looked if not is_there]
         for item in missing:
             # a partial copy can be pushed on where the destination has the rest
             store = store_of(dataset, item.key.kind)
@@ -234,7 +228,7 @@ class _Push(Sync[PushPlan, PushOutcome]):
                     "nothing was sent",
                     hint=f"bring it from another copy first: odfchain fetch {dataset.alias} --from URL",
                 )
-        return tuple(missing), len(there)
+        return tuple(missing), len(wanted) - len(missing)
 
     def _put(self, key: ObjectKey, progress: Progress) -> None:
         self.peer.put(key, store_of(self.dataset, key.kind).verified_path(key.name), progress)

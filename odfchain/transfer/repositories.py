@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from odfchain.storage.store import Store
 from odfchain.text import one_line
 from odfchain.transfer.open_peer import DEFAULTS, KINDS, Listing, PeerOptions, open_peer
 from odfchain.transfer.signed_statements import NO_POLICY, SignaturePolicy
+from odfchain.transfer.sync import with_answers
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
@@ -285,7 +285,6 @@ def _entry_of(dataset: DatasetFiles, head: Multihash) -> RepositoryEntry:
 # Datasets of a repository: from the index of a server (RFC-021), or by listing a folder or an object store.
 # Of an index only the form is trusted: a pulled dataset is checked by its hashes.
 
-_PARALLEL = 10
 _NO_INDEX = "many nodes have no such list: name the dataset, as in `odfchain pull REPOSITORY/NAME`"
 
 
@@ -354,12 +353,11 @@ def _entries(url: PeerUrl, store: Store) -> Iterator[RepositoryEntry]:
         paths = [path for account in accounts for path in _aliases(account, store.transport.folders(account))]
         if len(paths) > SHARING.listed_datasets:
             raise errors.TransferError(f"{url}: has more than {SHARING.listed_datasets:,} folders")
-        with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
-            heads = dict(zip(paths, pool.map(lambda path: store.head(below=path), paths), strict=True))
-        for path, found in heads.items():
+        heads = with_answers(lambda path: store.head(below=path), paths)
+        for path, found in heads:
             if found is not None:
                 yield RepositoryEntry(alias=DatasetAlias.parse(path.rstrip("/")), head=found)
-        accounts = [path for path, found in heads.items() if found is None]
+        accounts = [path for path, found in heads if found is None]
 
 
 def _aliases(parent: str, names: Iterable[str]) -> list[str]:

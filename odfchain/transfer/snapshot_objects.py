@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from odfchain.chain.signed_lines import SNAPSHOTS, SnapshotKind, SnapshotLine
@@ -23,7 +22,7 @@ from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
 from odfchain.storage.store import AbsentError, Store
 from odfchain.text import one_line
-from odfchain.transfer.sync import Download
+from odfchain.transfer.sync import Download, with_answers
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
@@ -72,8 +71,7 @@ def bring_newest(
         fsio.make_folder(area)
         size = sum(line.size for line in wanted)
         download.progress.phase(f"Receiving {len(wanted):,} manifests and profiles", size)
-        with ThreadPoolExecutor(download.parallel, thread_name_prefix="snapshots") as pool:
-            sizes = [size for size in pool.map(bring, wanted) if size]
+        sizes = [size for _, size in with_answers(bring, wanted, download.parallel) if size]
     except StoreError as error:  # the head has moved: that must not seem to have failed
         return 0, [f"manifests and profiles were not taken: {error.message}"]
     download.bytes += sum(sizes)
@@ -152,8 +150,7 @@ def send_objects(dataset: DatasetFiles, peer: Store, *, parallel: int) -> tuple[
             return False
         return True
 
-    with ThreadPoolExecutor(parallel, thread_name_prefix="snapshots") as pool:
-        sent = sum(pool.map(send, lines))
+    sent = sum(is_sent for _, is_sent in with_answers(send, lines, parallel))
     return sent, sorted(problems)
 
 

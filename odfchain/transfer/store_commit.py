@@ -12,7 +12,6 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -40,7 +39,7 @@ from odfchain.transfer.branch_fetch import bring_merged, fetching, unknown_sourc
 from odfchain.transfer.pulling import SyncOptions, SyncStatus, pull_branch_from, pull_dataset
 from odfchain.transfer.slice_files import objects_of, store_of
 from odfchain.transfer.store_garbage import LIFE, Leases
-from odfchain.transfer.sync import Sync
+from odfchain.transfer.sync import Sync, with_answers
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import FetchedBranches, merged_names
 from odfchain.workspace.points import (
@@ -237,15 +236,14 @@ class StoredDataset:
         """Branches are here as the store has them; returns those that are damaged."""
         problems: dict[str, errors.OdfchainError] = {}
 
-        def head_of(name: str) -> tuple[str, Multihash | None]:
+        def head_of(name: str) -> Multihash | None:
             try:
-                return name, self.look(name)
+                return self.look(name)
             except errors.CorruptedPeerError as error:
                 problems[name] = error
-                return name, None
+                return None
 
-        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="branches") as pool:
-            heads = list(pool.map(head_of, names))
+        heads = with_answers(head_of, names)
         # those that are gone come last: another one may have their blocks now
         for name, head in sorted(heads, key=lambda pair: pair[1] is None):
             if name not in problems:
@@ -382,8 +380,7 @@ class StoreSync(Sync[CommitPlan, None]):
         just_sent = {key for key, since in self.stored.sent.items() if since > self._began - LIFE / 2}
         named = dict.fromkeys(item.key for hashed in plan.blocks for item in objects_of(hashed.block))
         keys = [key for key in named if key not in just_sent]
-        with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="commit") as pool:
-            self._sent = list(zip(keys, pool.map(self._put, keys), strict=True))
+        self._sent = with_answers(self._put, keys)
 
     def carry_blocks(self, plan: CommitPlan) -> None:
         # in turn, so that a block that is there has all before it
@@ -425,9 +422,7 @@ class StoreSync(Sync[CommitPlan, None]):
             yield
             return
         with self.stored.leases.relying():
-            with ThreadPoolExecutor(SHARING.parallel, thread_name_prefix="kept") as pool:
-                there = list(pool.map(self.peer.contains, reused))
-            for key, is_there in zip(reused, there, strict=True):
+            for key, is_there in with_answers(self.peer.contains, reused):
                 if not is_there:
                     self._put(key)
             yield

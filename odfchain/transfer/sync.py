@@ -95,6 +95,7 @@ class Sync(ABC, Generic[PlanT, OutcomeT]):
 # Chains that are not one line (RFC-021).
 
 _T = TypeVar("_T")
+_Answer = TypeVar("_Answer")
 
 
 def shortened(name: Multihash) -> str:
@@ -627,6 +628,15 @@ def in_parallel(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def with_answers(
+    ask: Callable[[_T], _Answer], items: Iterable[_T], workers: int = SHARING.parallel
+) -> list[tuple[_T, _Answer]]:
+    """Each item with its answer, in their order; they are asked for on threads."""
+    asked = list(items)
+    with ThreadPoolExecutor(workers, thread_name_prefix="odfchain-transfer") as pool:
+        return list(zip(asked, pool.map(ask, asked), strict=True))
 
 
 # Prefetching blocks that a hint names, up to a fixed number ahead of the walk.
