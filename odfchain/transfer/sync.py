@@ -270,8 +270,8 @@ class PeerLinks:
         if self._prefetch is not None:
             self._prefetch.close()
 
-    def prepare(self, head: Multihash, known: int, after: Multihash | None = None) -> int:
-        """Ask for what saves time; returns the sequence number of the head.
+    def prepare(self, head: Multihash, known: int, after: Multihash | None) -> None:
+        """Ask for what saves time.
 
         `after` is the newest local block, `known` its number. Either the blocks above it come in one piece,
         or the hint says which they are.
@@ -296,7 +296,6 @@ class PeerLinks:
                         fetch=self.fetch,
                     )
         self._progress.phase("Receiving blocks", max(0, number - known - 1))
-        return number
 
     def local(self, name: Multihash) -> bool:
         """True if a block is one of the local dataset."""
