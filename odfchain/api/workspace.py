@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from odfchain import errors
 from odfchain.api.dataset import Dataset
@@ -186,12 +186,11 @@ class Workspace(OwnErrors):
         Raises:
             TransferError: the address cannot be listened on.
         """
-        from odfchain.limits import HOST, PORT
+        from odfchain.limits import PORT
         from odfchain.transfer import server
 
-        chosen: Any = {"host": HOST, "port": PORT} | {n: v for n, v in vars(asked).items() if v is not None}
-        listening = chosen.pop("listening", None)
-        server.RepositoryServer(self._files, **chosen).run(listening)
+        chosen = vars(asked) | {"port": PORT if asked.port is None else asked.port}
+        server.RepositoryServer(self._files, **chosen).run(asked.listening)
 
     # --- datasets ----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, cast
@@ -30,7 +30,7 @@ from odfchain.limits import HOST, SHARING, SMART
 from odfchain.storage.locations import HOST_AND_PORT, host_of, is_this_machine
 from odfchain.text import one_line
 from odfchain.transfer.node_pulls import EXPECT, Message, Receive, Send, refuse_upgrade
-from odfchain.transfer.server_app import ZERO_COPY, Branches, Repository
+from odfchain.transfer.server_app import ZERO_COPY, Repository
 from odfchain.transfer.smart_messages import (
     FAILED,
     TOO_MANY_BLOCKS,
@@ -40,6 +40,7 @@ from odfchain.transfer.smart_messages import (
     Refusal,
     text_of,
 )
+from odfchain.workspace.options import ServeOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
@@ -56,31 +57,17 @@ Report = Callable[[str], None]
 class RepositoryServer:
     """A server that publishes a workspace; listens when it is made, as a context manager ends with it.
 
-    `on_request` gets a line for each request; `on_problem` a line for each thing that could not be read;
-    `branches` are those that are published. Port 0 is any free one. With `write`, a token may allow to push;
-    with `restrict_reading`, reading needs a token. `allow_hosts` are names of the server, in addition to
-    those in the settings.
+    What is `asked` are the fields of `ServeOptions`; the port is any that is free where none is given.
 
     Raises:
         TransferError: the address cannot be listened on.
         UsageError: others than this machine would send tokens without encryption; or a name is no host's.
     """
 
-    def __init__(
-        self,
-        workspace: WorkspaceFiles,
-        *,
-        host: str = HOST,
-        port: int = 0,
-        on_request: Report | None = None,
-        on_problem: Report | None = None,
-        branches: Branches = False,
-        write: bool = False,
-        restrict_reading: bool = False,
-        behind_proxy: bool = False,
-        allow_hosts: Sequence[str] = (),
-    ) -> None:
-        if (write or restrict_reading) and not behind_proxy and not is_this_machine(host):
+    def __init__(self, workspace: WorkspaceFiles, **asked: Any) -> None:
+        options = ServeOptions(**asked)
+        host, takes_tokens = options.host or HOST, options.write or options.restrict_reading
+        if takes_tokens and not options.behind_proxy and not is_this_machine(host):
             raise UsageError(
                 f"{one_line(host)}: anyone on the network path could read the tokens of clients, "
                 "for this server does not encrypt",
@@ -88,20 +75,13 @@ class RepositoryServer:
             )
         import uvicorn  # noqa: PLC0415 - slow to load
 
-        hosts = admitted_hosts(host, (*allow_hosts, *workspace.config.share.hosts))
-        self._problem = on_problem or (lambda _: None)
-        self._socket = _listen(host, port)
+        hosts = admitted_hosts(host, (*(options.allow_hosts or ()), *workspace.config.share.hosts))
+        self._problem = options.on_problem or (lambda _: None)
+        self._socket = _listen(host, options.port or 0)
         # Where the repository is; ends in a slash.
         self.url = _url(self._socket)
-        published = Repository(
-            workspace,
-            problem=self._problem,
-            branches=branches,
-            write=write,
-            restrict_reading=restrict_reading,
-            behind_proxy=behind_proxy,
-        )
-        application = _logged(_for_hosts(published, hosts), on_request, self._problem)
+        published = _for_hosts(Repository(workspace, options), hosts)
+        application = _logged(published, options.on_request, self._problem)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application,

@@ -34,7 +34,7 @@ import stat
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -75,6 +75,7 @@ from odfchain.transfer.node_pulls import (
 from odfchain.transfer.repositories import INDEX_VERSION, RepositoryEntry, RepositoryIndex
 from odfchain.transfer.smart_messages import VERSION
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.options import ServeOptions
 from odfchain.workspace.points import branch_names
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -386,43 +387,27 @@ def _document(status: int, document: dict[str, str], *more: tuple[bytes, bytes])
     return _Answer(status, headers, json.dumps(document).encode())
 
 
-Branches = bool | Collection[str]
-"""Published branches: all, none, or those of these names."""
-
-
 class Repository:
-    """A workspace as an ASGI application for one event loop; `problem` gets a line for each fault.
+    """A workspace as an ASGI application for one event loop; without `write` it changes indices alone."""
 
-    With `write`, a token may allow to push; otherwise it changes nothing but indices. With
-    `restrict_reading`, reading needs a token. `behind_proxy` says that every request comes through one.
-    """
-
-    def __init__(
-        self,
-        workspace: WorkspaceFiles,
-        *,
-        problem: Callable[[str], None] = lambda _: None,
-        branches: Branches = False,
-        write: bool = False,
-        restrict_reading: bool = False,
-        behind_proxy: bool = False,
-    ) -> None:
+    def __init__(self, workspace: WorkspaceFiles, options: ServeOptions) -> None:
+        problem = options.on_problem or (lambda _: None)
         self._workspace = workspace
-        self._anyone = Reader(TokenFile(workspace.root), restrict_reading)
-        self._behind_proxy = behind_proxy
+        self._anyone = Reader(TokenFile(workspace.root), bool(options.restrict_reading))
+        self._behind_proxy = bool(options.behind_proxy)
         self._published = Published(workspace)
         self._copy = (
-            _StoreCopy(workspace, problem, branches=bool(branches))
+            _StoreCopy(workspace, problem, branches=bool(options.branches))
             if workspace.shared.where is not None
             else None
         )
         self._writing: Writing | None = None
-        if write:
+        if options.write:
             from odfchain.transfer.node_pushes import Writing  # noqa: PLC0415 - few servers are written to
 
             refused = self._copy.expire if self._copy is not None else lambda: None
             self._writing = Writing(workspace, problem, refused)
-        self._branches = branches
+        self._branches = options.branches or False
         self._problem = problem
         self._hints = HintCache()
         self._index = RepositoryIndex()

@@ -30,6 +30,7 @@ from odfchain.transfer.repositories import RepositoryIndex, parse_index
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.server_app import HintCache, Repository, render_index
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.options import ServeOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import add_slice, ask, make_dataset, raw
 from tests.kit.support import RAW_SCHEMA, ChainBuilder, hash_of, memory_chain, unchanged
@@ -538,7 +539,7 @@ def test_without_the_extension_files_go_out_in_pieces(
 
     path = f"/Org/Cities/data/{slice_of(dataset, BIG)}"
     scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "headers": []}
-    asyncio.run(Repository(workspace)(scope, None, send))  # type: ignore[arg-type]
+    asyncio.run(Repository(workspace, ServeOptions())(scope, None, send))  # type: ignore[arg-type]
     pieces = [message["body"] for message in sent[1:]]
     assert len(pieces) == 12
     assert hash_bytes(b"".join(pieces)) == slice_of(dataset, BIG)  # type: ignore[arg-type]

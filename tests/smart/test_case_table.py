@@ -29,6 +29,7 @@ from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import open_peer
 from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.smart_messages import BlocksBatch, PulledBlocks, document_of
+from odfchain.workspace.options import ServeOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.node_stand_in import node
 from tests.kit.scenario import chain_of, extend, install
@@ -367,7 +368,7 @@ def conversation(what: str, heard: list[Any], site: Site) -> list[tuple[float, A
     selector = _Jumping()
     loop = asyncio.SelectorEventLoop(selector)
     loop.time = lambda: selector.now  # type: ignore[method-assign]
-    published = server_app.Repository(site.node, write=True)
+    published = server_app.Repository(site.node, ServeOptions(write=True))
     writing = published._writing
     assert writing is not None
     writing.sessions = PushSessions(now=loop.time)
