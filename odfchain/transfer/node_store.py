@@ -652,8 +652,8 @@ class NodeTransport(HttpTransport):
                     if answer.status in (401, 403):
                         hint = self.clock.refusal_hint(answer.headers.date("date"), self.timing.clock())
                         # without a time it is final; else the node gives another address
-                        kind = errors.AccessError if given.expires_at is None else errors.TransferError
-                        raise kind(what, hint=hint)
+                        passing = None if given.expires_at is None else TransientError(answer.what)
+                        raise errors.AccessError(what, hint=hint) from passing
                     if not 200 <= answer.status <= 299:
                         raise errors.TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
 
@@ -702,7 +702,8 @@ def given_headers(given: msg.TransferUrl, name: str) -> tuple[tuple[str, str], .
 
 
 def _is_final(error: errors.TransferError) -> bool:
-    return isinstance(error, (errors.AccessError, errors.CorruptedPeerError))
+    found = isinstance(error, (errors.AccessError, errors.CorruptedPeerError))
+    return found and not isinstance(error.__cause__, TransientError)
 
 
 def _may_be_done(refused: RefusedError) -> bool:
