@@ -186,8 +186,8 @@ class TokenFile:
         """Where it is."""
         return self.root / "tokens.yaml"
 
-    def tokens(self) -> tuple[AccessToken, ...]:
-        """All tokens, ordered by name."""
+    def list(self) -> tuple[AccessToken, ...]:
+        """All tokens, ordered by name; their texts are not known."""
         try:
             with self.path.open("rb") as stream:
                 found = os.fstat(stream.fileno())
@@ -207,11 +207,11 @@ class TokenFile:
         self._known, self._stamp = self._parsed(data), stamp
         return self._known
 
-    def create(self, name: str, allow: Iterable[str], now: Timestamp) -> NewToken:
-        """Durably keep a new token; its text is in what is returned, and nowhere else."""
-        made = made_token(name, allow, now)
+    def create(self, name: str, allow: Iterable[str], now: Timestamp | None = None) -> NewToken:
+        """Durably keep a new token with rights such as `push:org.%`; its text is nowhere else."""
+        made = made_token(name, allow, now or Timestamp.now())
         with fsio.locked(self._lock):
-            known = self.tokens()
+            known = self.list()
             if any(token.name == name for token in known):
                 raise errors.NameCollisionError(
                     f"a token {name!r} already exists", hint=f"`odfchain token revoke {name}` ends it"
@@ -225,7 +225,7 @@ class TokenFile:
         """Durably revoke a token; from now on it gives no access."""
         checked_name(name)
         with fsio.locked(self._lock):
-            known = self.tokens()
+            known = self.list()
             rest = [token for token in known if token.name != name]
             if len(rest) == len(known):
                 raise errors.WorkspaceError(f"no token {name!r}", hint="`odfchain token list` shows them")
