@@ -76,7 +76,7 @@ def bench_documents() -> Iterator[Figure]:
         session = workspace.session()
 
         def ours(path: Path, step: ReadStep) -> None:
-            frame = open_input(lambda: session, path, step, scratch=folder).frame
+            frame = open_input(lambda: session, path, step, scratch=folder)
             if frame is None:
                 raise RuntimeError("no rows")
             if frame.reader is None:

@@ -13,20 +13,18 @@ import contextlib
 import dataclasses
 import os
 import re
-import selectors
 import shutil
-import signal
 import stat
 import subprocess
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from odfchain.errors import FetchError, InvalidIdError
 from odfchain.ingest import fetching
-from odfchain.ingest.prepare import CHUNK_BYTES, TAIL_BYTES, Tail
+from odfchain.ingest.prepare import TAIL_BYTES, Stage, pump
 from odfchain.odf.events import SourceState
 from odfchain.odf.sources import FetchStepContainer
 from odfchain.odf.times import Timestamp
@@ -37,7 +35,6 @@ from odfchain.text import one_line
 
 # One container: output to a file, its last lines for error messages, always removed.
 
-_LEAST_SECONDS = 0.1
 _REMOVE_SECONDS = 60.0
 
 
@@ -50,13 +47,27 @@ def run_container(command: list[str], path: Path, context: fetching.FetchContext
     context.progress.phase(f"running {what}")
     with storage_errors(path):
         output = path.open("xb")
-    with output, _running(command, what) as process:
-        tail = Tail(cast("BinaryIO", process.stderr))
-        size = _pump(process, tail, output, path, context)
-        code = process.wait()
-        if code != 0:
+    size, deadline = 0, time.monotonic() + context.limits.deadline
+
+    def take(data: bytes) -> None:
+        nonlocal size
+        size += len(data)
+        if size > context.limits.max_bytes:
+            raise FetchError(f"{what}: prints more than {context.limits.max_bytes:,} bytes (limit max_bytes)")
+        _write(output, data, path)
+        context.progress.advance(len(data))
+
+    def look() -> None:
+        if time.monotonic() > deadline:
+            raise FetchError(
+                f"{what}: has not ended after {context.limits.deadline:g} s (the deadline of a fetch)"
+            )
+
+    with output, _running(command, what) as container:
+        pump([container], take, look)
+        if code := container.code:
             how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
-            said = redact(one_line(" | ".join(tail.lines()), TAIL_BYTES), context.secrets)
+            said = redact(one_line(" | ".join(container.last_words()), TAIL_BYTES), context.secrets)
             raise FetchError(f"{what}: {how}" + (f": {said}" if said else ""))
         with storage_errors(path):
             output.close()
@@ -64,7 +75,7 @@ def run_container(command: list[str], path: Path, context: fetching.FetchContext
 
 
 @contextlib.contextmanager
-def _running(command: list[str], what: str) -> Iterator[subprocess.Popen[bytes]]:
+def _running(command: list[str], what: str) -> Iterator[Stage]:
     try:
         process = subprocess.Popen(
             command,
@@ -77,16 +88,17 @@ def _running(command: list[str], what: str) -> Iterator[subprocess.Popen[bytes]]
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise FetchError(f"{what}: {command[0]} cannot be started: {reason}") from error
-    with process:
-        try:
-            yield process
-        except BaseException:
-            if process.returncode is None:  # first the program, so that it starts nothing any more
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            if process.returncode < 0:  # the container may run under another process
-                _remove(command[0], command[command.index("--name") + 1])
-            raise
+    container = Stage(process, command)
+    try:
+        yield container
+    except BaseException:
+        if not container.ended():  # first the program, so that it starts nothing any more
+            container.kill()
+        container.close()
+        if process.returncode < 0:  # the container may run under another process
+            _remove(command[0], command[command.index("--name") + 1])
+        raise
+    container.close()
 
 
 def _remove(runtime: str, name: str) -> None:
@@ -101,47 +113,6 @@ def _remove(runtime: str, name: str) -> None:
             start_new_session=True,
             check=False,
         )
-
-
-def _pump(
-    process: subprocess.Popen[bytes],
-    tail: Tail,
-    output: BinaryIO,
-    path: Path,
-    context: fetching.FetchContext,
-) -> int:
-    what = context.name
-    deadline = time.monotonic() + context.limits.deadline
-    stdout = cast("BinaryIO", process.stdout)
-    size = 0
-    with selectors.DefaultSelector() as selector:
-        selector.register(stdout, selectors.EVENT_READ)
-        selector.register(tail.stream, selectors.EVENT_READ)
-        while selector.get_map():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise FetchError(
-                    f"{what}: has not ended after {context.limits.deadline:g} s (the deadline of a fetch)"
-                )
-            for key, _ in selector.select(left):
-                if key.fileobj is tail.stream:
-                    if not tail.listen():
-                        selector.unregister(key.fileobj)
-                elif data := os.read(key.fd, CHUNK_BYTES):
-                    size += len(data)
-                    if size > context.limits.max_bytes:
-                        raise FetchError(
-                            f"{what}: prints more than {context.limits.max_bytes:,} bytes (limit max_bytes)"
-                        )
-                    _write(output, data, path)
-                    context.progress.advance(len(data))
-                else:
-                    selector.unregister(key.fileobj)
-    try:
-        process.wait(max(deadline - time.monotonic(), _LEAST_SECONDS))
-    except subprocess.TimeoutExpired:
-        raise FetchError(f"{what}: has not ended after {context.limits.deadline:g} s") from None
-    return size
 
 
 def _write(output: BinaryIO, data: bytes, path: Path) -> None:

@@ -57,7 +57,7 @@ from odfchain.workspace.read_slices import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class WriterState:
 
     def look_back(
         self,
-        session: Callable[[], SparkSession],
+        session: SparkSession,
         new: tuple[RecordedSlice, ...],
         schema: ds.DataSchema,
         staging: Path,
@@ -128,7 +128,7 @@ class WriterState:
         before = after.for_state(self.merge.primary_key) if keeps else after
         if not keeps or not checkpoint_is_due(before):
             return LookBack(lambda: after, kept, carried=kept)
-        facts, made = _write_checkpoint(session(), self, before, schema, staging, most)
+        facts, made = _write_checkpoint(session, self, before, schema, staging, most)
         name = Multihash.parse(facts.physical_hash)
         return LookBack(
             lambda: dataclasses.replace(after, checkpoint=made),
@@ -312,7 +312,11 @@ def _write_checkpoint(
         rows = read_recorded(session, recorded, fields)
         assert rows is not None  # noqa: S101 - the slice that made the checkpoint due
         order = [*(col(name).asc_nulls_first() for name in key), col(vocabulary.offset_column).asc()]
-        facts = _write_in_order(latest_rows(rows, key, vocabulary), order, spec, into)
+        names = pa.ipc.read_schema(pa.py_buffer(spec.schema)).names
+        write = functools.partial(write_into_store, write=_write_state, spec=spec, place=into)
+        found = write_ordered(latest_rows(rows, key, vocabulary), order, names, write)
+        assert found is not None  # noqa: S101 - `_write_state` always says something
+        facts = WrittenFile(**found)
     path = Path(facts.path) if facts.path else None
     return facts, StateCheckpoint(path, key, last, facts.rows, f"{place}/{facts.physical_hash}")
 
@@ -346,27 +350,8 @@ class _StateTask:
             rows = empty if found is None else found[0].combine_chunks()
             rows = rows.take(pa.array(order_of(rows, self.key))).combine_chunks()
             batches = iter(rows.to_batches(BATCH_ROWS))
-            if self.place is None:
-                return _write_state(batches, self.spec)
             written: WrittenFile = write_into_store(batches, _write_state, self.spec, self.place)
             return written
-
-
-def _write_in_order(
-    frame: DataFrame, order: list[Column], spec: _StateSpec, place: StoreFolder | None = None
-) -> WrittenFile:
-    """Order the rows and write them as one file, also when there are none.
-
-    `frame` has the columns of the schema as physical types. The worker puts the file into `place`, where one
-    is given.
-    """
-    names = pa.ipc.read_schema(pa.py_buffer(spec.schema)).names
-    write = functools.partial(_write_state, spec=spec)
-    if place is not None:
-        write = functools.partial(write_into_store, write=_write_state, spec=spec, place=place)
-    facts = write_ordered(frame, order, names, write)
-    assert facts is not None  # noqa: S101 - `_write` always says something
-    return WrittenFile(**facts)
 
 
 def _write_state(batches: Iterator[pa.RecordBatch], spec: _StateSpec) -> WrittenFile:

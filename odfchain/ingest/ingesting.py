@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING
 from odfchain.errors import (
     IngestError,
     NothingToCommitError,
-    OdfchainError,
     UsageError,
 )
 from odfchain.ingest.history import LookBack, WriterState, staged_file
@@ -41,7 +40,6 @@ from odfchain.ingest.merge_input import MOST_INPUTS, InputMerge, MergeOptions, W
 from odfchain.ingest.merge_task import Outcome
 from odfchain.ingest.polling import Batch, FetchAhead, FetchOptions, PollingSource
 from odfchain.ingest.read_formats import FileInput, read_step_for
-from odfchain.ingest.schema_fit import check_strategy, settled
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import schema_event, schema_of_event
@@ -52,7 +50,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, DeferredProgress, Progress
 from odfchain.slices.writer import SliceFacts
-from odfchain.spark import input_frames
+from odfchain.spark.input_frames import InputFrame
 from odfchain.spark.jobs import Steps, watched
 from odfchain.text import one_line
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit, on_the_newest_head
@@ -448,12 +446,11 @@ class NextInput:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     next: NextInput
-    fitted: FittedInput
-    rows: int | None
+    merge: InputMerge | None
     progress: DeferredProgress
 
     def steps(self, state: WriterState) -> Steps:
-        return self.next.given.steps(state, self.rows)
+        return self.next.given.steps(state, None if self.merge is None else self.merge.source.rows)
 
 
 class Inputs:
@@ -509,13 +506,14 @@ class Inputs:
     def _fitted(self, found: NextInput, progress: DeferredProgress) -> _Waiting:
         given, options = found.given, found.options
         with given.translate_errors():
-            session, opened = given.open(
+            source = given.open(
                 self._run.session, self._state, options.merging.slice_bytes, options.staging,
                 progress, found.kept,
             )  # fmt: skip
-            fitted = FittedInput.of(session, self._state, opened.frame, options, malformed=opened.malformed)
-        self._state = fitted.settled(self._state)
-        return _Waiting(found, fitted, opened.rows, progress)
+            merge = fitted(self._run.session, self._state, source, options)
+        if merge is not None:
+            self._state = with_schema(self._state, merge.target)
+        return _Waiting(found, merge, progress)
 
     def written(self, state: WriterState) -> Written:
         """Merge the input whose turn it is; `state` is what is recorded before it."""
@@ -533,10 +531,11 @@ class Inputs:
                 if not self._outcomes:
                     self._merge(state)
                 with watched(progress, waiting.steps(state)):
-                    written = waiting.fitted.written(
-                        state, self._outcomes.popleft() if waiting.fitted.merge else None
-                    )
-            notes = written.notes
+                    if waiting.merge is None:
+                        done = recorded_write(state, None, (), None, waiting.next.options, input_rows=0)
+                    else:
+                        done = written(state, waiting.merge, self._outcomes.popleft())
+            notes = done.notes
         except NothingToCommitError as nothing:
             notes = nothing.notes
             raise
@@ -544,12 +543,12 @@ class Inputs:
             self._waiting.popleft()
             for note in notes:
                 progress.note(f"{given.name}: {note}")
-        return written
+        return done
 
     def _merges(self, state: WriterState) -> list[InputMerge]:
         found = list[InputMerge]()
         for each in self._waiting:
-            if (merge := each.fitted.merge) is None:
+            if (merge := each.merge) is None:
                 break
             found.append(merge if found else dataclasses.replace(merge, state=state))
         return found
@@ -666,69 +665,46 @@ def _after_time(state: WriterState, latest_ms: int | None, options: WriteOptions
     return options.watermark.after_rows(state.watermark, latest_ms, options.system_time, bound)
 
 
-@dataclass(frozen=True, slots=True)
-class FittedInput:
-    """An input whose columns fit a dataset."""
+def fitted(
+    session: Callable[[], SparkSession],
+    state: WriterState,
+    source: InputFrame | None,
+    options: WriteOptions,
+) -> InputMerge | None:
+    """The merge of an input whose columns fit; None where only watermark and source state can change.
 
-    options: WriteOptions
-    merge: InputMerge | None
-    """None where it is empty and has unknown columns, so only watermark and source state can change."""
-    notes: tuple[str, ...] = ()
-    """How it was made to fit."""
+    Of the state vocabulary, strategy and schema count.
+    """
+    # an empty snapshot says that no row is left
+    if source is None and isinstance(state.merge, src.MergeStrategySnapshot) and state.schema is not None:
+        fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
+        source = InputFrame(session(), ds.DataSchema(fields=fields), "the empty input")
+    return None if source is None else InputMerge.of(state, source, options)
 
-    @classmethod
-    def of(
-        cls,
-        session: Callable[[], SparkSession],
-        state: WriterState,
-        source: input_frames.InputFrame | None,
-        options: WriteOptions,
-        *,
-        malformed: Callable[[], OdfchainError | None] | None = None,
-    ) -> FittedInput:
-        """The input, if it fits; of the state vocabulary, strategy and schema count."""
-        # an empty snapshot says that no row is left
-        if source is None and isinstance(state.merge, src.MergeStrategySnapshot) and state.schema is not None:
-            fields = tuple(f for f in state.schema.fields if f.name not in state.vocabulary.columns)
-            source = input_frames.empty_input(session(), ds.DataSchema(fields=fields), "the empty input")
-        if source is None:
-            return cls(options, None)
-        if source.schema.field(state.vocabulary.event_time_column) is not None:
-            options = dataclasses.replace(options, advances=False)
-        data, target, notes = settled(
-            source.schema, state.schema, state.vocabulary, source.file, options.merging.system_columns,
-            operations=state.merge.TAKES_OPERATIONS, may_grow=state.has_source,
-        )  # fmt: skip
-        check_strategy(state.merge, data, source.file, operation=state.vocabulary.operation_type_column)
-        return cls(options, InputMerge(session, state, source, data, target, options, malformed), notes)
 
-    def settled(self, state: WriterState) -> WriterState:
-        """The state with the schema of the dataset afterwards."""
-        return state if self.merge is None else with_schema(state, self.merge.target)
-
-    def written(self, state: WriterState, outcome: Outcome | None) -> Written:
-        """What records it on top of a state, given what came of its merge."""
-        if self.merge is None or outcome is None:
-            return recorded_write(state, None, (), None, self.options, input_rows=0)
-        merge, merging, notes = dataclasses.replace(self.merge, state=state), self.options.merging, self.notes
-        ran = merge.concluded(outcome)
-        facts = ran.facts
-        if (edits := ran.counts["edits"]) and merging.late_edits is LateEdits.WARN:
-            notes += (f"{edits:,} rows have a recorded key and other values; they were ignored",)
-        back = None
-        if facts:
-            new = tuple(
-                RecordedSlice(
-                    data_slice.offset_interval,
-                    functools.partial(state.path_of, each),
-                    key=f"{state.keys('data')}/{data_slice.physical_hash}",
-                    unsent=Path(each.path) if each.path else None,
-                    size=each.size,
-                )
-                for each, data_slice in zip(facts, data_slices(facts, state.next_offset), strict=True)
+def written(state: WriterState, merge: InputMerge, outcome: Outcome) -> Written:
+    """What records an input on top of a state, given what came of its merge."""
+    merge, options = dataclasses.replace(merge, state=state), merge.options
+    outcome, found = merge.concluded(outcome)
+    facts, notes = outcome.facts, merge.notes
+    if (edits := outcome.counts["edits"]) and options.merging.late_edits is LateEdits.WARN:
+        notes += (f"{edits:,} rows have a recorded key and other values; they were ignored",)
+    back = None
+    if facts:
+        new = tuple(
+            RecordedSlice(
+                data_slice.offset_interval,
+                functools.partial(state.path_of, each),
+                key=f"{state.keys('data')}/{data_slice.physical_hash}",
+                unsent=Path(each.path) if each.path else None,
+                size=each.size,
             )
-            back = state.look_back(merge.session, new, merge.target, self.options.staging, merging.task_bytes)
-        return recorded_write(
-            state, merge.target, facts, back, self.options,
-            input_rows=ran.counts["rows"], notes=notes + ran.notes,
-        )  # fmt: skip
+            for each, data_slice in zip(facts, data_slices(facts, state.next_offset), strict=True)
+        )
+        back = state.look_back(
+            merge.source.session, new, merge.target, options.staging, options.merging.task_bytes
+        )
+    return recorded_write(
+        state, merge.target, facts, back, options,
+        input_rows=outcome.counts["rows"], notes=notes + found,
+    )  # fmt: skip

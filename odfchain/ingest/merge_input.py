@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ from odfchain.ingest.merge_task import (
     run_in_task,
     task_bytes,
 )
+from odfchain.ingest.schema_fit import check_strategy, settled
 from odfchain.lazy import F, pa
 from odfchain.limits import AUDIT
 from odfchain.odf import schema as ds
@@ -114,21 +115,9 @@ def data_slices(facts: tuple[SliceFacts, ...], start: int) -> list[DataSlice]:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeRun:
-    """The result of a merge."""
-
-    facts: tuple[SliceFacts, ...]
-    counts: Counter[str]
-    notes: tuple[str, ...]
-    row_at: Callable[[int], int] | None
-    """The number of the input's row at a place of what was written, looked for now; None: merge it alone."""
-
-
-@dataclass(frozen=True, slots=True)
 class InputMerge:
     """The merge of one input whose columns fit."""
 
-    session: Callable[[], SparkSession]
     state: WriterState
     source: input_frames.InputFrame
     data: ds.DataSchema
@@ -136,19 +125,35 @@ class InputMerge:
     target: ds.DataSchema
     """Of the dataset afterwards."""
     options: WriteOptions
-    malformed: Callable[[], OdfchainError | None] | None
+    notes: tuple[str, ...]
+    """How it was made to fit."""
 
-    def run(self, following: Sequence[InputMerge] = (), *, taken_back: bool = False) -> list[Outcome]:
+    @classmethod
+    def of(cls, state: WriterState, source: input_frames.InputFrame, options: WriteOptions) -> InputMerge:
+        """The input, if it fits; of the state vocabulary, strategy and schema count."""
+        if source.schema.field(state.vocabulary.event_time_column) is not None:
+            options = dataclasses.replace(options, advances=False)
+        data, target, notes = settled(
+            source.schema, state.schema, state.vocabulary, source.file, options.merging.system_columns,
+            operations=state.merge.TAKES_OPERATIONS, may_grow=state.has_source,
+        )  # fmt: skip
+        check_strategy(state.merge, data, source.file, operation=state.vocabulary.operation_type_column)
+        return cls(state, source, data, target, options, notes)
+
+    def run(self, following: Sequence[InputMerge] = ()) -> list[Outcome]:
         """Merge and write the rows, and then those of inputs that follow, where they are `fitting`.
 
-        What follows is merged up to the first input that is refused, or cannot be read or written. With
-        `taken_back` event times of rows that take back are looked for.
+        What follows is merged up to the first input that is refused, or cannot be read or written.
         """
-        return self._run(following, taken_back=taken_back)[0]
+        return self._run(following)[0]
 
     def _run(
         self, following: Sequence[InputMerge] = (), *, taken_back: bool = False
     ) -> tuple[list[Outcome], Callable[[int], int]]:
+        """The outcomes, and what tells the number of the input's row at a place of what was written.
+
+        With `taken_back` event times of rows that take back are looked for.
+        """
         source = self.source
         rules = self.rules(timed=taken_back or self.state.prev_offset is None)
         recorded, names = self._recorded(rules, following, taken_back=taken_back)
@@ -165,31 +170,26 @@ class InputMerge:
                 raise
             raise cause from error
 
-    def concluded(self, outcome: Outcome) -> MergeRun:
-        """What was found in an outcome; raises why the input is refused."""
-        ran = self._read(outcome)
+    def concluded(self, outcome: Outcome) -> tuple[Outcome, tuple[str, ...]]:
+        """What came of the merge after all, and notes; raises why the input is refused."""
+        row_at = None
+        self._refuse_fault(outcome)
+        # rows that take back need the event times of what they take back
+        if outcome.counts["backTimeless"] and self.state.prev_offset is not None:
+            (outcome,), row_at = self._run(taken_back=True)
+            self._refuse_fault(outcome)
+        notes = self._notes(outcome.counts)
         if isinstance(self.state.merge, src.MergeStrategyChangelogStream):
-            ran = self._checked_changelog(ran)
-        self._guard(ran)
-        return ran
-
-    def _read(self, outcome: Outcome, row_at: Callable[[int], int] | None = None) -> MergeRun:
-        if outcome.fault is not None:
-            raise self._refusal(outcome.fault)
-        counts = Counter(outcome.counts)
-        return MergeRun(outcome.facts, counts, self._notes(counts), row_at)
+            notes += self._refuse_in_vain(outcome, row_at)
+        self._guard(outcome)
+        return outcome, notes
 
     @property
     def most(self) -> int:
         """How large an input and what is recorded may be for one task [bytes]."""
-        most = self.options.merging.task_bytes or task_bytes(self.session())
+        most = self.options.merging.task_bytes or task_bytes(self.source.session)
         # a task takes about twice what it merges, and twice as much where rows are compared with a state
         return -(-most // 2) if self.state.merge.KEEPS_STATE else most
-
-    @property
-    def reader(self) -> Callable[[], Iterator[pa.RecordBatch]] | None:
-        """Gives a worker the rows; None: Spark reads."""
-        return _no_rows if self.source.known_empty else self.source.reader
 
     def spec(self) -> SliceSpec:
         """Of the slice that comes of it; where other inputs come before, but for its offset."""
@@ -259,7 +259,7 @@ class InputMerge:
         for merge in (self, *following):
             source = merge.source
             size += source.size or 0
-            if source.large or source.size is None or merge.reader is None or size > most:
+            if source.large or source.size is None or merge.source.reader is None or size > most:
                 break
             fit += 1
         return min(fit, MOST_INPUTS)
@@ -269,12 +269,12 @@ class InputMerge:
 
         def keys() -> pa.Table:
             read = self.source.reader
-            batches = read() if read else run_job(self.session(), self._given().toArrow).to_batches()
+            batches = read() if read else run_job(self.source.session, self._given().toArrow).to_batches()
             return rules.read(batches)[0].rows.select(rules.strategy.primary_key)
 
         try:
             # slices in a store stay there
-            return self.state.only_relevant(recorded, keys, index=files_of(self.session()) is None)
+            return self.state.only_relevant(recorded, keys, index=files_of(self.source.session) is None)
         except Exception:  # noqa: BLE001 - the merge reads the same again, and says what is wrong with it
             return recorded
 
@@ -303,12 +303,12 @@ class InputMerge:
         recorded: RecordedRows | None,
         names: tuple[str, ...],
     ) -> tuple[list[Outcome], Callable[[int], int]]:
-        source, session = self.source, self.session()
-        steps = [MergeStep(rules, self.spec(), self.reader)]
-        steps += [MergeStep(merge.rules(), merge.spec(), merge.reader) for merge in following]
+        source, session = self.source, self.source.session
+        steps = [MergeStep(rules, self.spec(), source.reader)]
+        steps += [MergeStep(merge.rules(), merge.spec(), merge.source.reader) for merge in following]
         fields = steps[-1].rules.fields(names)
         read = None if recorded is None else recorded_files(session, recorded, fields)
-        given = self._given() if self.reader is None else None
+        given = self._given() if source.reader is None else None
         task = MergeTask(
             tuple(steps), read, self._place(session), RowCounter.of(session),
             () if given is None else tuple(given.columns),
@@ -335,7 +335,7 @@ class InputMerge:
         edits = recorded is not None and merging.late_edits is not LateEdits.IGNORE
         order = change_order(rules.strategy, rules.vocabulary, edits=edits)
         fields = tuple(f for f in self.target.fields if f.name in names)
-        history = None if recorded is None else read_recorded(self.session(), recorded, fields)
+        history = None if recorded is None else read_recorded(source.session, recorded, fields)
         looked_at = () if recorded is None else tuple(rules.fields(f.name for f in fields))
         buckets = Buckets(rules, self.target, given, history, looked_at, number)
         columns, layout = run_layout(spec, order)
@@ -385,14 +385,16 @@ class InputMerge:
         for kind in ("finer:", "cut:"):
             found = {name.removeprefix(kind): n for name, n in counts.items() if name.startswith(kind)}
             notes += notes_on_cut_times(found)
-        if self.source.counted is not None and not self.source.known_empty:
+        if self.source.counted is not None:
             notes += notes_on_cut_times(self.source.counted.counts())
         return tuple(notes)
 
-    def _refusal(self, fault: Fault) -> OdfchainError:
+    def _refuse_fault(self, outcome: Outcome) -> None:
         file = self.source.file
+        if (fault := outcome.fault) is None:
+            return
         if fault.kind == FaultKind.FUTURE:
-            return IngestError(
+            raise IngestError(
                 f"{file}: row {fault.row:,} {fault.message}",
                 flag=ALLOW_FUTURE,
                 setting="set ingest.maxFuture, or the source's `watermark: {maxFuture: …}`",
@@ -401,25 +403,23 @@ class InputMerge:
         refused = BadInputError(message, file=file, row=fault.row, hint=fault.hint or None)
         key = [self.target.field(name) for name in self.state.merge.primary_key]
         # a required column that is null is named as such
-        return self._diagnose(refused) if any(f is not None and not f.optional for f in key) else refused
+        raise self._diagnose(refused) if any(f is not None and not f.optional for f in key) else refused
 
     def _diagnose(self, error: OdfchainError) -> OdfchainError:
         # the input's own fault is named by its row, other errors are passed on
         required = frozenset(f.name for f in self.target.fields if not f.optional)
 
         def search() -> OdfchainError | None:
-            cause = self.malformed() if self.malformed is not None else None
-            return cause or input_frames.first_bad_row(
-                self.source, required - {self.state.vocabulary.event_time_column}
-            )
+            given = {self.state.vocabulary.event_time_column}
+            return input_frames.first_bad_row(self.source, required - given)
 
         try:
-            cause = run_job(self.session(), search)
+            cause = run_job(self.source.session, search)
         except Exception as second:  # noqa: BLE001 - the first error is what counts
             return explain(second, file=self.source.file) if error.exit_code == 1 else error
         return cause or error
 
-    def _guard(self, ran: MergeRun) -> None:
+    def _guard(self, ran: Outcome) -> None:
         """Refuse a snapshot that loses most rows, which is probably an accident."""
         recorded, most = ran.counts["recorded"], self.options.merging.max_retract_ratio
         if not isinstance(self.state.merge, src.MergeStrategySnapshot):
@@ -444,17 +444,7 @@ class InputMerge:
     # (`odfchain.slices.state`). It has the event time of that row, and means it where it has none
     # (RFC-052).
 
-    def _checked_changelog(self, ran: MergeRun) -> MergeRun:
-        """The merge, run again where rows that take back need the event times of what they take back."""
-        if ran.counts["backTimeless"] and self.state.prev_offset is not None:
-            ran = self._alone(taken_back=True)
-        return dataclasses.replace(ran, notes=ran.notes + self._refuse_in_vain(ran))
-
-    def _alone(self, *, taken_back: bool = False) -> MergeRun:
-        outcomes, row_at = self._run(taken_back=taken_back)
-        return self._read(outcomes[0], row_at)
-
-    def _refuse_in_vain(self, ran: MergeRun) -> tuple[str, ...]:
+    def _refuse_in_vain(self, ran: Outcome, row_at: Callable[[int], int] | None) -> tuple[str, ...]:
         # only rows in force are taken back
         state, facts = self.state, ran.facts
         count = sum(each.ops.get(str(code), 0) for each in facts for code in TAKES_BACK)
@@ -470,8 +460,7 @@ class InputMerge:
         ]
         wrong = taken_back_in_vain([*recorded, *asked], asked, in_force=not state.has_several_keys())
         if len(wrong):
-            row_at = ran.row_at or self._alone().row_at
-            assert row_at is not None  # noqa: S101 - it was merged alone
+            row_at = row_at or self._run()[1]
             raise BadInputError(
                 "takes back (-R, 1, or -C, 2) values that no row in force has",
                 file=self.source.file,
@@ -487,7 +476,3 @@ _BUCKETS_OF_A_TASK, _LEAST_BUCKETS, _MOST_BUCKETS = 4, 4, 10_000
 _ONE_SLICE = 1 << 62
 MOST_INPUTS = 64
 """So many at most are merged by one task."""
-
-
-def _no_rows() -> Iterator[pa.RecordBatch]:
-    return iter(())

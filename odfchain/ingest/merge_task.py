@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -193,7 +192,7 @@ def all_threads() -> Iterator[None]:
 class Outcome:
     """What came of a merge; all that comes back from its task."""
 
-    counts: dict[str, int]
+    counts: Counter[str]
     facts: tuple[SliceFacts, ...] = ()
     fault: Fault | None = None
     row: int = 0
@@ -229,12 +228,12 @@ class MergeTask:
     """Write nothing, and say which row of the input is at this place of the slice."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """On a worker: the outcomes as rows with a text."""
+        """On a worker: the outcomes, pickled, as rows."""
         with translate_errors(), all_threads():
             given = (batch.rename_columns(self.columns) for batch in batches) if self.columns else iter(())
             if not self.columns:
                 list(batches)
-            said = [json.dumps(asdict(outcome)) for outcome in self.outcomes(given)]
+            said = [pickle.dumps(outcome) for outcome in self.outcomes(given)]
         yield pa.RecordBatch.from_pydict({"said": said})
 
     def outcomes(self, given: Iterable[pa.RecordBatch]) -> Iterator[Outcome]:
@@ -261,27 +260,24 @@ class MergeTask:
         rules = step.rules if held.next_offset else dataclasses.replace(step.rules, timed=True)
         new, counts = rules.read(given)
         if counts["backTimeless"] and not rules.timed:
-            return Outcome(dict(counts), looks_back=True)
+            return Outcome(counts, looks_back=True)
         # rows are counted from 1 as they stand in the file
         new = dataclasses.replace(new, numbers=np.arange(1, len(new.rows) + 1))
         try:
             changes = rules.merged(new, held.state(rules))
         except RefusedInputError as refused:
-            return Outcome(dict(counts), fault=refused.fault)
+            return Outcome(counts, fault=refused.fault)
         counts += changes.counts
         if not len(changes):
-            return Outcome(dict(counts))
+            return Outcome(counts)
         order = changes.in_order()
         if self.row_at is not None:
-            return Outcome(dict(counts), row=int(changes.inputs[order[self.row_at]]))
+            return Outcome(counts, row=int(changes.inputs[order[self.row_at]]))
         spec = dataclasses.replace(step.spec, start_offset=held.next_offset)
         rows = self.counter.counted(_batches(changes, given_columns(spec), order), number)
-        if self.place is None:
-            facts = write_slice(rows, spec)
-        else:
-            facts = write_into_store(rows, write_slice, spec, self.place)
+        facts = write_into_store(rows, write_slice, spec, self.place)
         held.add(rules, changes, order, last=step is self.steps[-1])
-        return Outcome(dict(counts), () if facts is None else (facts,))
+        return Outcome(counts, () if facts is None else (facts,))
 
 
 class _Held:
@@ -350,20 +346,14 @@ def run_in_task(
 
     def run() -> list[Outcome]:
         in_one = rows if frame is None else rows.repartition(1)
-        return [_outcome_of(said) for (said,) in map_in_arrow(in_one, task, "said string").collect()]
+        collected = map_in_arrow(in_one, task, "said binary").collect()
+        return [pickle.loads(row["said"]) for row in collected]  # noqa: S301 - by our own tasks
 
     try:
         with batches_by_rows(session) if short and frame is not None else contextlib.nullcontext():
             return run_job(session, run)
     except Exception as error:
         raise explain(error, file=file) from error
-
-
-def _outcome_of(said: str) -> Outcome:
-    tree = json.loads(said)
-    facts = tuple(SliceFacts(**each) for each in tree["facts"])
-    fault = tree["fault"] and Fault(**tree["fault"])
-    return Outcome(**tree | {"facts": facts, "fault": fault})
 
 
 # --- buckets of keys -----------------------------------------------------------------------------------

@@ -501,8 +501,8 @@ class Tail:
         return [line.strip() for line in lines if line.strip()][-_TAIL_LINES:]
 
 
-class _Stage:
-    """A running program of the pipeline."""
+class Stage:
+    """A running program, whose two outputs are pipes."""
 
     def __init__(self, process: subprocess.Popen[bytes], command: Sequence[str]) -> None:
         self.process = process
@@ -510,8 +510,10 @@ class _Stage:
         self.stdout = cast("BinaryIO", process.stdout)
         self.tail = Tail(cast("BinaryIO", process.stderr))
         self.code: int | None = None
+        """The exit code, or less than 0 for a signal, once it is known that it has `ended`."""
 
     def ended(self) -> bool:
+        """True if it has ended, though it may not be the last of its process group."""
         # not reaped, so that the id of its process group stays its own
         if self.code is None:
             status = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -520,32 +522,45 @@ class _Stage:
         return self.code is not None
 
     def kill(self) -> None:
-        # the whole process group; harmless after its end
+        """End its whole process group; harmless after its end."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self) -> None:
+        """Wait for its end."""
         self.process.wait()
         self.stdout.close()
         self.tail.stream.close()
 
-    def verdict(self) -> str:
+    def last_words(self) -> list[str]:
+        """What it said at last on its standard error."""
         for _ in range(_LAST_READS):
             if not self.tail.listen():
                 break
+        return self.tail.lines()
+
+    def verdict(self) -> str:
+        """How it failed."""
         code = self.code or 0
         how = f"ended with exit code {code}" if code > 0 else f"was killed by {_signal_name(-code)}"
-        said = " | ".join(map(printable, self.tail.lines()))
+        said = " | ".join(map(printable, self.last_words()))
         return f"`{_shown(self.command)}` {how}" + (f": {said}" if said else "")
 
 
 def _run_pipeline(commands: Sequence[Sequence[str]], step: _Step) -> None:
     # in the folder of the target; no process survives
-    name = step.name
+    name, position = step.name, 0
+
+    def look() -> None:
+        # the first program shares our file and so its position
+        nonlocal position
+        before, position = position, stream.tell()
+        step.progress.advance(position - before)
+
     with step.open() as stream:
         step.progress.phase(f"piping {name} through {commands[0][0]}", _file_size(stream))
         with step.output(name) as output, _running(commands, stream, step.target.parent, name) as stages:
-            _pump(stages, stream, output, step.progress)
+            pump(stages, output.write, look)
             # a broken pipe is no failure of a program whose successor had read enough
             failed = [
                 stage for i, stage in enumerate(stages) if _has_failed(stage, last=i == len(stages) - 1)
@@ -554,7 +569,7 @@ def _run_pipeline(commands: Sequence[Sequence[str]], step: _Step) -> None:
                 raise IngestError(f"{name}: " + "; ".join(stage.verdict() for stage in failed))
 
 
-def _has_failed(stage: _Stage, *, last: bool) -> bool:
+def _has_failed(stage: Stage, *, last: bool) -> bool:
     if not stage.ended() or stage.code == 0:
         return False
     return last or stage.code not in _BROKEN_PIPE
@@ -563,12 +578,12 @@ def _has_failed(stage: _Stage, *, last: bool) -> bool:
 @contextlib.contextmanager
 def _running(
     commands: Sequence[Sequence[str]], stream: BinaryIO, folder: Path, name: str
-) -> Iterator[list[_Stage]]:
-    stages: list[_Stage] = []
+) -> Iterator[list[Stage]]:
+    stages: list[Stage] = []
     try:
         stdin: BinaryIO = stream
         for command in commands:
-            stages.append(_Stage(_start(command, stdin, folder, name), command))
+            stages.append(Stage(_start(command, stdin, folder, name), command))
             if stdin is not stream:
                 stdin.close()  # else the program before would never see that this one has gone
             stdin = stages[-1].stdout
@@ -603,26 +618,28 @@ def _start(command: Sequence[str], stdin: BinaryIO, folder: Path, name: str) -> 
         raise IngestError(f"{name}: `{_shown(command)}` cannot be started: {reason}") from error
 
 
-def _pump(stages: list[_Stage], stream: BinaryIO, output: BoundedOutput, progress: Progress) -> None:
-    # every pipe is drained, because a full one would block its program
-    position, flowing = 0, True
+def pump(stages: Sequence[Stage], take: Callable[[bytes], None], look: Callable[[], None]) -> None:
+    """Hand on what the last program prints, until all have ended, or one has failed.
+
+    Every pipe is drained, because a full one would block its program. `look` is called about ten times a
+    second at least.
+    """
+    flowing = True
     with selectors.DefaultSelector() as selector:
         selector.register(stages[-1].stdout, selectors.EVENT_READ)
         for stage in stages:
             selector.register(stage.tail.stream, selectors.EVENT_READ, stage)
         while flowing or not all(stage.ended() for stage in stages):
             for key, _ in selector.select(_WATCH_SECONDS if flowing else _END_SECONDS):
-                if isinstance(key.data, _Stage):
+                if isinstance(key.data, Stage):
                     if not key.data.tail.listen():
                         selector.unregister(key.fileobj)
                 elif data := os.read(key.fd, CHUNK_BYTES):
-                    output.write(data)
+                    take(data)
                 else:
                     flowing = False
                     selector.unregister(key.fileobj)
-            # the first program shares our file and so its position
-            before, position = position, stream.tell()
-            progress.advance(position - before)
+            look()
             if any(_has_failed(stage, last=stage is stages[-1]) for stage in stages):
                 return
 

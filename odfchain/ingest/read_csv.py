@@ -211,7 +211,6 @@ class TextTraits:
 
     size: int
     """Bytes."""
-    bom: bool
     multiline: bool
     """A quoted field holds a line break."""
     irregular: bool
@@ -278,7 +277,7 @@ def scan_text(
     irregular, multiline = csv is not None, False
     if shape is not None:
         irregular, multiline = shape.irregular, shape.multiline
-    return TextTraits(size, bom, multiline, irregular, lengths.long, known)
+    return TextTraits(size, multiline, irregular, lengths.long, known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,15 @@ from odfchain.odf.enums import TimeUnit
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.schema import parse_ddl
 from odfchain.odf.times import RFC3339, java_format
-from odfchain.progress import Progress
-from odfchain.spark.executor_files import Handover
+from odfchain.progress import SILENT, Progress
+from odfchain.spark.executor_files import Handover, text_ranges
 from odfchain.spark.input_frames import (
     ROW_ID,
+    CsvTexts,
     FinerTimes,
     InputFrame,
-    empty_input,
     first_bad_row,
+    parquet_input,
 )
 from odfchain.spark.jobs import Steps, explain
 from odfchain.spark.plans import is_remote
@@ -73,19 +74,6 @@ _EXTENSIONS = {
     ".shp": "shapefile",  # on its own it is no input: the reader says what to do
     ".parquet": "parquet",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedInput:
-    """An input that is ready to be merged; `frame` is None for an empty file without a declared schema."""
-
-    frame: InputFrame | None
-    notes: tuple[str, ...] = ()
-    """Notes on the reader's decisions."""
-    malformed: Callable[[], OdfchainError | None] | None = None
-    """Finds a record with the wrong number of fields, after a failure."""
-    rows: int | None = None
-    """About how many, where that is known before they are read; for progress alone."""
 
 
 def declared_schema(read: src.ReadStep) -> ds.DataSchema | None:
@@ -133,11 +121,13 @@ def open_input(
     *,
     scratch: Path,
     progress: Callable[[int], None] | None = None,
+    note: Callable[[str], None] = SILENT.note,
     resources: contextlib.ExitStack | None = None,
-) -> OpenedInput:
-    """Check a file and plan how Spark reads it; the session is started only after the checks.
+) -> InputFrame | None:
+    """Check a file and plan how it is read; None for an empty file without a declared schema.
 
-    What workers read is in `scratch`, or in the store of the workspace until `resources` are closed.
+    The session is started only after the checks; `note` is told what the reader has decided. What workers
+    read is in `scratch`, or in the store of the workspace until `resources` are closed.
     """
     if not path.is_file():
         raise BadInputError("no such file", file=str(path))
@@ -145,7 +135,7 @@ def open_input(
     if schema is not None:
         check_columns(schema.names, str(path))
     workers = Handover(session, resources or contextlib.ExitStack())
-    opening = _Opening(workers, path, schema, scratch, progress)
+    opening = _Opening(workers, path, schema, scratch, progress, note)
     match read:
         case src.ReadStepCsv():
             return opening.csv(read)
@@ -167,26 +157,24 @@ class _Opening:
     """The declared one."""
     scratch: Path
     progress: Callable[[int], None] | None
+    note: Callable[[str], None]
 
-    def _empty(self) -> OpenedInput:
+    def _empty(self) -> InputFrame | None:
         # no rows where the columns are known, nothing at all where they are not
         if self.schema is None:
-            return OpenedInput(None)
-        return OpenedInput(empty_input(self.workers.session(), self.schema, str(self.path)))
+            return None
+        return InputFrame(self.workers.session(), self.schema, str(self.path))
 
-    def parquet(self) -> OpenedInput:
-        from odfchain.spark.input_frames import parquet_input
-
+    def parquet(self) -> InputFrame | None:
         if self.path.stat().st_size == 0:
             return self._empty()
         file, session, schema = str(self.path), self.workers.session, self.schema
         with self.path.open("rb") as stream:
             if stream.read(4) != b"PAR1":
                 raise BadInputError("not a Parquet file", file=file)
-        frame, rows, notes = parquet_input(session(), self.workers.give(self.path), schema, file)
-        return OpenedInput(frame, notes, rows=rows)
+        return parquet_input(session(), self.workers.give(self.path), schema, file, self.note)
 
-    def csv(self, read: src.ReadStepCsv) -> OpenedInput:
+    def csv(self, read: src.ReadStepCsv) -> InputFrame | None:
         path, file, schema, session = self.path, str(self.path), self.schema, self.workers.session
         dialect = dialect_of(read)
         traits = read_csv.scan_text(path, encoding=dialect.encoding, csv=dialect, progress=self.progress)
@@ -198,45 +186,65 @@ class _Opening:
             # the copy is in the default dialect, whatever the file is in
             plain, plain_dialect = self.scratch / f"rewritten-{uuid.uuid4().hex}", read_csv.CsvDialect()
             multiline = read_csv.CsvRecords(path, dialect, file).rewrite(plain)
-        from odfchain.spark.input_frames import CsvInput
-
         has_header = bool(read.header)
-        columns, notes = _csv_columns(path, header, schema, has_header=has_header)
+        columns = self._csv_columns(header) if has_header else _unnamed(header, schema)
         check_columns(columns, file)
 
         def malformed() -> BadInputError | None:
             return read_csv.first_misfit(path, dialect, columns, header=has_header, file=file)
 
-        given = self.workers.give(plain)
-        found = CsvInput(
-            session(),
-            given,
-            columns,
-            header=has_header,
-            separator=plain_dialect.separator,
-            quote=plain_dialect.quote,
-            null_value=read.null_value or "",
-            multiline=multiline,
+        ranges = text_ranges(
+            self.workers.give(plain), quote=plain_dialect.quote if multiline else "", header=has_header
         )
+        names, separator, quote = tuple(columns), plain_dialect.separator, plain_dialect.quote
+        texts = CsvTexts(ranges, names, names, separator, quote, read.null_value or "")
         if schema is None and read.infer_schema:
             try:
-                schema = found.infer()
+                schema = texts.infer(session())
             except Exception as error:
                 # the file is read again: which record is wrong, Spark does not say
                 raise malformed() or explain(error, file=file) from error
         elif schema is None:
             text = ds.optional(ds.DataTypeString())
             schema = ds.DataSchema(fields=tuple(ds.DataField(name=name, type=text) for name in columns))
-        frame = found.read(schema, _text_rules(read), file)
-        return OpenedInput(
-            dataclasses.replace(frame, short=not (traits.long_lines or multiline)),
-            tuple(notes),
-            malformed,
+        return dataclasses.replace(
+            texts.input(session(), schema, _text_rules(read), file),
+            short=not (traits.long_lines or multiline),
+            malformed=malformed,
             # where quoted fields hold line breaks, lines are not records
-            None if traits.multiline or traits.lines is None else traits.lines - has_header,
+            rows=None if traits.multiline or traits.lines is None else traits.lines - has_header,
         )
 
-    def lines(self, read: src.ReadStepNdJson | src.ReadStepNdGeoJson) -> OpenedInput:
+    def _csv_columns(self, header: list[str]) -> list[str]:
+        """The names of columns in the order of the file: reordered, renamed in place, or wrong (RFC-010)."""
+        names, file = header if self.schema is None else list(self.schema.names), str(self.path)
+        if len(set(header)) != len(header):
+            twice = next(name for name in header if header.count(name) > 1)
+            raise BadInputError(f"the header names column {twice!r} twice", file=file)
+        if header == names:
+            return header
+        if sorted(header) == sorted(names):
+            in_order = "columns are in another order than the schema; matched by name: "
+            self.note(in_order + _listed(header))
+            return header
+        missing = [n for n in names if n not in header]
+        extra = [n for n in header if n not in names]
+        # a name that the schema has at another place is no renaming: columns would be swapped
+        if len(header) == len(names) and all(
+            h == n or h not in names for h, n in zip(header, names, strict=True)
+        ):
+            renamed = [f"{h!r} as {n!r}" for h, n in zip(header, names, strict=True) if h != n]
+            self.note(f"header names differ from the schema; read by position: {_listed(renamed)}")
+            return names
+        parts = [f"missing {_listed(map(repr, missing))}"] if missing else []
+        parts += [f"unexpected {_listed(map(repr, extra))}"] if extra else []
+        raise BadInputError(
+            f"the header does not fit the schema: {'; '.join(parts)} "
+            f"(header: {_listed(header)}; schema: {_listed(names)})",
+            file=file,
+        )
+
+    def lines(self, read: src.ReadStepNdJson | src.ReadStepNdGeoJson) -> InputFrame | None:
         encoding = read_csv.codec_name(read.encoding) if isinstance(read, src.ReadStepNdJson) else "utf-8"
         traits = read_csv.scan_text(self.path, encoding=encoding, progress=self.progress)
         if traits.size == 0:
@@ -254,33 +262,38 @@ class _Opening:
             ):
                 shutil.copyfileobj(stream, out, 4 << 20)
         form = parse_object if isinstance(read, src.ReadStepNdJson) else parse_feature
-        return dataclasses.replace(self._records(read, LineFile(plain, form), plain), rows=traits.lines)
+        return self._records(read, LineFile(plain, form), plain, traits.lines)
 
     def document(
         self, read: src.ReadStepJson | src.ReadStepGeoJson | src.ReadStepEsriShapefile
-    ) -> OpenedInput:
+    ) -> InputFrame | None:
         if self.path.stat().st_size == 0:
             return self._empty()
         source, notes = record_source(self.path, read, self.schema, self.scratch)
+        for note in notes:
+            self.note(note)
         from odfchain.spark.json_pieces import SplitDocument
         from odfchain.spark.json_values import JsonArray
 
         if isinstance(source, JsonArray):
             source = SplitDocument.of(source)
-        return dataclasses.replace(self._records(read, source, self.path), notes=notes)
+        return self._records(read, source, self.path)
 
-    def _records(self, read: src.ReadStep, source: RecordSource | LineFile, plain: Path) -> OpenedInput:
+    def _records(
+        self, read: src.ReadStep, source: RecordSource | LineFile, plain: Path, rows: int | None = None
+    ) -> InputFrame | None:
         from odfchain.spark.documents import RecordsInput
 
         given = self.workers.give(plain)
         found = RecordsInput(self.workers.session(), source, given, str(self.path))
         schema = found.infer() if self.schema is None else self.schema
         if schema is None:
-            return OpenedInput(None)
+            return None
         fields, rules = schema.fields, TextRules(integer_timestamps=True)
         if isinstance(read, src.ReadStepJson | src.ReadStepNdJson):
             rules = _text_rules(read)
-        return OpenedInput(found.read(schema, rules), malformed=lambda: found.bad_record(fields))
+        frame = found.read(schema, rules)
+        return dataclasses.replace(frame, rows=rows, malformed=lambda: found.bad_record(fields))
 
 
 def _one_character(value: str | None, default: str, what: str, *, may_be_empty: bool) -> str:
@@ -310,44 +323,8 @@ def dialect_of(read: src.ReadStepCsv) -> read_csv.CsvDialect:
     return read_csv.CsvDialect(given["separator"], given["quote"], escape, read_csv.codec_name(read.encoding))
 
 
-def _csv_columns(
-    path: Path, header: list[str], schema: ds.DataSchema | None, *, has_header: bool
-) -> tuple[list[str], list[str]]:
-    """(column names in the order of the file, notes)."""
-    if not has_header:
-        if schema is None:
-            return [f"column_{i}" for i in range(1, len(header) + 1)], []
-        return list(schema.names), []
-    if len(set(header)) != len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise BadInputError(f"the header names column {twice!r} twice", file=str(path))
-    if schema is None or header == list(schema.names):
-        return header, []
-    return _match_header(path, header, list(schema.names))
-
-
-def _match_header(path: Path, header: list[str], names: list[str]) -> tuple[list[str], list[str]]:
-    # reordered, renamed in place, or wrong (RFC-010)
-    if sorted(header) == sorted(names):
-        return header, [f"columns are in another order than the schema; matched by name: {_listed(header)}"]
-    missing = [n for n in names if n not in header]
-    extra = [n for n in header if n not in names]
-    # a name that the schema has at another place is no renaming: columns would be swapped
-    if len(header) == len(names) and all(
-        h == n or h not in names for h, n in zip(header, names, strict=True)
-    ):
-        renamed = [f"{h!r} as {n!r}" for h, n in zip(header, names, strict=True) if h != n]
-        return names, [f"header names differ from the schema; read by position: {_listed(renamed)}"]
-    parts = []
-    if missing:
-        parts.append(f"missing {_listed(map(repr, missing))}")
-    if extra:
-        parts.append(f"unexpected {_listed(map(repr, extra))}")
-    raise BadInputError(
-        f"the header does not fit the schema: {'; '.join(parts)} "
-        f"(header: {_listed(header)}; schema: {_listed(names)})",
-        file=str(path),
-    )
+def _unnamed(first: list[str], schema: ds.DataSchema | None) -> list[str]:
+    return [f"column_{i}" for i in range(1, len(first) + 1)] if schema is None else list(schema.names)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -438,30 +415,27 @@ class FileInput:
         scratch: Path,
         progress: Progress,
         resources: contextlib.ExitStack,
-    ) -> tuple[Callable[[], SparkSession], OpenedInput]:
-        """(the session of the rows, the rows); the session is started only after the checks of the file."""
+    ) -> InputFrame | None:
+        """The rows, as `open_input` gives them, preprocessed and fixed up."""
         if self.preprocess is not None:
             session = functools.cache(functools.partial(_session_for_queries, session, resources))
         progress.phase(f"Checking {self.name}", self._size)
         amount = self._amount()
         large = bool(slice_bytes) and amount is not None and amount > slice_bytes
-        opened = open_input(
-            session, self.path, self.read, scratch=scratch, progress=progress.advance, resources=resources
-        )
-        for note in opened.notes:
+        notes: list[str] = []
+        frame = open_input(
+            session, self.path, self.read, scratch=scratch,
+            progress=progress.advance, note=notes.append, resources=resources,
+        )  # fmt: skip
+        for note in notes:
             progress.note(f"{self.name}: {note}")
-        if (frame := opened.frame) is None:
-            return session, opened
-        malformed = opened.malformed
+        if frame is None:
+            return None
         if self.preprocess is not None:
-            # what is wrong in the input as it was before its queries
-            read, found = frame, opened.malformed
-            malformed = lambda: (found() if found is not None else None) or first_bad_row(read, frozenset())  # noqa: E731
             frame = _preprocessed(session(), frame, self.preprocess, progress)
         elif declared_schema(self.read) is None:
             frame = fix_up(frame, state.vocabulary, operations=state.merge.TAKES_OPERATIONS)
-        frame = dataclasses.replace(frame, size=amount, large=large)
-        return session, dataclasses.replace(opened, frame=frame, malformed=malformed)
+        return dataclasses.replace(frame, size=amount, large=large)
 
     @property
     def _size(self) -> int | None:
@@ -519,7 +493,11 @@ def _preprocessed(
     result = queries.run_over_connect(inputs) if is_remote(session) else queries.run(inputs)
     schema = result_schema(result.schema, source.schema)
     numbered = result.select(F.monotonically_increasing_id().alias(ROW_ID), *[col(n) for n in schema.names])
-    return InputFrame(lambda: numbered, schema, source.file, counted=counted)
+    # what is wrong is looked for in the input as it was before its queries
+    return InputFrame(
+        session, schema, source.file, made=numbered, counted=counted, rows=source.rows,
+        malformed=lambda: first_bad_row(source, frozenset()),
+    )  # fmt: skip
 
 
 # Fixes for inputs without a declared schema: columns that collide with system columns get a leading
@@ -556,7 +534,7 @@ def fix_up(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: boo
     if tuple(fields) == source.schema.fields or rows is None:
         return source
     changed = dataclasses.replace(rows, fields=tuple(fields), read_as=rows.fields)
-    return dataclasses.replace(changed.frame(source.frame.sparkSession), short=source.short)
+    return dataclasses.replace(source, schema=ds.DataSchema(fields=tuple(fields)), texts=changed)
 
 
 # In-memory rows or a DataFrame as one Parquet file, in order.

@@ -10,9 +10,9 @@ marker in the worker's exception.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import functools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ from odfchain.spark.types import check_columns, from_spark_type
 from odfchain.text import find_marker, marker
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from odfchain.spark.json_values import Fields, JsonArray
     from odfchain.spark.shapefile import ShapefileLayer
@@ -232,11 +232,12 @@ class RecordsInput:
             EngineError: anything else that Spark reports.
         """
         session, source, file = self.session, self.source, self.file
-        records = self.frame(None)
+        count, texts, most = self._texts(None, None)
+        records = numbered_frame(session, count, texts, "row_id long, c0 string", most=most)
         try:
             # since Spark 4.2, in the classic client and in Connect's
-            reader, texts = session.read.options(mode="FAILFAST"), records.select(F.col("c0"))
-            columns = run_job(session, lambda: reader.json(texts)).schema.fields
+            reader, given = session.read.options(mode="FAILFAST"), records.select(F.col("c0"))
+            columns = run_job(session, lambda: reader.json(given)).schema.fields
             none = not columns and run_job(session, records.isEmpty)
         except Exception as error:
             again = isinstance(source, LineFile | SplitDocument)
@@ -264,7 +265,7 @@ class RecordsInput:
         typed = [TypedColumn.of(f) for f in schema.fields]
         columns = tuple(c for c in typed if c is not None) if None not in typed else None
         count, texts, most = self._texts(schema.fields, columns)
-        return TextRows(count, texts, schema.fields, rules, self.file, most).frame(self.session)
+        return TextRows(count, texts, schema.fields, rules, self.file, most).input(self.session)
 
     def bad_record(self, fields: Fields) -> BadInputError | None:
         """The error in the form of the file; None when there is none.
@@ -275,8 +276,7 @@ class RecordsInput:
             return self.source.first_bad(fields, self.file)
         whole = self.source.whole if isinstance(self.source, SplitDocument) else self.source
         try:
-            # no row matches: the read alone shows whether the form is right
-            dataclasses.replace(self, source=whole).frame(fields).where(F.col("row_id") < 0).collect()
+            deque(record_batches(whole.records(), fields), maxlen=0)
         except Exception as failure:
             error = document_error(failure, self.file)
             if isinstance(error, BadInputError):
@@ -301,15 +301,6 @@ class RecordsInput:
                     hint="rename one of them, or declare a schema that has both",
                 )
         raise AssertionError("unreachable")
-
-    def frame(self, fields: Fields) -> DataFrame:
-        """Rows of `row_id`, in the order of the file, and `c0`, …: these columns, or the whole as JSON."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        count, texts, most = self._texts(fields, None)
-        return numbered_frame(
-            self.session, count, texts, from_arrow_schema(json_values.batch_schema(fields)), most=most
-        )
 
     def _texts(
         self, fields: Fields, typed: tuple[TypedColumn, ...] | None

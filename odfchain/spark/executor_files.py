@@ -311,10 +311,6 @@ class TextRanges:
         with self.file.parts() as read:
             return read(start, end)
 
-    def records(self, number: int) -> list[bytes]:
-        """The lines of a range, each of which is a record, without the line breaks at their ends."""
-        return self.bytes_of(number).splitlines()
-
 
 def text_ranges(
     file: InputFile, *, quote: str = "", header: bool = False, size: int | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import BadInputError
+from odfchain.errors import BadInputError, OdfchainError
 from odfchain.lazy import F, pa, pc, t
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import from_arrow, mapped, nullable
@@ -30,7 +30,6 @@ from odfchain.spark.executor_files import (
     ReadableFiles,
     TextRanges,
     numbered_frame,
-    text_ranges,
 )
 from odfchain.spark.java_formats import REFUSED, as_rfc3339
 from odfchain.spark.jobs import task_results
@@ -136,33 +135,53 @@ class FinerTimes:
 
 @dataclass(frozen=True, slots=True)
 class InputFrame:
-    """Rows of an input: `ROW_ID` and the data columns as physical types, and their logical schema."""
+    """Rows of an input, and their logical schema; where there is nothing that has them, there are none."""
 
-    planned: Callable[[], DataFrame]
-    """Plans `frame`, which costs calls of Java for each column: only where Spark reads."""
+    session: SparkSession
     schema: ds.DataSchema
     file: str
     texts: TextRows | None = None
-    """The texts or other values that the rows were made of, for finding a bad one."""
-    reader: Callable[[], Iterator[pa.RecordBatch]] | None = None
-    """Gives a worker the columns of `frame` but `ROW_ID`, in the order of the file; None: Spark reads."""
-    known_empty: bool = False
-    """There are no rows, and that is known without reading."""
+    """The texts or other values that the rows are made of."""
+    made: DataFrame | None = None
+    """The rows as a query has made them, as `frame` gives them."""
+    malformed: Callable[[], OdfchainError | None] | None = None
+    """Finds a fault of the file other than values, after a failure."""
+    rows: int | None = None
+    """About how many, where that is known before they are read; for progress alone."""
     short: bool = False
     """No row holds more than a few KiB."""
     size: int | None = None
     """Of its text, or of the values of a Parquet file [bytes], where it was looked at."""
     large: bool = False
     """It is larger than one slice may be."""
-    finer: tuple[str, ...] = ()
-    """The columns of which the frame says how many times of a row were finer than they keep."""
     counted: FinerTimes | None = None
-    """Has counted such times before the queries that made these rows."""
+    """Has counted times that were cut before the queries that made these rows."""
 
     @property
     def frame(self) -> DataFrame:
-        """The rows, planned now."""
-        return self.planned()
+        """`ROW_ID` and the data columns as physical types; planning costs calls of Java for each."""
+        if self.texts is not None:
+            return self.texts.frame(self.session)
+        if self.made is not None:
+            return self.made
+        fields = [t.StructField(ROW_ID, t.LongType()), *physical_struct(self.schema.fields).fields]
+        return self.session.createDataFrame([], t.StructType(fields))
+
+    @property
+    def reader(self) -> Callable[[], Iterator[pa.RecordBatch]] | None:
+        """Gives a worker the columns of `frame` but `ROW_ID`, in the order of the file; None: Spark reads."""
+        if self.texts is not None:
+            return None if self.texts.has_formats else functools.partial(_data_columns, self.texts)
+        return None if self.made is not None else _no_rows
+
+    @property
+    def finer(self) -> tuple[str, ...]:
+        """The columns of which the frame says how many times of a row were finer than they keep."""
+        return () if self.texts is None else tuple(f.name for f in self.texts.fields if has_times(f.type))
+
+
+def _no_rows() -> Iterator[pa.RecordBatch]:
+    return iter(())
 
 
 def spark_path(path: Path) -> str:
@@ -190,18 +209,16 @@ class TextRows:
     read_as: tuple[ds.DataField, ...] = ()
     """As what the columns were read first, where their values become those of `fields` afterwards."""
 
-    def frame(self, session: SparkSession) -> InputFrame:
+    def input(self, session: SparkSession) -> InputFrame:
         """The rows, typed; a text that means no value stops the job."""
-        reader = None if self._has_formats else functools.partial(_data_columns, self)
-        finer = tuple(f.name for f in self.fields if has_times(f.type))
-        plan, typed = functools.partial(self._planned, session), ds.DataSchema(fields=self.fields)
-        return InputFrame(plan, typed, self.file, self, reader, finer=finer)
+        return InputFrame(session, ds.DataSchema(fields=self.fields), self.file, self)
 
-    def _planned(self, session: SparkSession) -> DataFrame:
+    def frame(self, session: SparkSession) -> DataFrame:
+        """The same as rows of Spark."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         frame = self._numbered(session)
-        if self._has_formats:
+        if self.has_formats:
             plain = self._schema(self.rules.without_formats)
             frame = map_in_arrow(self._in_rfc3339(frame), self.of_formats, from_arrow_schema(plain))
         columns = [col(f"c{i}").alias(f.name) for i, f in enumerate(self.fields)]
@@ -222,7 +239,8 @@ class TextRows:
         return pa.schema([("row_id", pa.int64()), *[(f"c{i}", kind) for i, kind in enumerate(types)], *finer])
 
     @property
-    def _has_formats(self) -> bool:
+    def has_formats(self) -> bool:
+        """True if Java reads dates or times of declared formats."""
         return any(self.rules.formats(f.type) for f in self.fields)
 
     def _in_rfc3339(self, frame: DataFrame) -> DataFrame:
@@ -273,7 +291,7 @@ class TextRows:
 
     def first_of_no_format(self, session: SparkSession) -> BadInputError | None:
         """The first row with a text that its declared format does not read, as an error."""
-        if not self._has_formats:
+        if not self.has_formats:
             return None
         fields, rules = self.fields, self.rules.without_formats
 
@@ -334,6 +352,23 @@ class CsvTexts:
     quote: str
     null_value: str
 
+    def input(self, session: SparkSession, schema: ds.DataSchema, rules: TextRules, file: str) -> InputFrame:
+        """The columns of `schema` by name; `file` is what messages call the input."""
+        for f in schema.fields:
+            text_values.check_type(f.type)
+        texts = dataclasses.replace(self, wanted=tuple(schema.names))
+        count = len(self.ranges.cuts) - 1
+        return TextRows(count, texts, schema.fields, rules, file, RANGES_OF_A_TASK).input(session)
+
+    def infer(self, session: SparkSession) -> ds.DataSchema:
+        """The types that all values agree on, text where there are none; every column may be null."""
+        count, look = len(self.ranges.cuts) - 1, functools.partial(_possible_types, self)
+        # one range is looked at here: a job takes longer
+        found = task_results(session, look, count) if count > 1 else list(map(look, range(count)))
+        kinds = [text_values.type_of([part[i] for part in found]) for i in range(len(self.wanted))]
+        pairs = zip(self.wanted, kinds, strict=True)
+        return ds.DataSchema(fields=tuple(ds.DataField(name=n, type=ds.optional(kind)) for n, kind in pairs))
+
     def __call__(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
         from pyarrow import csv
 
@@ -384,45 +419,6 @@ class CsvTexts:
             yield pa.RecordBatch.from_arrays([ids, *columns], names=["row_id", *self.wanted])
 
 
-@dataclass(frozen=True, slots=True)
-class CsvInput:
-    """A CSV file in UTF-8 whose quotes are escaped by doubling; its records hold `columns` in this order."""
-
-    session: SparkSession
-    source: InputFile
-    columns: list[str]
-    header: bool = False
-    separator: str = ","
-    quote: str = '"'
-    null_value: str = ""
-    multiline: bool = False
-    """A quoted field holds a line feed; then there is no carriage return in the file."""
-
-    def read(self, schema: ds.DataSchema, rules: TextRules, file: str) -> InputFrame:
-        """The columns of `schema` by name; `file` is what messages call the input."""
-        for f in schema.fields:
-            text_values.check_type(f.type)
-        texts = self._texts(schema.names)
-        rows = TextRows(len(texts.ranges.cuts) - 1, texts, schema.fields, rules, file, RANGES_OF_A_TASK)
-        return rows.frame(self.session)
-
-    def _texts(self, names: Sequence[str]) -> CsvTexts:
-        ranges = text_ranges(self.source, quote=self.quote if self.multiline else "", header=self.header)
-        return CsvTexts(
-            ranges, tuple(self.columns), tuple(names), self.separator, self.quote, self.null_value
-        )
-
-    def infer(self) -> ds.DataSchema:
-        """The types that all values agree on, text where there are none; every column may be null."""
-        texts = self._texts(self.columns)
-        count, look = len(texts.ranges.cuts) - 1, functools.partial(_possible_types, texts)
-        # one range is looked at here: a job takes longer
-        found = task_results(self.session, look, count) if count > 1 else list(map(look, range(count)))
-        kinds = [text_values.type_of([part[i] for part in found]) for i in range(len(self.columns))]
-        pairs = zip(self.columns, kinds, strict=True)
-        return ds.DataSchema(fields=tuple(ds.DataField(name=n, type=ds.optional(kind)) for n, kind in pairs))
-
-
 def _possible_types(texts: CsvTexts, number: int) -> list[text_values.Possible]:
     found = [text_values.Possible()] * len(texts.wanted)
     for batch in texts([number]):
@@ -471,9 +467,13 @@ class ParquetValues:
 
 
 def parquet_input(
-    session: SparkSession, stored: InputFile, schema: ds.DataSchema | None, file: str
-) -> tuple[InputFrame, int, tuple[str, ...]]:
-    """(the rows of a Parquet file, how many, notes); with a schema its columns by name and converted.
+    session: SparkSession,
+    stored: InputFile,
+    schema: ds.DataSchema | None,
+    file: str,
+    note: Callable[[str], None],
+) -> InputFrame:
+    """The rows of a Parquet file; with a schema its columns by name and converted.
 
     Texts are read like those of CSV. A value that its declared type cannot hold stops the job.
 
@@ -511,10 +511,11 @@ def parquet_input(
     fine = [
         f"`{f.name}`" for f, to in zip(found, schema_in_microseconds(found), strict=True) if f.type != to.type
     ]
+    if fine:
+        note(f"nanoseconds are read as microseconds, without loss: {', '.join(fine)}")
     values = ParquetValues(stored, target.names, file)
     rows = TextRows(footer.num_row_groups, values, target.fields, DEFAULT_RULES, file, RANGES_OF_A_TASK)
-    note = f"nanoseconds are read as microseconds, without loss: {', '.join(fine)}"
-    return rows.frame(session), footer.num_rows, (note,) if fine else ()
+    return dataclasses.replace(rows.input(session), rows=footer.num_rows)
 
 
 def schema_in_microseconds(schema: pa.Schema) -> pa.Schema:
@@ -534,26 +535,20 @@ def is_milliseconds(data_type: ds.DataType) -> bool:
     return unit in (None, TimeUnit.SECOND, TimeUnit.MILLISECOND)
 
 
-def empty_input(session: SparkSession, schema: ds.DataSchema, file: str) -> InputFrame:
-    """An input of these columns that is known to have no rows."""
-    fields = [t.StructField(ROW_ID, t.LongType()), *physical_struct(schema.fields).fields]
-    return InputFrame(
-        lambda: session.createDataFrame([], t.StructType(fields)), schema, file, known_empty=True
-    )
-
-
 # --- common ----------------------------------------------------------------------------------------
 
 
-def first_bad_row(source: InputFrame, required: frozenset[str]) -> BadInputError | None:
-    """The first row that cannot be read, or the end of what can, as an error; None when every row can.
+def first_bad_row(source: InputFrame, required: frozenset[str]) -> OdfchainError | None:
+    """The first fault of an input, or the end of what can be read, as an error; None when all of it can.
 
     `required` are further columns that may not be null. Called only after a job has failed.
     """
+    if source.malformed is not None and (fault := source.malformed()) is not None:
+        return fault
     rows = source.texts
     if rows is None:
         return None
     try:
-        return rows.first_bad(required) or rows.first_of_no_format(source.frame.sparkSession)
+        return rows.first_bad(required) or rows.first_of_no_format(source.session)
     except BadInputError as error:  # a file of which no row can be read there
         return error

@@ -204,12 +204,6 @@ Fields: TypeAlias = tuple[ds.DataField, ...] | None
 """The columns to give; None for whole records as JSON, of which Spark infers types."""
 
 
-def batch_schema(fields: Fields) -> pa.Schema:
-    """The columns of `record_batch`: `row_id`, and `c0`, … as texts or in forms of texts."""
-    types = [pa.string()] if fields is None else [text_type(f.type) for f in fields]
-    return pa.schema([("row_id", pa.int64()), *[(f"c{i}", kind) for i, kind in enumerate(types)]])
-
-
 def record_batch(records: list[Record], first: int, fields: Fields) -> pa.RecordBatch:
     """Records, numbered from `first`: whole, or these columns of them.
 

@@ -125,9 +125,11 @@ def write_into_store(
     batches: Iterator[pa.RecordBatch],
     write: Callable[[Iterator[pa.RecordBatch], Any], Any],
     spec: Any,
-    place: StoreFolder,
+    place: StoreFolder | None,
 ) -> Any:
-    """What `write` gives for `spec`; the file is put into the store, and has no path."""
+    """What `write` gives for `spec`; with a `place` the file is put into the store, and has no path."""
+    if place is None:
+        return write(batches, spec)
     # the worker's own folder is removed in any case
     with translate_errors(), worker_folder() as folder:
         facts = write(batches, replace(spec, folder=str(folder)))

@@ -272,9 +272,9 @@ def read(engine: SparkEngine, tmp_path: Path, text: bytes, step: ReadStepCsv) ->
     opened = None
     try:
         opened = open_input(lambda: engine.session, path, step, scratch=tmp_path)
-        if opened.frame is None:
+        if opened is None:
             return []
-        return [list(r) for r in opened.frame.frame.drop("__odfchain_row").collect()]
+        return [list(r) for r in opened.frame.drop("__odfchain_row").collect()]
     except OdfchainError as error:
         return str(error)
     except Exception as error:

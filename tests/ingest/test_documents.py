@@ -271,10 +271,10 @@ def test_types_are_inferred_from_all_records(tmp_path: Path, engine: SparkEngine
     opened = open_input(
         lambda: engine.session, Path(put(tmp_path, json.dumps(rows))), ReadStepJson(), scratch=tmp_path
     )
-    assert opened.frame is not None
-    kinds = [(f.name, f.value_type.KIND, f.optional) for f in opened.frame.schema.fields]
+    assert opened is not None
+    kinds = [(f.name, f.value_type.KIND, f.optional) for f in opened.schema.fields]
     assert kinds == [("a", "Struct", True), ("b", "Float64", True), ("none", "String", True)]
-    assert opened.frame.frame.count() == 5_001
+    assert opened.frame.count() == 5_001
 
 
 @pytest.mark.parametrize("step", [ReadStepJson(), ReadStepGeoJson(), ReadStepNdGeoJson()])
@@ -282,9 +282,9 @@ def test_nothing_in_it(tmp_path: Path, engine: SparkEngine, step: ReadStep) -> N
     """Without a schema there are no columns then, as for an empty file; with one there are no rows."""
     empty = {"Json": "[ ]", "GeoJson": '{"type":"FeatureCollection","features":[]}', "NdGeoJson": "\n\n"}
     path = Path(put(tmp_path, empty[step.KIND]))
-    assert open_input(lambda: engine.session, path, step, scratch=tmp_path).frame is None
+    assert open_input(lambda: engine.session, path, step, scratch=tmp_path) is None
     declared = type(step)(ddl_schema=("a INT",))
-    source = open_input(lambda: engine.session, path, declared, scratch=tmp_path).frame
+    source = open_input(lambda: engine.session, path, declared, scratch=tmp_path)
     assert source is not None
     assert source.frame.count() == 0
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import OdfchainError
-from odfchain.ingest.read_formats import OpenedInput, open_input
+from odfchain.ingest.read_formats import open_input
 from odfchain.odf.sources import (
     ReadStep,
     ReadStepCsv,
@@ -29,7 +29,7 @@ from odfchain.odf.sources import (
 )
 from odfchain.spark import executor_files
 from odfchain.spark.executor_files import InputFile, files_of, give_files, session_like, text_ranges
-from odfchain.spark.input_frames import ROW_ID
+from odfchain.spark.input_frames import ROW_ID, InputFrame
 from odfchain.spark.plans import FEW_SETTINGS
 from odfchain.spark.session import recording_session
 from tests.kit.folder_files import FolderFiles
@@ -89,7 +89,7 @@ def test_ranges_hold_each_line_once(
     path = tmp_path_factory.getbasetemp() / "ranges"
     path.write_bytes(MARK * marked + b"".join(pieces))
     ranges = text_ranges(InputFile(path), header=header, size=size)
-    found = [line for n in range(len(ranges.cuts) - 1) for line in ranges.records(n) if line]
+    found = [line for n in range(len(ranges.cuts) - 1) for line in ranges.bytes_of(n).splitlines() if line]
     lines = [line for line in b"".join(pieces).splitlines() if line]
     assert found == lines[header:]
 
@@ -122,8 +122,10 @@ class Both:
         self.resources = contextlib.ExitStack()
         (folder / "in").write_bytes(content)
         self.content, self.step = content, step
-        self.opened: list[OpenedInput | str] = []
+        self.opened: list[InputFrame | str | None] = []
+        self.notes: list[list[str]] = []
         for session in sessions:
+            self.notes.append([])
             try:
                 self.opened.append(
                     open_input(
@@ -131,6 +133,7 @@ class Both:
                         folder / "in",
                         step,
                         scratch=folder,
+                        note=self.notes[-1].append,
                         resources=self.resources,
                     )
                 )
@@ -140,23 +143,20 @@ class Both:
     def schemas(self) -> list[Any]:
         """What each way says of the columns, or why there are none."""
         return [
-            opened if isinstance(opened, str) else (opened.notes, opened.frame and opened.frame.schema)
-            for opened in self.opened
+            opened if isinstance(opened, str) else (notes, opened and opened.schema)
+            for opened, notes in zip(self.opened, self.notes, strict=True)
         ]
 
 
-def rows_of(opened: list[OpenedInput]) -> list[list[list[str | None]]]:
+def rows_of(opened: list[InputFrame]) -> list[list[list[str | None]]]:
     """The rows of each input in the order of their numbers, by one job."""
     from pyspark.sql import functions as F
 
     frames: list[DataFrame] = []
     for number, each in enumerate(opened):
-        assert each.frame is not None
-        names = [F.col(f"`{name}`").cast("string") for name in each.frame.schema.names]
+        names = [F.col(f"`{name}`").cast("string") for name in each.schema.names]
         frames.append(
-            each.frame.frame.select(
-                F.lit(number).alias("n"), F.col(ROW_ID).alias("r"), F.array(*names).alias("v")
-            )
+            each.frame.select(F.lit(number).alias("n"), F.col(ROW_ID).alias("r"), F.array(*names).alias("v"))
         )
     whole = frames[0]
     for frame in frames[1:]:
@@ -172,7 +172,7 @@ def check_both(cases: list[Both]) -> int:
     for case in cases:
         one, other = case.schemas()
         assert one == other, case.content
-    read = [case for case in cases if all(getattr(opened, "frame", None) for opened in case.opened)]
+    read = [case for case in cases if all(isinstance(opened, InputFrame) for opened in case.opened)]
     sides = []
     for side in (0, 1):
         sides.append(rows_of([case.opened[side] for case in read]))  # type: ignore[misc]

@@ -351,9 +351,9 @@ def test_pieces_on_spark_give_the_rows_in_order(
     path = tmp_path / "in"
     path.write_text(records)
     opened = open_input(lambda: engine.session, path, type(step)(ddl_schema=ddl), scratch=tmp_path)
-    assert opened.frame is not None
-    assert opened.frame.frame.rdd.getNumPartitions() > 2
-    found = opened.frame.frame.orderBy("__odfchain_row").select("__odfchain_row", "a", "s").collect()
+    assert opened is not None
+    assert opened.frame.rdd.getNumPartitions() > 2
+    found = opened.frame.orderBy("__odfchain_row").select("__odfchain_row", "a", "s").collect()
     assert [tuple(r) for r in found] == [(n, n, f"{n}x") for n in range(500)]
 
 

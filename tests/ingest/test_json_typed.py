@@ -500,10 +500,10 @@ def test_pieces_have_the_values_of_whole_documents(
 
     def read() -> tuple[list[Any], bool]:
         opened = open_input(lambda: engine.session, path, ReadStepJson(ddl_schema=DDL), scratch=tmp_path)
-        assert opened.frame is not None
-        assert opened.frame.texts is not None
-        in_pieces = opened.frame.texts.count > 1
-        return [plain(r.asDict(recursive=True)) for r in opened.frame.frame.orderBy("a").collect()], in_pieces
+        assert opened is not None
+        assert opened.texts is not None
+        in_pieces = opened.texts.count > 1
+        return [plain(r.asDict(recursive=True)) for r in opened.frame.orderBy("a").collect()], in_pieces
 
     pieces, in_pieces = read()
     assert in_pieces

@@ -151,15 +151,13 @@ def read(case: dict[str, Any], tmp_path: Path, engine: SparkEngine) -> tuple[ds.
     """The schema and the rows, or the project's error."""
     path = tmp_path / "input"
     write_input(case, path)
-    opened = open_input(lambda: engine.session, path, step_of(case), scratch=tmp_path)
-    source = opened.frame
+    source = open_input(lambda: engine.session, path, step_of(case), scratch=tmp_path)
     assert source is not None
     names = source.schema.names
     try:
         rows = source.frame.select(*[f"`{n}`" for n in names]).collect()
     except Exception as error:
-        found = opened.malformed() if opened.malformed is not None else None
-        raise found or first_bad_row(source, frozenset()) or explain(error) from error
+        raise first_bad_row(source, frozenset()) or explain(error) from error
     if source.reader is not None:
         finer = [f"{FINER}{name}" for name in source.finer]
         batches = list(source.reader())
@@ -249,12 +247,12 @@ def read_shapes(
     path: Path, step: ReadStepEsriShapefile, engine: SparkEngine
 ) -> tuple[ds.DataSchema, list[dict[str, Any]], tuple[str, ...]]:
     """(schema, rows, notes) of an archive."""
-    opened = open_input(lambda: engine.session, path, step, scratch=path.parent)
-    source = opened.frame
+    notes: list[str] = []
+    source = open_input(lambda: engine.session, path, step, scratch=path.parent, note=notes.append)
     assert source is not None
     rows = source.frame.select(*source.schema.names).collect()
     assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing unpacked is left"
-    return source.schema, [r.asDict() for r in rows], opened.notes
+    return source.schema, [r.asDict() for r in rows], tuple(notes)
 
 
 def ukraine_zip(tmp_path: Path) -> Path:

@@ -45,8 +45,7 @@ class Trial:
         folder.mkdir()
         (folder / "in").write_bytes(case.content)
         try:
-            opened = open_input(lambda: engine.session, folder / "in", case.step, scratch=folder)
-            self.malformed, self.frame = opened.malformed, opened.frame
+            self.frame = open_input(lambda: engine.session, folder / "in", case.step, scratch=folder)
             if self.frame is None:
                 self.found = []
         except OdfchainError as error:
@@ -55,8 +54,13 @@ class Trial:
     def blame(self, error: Exception) -> None:
         """What the writer would say after the job has failed."""
         assert self.frame is not None
-        found = self.malformed() if self.malformed is not None else None
-        self.found = found or first_bad_row(self.frame, frozenset()) or explain(error)
+        self.found = first_bad_row(self.frame, frozenset()) or explain(error)
+
+    def malformed(self) -> OdfchainError | None:
+        """What is wrong with the form of the file."""
+        assert self.frame is not None
+        assert self.frame.malformed is not None
+        return self.frame.malformed()
 
 
 def union(frames: list[DataFrame]) -> DataFrame:
@@ -113,13 +117,13 @@ def foresee(trial: Trial, folder: Path) -> None:
         return
     if isinstance(trial.case.step, ReadStepCsv):
         # it is Spark that has to notice the number of fields: every eighth time it is asked
-        wrong = trial.malformed() if trial.malformed is not None else None
+        wrong = trial.malformed()
         if wrong is not None and len(trial.case.content) % 8 == 0:
             collect([trial])
         else:
             trial.found = wrong
     elif isinstance(trial.case.step, ReadStepNdJson | ReadStepNdGeoJson):
-        trial.found = trial.malformed() if trial.malformed is not None else None
+        trial.found = trial.malformed()
     else:
         schema = declared_schema(trial.case.step)
         source, _ = record_source(folder / "in", trial.case.step, schema, folder)

@@ -91,15 +91,13 @@ def read(engine: SparkEngine, path: Path, text: str, *ddl: str) -> str:
     try:
         step = ReadStepNdJson(ddl_schema=ddl or None)
         opened = open_input(lambda: engine.session, path, step, scratch=path.parent)
-        assert opened.frame is not None
-        return str([tuple(r) for r in opened.frame.frame.drop("__odfchain_row").collect()])
+        assert opened is not None
+        return str([tuple(r) for r in opened.frame.drop("__odfchain_row").collect()])
     except BadInputError as error:
         return str(error).removeprefix(f"{path}: ")
     except Exception as error:
         assert opened is not None
-        assert opened.frame is not None
-        assert opened.malformed is not None
-        found = opened.malformed() or first_bad_row(opened.frame, frozenset()) or explain(error)
+        found = first_bad_row(opened, frozenset()) or explain(error)
         return str(found).removeprefix(f"{path}: ")
 
 

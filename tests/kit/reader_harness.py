@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from odfchain.ingest.history import WriterState
-from odfchain.ingest.ingesting import FittedInput, Written
+from odfchain.ingest.ingesting import Written, fitted, recorded_write, written
 from odfchain.ingest.merge_input import MergeOptions, WriteOptions
 from odfchain.ingest.read_formats import declared_schema, fix_up, open_input
 from odfchain.odf.events import MetadataEvent, SourceState
@@ -68,28 +68,26 @@ class Harness:
         writer = WriterState.of(self.dataset, state, merge_in_force(state), lambda: self.session)
         now = Timestamp.parse(system_time)
         with self.dataset.staging() as staging:
-            opened = open_input(lambda: self.session, path, read, scratch=staging)
-            source = opened.frame
+            source = open_input(lambda: self.session, path, read, scratch=staging)
             if source is not None and declared_schema(read) is None:
                 source = fix_up(source, writer.vocabulary, operations=writer.merge.TAKES_OPERATIONS)
-            fitted = FittedInput.of(
-                lambda: self.session,
-                writer,
-                source,
-                WriteOptions(
-                    system_time=now,
-                    event_time=Timestamp.parse(event_time),
-                    staging=staging,
-                    new_source_state=source_state,
-                    merging=MergeOptions(**options),
-                ),
-                malformed=opened.malformed,
+            write = WriteOptions(
+                system_time=now,
+                event_time=Timestamp.parse(event_time),
+                staging=staging,
+                new_source_state=source_state,
+                merging=MergeOptions(**options),
             )
-            written = fitted.written(writer, fitted.merge.run()[0] if fitted.merge else None)
-            slices = written.slices
-            checkpoints = [written.checkpoint] if written.checkpoint else []
-            commit(self.dataset, state, written.events, slices, checkpoints=checkpoints, system_time=now)
-        return written
+            merge = fitted(lambda: self.session, writer, source, write)
+            done = (
+                recorded_write(writer, None, (), None, write, input_rows=0)
+                if merge is None
+                else written(writer, merge, merge.run()[0])
+            )
+            slices = done.slices
+            checkpoints = [done.checkpoint] if done.checkpoint else []
+            commit(self.dataset, state, done.events, slices, checkpoints=checkpoints, system_time=now)
+        return done
 
     def write_csv(
         self, header: Sequence[str], rows: Sequence[Sequence[Any]], ddl: str | None = None, **kwargs: Any
