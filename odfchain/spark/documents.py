@@ -23,7 +23,6 @@ from odfchain.lazy import F, pa
 from odfchain.odf import schema as ds
 from odfchain.spark import json_values
 from odfchain.spark.executor_files import (
-    ID_BITS,
     RANGES_OF_A_TASK,
     InputFile,
     TextRanges,
@@ -65,7 +64,7 @@ class DocumentInputError(Exception):
 def record_batches(
     records: Iterable[json_values.Record], fields: Fields = None, first: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """The records with their numbers, whole or these columns of them, in batches of bounded size.
+    """The records, whole or these columns of them, in batches of bounded size.
 
     Raises:
         DocumentInputError: the file is not of the declared form, or cannot be read.
@@ -112,7 +111,7 @@ def piece_batches(
                 members = document.members(read(piece.start, piece.end), piece)
             except json_values.RecordError as error:
                 raise DocumentInputError(marker(_KIND, message=error.message, row=0)) from None
-            found = reader.batch(members, piece.row, piece.rows)
+            found = reader.batch(members, piece.rows)
             if found is not None:
                 yield found
             else:
@@ -141,15 +140,12 @@ def line_batches(
     """The records of the lines of these ranges; lines of blanks hold none."""
     reader = PieceReader(Form(form is json_values.parse_feature, lines=True), fields, typed)
     for number in numbers:
-        first = number << ID_BITS
         for lines in line_pieces(ranges.bytes_of(number)):
-            rows = lines.count(b"\n") + 1
-            found = reader.batch(lines, first, rows)
+            found = reader.batch(lines, lines.count(b"\n") + 1)
             if found is not None:
                 yield found
             else:
-                yield from record_batches(_exact_lines(lines, form), fields, first)
-            first += rows
+                yield from record_batches(_exact_lines(lines, form), fields)
 
 
 def _exact_lines(lines: bytes, form: Callable[[str], json_values.Record]) -> Iterator[json_values.Record]:
@@ -233,7 +229,7 @@ class RecordsInput:
         """
         session, source, file = self.session, self.source, self.file
         count, texts, most = self._texts(None, None)
-        records = numbered_frame(session, count, texts, "row_id long, c0 string", most=most)
+        records = numbered_frame(session, count, texts, "c0 string", most=most)
         try:
             # since Spark 4.2, in the classic client and in Connect's
             reader, given = session.read.options(mode="FAILFAST"), records.select(F.col("c0"))

@@ -222,8 +222,6 @@ RANGES_OF_A_TASK = 16
 CARRIED_BYTES = 256 << 10
 """A file of at most this size is sent within the plan: it is put, listed and removed for nothing."""
 
-ID_BITS = 33
-"""A range holds fewer records than this many bits can count."""
 _CHUNK = 1 << 20
 
 

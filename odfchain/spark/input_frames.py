@@ -24,7 +24,6 @@ from odfchain.odf.enums import TimeUnit
 from odfchain.odf.schema import type_name
 from odfchain.spark import text_values
 from odfchain.spark.executor_files import (
-    ID_BITS,
     RANGES_OF_A_TASK,
     InputFile,
     ReadableFiles,
@@ -199,7 +198,7 @@ class TextRows:
     count: int
     """Pieces of the input."""
     texts: Callable[[Iterable[int]], Iterator[pa.RecordBatch]]
-    """Row ids, and the text of each column, or its list or struct of texts, of pieces by their numbers."""
+    """The text of each column, or its list or struct of texts, of pieces by their numbers."""
     fields: tuple[ds.DataField, ...]
     rules: TextRules
     file: str
@@ -217,39 +216,40 @@ class TextRows:
         """The same as rows of Spark."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        frame = self._numbered(session)
+        frame = self._in_rfc3339(session)
         if self.has_formats:
             plain = self._schema(self.rules.without_formats)
-            frame = map_in_arrow(self._in_rfc3339(frame), self.of_formats, from_arrow_schema(plain))
+            frame = map_in_arrow(frame, self.of_formats, from_arrow_schema(plain))
         columns = [col(f"c{i}").alias(f.name) for i, f in enumerate(self.fields)]
         timed = {f"f{i}": f.name for i, f in enumerate(self.fields) if has_times(f.type)}
         columns += [col(number).alias(f"{FINER}{name}") for number, name in timed.items()]
-        return frame.select(col("row_id").alias(ROW_ID), *columns)
-
-    def _numbered(self, session: SparkSession) -> DataFrame:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        # by position: names with dots and backticks are syntax where columns are named
-        schema = from_arrow_schema(self._schema(self.rules))
-        return numbered_frame(session, self.count, self.batches, schema, most=self.most)
+        # pieces follow each other in tasks, and rows in pieces
+        return frame.select(F.monotonically_increasing_id().alias(ROW_ID), *columns)
 
     def _schema(self, rules: TextRules) -> pa.Schema:
         types = [rules.carried(f.type) for f in self.fields]
         finer = [(f"f{i}", pa.int32()) for i, f in enumerate(self.fields) if has_times(f.type)]
-        return pa.schema([("row_id", pa.int64()), *[(f"c{i}", kind) for i, kind in enumerate(types)], *finer])
+        return pa.schema([*[(f"c{i}", kind) for i, kind in enumerate(types)], *finer])
 
     @property
     def has_formats(self) -> bool:
         """True if Java reads dates or times of declared formats."""
         return any(self.rules.formats(f.type) for f in self.fields)
 
-    def _in_rfc3339(self, frame: DataFrame) -> DataFrame:
+    def _in_rfc3339(self, session: SparkSession) -> DataFrame:
         """Rows as `batches` gives them, with texts of a declared format as all others are."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        # by position: names with dots and backticks are syntax where columns are named
+        schema = from_arrow_schema(self._schema(self.rules))
+        frame = numbered_frame(session, self.count, self.batches, schema, most=self.most)
+        if not self.has_formats:
+            return frame
         texts = {f"c{i}": as_rfc3339(col(f"c{i}"), f.type, self.rules) for i, f in enumerate(self.fields)}
         return frame.withColumns(texts)
 
     def batches(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        """`row_id`, the columns as `c0`, …, and for those with times `f0`, …: how many lost digits."""
+        """The columns as `c0`, …, and for those with times `f0`, …: how many lost digits."""
         for batch in self.texts(numbers):
             yield self._typed(batch, self.rules, self.read_as)
 
@@ -261,9 +261,9 @@ class TextRows:
     def _typed(
         self, batch: pa.RecordBatch, rules: TextRules, read_as: tuple[ds.DataField, ...] = ()
     ) -> pa.RecordBatch:
-        count = len(self.fields) + 1
+        count = len(self.fields)
         try:
-            values, finer = _read(batch.columns[1:count], self.fields, rules, read_as)
+            values, finer = _read(batch.columns[:count], self.fields, rules, read_as)
         except TextValueError as error:
             name = self.fields[error.column].name
             raise RuntimeError(marker("bad-value", column=name, message=error.message)) from None
@@ -275,14 +275,16 @@ class TextRows:
         ]
         before = batch.columns[count:] or [none] * len(counts)
         sums = list(map(pc.add, before, counts))
-        return pa.RecordBatch.from_arrays([batch.column(0), *values, *sums], schema=self._schema(rules))
+        if not self.fields:
+            return batch
+        return pa.RecordBatch.from_arrays([*values, *sums], schema=self._schema(rules))
 
     def first_bad(self, required: frozenset[str]) -> BadInputError | None:
         """The first row that cannot be read, as an error; `required` are further columns without nulls."""
         row = 0
         for batch in self.texts(range(self.count)):
             try:
-                _read(batch.columns[1:], self.fields, self.rules, self.read_as, required)
+                _read(batch.columns, self.fields, self.rules, self.read_as, required)
             except TextValueError as error:
                 place = row + error.row + 1
                 return BadInputError(error.message, file=self.file, row=place, hint=error.hint)
@@ -304,8 +306,9 @@ class TextRows:
                         {"row_id": [batch[0][error.row].as_py()], "said": [error.message]}
                     )
 
-        frame = self._numbered(session)
-        bad = map_in_arrow(self._in_rfc3339(frame), faults, "row_id long, said string")
+        texts = self._in_rfc3339(session)
+        frame = texts.select(F.monotonically_increasing_id().alias("row_id"), *texts.columns)
+        bad = map_in_arrow(frame, faults, "row_id long, said string")
         found = bad.orderBy("row_id").limit(1).collect()
         if not found:
             return None
@@ -332,9 +335,9 @@ def _data_columns(rows: TextRows) -> Iterator[pa.RecordBatch]:
     from odfchain.slices.reader import read_ahead
 
     finer = [f"{FINER}{f.name}" for f in rows.fields if has_times(f.type)]
-    names = ["row_id", *(f.name for f in rows.fields), *finer]
+    names = [*(f.name for f in rows.fields), *finer]
     for batch in read_ahead(lambda number: rows.batches([number]), range(rows.count)):
-        yield batch.rename_columns(names).drop_columns(["row_id"])
+        yield batch.rename_columns(names)
 
 
 # --- CSV -------------------------------------------------------------------------------------------
@@ -405,24 +408,17 @@ class CsvTexts:
                 raise RuntimeError(marker("bad-record", message=first_line(error))) from None
             # Arrow tells quoted texts from others, the rule does not where they mean null
             null_value = self.null_value if quoted else ""
-            yield from self._batches(table.combine_chunks(), number << ID_BITS, null_value)
-
-    def _batches(self, table: pa.Table, first: int, null_value: str) -> Iterator[pa.RecordBatch]:
-        import numpy as np
-
-        for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
-            ids = pa.array(np.arange(first, first + len(batch), dtype=np.int64))
-            first += len(batch)
-            columns = batch.columns
-            if null_value:
-                columns = [pc.if_else(pc.equal(c, null_value), None, c) for c in columns]
-            yield pa.RecordBatch.from_arrays([ids, *columns], names=["row_id", *self.wanted])
+            for batch in table.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS):
+                columns = batch.columns
+                if null_value:
+                    columns = [pc.if_else(pc.equal(c, null_value), None, c) for c in columns]
+                yield pa.RecordBatch.from_arrays(columns, names=self.wanted)
 
 
 def _possible_types(texts: CsvTexts, number: int) -> list[text_values.Possible]:
     found = [text_values.Possible()] * len(texts.wanted)
     for batch in texts([number]):
-        found = [known.narrowed(column) for known, column in zip(found, batch.columns[1:], strict=True)]
+        found = [known.narrowed(column) for known, column in zip(found, batch.columns, strict=True)]
     return found
 
 
@@ -446,19 +442,12 @@ class ParquetValues:
     """What messages call it."""
 
     def __call__(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        import numpy as np
-
         from odfchain.slices.reader import open_parquet
 
         try:
             with open_parquet(self.stored.here()) as source:
-                groups = list(numbers)
-                first = groups[0] << ID_BITS if groups else 0
-                for batch in source.batches(list(self.names), groups=groups) if groups else ():
-                    ids = pa.array(np.arange(first, first + len(batch), dtype=np.int64))
-                    first += len(batch)
-                    columns = [batch.column(name) for name in self.names]
-                    yield pa.RecordBatch.from_arrays([ids, *columns], names=["row_id", *self.names])
+                for batch in source.batches(list(self.names), groups=list(numbers)):
+                    yield batch.select(list(self.names))
         except BadInputError as error:
             # the file can be read, but a value in it is none of its type
             of_value = error.message.removeprefix(_UNREADABLE)

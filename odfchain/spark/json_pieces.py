@@ -571,15 +571,15 @@ class PieceReader:
             typed = None
         self._typed = None if typed is None else TypedReader(typed, form, self._secret)
 
-    def batch(self, members: bytes, first: int, rows: int) -> pa.RecordBatch | None:
-        """The columns of these records, numbered from `first`; None where only the exact parser knows."""
+    def batch(self, members: bytes, rows: int) -> pa.RecordBatch | None:
+        """The columns of these records; None where only the exact parser knows."""
         with contextlib.suppress(UnsureError), no_search_for_circles(), _unsure():
             members, geometries = self._prepared(members)
             columns = self._values(members, rows, geometries)
             if columns is None:
                 texts = None if geometries is None else geometries.to_pylist()
                 columns = self._texts(members, rows, texts)
-            return json_values.numbered_batch(first, columns)
+            return json_values.batch_of(columns, rows)
         return None
 
     def _prepared(self, members: bytes) -> tuple[bytes, pa.Array | None]:

@@ -205,10 +205,10 @@ Fields: TypeAlias = tuple[ds.DataField, ...] | None
 
 
 def record_batch(records: list[Record], first: int, fields: Fields) -> pa.RecordBatch:
-    """Records, numbered from `first`: whole, or these columns of them.
+    """Records: whole, or these columns of them.
 
     Raises:
-        RecordError: of the first record that does not fit, with its row.
+        RecordError: of the first record that does not fit, with its row, counted on from `first`.
     """
     try:
         columns = [whole_texts(records)] if fields is None else columns_of(records, fields)
@@ -218,16 +218,14 @@ def record_batch(records: list[Record], first: int, fields: Fields) -> pa.Record
             record_batch([record], row, fields)
         error.row = first + 1
         raise
-    return numbered_batch(first, columns)
+    return batch_of(columns, len(records))
 
 
-def numbered_batch(first: int, columns: list[pa.Array]) -> pa.RecordBatch:
-    """These columns behind the numbers of their rows."""
-    import numpy as np
-
-    ids = pa.array(np.arange(first, first + len(columns[0]), dtype=np.int64))
-    names = ["row_id", *[f"c{i}" for i in range(len(columns))]]
-    return pa.RecordBatch.from_arrays([ids, *columns], names=names)
+def batch_of(columns: list[pa.Array], rows: int) -> pa.RecordBatch:
+    """So many rows of these columns, as `c0`, …; they may be none."""
+    names = [f"c{i}" for i in range(len(columns))]
+    # with one more, which tells how many rows there are
+    return pa.RecordBatch.from_arrays([*columns, pa.nulls(rows)], names=[*names, ""]).select(names)
 
 
 def columns_of(records: list[Record], fields: tuple[ds.DataField, ...]) -> list[pa.Array]:
