@@ -7,6 +7,7 @@ side added. Source: RFC-036.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from odfchain.branches.branches import BlockGraph
-from odfchain.branches.intervals import Engine, Interval, KeyResult, MergedColumns, compute, read_rows
+from odfchain.branches.intervals import (
+    IN_PROCESS,
+    Engine,
+    Interval,
+    KeyResult,
+    MergedColumns,
+    compute,
+    read_rows,
+)
 from odfchain.branches.row_diff import MergedTables, MergeInput, RowDiff, between, net_of_table
 from odfchain.errors import SchemaError
 from odfchain.odf.identity import Multihash
@@ -103,24 +112,12 @@ class Comparison:
         """The columns of a table of changes; none where there are no data."""
         if self.columns.declared is None:
             return pa.schema([])
-        return self._changes([self.columns.rows.empty_table()] * 2).schema
+        nothing = [self.columns.rows.empty_table()] * 2
+        return (changes_of(_between(nothing, self.key)) if self.key else _of_rows(nothing)).schema
 
     def changes(self, graph: BlockGraph, trusted: Trust) -> pa.Table:
         """The changes, computed in this process, as `Diff.changes`."""
-        fork = graph.fork(*(state.head for _, state in self.sides))
-        return self._changes(
-            [
-                read_rows(
-                    Interval.of(side, fork, state.head, trusted=trusted(side, fork, state.head)),
-                    self.columns,
-                    self.key,
-                )
-                for side, state in self.sides
-            ]
-        )
-
-    def _changes(self, rows: Sequence[pa.Table]) -> pa.Table:
-        return changes_of(_between(rows, self.key)) if self.key else _of_rows(rows)
+        return self.diff(graph, trusted, IN_PROCESS).changes
 
     def diff(self, graph: BlockGraph, trusted: Trust, engine: Engine) -> Diff:
         """The difference of the two states."""
@@ -165,9 +162,10 @@ class Comparison:
         sides = intervals_of(graph, parts, trusted)
         if self._key:
             function = functools.partial(_of_keys, key=self.key, way=way)
-            with self.sides[0][0].staging() as folder:
+            with contextlib.ExitStack() as stack:
+                staged = functools.partial(stack.enter_context, self.sides[0][0].staging())
                 changes = compute(
-                    sides, self.columns, self.key, function, engine=engine, folder=folder
+                    sides, self.columns, self.key, function, engine=engine, private=staged
                 ).rows()
         else:
             changes = _of_rows([read_rows(side, self.columns) for side in sides])

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import operator
 import pickle
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +40,7 @@ from odfchain.slices.reader import BATCH_ROWS, fitted, open_parquet
 from odfchain.slices.state import takes_back
 from odfchain.spark.executor_files import StoreFolder, copy_put, files_of, staged, worker_folder
 from odfchain.spark.jobs import explain, run_job, task_results
+from odfchain.spark.plans import map_in_arrow
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
@@ -316,6 +317,14 @@ class Engine:
     above: int = IN_PROCESS_BYTES
 
 
+def _no_session() -> SparkSession:
+    raise AssertionError("no input is as large")  # pragma: no cover
+
+
+IN_PROCESS = Engine(_no_session, above=sys.maxsize)
+"""This process, whatever the size."""
+
+
 # Spark runs the same function as this process, on ranges of keys:
 #
 #     1. a sample of the keys gives the bounds of the ranges
@@ -389,16 +398,13 @@ def compute(
     function: Function,
     *,
     engine: Engine,
-    folder: Path,
+    private: Callable[[], Path],
 ) -> Computed:
-    """Apply a function to the rows of intervals; parts of the result may be files in a private `folder`."""
+    """Apply a function to the rows of intervals; parts of the result may be files in a `private` folder."""
     size = parquet_bytes(intervals)
     if not key or size <= engine.above:
         return Computed.of(function([read_rows(interval, view, key) for interval in intervals]))
-    session, groups = engine.session(), tuple(_groups(intervals))
-    nothing = Computed.of(function([view.rows.empty_table() for _ in intervals]))
-    if not groups:
-        return nothing
+    session, groups, folder = engine.session(), tuple(_groups(intervals)), private()
     believed = tuple(interval.believed for interval in intervals)
     files, count = files_of(session), max(2, min(-(-size // _RANGE_BYTES), _MOST_RANGES))
     with contextlib.nullcontext("") if files is None else staged(files) as below:
@@ -413,7 +419,7 @@ def compute(
         for each in made:
             if place is not None and each.file is not None:
                 copy_put(place, each.file, each.size, folder / each.file)
-    return _computed(made, folder) if made else nothing
+    return _computed(made, folder)
 
 
 def _groups(intervals: Sequence[Interval]) -> Iterator[_Group]:
@@ -440,10 +446,14 @@ def _groups_of(interval: Interval, refs: Sequence[SliceRef], side: int) -> Itera
 def _run(session: SparkSession, work: _Work, count: int, bounds: pa.Table) -> list[_Made]:
     groups = len(work.groups)
     tasks = session.range(0, groups, 1, groups)
-    sent = tasks.mapInArrow(functools.partial(_send, work=work, bounds=bounds), _SENT)
-    ordered = sent.repartition(count, "range").sortWithinPartitions("range", "side", "first")
-    made = [_taken(row) for row in ordered.mapInArrow(functools.partial(_make, work=work), _SAID).collect()]
-    if sum(len(each.notes) for each in made) > _NOTES_BYTES:
+    sent = map_in_arrow(tasks, functools.partial(_send, work=work, bounds=bounds), _SENT)
+    ranges = sent.repartition(count, "range").groupBy("range")
+    said = [row["said"] for row in ranges.applyInArrow(lambda pieces: _make(pieces, work), _SAID).collect()]
+    made = [pickle.loads(each) for each in said]  # noqa: S301 - by our own tasks
+    for each in made:
+        if isinstance(each, BaseException):
+            raise each
+    if sum(map(len, said)) > _NOTES_BYTES:
         raise EngineError(
             "there is more in conflict than can be listed",
             hint="merge smaller parts, or let one side decide: --resolve ours, or theirs",
@@ -451,17 +461,7 @@ def _run(session: SparkSession, work: _Work, count: int, bounds: pa.Table) -> li
     return sorted(made, key=lambda each: each.range)
 
 
-def _taken(row: Any) -> Any:
-    # errors of a task are raised again here
-    value = pickle.loads(row["said"])  # noqa: S301 - by our own tasks
-    if isinstance(value, BaseException):
-        raise value
-    return value
-
-
 def _computed(made: list[_Made], folder: Path) -> Computed:
-    notes = (pickle.loads(each.notes) for each in made)  # noqa: S301 - by our own tasks
-
     def batches() -> Iterator[pa.RecordBatch]:
         for each in made:
             if each.file is not None:
@@ -470,7 +470,7 @@ def _computed(made: list[_Made], folder: Path) -> Computed:
 
     # in pieces of one size, so that what is written does not depend on the number of ranges
     pieces = functools.partial(_even, batches)
-    return Computed(made[0].schema, tuple(note for note in notes if note is not None), pieces)
+    return Computed(made[0].schema, tuple(each.notes for each in made if each.notes is not None), pieces)
 
 
 def _even(batches: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
@@ -518,13 +518,9 @@ class _Made:
     file: str | None
     """Of the rows, if there are any."""
     schema: pa.Schema
-    notes: bytes
+    notes: Any
     size: int = 0
     """Of the file [bytes], where it is in the store, under its hash."""
-
-
-def _saying(value: Any) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"said": [pickle.dumps(value)]})
 
 
 def _sample(number: int, work: _Work) -> pa.Table:
@@ -574,23 +570,20 @@ def _to_bytes(rows: pa.Table) -> bytes:
     return found
 
 
-def _make(batches: Iterable[pa.RecordBatch], work: _Work) -> Iterator[pa.RecordBatch]:
-    pieces = (
-        piece for batch in batches for piece in zip(*(c.to_pylist() for c in batch.columns), strict=True)
-    )
-    try:
-        for number, found in itertools.groupby(pieces, key=operator.itemgetter(0)):
-            sides: dict[int, list[pa.Table]] = {}
-            for _, side, _, data in found:
-                if number == _ERROR:
-                    yield pa.RecordBatch.from_pydict({"said": [data]})
-                    return
-                sides.setdefault(side, []).append(pa.ipc.open_stream(data).read_all())
+def _make(sent: pa.Table, work: _Work) -> pa.Table:
+    # all pieces of one range
+    pieces = sorted(zip(*(c.to_pylist() for c in sent.columns), strict=True), key=operator.itemgetter(1, 2))
+    number, _, _, said = pieces[0]
+    if number != _ERROR:
+        sides: dict[int, list[pa.Table]] = {}
+        for _, side, _, data in pieces:
+            sides.setdefault(side, []).append(pa.ipc.open_stream(data).read_all())
+        try:
             tables = [_rows_of(place, sides, work) for place in range(len(work.believed))]
-            if any(table.num_rows for table in tables):
-                yield _saying(_made(number, tables, work))
-    except OdfchainError as error:
-        yield _saying(error)
+            said = pickle.dumps(_made(number, tables, work))
+        except OdfchainError as error:
+            said = pickle.dumps(error)
+    return pa.table({"said": pa.array([said], pa.binary())})
 
 
 def _rows_of(place: int, sides: Mapping[int, Sequence[pa.Table]], work: _Work) -> pa.Table:
@@ -610,11 +603,9 @@ def _made(number: int, tables: Sequence[pa.Table], work: _Work) -> _Made:
             name = str(found)
             work.place.files.put(folder / "range", f"{work.place.key}/{name}")
     elif part.rows.num_rows:
-        name = f"range-{number:05}.arrow"
-        made = Path(work.folder) / f"{name}.{uuid.uuid4().hex}"
-        _write(part.rows, made)
-        made.replace(Path(work.folder) / name)
-    return _Made(number, name, part.rows.schema, pickle.dumps(part.notes), size)
+        name = f"range-{number:05}-{uuid.uuid4().hex}.arrow"  # a second attempt writes another one
+        _write(part.rows, Path(work.folder) / name)
+    return _Made(number, name, part.rows.schema, part.notes, size)
 
 
 def _write(rows: pa.Table, path: Path) -> None:

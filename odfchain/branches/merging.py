@@ -323,7 +323,9 @@ def compute_merge(
         resolution=resolution,
         by_row=by_row,
     )
-    computed = compute(intervals, sides.columns, sides.key, function, engine=means.engine, folder=folder)
+    computed = compute(
+        intervals, sides.columns, sides.key, function, engine=means.engine, private=lambda: folder
+    )
     return computed, pa.concat_tables([nothing, *computed.notes])
 
 

@@ -81,9 +81,8 @@ def test_what_is_written_does_not_depend_on_the_engine(
             folder = tmp_path / str(which.above)
             folder.mkdir()
             function = functools.partial(added, key=("k",))
-            found = compute(
-                [Interval(dataset, fork, upto)], view, ["k"], function, engine=which, folder=folder
-            )
+            part = Interval(dataset, fork, upto)
+            found = compute([part], view, ["k"], function, engine=which, private=functools.partial(Path, folder))
             assert state.schema is not None
             facts = write_slice(found.batches(), SliceSpec.of(state.schema, state.vocabulary, 0, 0, folder))
             assert facts is not None
