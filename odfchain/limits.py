@@ -252,13 +252,19 @@ ATTEST = AttestLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class PageLimits:
-    """Bounds on the HTML page of a verification, which stays small enough to be sent by mail."""
+class AnyPageLimits:
+    """Bounds on every HTML page, which stays small enough to be sent by mail."""
 
     page_bytes: int = 2_000_000
     """The page [bytes]; where it would be larger, all the others are halved until it is not."""
     text: int = 200
-    """A name or an id [characters]."""
+    """A name, an id or a value [characters]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageLimits(AnyPageLimits):
+    """Bounds on the page of a verification."""
+
     message: int = 400
     """A message or the path of a file [characters]."""
     faults: int = 400
@@ -292,13 +298,9 @@ PAGE = PageLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class DriftPageLimits:
-    """Bounds on the HTML page of a comparison."""
+class DriftPageLimits(AnyPageLimits):
+    """Bounds on the page of a comparison."""
 
-    page_bytes: int = 2_000_000
-    """The page [bytes]; where it would be larger, all the others are halved until it is not."""
-    text: int = 200
-    """A name or a value [characters]."""
     lines: int = 600
     """Lines of the table of all that was compared [count], and of what was not."""
     columns: int = 300
@@ -312,13 +314,9 @@ DRIFT_PAGE = DriftPageLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class CheckPageLimits:
-    """Bounds on the HTML page of a check of assets, and on what is kept for it."""
+class CheckPageLimits(AnyPageLimits):
+    """Bounds on the page of a check of assets, and on what is kept for it."""
 
-    page_bytes: int = 2_000_000
-    """The page [bytes]; where it would be larger, all the others are halved until it is not."""
-    text: int = 200
-    """An id, a key or a message [characters]."""
     stores: int = 100
     """Stores that are shown one by one [count]."""
     assets: int = 100

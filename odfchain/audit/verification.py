@@ -272,11 +272,7 @@ class Auditor:
         """The reports of the datasets, each once; without a replay no engine is opened.
 
         A range of blocks is for the one dataset that is named. With `recursive`, inputs that are not in the
-        workspace are reported as unchecked.
-
-        Raises:
-            UsageError: a range is given for several datasets, or is not one of the chain; or more trusted
-                auditors are asked for than the settings name.
+        workspace are reported as unchecked. Errors as `Workspace.verify`.
         """
         from odfchain.audit.dataset_checks import examine
 
@@ -314,10 +310,8 @@ class Auditor:
     ) -> Report:
         """The report of a dataset elsewhere, which does not become one of this workspace.
 
-        Its transactions are not computed again. `source` is a URL or `repo/name`.
-
-        Raises:
-            UsageError: a replay or inputs are asked for, or the range is not one of the chain.
+        Its transactions are not computed again. `source` is a URL or `repo/name`. Errors as
+        `Workspace.verify_remote`.
         """
         from odfchain.audit.dataset_checks import examine
 

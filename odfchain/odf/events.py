@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from odfchain.errors import ManifestError, line_of
@@ -192,15 +192,8 @@ class DatasetVocabulary:
     @classmethod
     def from_event(cls, event: SetVocab | None) -> DatasetVocabulary:
         """The names in force after the latest `SetVocab`; names it leaves out are the defaults."""
-        default = cls()
-        if event is None:
-            return default
-        return cls(
-            offset_column=event.offset_column or default.offset_column,
-            operation_type_column=event.operation_type_column or default.operation_type_column,
-            system_time_column=event.system_time_column or default.system_time_column,
-            event_time_column=event.event_time_column or default.event_time_column,
-        )
+        given = {} if event is None else asdict(event)
+        return cls(**{name: text for name, text in given.items() if text})
 
     @property
     def columns(self) -> tuple[str, str, str, str]:

@@ -20,7 +20,7 @@ from importlib import resources
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from odfchain.limits import DRIFT_PAGE, CheckPageLimits, DriftPageLimits, PageLimits
+from odfchain.limits import DRIFT_PAGE, AnyPageLimits, DriftPageLimits
 from odfchain.profiles.reader import FIGURES, ComparedColumn, ComparedProfile, by_share, share
 from odfchain.text import counted, cut, one_line, printable
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 
-L = TypeVar("L", PageLimits, DriftPageLimits, CheckPageLimits)
+L = TypeVar("L", bound=AnyPageLimits)
 
 
 def one_page(room: str, template: str, style: str, **values: Any) -> str:
