@@ -179,7 +179,7 @@ class MergeAgain:
         if net is None:
             return
         # conflicts are judged by what was decided, not by the automatic merge
-        yield from _differences(net.without(_unchanged(conflicts)), again.changes)
+        yield from _differences(net.without(conflicts.ours), again.changes)
         if not len(conflicts):
             return
         result = _decided(net, conflicts)
@@ -207,11 +207,11 @@ class MergeAgain:
 
         def side_with(columns: Sequence[str]) -> str | None:
             # a value may equal those of several sides: ours counts first
-            there = ((name, side.rows.slice(row, 1)) for name, side in sides if side.there[row])
+            there = ((name, side.after.slice(row, 1)) for name, side in sides if side.has[row])
             return next((name for name, rows in there if row_diff.same_rows(after, rows, columns)[0]), None)
 
         if not result.has[row]:
-            absent = [name for name, side in sides[:2] if not side.there[row]]
+            absent = [name for name, side in sides[:2] if not side.has[row]]
             yield "", absent[0] if absent and not cells else "deleted"
             return
         for column in cells:
@@ -238,8 +238,8 @@ def _differences(net: row_diff.RowDiff, expected: row_diff.RowDiff) -> Iterator[
         wrong |= ~row_diff.same_rows(one, two, one.column_names)
     more_rows, fewer_rows = net.only(extra), expected.only(lacking)
     for recorded, computed, message in (
-        (more_rows, _unmoved(more_rows), "is changed, which the merge does not change"),
-        (_unmoved(fewer_rows), fewer_rows, "is not changed as the merge changes it: it has no rows"),
+        (more_rows, more_rows.unmoved(), "is changed, which the merge does not change"),
+        (fewer_rows.unmoved(), fewer_rows, "is not changed as the merge changes it: it has no rows"),
         (mine.only(wrong), other.only(wrong), "is not what the merge makes of it"),
     ):
         if count := len(recorded):
@@ -247,11 +247,6 @@ def _differences(net: row_diff.RowDiff, expected: row_diff.RowDiff) -> Iterator[
             named = recorded if recorded.has[0] or recorded.had[0] else computed
             found_at = _first_cell(recorded, computed)
             yield f"{row_diff.key_text(named.rows_of_keys())} {message}{more}: {found_at}"
-
-
-def _unmoved(diff: row_diff.RowDiff) -> row_diff.RowDiff:
-    # before and after are the same
-    return row_diff.RowDiff(diff.key, diff.before, diff.had, diff.before, diff.had, diff.keys)
 
 
 def _first_cell(recorded: row_diff.RowDiff, computed: row_diff.RowDiff) -> str:
@@ -298,13 +293,8 @@ def _first_row(written: pa.Table, rows: pa.Table) -> str:
     return f"{where}, {next(filter(None, cells))}"
 
 
-def _unchanged(conflicts: Conflicts) -> row_diff.RowDiff:
-    rows, there = conflicts.ours.rows, conflicts.ours.there
-    return row_diff.RowDiff(conflicts.key, rows, there, rows, there, conflicts.keys)
-
-
 def _decided(net: row_diff.RowDiff, conflicts: Conflicts) -> row_diff.RowDiff:
-    ours = _unchanged(conflicts)
+    ours = conflicts.ours
     _, at_net, at_ours = row_diff.aligned(net, ours)
     both = (at_net >= 0) & (at_ours >= 0)
     place = np.full(len(ours), -1)

@@ -30,7 +30,6 @@ import pyarrow.compute as pc
 from odfchain.branches.row_diff import (
     Conflicts,
     RowDiff,
-    Side,
     ThreeWay,
     array_of,
     changed,
@@ -175,13 +174,13 @@ def _lines(conflicts: Conflicts) -> list[_Line]:
     return found
 
 
-def _text(side: Side, row: int, column: str, key: Sequence[str]) -> str | None:
-    if not side.there[row]:
+def _text(side: RowDiff, row: int, column: str, key: Sequence[str]) -> str | None:
+    if not side.has[row]:
         return None
     if column:
-        return json_text(tree_of(side.rows.column(column)[row]))
-    names = [name for name in side.rows.column_names if name not in key]
-    return json_text({name: tree_of(side.rows.column(name)[row]) for name in names})
+        return json_text(tree_of(side.after.column(column)[row]))
+    names = [name for name in side.after.column_names if name not in key]
+    return json_text({name: tree_of(side.after.column(name)[row]) for name in names})
 
 
 def _decided(line: _Line, choice: _DecidedRows, resolution: Resolution) -> _Line:
@@ -211,10 +210,10 @@ class _DecidedRows:
     def __init__(self, conflicts: Conflicts) -> None:
         self._conflicts, count = conflicts, len(conflicts)
         self.deleted = np.zeros(count, dtype=bool)
-        both = conflicts.ours.there & conflicts.theirs.there
-        self._there = conflicts.ours.there.copy()
+        both = conflicts.ours.has & conflicts.theirs.has
+        self._there = conflicts.ours.has.copy()
         own = np.where(both, 0, 1) * count + np.arange(count)
-        self._tables = (conflicts.merged, conflicts.ours.rows, conflicts.theirs.rows, conflicts.base.rows)
+        self._tables = (conflicts.merged, conflicts.ours.after, conflicts.theirs.after, conflicts.base.after)
         self._taken = {name: own.copy() for name in conflicts.merged.column_names}
         self._written: dict[str, list[Any]] = {name: [] for name in self._taken}
 
@@ -240,7 +239,7 @@ class _DecidedRows:
             for name in names:
                 self._taken[name][row] = (which + 1) * count + row
             if not line.column:
-                self._there[row] = tables[which].there[row]
+                self._there[row] = tables[which].has[row]
 
     def rows(self) -> RowDiff:
         # rows without a decision stay as ours
@@ -259,11 +258,11 @@ class _DecidedRows:
         there = pa.array(np.where(self._there, np.arange(len(conflicts)), -1), mask=~self._there)
         return RowDiff(
             conflicts.key,
-            conflicts.ours.rows,
-            conflicts.ours.there,
+            conflicts.ours.before,
+            conflicts.ours.had,
             after.take(there),
             self._there,
-            conflicts.keys,
+            conflicts.ours.keys,
         )
 
 

@@ -238,6 +238,10 @@ class RowDiff:
         """The way back."""
         return RowDiff(self.key, self.after, self.has, self.before, self.had, self.keys)
 
+    def unmoved(self) -> RowDiff:
+        """The rows before, as they are."""
+        return RowDiff(self.key, self.before, self.had, self.before, self.had, self.keys)
+
     def is_in(self, other: RowDiff) -> Numbers:
         """A mask of the keys that another one has, too."""
         _, at, at_other = aligned(self, other)
@@ -422,35 +426,26 @@ class ConflictKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Side:
-    """Rows of one side of a conflict, null where it has none."""
-
-    rows: pa.Table
-    there: Numbers
-
-    def only(self, at: Numbers) -> Side:
-        """The rows at these positions."""
-        return Side(self.rows.take(pa.array(at)), self.there[at])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Conflicts:
     """The keys in conflict, in tables of one order."""
 
-    key: tuple[str, ...]
     kinds: tuple[ConflictKind, ...]
-    base: Side
-    ours: Side
-    theirs: Side
+    base: RowDiff
+    """The rows of the base, as they are (`RowDiff.unmoved`); likewise those of both sides."""
+    ours: RowDiff
+    theirs: RowDiff
     merged: pa.Table
     """Where both sides have a row: what merges of it, and the conflicting cells as ours has them."""
     cells: Mapping[str, Numbers]
     """By column, whether it conflicts; none does where a side is absent: there the row is what conflicts."""
-    keys: pa.Table
-    """The key as columns that are equal where it is."""
 
     def __len__(self) -> int:
         return len(self.kinds)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the key."""
+        return self.ours.key
 
     @property
     def count(self) -> int:
@@ -461,7 +456,7 @@ class Conflicts:
 
     def rows_of_keys(self) -> pa.Table:
         """The columns of the key, with our values where we have a row."""
-        return either(self.ours.there, self.ours.rows.select(self.key), self.theirs.rows.select(self.key))
+        return either(self.ours.has, self.ours.after.select(self.key), self.theirs.after.select(self.key))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -527,16 +522,13 @@ def _both(
         else ConflictKind.INSERT_INSERT
         for i in at
     )
-    conflicts = Conflicts(
-        ours.key,
-        kinds,
-        Side(take(theirs.before, np.where(had, np.arange(len(had)), -1)), had).only(at),
-        Side(ours.after, ours.has).only(at),
-        Side(theirs.after, theirs.has).only(at),
-        rows.take(pa.array(at)),
-        {name: mask[at] for name, mask in cells.items()},
-        ours.keys.take(pa.array(at)),
+    base = take(theirs.before, np.where(had, np.arange(len(had)), -1))
+    sides = ((base, had), (ours.after, ours.has), (theirs.after, theirs.has))
+    earlier, one, other = (
+        RowDiff(ours.key, of_side, there, of_side, there, ours.keys).only(at) for of_side, there in sides
     )
+    conflicting = {name: mask[at] for name, mask in cells.items()}
+    conflicts = Conflicts(kinds, earlier, one, other, rows.take(pa.array(at)), conflicting)
     return result, conflicts
 
 
@@ -707,9 +699,8 @@ class MergedTables:
 
     def _merge_into(self, ours: _State, base: _State, theirs: _State) -> _State:
         found = self._three_way(base, ours, theirs, by_row=False)
-        torn = found.conflicts
-        here = RowDiff(torn.key, torn.ours.rows, torn.ours.there, torn.ours.rows, torn.ours.there, torn.keys)
-        return _State(ours.block, _then(ours.way, found.changes), RowDiff.joined([ours.unknown, here]))
+        unknown = RowDiff.joined([ours.unknown, found.conflicts.ours])
+        return _State(ours.block, _then(ours.way, found.changes), unknown)
 
     def _three_way(self, base: _State, ours: _State, theirs: _State, *, by_row: bool) -> ThreeWay:
         sides = []
