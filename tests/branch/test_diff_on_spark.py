@@ -82,7 +82,9 @@ def test_what_is_written_does_not_depend_on_the_engine(
             folder.mkdir()
             function = functools.partial(added, key=("k",))
             part = Interval(dataset, fork, upto)
-            found = compute([part], view, ["k"], function, engine=which, private=functools.partial(Path, folder))
+            found = compute(
+                [part], view, ["k"], function, engine=which, private=functools.partial(Path, folder)
+            )
             assert state.schema is not None
             facts = write_slice(found.batches(), SliceSpec.of(state.schema, state.vocabulary, 0, 0, folder))
             assert facts is not None
