@@ -569,9 +569,9 @@ def push_statements(
     status = SignatureStatus.UNSIGNED
     block_at = dataset.chain.by_number(head)
     try:
-        if dataset.chain.ref != HEAD:
-            return _push_branch_signature(dataset, peer, head), None
         status = _push_signature(dataset, peer, head, block_at)
+        if dataset.chain.ref != HEAD:
+            return status, None
         _push_lines(AUDITS, dataset, peer, block_at, trusted)
         # the owner is the first to be believed about his own dataset
         _push_lines(SNAPSHOTS, dataset, peer, block_at, (dataset.id, *trusted))
@@ -584,13 +584,21 @@ def push_statements(
 def _push_signature(
     dataset: DatasetFiles, peer: Store, head: Multihash, block_at: BlockAt
 ) -> SignatureStatus:
-    number = dataset.chain.get(head).sequence_number
-    here, there = read_head_signature(dataset.folder), _there(peer, SignedFile.HEAD)
-    ours, theirs = (check_head(c, dataset.id, head, number, block_at=block_at) for c in (here, there))
-    best = better(theirs, ours, Timestamp.now())
+    ref, number = dataset.chain.ref, dataset.chain.get(head).sequence_number
+
+    def judged(content: bytes | None) -> HeadSignature:
+        if ref != HEAD:
+            return check_branch(content, dataset.id, ref, head)
+        return check_head(content, dataset.id, head, number, block_at=block_at)
+
+    here, there = read_head_signature(dataset.folder, ref), _there(peer, SignedFile.HEAD)
+    if ref == HEAD:
+        best = better(judged(there), judged(here), Timestamp.now())
+    else:  # one of before the branch has moved says nothing
+        best = next((each for each in (here, there) if judged(each).status is SignatureStatus.SIGNED), None)
     if best != there and peer.head() == head:
         peer.put_signed(SignedFile.HEAD, best)
-    return check_head(best, dataset.id, head, number, block_at=block_at).status
+    return judged(best).status
 
 
 def push_to_node(dataset: DatasetFiles, peer: Store, head: Multihash) -> SignatureStatus:
@@ -601,17 +609,6 @@ def push_to_node(dataset: DatasetFiles, peer: Store, head: Multihash) -> Signatu
         return SignatureStatus.UNSIGNED
     peer.put_signed(SignedFile.HEAD, here)
     return SignatureStatus.SIGNED if _there(peer, SignedFile.HEAD) == here else SignatureStatus.UNSIGNED
-
-
-def _push_branch_signature(dataset: DatasetFiles, peer: Store, head: Multihash) -> SignatureStatus:
-    ref = dataset.chain.ref
-    here, there = read_head_signature(dataset.folder, ref), _there(peer, SignedFile.HEAD)
-    found = [check_branch(content, dataset.id, ref, head) for content in (here, there)]
-    signed = [each.text for each in found if each.status is SignatureStatus.SIGNED]
-    best = f"{signed[0]}\n".encode() if signed else None
-    if best != there and peer.head() == head:
-        peer.put_signed(SignedFile.HEAD, best)
-    return SignatureStatus.SIGNED if signed else SignatureStatus.UNSIGNED
 
 
 def _push_lines(
