@@ -12,7 +12,6 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.transfer.server import RepositoryServer
-from odfchain.transfer.server_app import Branches
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import FetchedBranches
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -60,7 +59,7 @@ def answer(url: str) -> str | None:
     ("branches", "shown"), [(False, ()), (True, ("fix", "secret")), (("fix", "nope"), ("fix",))]
 )
 def test_branches_are_served_only_where_that_is_said(
-    owner: WorkspaceFiles, cities: DatasetFiles, branches: Branches, shown: tuple[str, ...]
+    owner: WorkspaceFiles, cities: DatasetFiles, branches: bool | list[str], shown: tuple[str, ...]
 ) -> None:
     chain = cities.chain
     chain.set_ref("overwritten-00ff", head_of(cities), expected=None)
