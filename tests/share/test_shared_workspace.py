@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,13 @@ from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.long_chains import lengthen
-from tests.kit.processes import odfchain, one_session
+from tests.kit.processes import one_session
 from tests.kit.root_rows import MADE
 from tests.kit.shared_store import PREFIX, add, append, append_slices, machine, objects, texts
 from tests.kit.small_s3 import SmallS3
+from tests.kit.support import Result
+
+Run = Callable[..., Result]
 
 # --- making and joining --------------------------------------------------------------------------------
 
@@ -57,12 +61,14 @@ def test_whoever_names_the_store_has_its_datasets(store: SmallS3, one: Workspace
     assert one["cities"].tail(1).to_pylist()[0]["text"] == "c"
 
 
-def test_another_process_joins(store: SmallS3, tmp_path: Path) -> None:
-    add(machine(store, tmp_path / "one"))
-    (tmp_path / "other").mkdir()
-    done = odfchain(tmp_path / "other", "init", "--store", store.url(PREFIX))
-    assert "datasets in s3+http://" in done.err
-    assert "cities" in odfchain(tmp_path / "other", "list").out
+def test_a_command_joins(
+    store: SmallS3, one: Workspace, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(one)
+    (tmp_path / "joined").mkdir()
+    monkeypatch.chdir(tmp_path / "joined")
+    assert "datasets in s3+http://" in run("init", "--store", store.url(PREFIX)).err
+    assert "cities" in run("list").out
 
 
 @pytest.mark.soak
