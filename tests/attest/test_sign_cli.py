@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY, SignatureStatus
 from odfchain.chain.signed_lines import AUDITS
 from odfchain.storage.local import HEAD
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.support import Result, manifest
-
-Run = Callable[..., Result]
+from tests.kit.support import Run, manifest
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -226,6 +226,10 @@ class Result(NamedTuple):
         """The records of `-o json`."""
         found: list[dict[str, Any]] = json.loads(self.out)
         return found
+
+
+Run = Callable[..., Result]
+"""The command line, given its arguments."""
 
 
 def write_lying(path: Path, table: pa.Table, said: pa.Table, *, row_group_size: int | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -16,10 +15,8 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import FetchedBranches
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.branched_dataset import delete_branch, fork, merge, write
-from tests.kit.support import Result
+from tests.kit.support import Result, Run
 from tests.kit.upkeep_scenes import head_of, new_workspace, root
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture

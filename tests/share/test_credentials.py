@@ -27,7 +27,6 @@ SECRET = "s3cret-Token.1~+/=="  # noqa: S105 - for the test's own servers
 @pytest.fixture
 def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
     monkeypatch.setenv("ODFCHAIN_CREDENTIALS", str(tmp_path / "home" / "credentials.json"))
-    monkeypatch.delenv("ODFCHAIN_TOKEN", raising=False)
     return Credentials.of_user()
 
 

@@ -35,7 +35,7 @@ from tests.kit.forge import OWNER, STRANGER, container, header, signed
 from tests.kit.scenario import Chain
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.signed_heads import COMMON, NOW, Reader, head_of, line, owned, publish
-from tests.kit.support import ROOT, Result, hash_of
+from tests.kit.support import ROOT, Run, hash_of
 
 ONE = owned([*COMMON, "one", "two"])
 FORK = owned([*COMMON[:-1], "other", "thing", "more", "yet more"])
@@ -51,9 +51,6 @@ def reader(tmp_path: Path) -> Reader:
 @pytest.fixture
 def peer(tmp_path: Path) -> Path:
     return tmp_path / "peer"
-
-
-Run = Callable[..., Result]
 
 
 def claim(chain: Chain, number: int = -1) -> Claim:

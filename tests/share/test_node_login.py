@@ -70,7 +70,6 @@ class Typed:
 @pytest.fixture
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
     monkeypatch.setenv("ODFCHAIN_CREDENTIALS", str(tmp_path / "credentials.json"))
-    monkeypatch.delenv("ODFCHAIN_TOKEN", raising=False)
     return Typed(monkeypatch, capsys, Credentials.of_user())
 
 

@@ -18,9 +18,8 @@ from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.stand_ins import BUCKET, simulated_s3
-from tests.kit.support import Result, derivative
+from tests.kit.support import Result, Run, derivative
 
-Run = Callable[..., Result]
 Repository = Callable[[Path, pytest.MonkeyPatch], AbstractContextManager[str]]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,7 @@ from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import add_slice, make_dataset
-from tests.kit.support import Result, derivative, manifest, unchanged
-
-Run = Callable[..., Result]
+from tests.kit.support import Result, Run, derivative, manifest, unchanged
 
 
 @pytest.fixture

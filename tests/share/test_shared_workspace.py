@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +41,7 @@ from tests.kit.processes import one_session
 from tests.kit.root_rows import MADE
 from tests.kit.shared_store import PREFIX, add, append, append_slices, machine, objects, texts
 from tests.kit.small_s3 import SmallS3
-from tests.kit.support import Result
-
-Run = Callable[..., Result]
+from tests.kit.support import Run
 
 # --- making and joining --------------------------------------------------------------------------------
 

@@ -31,13 +31,12 @@ from tests.kit.memory_peer import MemoryPeer
 from tests.kit.scenario import Chain
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.signed_heads import COMMON, REQUIRE, Reader, head_of, line, now, owned, publish
-from tests.kit.support import Result, hash_of, unchanged
+from tests.kit.support import Run, hash_of, unchanged
 
 OLD = owned(COMMON)
 NEW = owned([*COMMON, "d3", "note 2"])
 PLAIN = SignaturePolicy(now=now)
 LATER = Timestamp.parse("2026-01-02T03:30:00Z")
-Run = Callable[..., Result]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import itertools
 import json
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,7 @@ import pytest
 from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, wait_until
 from tests.kit.served_workspace import ask
 from tests.kit.servers import closed_port
-from tests.kit.support import Result, manifest, unchanged
-
-Run = Callable[..., Result]
+from tests.kit.support import Result, Run, manifest, unchanged
 
 
 class Server:
