@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -33,6 +34,9 @@ FILES = 8
 EVENT_TIME = pa.scalar(NOON + dt.timedelta(minutes=30), pa.timestamp("ms", "UTC")).as_py()
 
 
+Merged = tuple[pa.Table, Counter[str]]
+
+
 def given_rows(scene: Scene, recorded: pa.Table | None, strategy: str) -> tuple[pa.Table, pa.Array | None]:
     """Rows of which some are recorded, some with other values, and few are wrong."""
     rng, names = scene.rng, list(scene.kinds)
@@ -59,15 +63,15 @@ def given_rows(scene: Scene, recorded: pa.Table | None, strategy: str) -> tuple[
     return rows.combine_chunks(), op
 
 
-def whole(new: NewRows, strategy: src.MergeStrategy, recorded: pa.Table | None) -> pa.Table:
+def whole(new: NewRows, strategy: src.MergeStrategy, recorded: pa.Table | None) -> Merged:
     """What one merge of all rows appends."""
     if isinstance(strategy, src.MergeStrategyChangelogStream):
         new = new.with_times_taken_back(state_of(new, strategy, recorded)) if new.without_time() else new
     changes = new.merged(strategy, state_of(new, strategy, recorded))
-    return changes.columns(["op", *new.rows.column_names], changes.in_order())
+    return changes.columns(["op", *new.rows.column_names], changes.in_order()), +changes.counts
 
 
-def by_buckets(new: NewRows, strategy: src.MergeStrategy, recorded: pa.Table | None, number: int) -> pa.Table:
+def by_buckets(new: NewRows, strategy: src.MergeStrategy, recorded: pa.Table | None, number: int) -> Merged:
     """What merges of buckets of keys append, or the first fault of all."""
     names, key = new.rows.column_names, strategy.primary_key
     total = len(new.rows) + (0 if recorded is None else len(recorded))
@@ -75,7 +79,7 @@ def by_buckets(new: NewRows, strategy: src.MergeStrategy, recorded: pa.Table | N
     if key and total:
         both = [new.rows.select(key), *([] if recorded is None else [recorded.select(key)])]
         buckets = codes_of(pa.concat_tables(both), key)[0] % number
-    found, faults = list[pa.Table](), list[Fault]()
+    found, faults, counts = list[pa.Table](), list[Fault](), Counter[str]()
     order: tuple[str, ...] = ()
     for bucket in range(number):
         mine = np.flatnonzero(buckets[: len(new.rows)] == bucket)
@@ -93,11 +97,12 @@ def by_buckets(new: NewRows, strategy: src.MergeStrategy, recorded: pa.Table | N
             faults.append(refused.fault)
         else:
             order = changes.order
+            counts.update(changes.counts)
             found.append(changes.columns(list(dict.fromkeys(["op", *names, *order]))))
     if faults:
         raise RefusedInputError(first_fault(faults))
     rows = pa.concat_tables(found).combine_chunks()
-    return rows.select(["op", *names]).take(pa.array(order_of(rows, order)))
+    return rows.select(["op", *names]).take(pa.array(order_of(rows, order))), +counts
 
 
 def texts_of(rows: pa.Table) -> list[str]:
@@ -141,10 +146,11 @@ def test_merges_are_those_of_the_model(name: str, seed: int) -> None:
                     merge()
                 assert refused.value.fault.row == row
             continue
-        added = whole(new, strategy, recorded)
+        added, counts = whole(new, strategy, recorded)
+        apart, sums = by_buckets(new, strategy, recorded, number)
         shown = [repr((o, *r.values())) for o, r in expected]
-        assert shown == texts_of(added)
-        assert shown == texts_of(by_buckets(new, strategy, recorded, number))
+        assert shown == texts_of(added) == texts_of(apart)
+        assert counts == sums == model.counts
         if not expected:
             continue
         history = history + expected

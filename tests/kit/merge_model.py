@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -78,6 +79,8 @@ class Model:
     latest: dt.datetime | None
     """Later event times of added rows are refused."""
     recorded: list[Record]
+    counts: Counter[str] = field(default_factory=Counter)
+    """Of rows that were left out, recorded, or come with other values."""
 
     def merged(self, rows: Sequence[Row], ops: Sequence[int | None] | None) -> list[Record]:
         """What an input adds, in order; `RefusedByModelError` if it is refused."""
@@ -108,6 +111,10 @@ class Model:
                 raise RefusedByModelError(number, "occurs twice")
             if key not in kept or self.duplicates is DuplicateKeys.LAST:
                 kept[key] = (number, row)
+        for number, row in rows:
+            chosen, other = kept[self._key(row)]
+            if chosen != number:
+                self.counts["copies" if same(row) == same(other) else "differing"] += 1
         return sorted(kept.values(), key=lambda each: each[0])
 
     def _named(self, rows: list[tuple[int, Row]]) -> None:
@@ -140,6 +147,7 @@ class Model:
                 continue
             op, old = seen[self._key(row)]
             if looks and op not in BACK and self._changed(row, old):
+                self.counts["edits"] += 1
                 if self.edits is LateEdits.REFUSE:
                     raise RefusedByModelError(n, "is recorded with another")
                 if self.edits is LateEdits.CORRECT:
@@ -149,6 +157,7 @@ class Model:
 
     def _snapshot(self, rows: list[tuple[int, Row]], _: object) -> list[Any]:
         state, changes = self._state(), []
+        self.counts["recorded"] += len(state)
         for n, row in self._one_each(rows):
             _, old = state.pop(self._key(row), (None, None))
             changes += self._news(n, row, old)

@@ -17,7 +17,6 @@ from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import nullable, slice_schema
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.events import DatasetVocabulary
-from odfchain.workspace.config import DuplicateKeys, LateEdits
 
 DAY, NOON = dt.date(1969, 12, 31), dt.datetime(1969, 12, 31, 12, 0, 0, 1_000, dt.UTC)
 FLOATS = [0.0, -0.0, math.nan, 1.5, -math.inf]
@@ -61,11 +60,6 @@ STRATEGIES = ("append", "ledger", "snapshot", "changelog", "upsert")
 OPERATIONS = {"changelog", "upsert"}
 EVENT_TIME = ds.DataTypeTimestamp(unit=MS, timezone="UTC")
 NAMES = DatasetVocabulary()
-POLICIES = [
-    (DuplicateKeys.FIRST, LateEdits.IGNORE),
-    (DuplicateKeys.LAST, LateEdits.CORRECT),
-    (DuplicateKeys.LAST, LateEdits.WARN),
-]
 
 
 def optional(name: str, kind: ds.DataType) -> ds.DataField:

@@ -9,7 +9,6 @@ import datetime as dt
 import functools
 import operator
 import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from odfchain.errors import SchemaError
@@ -46,12 +45,6 @@ _FIRST_DAY, _LAST_DAY = (dt.date.min - _EPOCH).days, (dt.date.max - _EPOCH).days
 _FIRST_MICRO, _LAST_MICRO = _FIRST_DAY * 86_400_000_000, (_LAST_DAY + 1) * 86_400_000_000 - 1
 
 
-def any_of(conditions: Iterable[Column]) -> Column:
-    """True if some condition holds; false for none."""
-    found = list(conditions)
-    return functools.reduce(operator.or_, found) if found else F.lit(False)
-
-
 def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column:
     """The typed value of a text column: null where the text is null or does not mean a value of the type.
 
@@ -75,7 +68,9 @@ def parse_text(text: Column, data_type: ds.DataType, rules: TextRules) -> Column
             return F.when(fits, number.cast(physical_type(data_type)))
         case ds.DataTypeFloat16() | ds.DataTypeFloat32() | ds.DataTypeFloat64():
             # Java also reads `1d`, `1f` and `0x1p3`; what is rarely true comes first, what is costly last
-            suffixed = any_of(text.endswith(c) for c in "dDfF") & ~F.lower(text).isin("inf", "+inf", "-inf")
+            suffixed = functools.reduce(operator.or_, [text.endswith(c) for c in "dDfF"]) & ~F.lower(
+                text
+            ).isin("inf", "+inf", "-inf")
             hexadecimal = F.contains(text, F.lit("x")) | F.contains(text, F.lit("X"))
             ours = ~suffixed & ~hexadecimal & _untrimmed(text)
             return _in_range(text, F.when(ours, text.try_cast(physical_type(data_type))), data_type)
