@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -118,17 +119,18 @@ def workspace(tmp_path: Path, engine: SparkEngine) -> Workspace:
     return workspace
 
 
+def in_this_process(capsys: pytest.CaptureFixture[str], *args: object) -> Result:
+    from odfchain.cli.main import main
+
+    capsys.readouterr()
+    code = main([str(a) for a in args])
+    return Result(code, *capsys.readouterr())
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """The command line in this process, without Spark."""
-    from odfchain.cli.main import main
-
-    def run(*args: object) -> Result:
-        capsys.readouterr()
-        code = main([str(a) for a in args])
-        return Result(code, *capsys.readouterr())
-
-    return run
+    return functools.partial(in_this_process, capsys)
 
 
 @pytest.fixture
@@ -136,7 +138,6 @@ def run_cli(
     engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Result]:
     """The command line in this process, on the session of the run."""
-    from odfchain.cli.main import main
     from odfchain.spark import session
 
     class Shared:
@@ -154,9 +155,6 @@ def run_cli(
 
     def run(*args: object) -> Result:
         monkeypatch.setattr(session, "SparkEngine", Shared)
-        capsys.readouterr()
-        code = main([str(a) for a in args])
-        out, err = capsys.readouterr()
-        return Result(code, out, err)
+        return in_this_process(capsys, *args)
 
     return run

@@ -119,16 +119,6 @@ def test_case_25_what_is_missing_is_listed_and_left_out(tmp_path: Path) -> None:
     assert refused.value.exit_code == 8
 
 
-def test_case_30_files_are_the_same_in_a_copied_folder(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    for folder in (one, other):
-        (folder / "assets").mkdir(parents=True)
-        (folder / "assets" / "x.tif").write_bytes(b"1234567")
-    row = AssetRow("a", "x", parse_href("assets/x.tif"))
-    facts = [stores(folder).probe(row.location).facts for folder in (one, other)]
-    assert facts == [Facts(7), Facts(7)]
-
-
 def test_case_32_checksums(tmp_path: Path) -> None:
     case = FIXTURE["F32"]
     for name in ("use-etag", "use-etag in capitals"):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import odfchain as odf
-from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, RowFault
 from odfchain.assets.locks import table_of
 from odfchain.assets.objects import Facts
@@ -137,14 +136,6 @@ def test_what_does_not_go_together_is_told(
     assert said in capsys.readouterr().err
     assert not server.requests
     assert not Path("y").exists()
-
-
-def test_what_a_check_finds_names_its_asset(tmp_path: Path) -> None:
-    (tmp_path / "x.tif").write_bytes(b"1234567")
-    lock = odf.AssetLock(table_of([AssetRow("s1", "B04", parse_href("x.tif"), Facts(7))]), tmp_path)
-    (found,) = lock.check()
-    assert (found.item_id, found.asset_key, found.status.value, found.errors) == ("s1", "B04", "same", ())
-    assert lock.rows[0].location.href() == "./x.tif"
 
 
 def test_case_17_nothing_that_is_said_or_written_has_a_secret(

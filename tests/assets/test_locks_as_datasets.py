@@ -19,29 +19,13 @@ from odfchain.cli.start import manifest_template
 from odfchain.storage.locations import Location
 from tests.kit.asset_cases import Case, Hold, corrupted, held, wrong_cases
 from tests.kit.lying_objects import LyingObjects
+from tests.kit.support import Notes
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
 
 STORES = odf.StoreOptions(allow_private=True)
 CASES = json.loads(Path("fixtures/assets/datasets.json").read_text())
-
-
-class Notes:
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        """As `Progress`."""
-
-    def advance(self, steps: int = 1) -> None:
-        """As `Progress`."""
-
-    def note(self, text: str) -> None:
-        """As `Progress`."""
-        self.said.append(text)
 
 
 @pytest.fixture
@@ -92,7 +76,7 @@ def recorded(server: LyingObjects, dataset: odf.Dataset, folder: Path, case: Cas
     done, said, refused = dict[str, int](), "", None
     try:
         done = operations(dataset.record_lock(lock, probed=probed, progress=notes, **chosen))
-        said = "\n".join(notes.said)
+        said = "\n".join(notes.texts)
     except odf.OdfchainError as error:
         said, refused = str(error), error.exit_code
     return Recorded(done, said, dataset.summary.head_block.sequence_number - before, refused)

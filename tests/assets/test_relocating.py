@@ -21,12 +21,10 @@ from odfchain.assets.locks import AssetLock, table_of
 from odfchain.assets.objects import Facts, StoreOptions, Stores
 from odfchain.assets.relocating import (
     Arrivals,
-    Layout,
     Relocated,
     Relocation,
 )
 from odfchain.cli.start import manifest_template
-from odfchain.errors import AssetError, NameCollisionError
 from odfchain.storage.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
 from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, wait_until
@@ -69,22 +67,6 @@ def moved(found: list[AssetRow], to: Location, folder: Path, trusted: str = "", 
     return chosen.run(chosen.plan(found, to), here, here, Arrivals(folder / "arrivals"))
 
 
-def test_two_rows_with_one_target_are_refused(server: LyingObjects) -> None:
-    one, other = rows(server, 2)
-    clash = [one, replace(other, asset_key="B0.tif")]
-    with pytest.raises(NameCollisionError, match="S2A B0"):
-        Relocation().plan(clash, Location.parse("s3://m/p/", folder=True))
-
-
-def test_source_keys_below_a_prefix(server: LyingObjects) -> None:
-    options = Relocation(layout=Layout.SOURCE_KEY, prefix=Location.parse(f"{server.origin}/o", folder=True))
-    planned = options.plan(rows(server, 1), Location.parse("s3://m/p/", folder=True))
-    assert [each.target.href() for each in planned] == ["s3://m/p/0.tif"]
-    other = Relocation(layout=Layout.SOURCE_KEY, prefix=Location.parse("s3://o/", folder=True))
-    with pytest.raises(AssetError, match="does not begin"):
-        other.plan(rows(server, 1), Location.parse("s3://m/p/", folder=True))
-
-
 def test_case_39_a_plan_proves_nothing(server: LyingObjects) -> None:
     options = Relocation()
     found = options.described(options.plan(rows(server), Location.parse("s3://m/p/", folder=True)))
@@ -109,14 +91,6 @@ def test_case_36_what_changed_is_not_copied(server: LyingObjects, tmp_path: Path
     assert [row.asset_key for row in found.rows] == ["B0", "B1", "B2", "B4"]
     assert [(fault.asset_key, fault.error.exit_code) for fault in found.faults] == [("B3", 6)]
     assert not (tmp_path / "a/S2A/B3.tif").exists()
-
-
-def test_case_36_what_changes_on_the_way_is_not_copied(server: LyingObjects, tmp_path: Path) -> None:
-    server.answers["/o/0.tif"] = {"bytes": b"12345678", "head": 405, "ranges": True}
-    locked = [replace(rows(server, 1)[0], facts=Facts(None, '"abc"', None, "1220" + "0" * 64))]
-    found = moved(locked, Location.parse(f"file://{tmp_path}/a", folder=True), tmp_path)
-    assert "checksum" in str(found.faults[0])
-    assert not (tmp_path / "a/S2A/B0.tif").exists()
 
 
 def test_case_37_the_facts_are_those_of_the_copy(

@@ -57,12 +57,6 @@ def test_items_in_a_folder_and_alone(tmp_path: Path) -> None:
     assert hrefs(tmp_path, str(tmp_path / "a" / "item.json"), str(tmp_path)) == expected, "each document once"
 
 
-def test_an_item_lies_where_its_self_link_says(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps(item("a", links=[link("self", "https://example.org/items/a.json")])))
-    assert hrefs(tmp_path, str(path)) == {"a": "https://example.org/items/B04.tif"}
-
-
 def test_collections_of_items_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     items = [item("a"), item("b", links=[link("self", "https://h/x/b.json")])]
     collection = {"type": "FeatureCollection", "features": items}
@@ -77,7 +71,6 @@ def test_collections_of_items_and_lines(tmp_path: Path, monkeypatch: pytest.Monk
     with LyingObjects({"/x/items.json": {"bytes": json.dumps(collection).encode()}}) as server:
         found = hrefs(tmp_path, f"{server.origin}/x/items.json")
         assert found == {**expected, "a": f"{server.origin}/x/B04.tif"}
-    monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(document_bytes=10))
     monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(document_bytes=10))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     with pytest.raises(AssetError, match="standard input: more than 10 bytes"):

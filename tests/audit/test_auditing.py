@@ -29,7 +29,7 @@ from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.times import Timestamp
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.derived_dataset import FIRST, SECOND, command_line, forge, on_paper, with_level
+from tests.kit.derived_dataset import FIRST, SECOND, forge, on_paper, with_level
 from tests.kit.support import ROOT, Result
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text()))
@@ -48,9 +48,9 @@ def made(workspace: Workspace) -> tuple[DatasetFiles, DatasetFiles]:
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+def run(tmp_path: Path, run: Callable[..., Result]) -> Callable[..., Result]:
     """The command line; nothing here needs an engine."""
-    return lambda *args: command_line(capsys, "-w", tmp_path, *args)
+    return lambda *args: run("-w", tmp_path, *args)
 
 
 def first_slice(dataset: DatasetFiles) -> Path:

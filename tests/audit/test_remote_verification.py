@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +21,9 @@ from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.derived_dataset import FIRST, SECOND, command_line, on_paper
-from tests.kit.support import ROOT
+from tests.kit.derived_dataset import FIRST, SECOND, on_paper
+from tests.kit.support import ROOT, Result
+from tests.kit.web_peers import by_threads
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text()))
 
@@ -49,26 +46,6 @@ class Elsewhere:
         return [Path(self.dataset.data.locate(item.slice.physical_hash)) for item in found]
 
 
-class Static(SimpleHTTPRequestHandler):
-    """Hands out the files of a folder, and says nothing about it."""
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-@contextmanager
-def static_server(folder: Path) -> Iterator[str]:
-    """The URL of an ordinary web server that publishes a folder."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Static, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture(params=["folder", "static", "server"])
 def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewhere]:
     workspace = Workspace.init(tmp_path / "elsewhere")
@@ -77,8 +54,8 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewh
         yield Elsewhere(f"{root.folder.as_uri()}/", workspace, root, copied)
         return
     if request.param == "static":
-        with static_server(root.folder) as url:
-            yield Elsewhere(url, workspace, root, copied)
+        with by_threads(root.folder, "HTTP/1.0") as web:
+            yield Elsewhere(f"http://127.0.0.1:{web.port}/", workspace, root, copied)
         return
     with RepositoryServer(WorkspaceFiles.find(tmp_path / "elsewhere")) as server:
         yield Elsewhere(f"{server.url}readings/", workspace, root, copied)
@@ -86,20 +63,20 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewh
 
 @pytest.fixture
 def verify(
-    tmp_path: Path, elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, elsewhere: Elsewhere, run: Callable[..., Result]
 ) -> Iterator[Callable[..., tuple[int, dict[str, Any]]]]:
     """(exit code, report) of a verification; afterwards nothing of the dataset is in the workspace."""
     here = tmp_path / "here"
     Workspace.init(here)
 
-    def run(*args: object) -> tuple[int, dict[str, Any]]:
-        result = command_line(capsys, "-w", here, "verify", "--remote", elsewhere.url, *args, "-o", "json")
+    def verified(*args: object) -> tuple[int, dict[str, Any]]:
+        result = run("-w", here, "verify", "--remote", elsewhere.url, *args, "-o", "json")
         (report,) = result.rows
         SCHEMA.validate(report)
         assert str(here) not in json.dumps(report)
         return result.code, report
 
-    yield run
+    yield verified
     left = [p for p in (here / ".odfchain" / "run").rglob("*") if p.is_file() and p.name != ".lock"]
     assert left == []
     assert len(Workspace.open(here)) == 0
@@ -176,10 +153,10 @@ def test_no_dataset_elsewhere(verify: Verify, elsewhere: Elsewhere) -> None:
 
 
 def test_a_replay_elsewhere_is_refused(
-    elsewhere: Elsewhere, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    elsewhere: Elsewhere, tmp_path: Path, run: Callable[..., Result]
 ) -> None:
     Workspace.init(tmp_path / "here")
-    result = command_line(capsys, "-w", tmp_path / "here", "verify", "--remote", elsewhere.url, "--replay")
+    result = run("-w", tmp_path / "here", "verify", "--remote", elsewhere.url, "--replay")
     assert (result.code, "pull the datasets" in result.err) == (2, True)
 
 

@@ -17,12 +17,12 @@ from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.sources import MergeStrategySnapshot, ReadStepNdJson
 from odfchain.odf.times import Timestamp
-from odfchain.slices.reader import hash_parquet
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import METADATA_KEY, describe
 from tests.kit.commits import make_seeded
 from tests.kit.recorded_dataset import SCHEMA, add, schema_event
+from tests.kit.root_rows import slice_of
 from tests.kit.verified import verify_dataset
 
 BLOCK_TIME = Timestamp.parse("2000-01-01T00:00:00Z").epoch_ms
@@ -47,21 +47,13 @@ def rows(start: int, *cities: str | None, op: list[int] | None = None, **columns
     return pa.table({n: pa.array(v, SCHEMA.field(n).type) for n, v in (own | columns).items()})
 
 
-def put(dataset: DatasetFiles, table: pa.Table, count: int | None = None, **changes: Any) -> Path:
+def put(dataset: DatasetFiles, table: pa.Table, **changes: Any) -> Path:
     """Append a slice with right hashes whatever its rows say; returns its file."""
     state = DatasetState.read(dataset.chain)
     path = dataset.folder / "staging" / "slice"
     pq.write_table(table, path)
-    physical, size = hash_file(path)
-    start = 0 if state.last_offset is None else state.last_offset + 1
-    end = start + (table.num_rows if count is None else count) - 1
-    new = ev.DataSlice(
-        logical_hash=hash_parquet(path)[0],
-        physical_hash=physical,
-        offset_interval=ev.OffsetInterval(start=start, end=end),
-        size=size,
-    )
-    dataset.data.put_file(path, physical)
+    new = slice_of(path, 0 if state.last_offset is None else state.last_offset + 1)
+    dataset.data.put_file(path, new.physical_hash)
     checkpoint = state.checkpoint.physical_hash if state.checkpoint else None
     event = ev.AddData(
         prev_offset=state.last_offset,
@@ -71,7 +63,7 @@ def put(dataset: DatasetFiles, table: pa.Table, count: int | None = None, **chan
         new_watermark=state.watermark,
     )
     add(dataset, dataclasses.replace(event, **changes), unchecked=True)
-    return Path(dataset.data.locate(physical))
+    return Path(dataset.data.locate(new.physical_hash))
 
 
 def told(report: Report) -> list[tuple[int, str]]:

@@ -17,7 +17,7 @@ from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
 from odfchain.cli.main import main
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.derived_dataset import FIRST, SECOND, command_line, on_paper
+from tests.kit.derived_dataset import FIRST, SECOND, on_paper
 from tests.kit.support import Result
 
 
@@ -28,8 +28,8 @@ def made(tmp_path: Path) -> tuple[DatasetFiles, DatasetFiles]:
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    return lambda *args: command_line(capsys, "-w", tmp_path, "verify", *args)
+def run(tmp_path: Path, run: Callable[..., Result]) -> Callable[..., Result]:
+    return lambda *args: run("-w", tmp_path, "verify", *args)
 
 
 @pytest.fixture

@@ -262,22 +262,6 @@ def test_a_range_is_for_one_dataset(
     assert "hint: a block is given by its hash or its sequence number" in said
 
 
-def test_what_contradicts_the_inputs_is_found_without_an_engine(
-    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
-    _, copied = made
-    number = DatasetState.read(copied.chain).head_block.sequence_number
-    event = DatasetState.read(copied.chain).head_block.event
-    assert isinstance(event, ev.ExecuteTransform)
-    (item,) = event.query_inputs
-    assert item.new_offset is not None
-    forge(copied, number, query_inputs=(dataclasses.replace(item, new_offset=item.new_offset - 1),))
-    (fault,) = verified(workspace, copied).faults
-    assert (fault.check, fault.sequence_number) == (14, number)
-    assert f"it was read up to offset {item.new_offset - 1}, and at block" in fault.message
-    assert f"the input ends at {item.new_offset}" in fault.message
-
-
 def test_the_first_execution_begins_with_the_first_block_of_its_inputs(
     workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from odfchain.api.workspace import Workspace
 from odfchain.branches.branches import BlockGraph
 from odfchain.chain.chain import link_blocks
-from odfchain.errors import ChainError, ObjectNotFoundError
+from odfchain.errors import ObjectNotFoundError
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -108,15 +108,6 @@ def test_ancestors_and_bases_are_those_of_the_sets(tmp_path: Path, seed: int) ->
         assert list(found) == sorted(found, key=lambda block: (graph.number(block), str(block)))
 
 
-def test_blocks_of_other_datasets_have_nothing_in_common(tmp_path: Path) -> None:
-    one, other = History.begin(tmp_path / "one"), History.begin(tmp_path / "other")
-    foreign = other.plain("head")
-    for block in other.dataset.chain.walk():
-        one.dataset.chain._blocks.put(other.dataset.chain.get_bytes(block.hash))
-    with pytest.raises(ChainError, match="no block in common"):
-        BlockGraph(one.dataset).fork(one.plain("head"), foreign)
-
-
 def test_a_merged_block_that_is_elsewhere_matters_only_if_both_sides_merged_it(tmp_path: Path) -> None:
     history, elsewhere = History.begin(tmp_path), hash_of("elsewhere")
     history.point("a", history.head("head"))
@@ -127,18 +118,6 @@ def test_a_merged_block_that_is_elsewhere_matters_only_if_both_sides_merged_it(t
     with pytest.raises(ObjectNotFoundError, match="both sides merged block") as caught:
         BlockGraph(history.dataset).best_common([mine], [theirs])
     assert "fetch d --merged" in str(caught.value.hint)
-
-
-def test_a_record_that_is_carried_on_is_the_same_merge(tmp_path: Path) -> None:
-    history = History.begin(tmp_path)
-    history.point("a", history.head("head"))
-    source = history.plain("a")
-    merge = history.merge("head", source)
-    event = history.dataset.chain.get(merge).event
-    carried = history.append("head", event)
-    graph = BlockGraph(history.dataset)
-    assert graph.is_ancestor(source, carried)
-    assert graph.best_common([carried], [source]) == (source,)
 
 
 def test_the_base_of_long_chains_is_found_without_reading_them(tmp_path: Path) -> None:

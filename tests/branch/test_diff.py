@@ -65,20 +65,6 @@ def test_what_one_side_did_and_what_both_did(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_compared_may_be_huge_but_for_what_changed(dataset: DatasetFiles) -> None:
-    """No slice at or before the fork is there any more, and nobody asks for it: case 67."""
-    record(dataset, [("+A", 1, str(k), "x", "y") for k in range(50)])
-    fix = branch(dataset, "fix")
-    record(fix, [("-C", 1, "7", "x", "y"), ("+C", 1, "7", "x", "z")])
-    record(dataset, [("-R", 1, "8", "x", "y")])
-    for ref in DatasetState.read(dataset.chain).slices()[:1]:
-        Path(dataset.data.locate(ref.slice.physical_hash)).unlink()
-    found = between(dataset, head_of(dataset), head_of(fix))
-    assert found.changes.select(["k", "change"]).to_pylist() == [
-        {"k": "7", "change": "changed"}, {"k": "8", "change": "inserted"},
-    ]  # fmt: skip
-
-
 def test_two_bases_of_one_key_are_a_fault(dataset: DatasetFiles) -> None:
     record(dataset, [("+A", 1, "1", "x", "y")])
     fix = branch(dataset, "fix")
@@ -138,11 +124,3 @@ def test_other_primary_keys_are_refused(tmp_path: Path) -> None:
         add(fix, *read_snapshots(text)[0].metadata)
         with pytest.raises(SchemaError, match="different primary keys: k and k, a"):
             between(dataset, head_of(dataset), head_of(fix))
-
-
-def test_nothing_lies_between_a_point_and_itself(dataset: DatasetFiles) -> None:
-    at = record(dataset, [("+A", 1, "1", "x", "y")])
-    found = between(dataset, at, at)
-    assert found.changes.num_rows == 0
-    assert sum(found.counts.values()) == 0
-    assert found.changes.schema.names == ["k", "change", "from", "to", "columns"]

@@ -109,16 +109,6 @@ def test_any_point_is_compared(run: Run, workspace: odf.Workspace) -> None:
     )
 
 
-def test_a_lie_ends_with_the_code_for_damage(tmp_path: Path) -> None:
-    with odf.init(tmp_path / "workspace") as workspace:
-        head = keyed(workspace)
-        record(head, [("+A", 1, "1", "x", "y")])
-        fix = branch(head, "fix")
-        record(fix, [("-C", 1, "1", "lie", "y"), ("+C", 1, "1", "x", "z")])
-        record(head, [("-C", 1, "1", "x", "y"), ("+C", 1, "1", "q", "y")])
-        assert run_here(workspace)("diff", "d", "head", "fix").code == 6
-
-
 def test_without_a_key_whole_records_are_shown(tmp_path: Path) -> None:
     with odf.init(tmp_path / "workspace") as workspace:
         head = keyed(workspace, ())

@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
-from odfchain.branches.intervals import Interval, MergedColumns, parquet_bytes, read_rows
+from odfchain.branches.intervals import Interval, MergedColumns, read_rows
 from odfchain.branches.row_diff import net_of
-from odfchain.errors import ObjectCorruptedError, SchemaError, SliceNotFoundError
+from odfchain.errors import ObjectCorruptedError, SchemaError
 from odfchain.odf.events import SetVocab
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.branch_rows import COLUMNS, add, branch, give_columns, keyed, record
-from tests.kit.opened_files import opened_files
 
 
 @pytest.fixture
@@ -27,29 +26,6 @@ def dataset(tmp_path: Path) -> Iterator[DatasetFiles]:
 
 def view(*heads: DatasetFiles) -> MergedColumns:
     return MergedColumns.of(*(DatasetState.read(head.chain) for head in heads))
-
-
-def test_only_slices_after_the_block_are_opened(dataset: DatasetFiles) -> None:
-    fork = record(dataset, [("+A", 1, "1", "x", "y")])
-    upto = record(dataset, [("-C", 1, "1", "x", "y"), ("+C", 1, "1", "x", "z")])
-    interval = Interval(dataset, fork, upto)
-    (placed,) = interval.slices()
-    with opened_files(dataset.folder / "data") as opened:
-        rows = read_rows(interval, view(dataset))
-    assert set(opened) == {str(placed.slice.physical_hash)}
-    assert rows.column(0).to_pylist() == [1, 2]
-    assert rows.column(1).to_pylist() == [2, 3]
-    assert rows["b"].to_pylist() == ["y", "z"]
-    assert parquet_bytes([interval]) == placed.slice.size
-
-
-def test_a_column_that_a_slice_lacks_is_null(dataset: DatasetFiles) -> None:
-    fork = record(dataset, [("+A", 1, "1", "x", "y")])
-    record(dataset, [("+A", 1, "2", "x", "y")])
-    more = (*COLUMNS, pa.field("c", pa.int64()))
-    give_columns(dataset, more)
-    upto = record(dataset, [("+A", 1, "3", "x", "y", 5)], more)
-    assert read_rows(Interval(dataset, fork, upto), view(dataset))["c"].to_pylist() == [None, 5]
 
 
 def test_system_columns_are_matched_by_what_they_are_for(tmp_path: Path) -> None:
@@ -91,22 +67,6 @@ def test_a_column_that_one_side_requires_is_not_required_of_the_other(tmp_path: 
         declared = view(dataset, fix).declared
     assert declared is not None
     assert [each.optional for each in declared.fields if each.name == "n"] == [True]
-
-
-def test_a_missing_slice_is_named_with_what_brings_it(dataset: DatasetFiles) -> None:
-    """Case 67: one before the fork is not missed."""
-    before = record(dataset, [("+A", 1, "1", "x", "y")])
-    fork = record(dataset, [("+A", 1, "2", "x", "y")])
-    upto = record(dataset, [("+A", 1, "3", "x", "y")])
-    interval = Interval(dataset, fork, upto)
-    first = DatasetState.read(dataset.chain, before).slices()[-1]
-    Path(dataset.data.locate(first.slice.physical_hash)).unlink()
-    assert read_rows(interval, view(dataset))["k"].to_pylist() == ["3"]
-    path = Path(dataset.data.locate(interval.slices()[0].slice.physical_hash))
-    path.unlink()
-    with pytest.raises(SliceNotFoundError, match=path.name) as caught:
-        read_rows(interval, view(dataset))
-    assert "odfchain fetch d" in str(caught.value.hint)
 
 
 def test_a_slice_that_is_not_what_its_block_says_is_refused(dataset: DatasetFiles) -> None:

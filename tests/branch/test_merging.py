@@ -20,6 +20,7 @@ from odfchain.errors import (
     ChainError,
     IngestError,
     MergeConflictError,
+    OdfchainError,
     RefConflictError,
     StorageFullError,
     UsageError,
@@ -31,10 +32,9 @@ from odfchain.storage.local import HEAD
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, merges
-from tests.kit.branch_cases import Scene, run_here, sorted_state, steps_of
+from tests.kit.branch_cases import Scene, made_scene, run_here, sorted_state
 from tests.kit.faults import faulty
 from tests.kit.opened_files import opened_files
-from tests.kit.polled_sources import ABC, SNAPSHOT, file_url, polled, touch
 from tests.kit.support import unchanged
 
 POLLING = {
@@ -44,14 +44,6 @@ POLLING = {
     "merge": {"kind": "Snapshot", "primaryKey": ["k"]},
 }
 ONE_CHANGE_EACH = {"base": ["1xy", "2xy"], "ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 2xy", "+C 2xz"]}
-
-
-def made(folder: Path, **case: Any) -> Scene:
-    workspace = Workspace.init(folder / "workspace")
-    scene = Scene.of(case, workspace, folder, run_here(workspace))
-    for step in steps_of(case):
-        scene.take(step)
-    return scene
 
 
 def dataset_of(scene: Scene) -> Dataset:
@@ -93,16 +85,24 @@ def carrying(scene: Scene, on: str, rows: list[str], state: ev.SourceState) -> N
 # --- whatever happens ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
-def test_case_58_a_full_disk_leaves_the_old_head(tmp_path: Path, step: int) -> None:
-    scene = made(tmp_path, **ONE_CHANGE_EACH)
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (5, errno.ENOSPC),
+        pytest.param(1, errno.ENOSPC, marks=pytest.mark.soak),
+        pytest.param(1, errno.EIO, marks=pytest.mark.soak),
+    ],
+)
+def test_case_58_a_full_disk_leaves_the_old_head(tmp_path: Path, step: int, error: int) -> None:
+    scene = made_scene(tmp_path, **ONE_CHANGE_EACH)
     dataset = dataset_of(scene)
     old, failed = dataset.head, 0
     for number in range(1, 200, step):
-        with faulty(number, errno.ENOSPC, forever=True):
+        with faulty(number, error, forever=True):
             try:
                 dataset.merge("theirs")
-            except StorageFullError:
+            except OdfchainError as raised:
+                assert error != errno.ENOSPC or isinstance(raised, StorageFullError), raised
                 failed += 1
         assert list((dataset._files.folder / "staging").glob("*/*")) == []
         if dataset.head != old:  # what is written after it has moved does not take it back
@@ -114,7 +114,7 @@ def test_case_58_a_full_disk_leaves_the_old_head(tmp_path: Path, step: int) -> N
 
 
 def test_case_58_interrupted_while_it_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    scene = made_scene(tmp_path, **ONE_CHANGE_EACH)
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -143,7 +143,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 
 def test_case_59_a_target_that_moved_is_merged_into_anew(tmp_path: Path, meanwhile: list[Any]) -> None:
-    scene = made(tmp_path, theirs=["-C 1xy", "+C 1xz"])
+    scene = made_scene(tmp_path, theirs=["-C 1xy", "+C 1xz"])
     meanwhile += [lambda: scene.take({"rows": ["-C 1xy", "+C 1qy"]}), lambda: scene.take({"rows": ["3ab"]})]
     outcome = dataset_of(scene).merge("theirs")
     assert (state_of(scene), outcome.operations["+C"]) == (["1qz", "3ab"], 1)
@@ -151,7 +151,7 @@ def test_case_59_a_target_that_moved_is_merged_into_anew(tmp_path: Path, meanwhi
 
 
 def test_case_59_a_conflict_that_came_meanwhile(tmp_path: Path, meanwhile: list[Any]) -> None:
-    scene = made(tmp_path, theirs=["-C 1xy", "+C 1xz"])
+    scene = made_scene(tmp_path, theirs=["-C 1xy", "+C 1xz"])
     meanwhile.append(lambda: scene.take({"rows": ["-C 1xy", "+C 1xw"]}))
     with pytest.raises(MergeConflictError) as conflict:
         dataset_of(scene).merge("theirs")
@@ -160,7 +160,7 @@ def test_case_59_a_conflict_that_came_meanwhile(tmp_path: Path, meanwhile: list[
 
 
 def test_others_that_are_always_faster(tmp_path: Path, meanwhile: list[Any]) -> None:
-    scene = made(tmp_path, theirs=["-C 1xy", "+C 1xz"])
+    scene = made_scene(tmp_path, theirs=["-C 1xy", "+C 1xz"])
     meanwhile += [lambda n=n: scene.take({"rows": [f"{n}ab"]}) for n in range(4, 8)]
     with pytest.raises(RefConflictError):
         dataset_of(scene).merge("theirs")
@@ -168,7 +168,7 @@ def test_others_that_are_always_faster(tmp_path: Path, meanwhile: list[Any]) -> 
 
 
 def test_a_plan_is_of_one_block_and_computed_anew(tmp_path: Path) -> None:
-    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    scene = made_scene(tmp_path, **ONE_CHANGE_EACH)
     plan = dataset_of(scene).plan_merge("theirs")
     (change,) = plan.changes.to_pylist()
     assert (change["k"], change["from"]["b"], change["to"]["b"], change["columns"]) == ("2", "y", "z", ["b"])
@@ -183,7 +183,7 @@ def test_a_plan_is_of_one_block_and_computed_anew(tmp_path: Path) -> None:
 
 
 def test_case_68_the_head_of_a_copy(tmp_path: Path) -> None:
-    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    scene = made_scene(tmp_path, **ONE_CHANGE_EACH)
     with Workspace.init(tmp_path / "other") as workspace:
         copy = workspace.pull(dataset_of(scene).path.as_uri(), name="d").dataset
         mine = copy.create_branch("mine", at=3)
@@ -199,7 +199,7 @@ def test_what_speaks_to_other_places_is_not_loaded_to_change_rows_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes longer to load than a small merge takes."""
-    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    scene = made_scene(tmp_path, **ONE_CHANGE_EACH)
     fixes = tmp_path / "fixes.csv"
     fixes.write_text("k,a\n1,z\n")
     with monkeypatch.context() as patched:
@@ -211,7 +211,7 @@ def test_what_speaks_to_other_places_is_not_loaded_to_change_rows_here(
 
 
 def test_case_36_a_branch_of_another_dataset(tmp_path: Path) -> None:
-    scene, other = made(tmp_path / "one", theirs=["2ab"]), made(tmp_path / "other", ours=["2ab"])
+    scene, other = made_scene(tmp_path / "one", theirs=["2ab"]), made_scene(tmp_path / "other", ours=["2ab"])
     files, foreign = scene.on(HEAD), other.on(HEAD)
     for block in foreign.chain.walk():
         files.chain._blocks.put(foreign.chain.get_bytes(block.hash))
@@ -221,7 +221,7 @@ def test_case_36_a_branch_of_another_dataset(tmp_path: Path) -> None:
 
 
 def test_case_24_one_source_that_both_sides_polled(tmp_path: Path) -> None:
-    scene = made(tmp_path, key=[], base=["1xy"], theirs=[])
+    scene = made_scene(tmp_path, key=[], base=["1xy"], theirs=[])
     carrying(scene, HEAD, ["2ab"], source_state("one"))
     carrying(scene, "theirs", ["2ab"], source_state("two"))
     with pytest.raises(IngestError, match="both sides took in rows of the source 'default'"):
@@ -229,7 +229,7 @@ def test_case_24_one_source_that_both_sides_polled(tmp_path: Path) -> None:
 
 
 def test_derivatives_are_never_merged(tmp_path: Path) -> None:
-    scene = made(tmp_path)
+    scene = made_scene(tmp_path)
     query = {"kind": "Sql", "engine": "spark", "query": "SELECT * FROM d"}
     event = {"kind": "SetTransform", "inputs": [{"datasetRef": "d"}], "transform": query}
     content = {"name": "view", "kind": "Derivative", "metadata": [event]}
@@ -316,7 +316,7 @@ def test_nothing_is_merged_where_one_of_them_conflicts(tmp_path: Path) -> None:
 
 def test_case_57_state_and_watermark_of_a_source_follow_the_merge_block(tmp_path: Path) -> None:
     steps = [{"event": {"kind": "DisablePushSource", "sourceName": "default"}}, {"event": POLLING}]
-    scene = made(tmp_path, steps=[*steps, {"branch": "upstream"}])
+    scene = made_scene(tmp_path, steps=[*steps, {"branch": "upstream"}])
     carrying(scene, "upstream", ["-C 1xy", "+C 1xz @2"], source_state("etag 2"))
     last = DatasetState.read(scene.on("upstream").chain)
     mark = Timestamp.parse("2025-03-01T00:00:00Z")
@@ -343,28 +343,8 @@ def test_case_57_state_and_watermark_of_a_source_follow_the_merge_block(tmp_path
     assert DatasetState.read(chain).source_state == source_state("etag 3")
 
 
-@pytest.mark.soak
-def test_case_57_a_polled_dataset_that_was_merged_into_is_up_to_date(
-    workspace: Workspace, tmp_path: Path
-) -> None:
-    source = tmp_path / "in.csv"
-    touch(source, ABC, 1_600_000_000)
-    dataset = polled(workspace, file_url(source), merge=SNAPSHOT)
-    dataset.pull()
-    upstream = dataset.create_branch("upstream")
-    (tmp_path / "fix.csv").write_text("city,population\nA,1\n")
-    dataset.correct(tmp_path / "fix.csv")
-    touch(source, ABC.replace("C,3000", "C,5"), 1_600_000_100)
-    upstream.pull()
-    assert dataset.merge("upstream").operations == {"-C": 1, "+C": 1}
-    assert dataset.pull().status == "up to date"
-    found = {row["city"]: row["population"] for row in dataset.state().to_arrow().to_pylist()}
-    assert (int(found["A"]), int(found["C"])) == (1, 5)
-    assert dataset.verify().faults == []
-
-
 def test_case_56_a_record_that_other_tools_carry_on_is_one_merge(tmp_path: Path) -> None:
-    scene = made(tmp_path, theirs=["-C 1xy", "+C 1xz"])
+    scene = made_scene(tmp_path, theirs=["-C 1xy", "+C 1xz"])
     dataset = dataset_of(scene)
     dataset.merge("theirs")
     newest = DatasetState.read(scene.on(HEAD).chain)
@@ -385,7 +365,7 @@ def test_case_56_a_record_that_other_tools_carry_on_is_one_merge(tmp_path: Path)
 
 
 def test_a_merge_that_was_reverted_is_said_not_to_come_again(tmp_path: Path) -> None:
-    scene = made(tmp_path, theirs=["-C 1xy", "+C 1xz"])
+    scene = made_scene(tmp_path, theirs=["-C 1xy", "+C 1xz"])
     dataset = dataset_of(scene)
     merge = dataset.merge("theirs").head
     before = scene.on(HEAD).chain.get(merge).prev_block_hash
@@ -405,7 +385,7 @@ def test_a_merge_that_was_reverted_is_said_not_to_come_again(tmp_path: Path) -> 
 
 
 def test_a_dry_run_changes_nothing_and_says_what_would_be(tmp_path: Path) -> None:
-    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    scene = made_scene(tmp_path, **ONE_CHANGE_EACH)
     with unchanged(scene.on(HEAD).folder):
         result = scene.run("merge", "d", "theirs", "--dry-run")
         moved = scene.run("merge", "d", "head", "--into", "theirs", "--dry-run")
@@ -417,7 +397,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_be(tmp_path: Path) -> Non
 
 
 def test_what_a_merge_brought_is_printed_for_programs_too(tmp_path: Path) -> None:
-    scene = made(tmp_path, ours=["-C 1xy", "+C 1qy"], theirs=["-C 1xy", "+C 1pz"])
+    scene = made_scene(tmp_path, ours=["-C 1xy", "+C 1qy"], theirs=["-C 1xy", "+C 1pz"])
     (refused,) = json.loads(scene.run("merge", "d", "theirs", "-o", "json").out)
     assert (refused["k"], refused["column"], refused["ours"], refused["theirs"]) == ("1", "a", "q", "p")
     done = scene.run("merge", "d", "theirs", "--resolve", "theirs", "-o", "ndjson", "--message", "why")
@@ -435,7 +415,7 @@ def test_what_a_merge_brought_is_printed_for_programs_too(tmp_path: Path) -> Non
 
 
 def test_only_slices_after_the_base_are_opened(tmp_path: Path) -> None:
-    scene = made(tmp_path, **ONE_CHANGE_EACH)
+    scene = made_scene(tmp_path, **ONE_CHANGE_EACH)
     files = scene.on(HEAD)
     base = DatasetState.read(files.chain).slices()[0].slice.physical_hash
     with opened_files(files.folder / "data") as opened:

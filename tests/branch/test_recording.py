@@ -13,19 +13,18 @@ from odfchain.api.workspace import Workspace
 from odfchain.audit.report import MERGES
 from odfchain.branches import recording
 from odfchain.branches.recording import Recorded, _write_state, stage_changes
-from odfchain.errors import BadInputError, NothingToCommitError, SchemaError
+from odfchain.errors import BadInputError
 from odfchain.odf import events as ev
-from odfchain.odf.arrow_schema import from_arrow, to_arrow
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Duration, Timestamp
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.workspace import read_slices
-from odfchain.workspace.commit import Proposed, StagedFile, commit
+from odfchain.workspace.commit import StagedFile, commit
 from odfchain.workspace.config import change_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.merge_record import MergeRecord, record_of
+from odfchain.workspace.merge_record import MergeRecord
 from odfchain.workspace.read_slices import RecordedRows
 from tests.kit.query_datasets import make, moment
 from tests.kit.support import manifest, unchanged
@@ -94,19 +93,6 @@ def with_source_state(dataset: DatasetFiles, state: ev.SourceState = SOURCE) -> 
     commit(dataset, now, [event], [], system_time=NOW)
 
 
-def test_offsets_times_and_watermark_go_on(tmp_path: Path) -> None:
-    dataset = cities(tmp_path)
-    made = write(dataset, table(*CORRECTION))
-    event = newest(dataset)
-    assert (event.prev_offset, event.last_offset) == (1, 4)
-    assert event.new_watermark == Timestamp.parse("2024-01-03T00:00:00Z")
-    assert made.operations == {"+A": 1, "-C": 1, "+C": 1}
-    rows = Workspace.open(tmp_path / "ws")["cities"].scan().to_arrow()
-    assert rows["offset"].to_pylist() == [0, 1, 2, 3, 4]
-    assert rows["op"].to_pylist() == [0, 0, 2, 3, 0]
-    assert set(rows["system_time"].to_pylist()[2:]) == {moment("2024-02-01")}
-
-
 def test_a_watermark_is_held_back_as_the_source_says_and_never_goes_back(tmp_path: Path) -> None:
     dataset = cities(tmp_path)
     delay = WatermarkRule(max_delay=Duration(86_400_000))
@@ -117,40 +103,6 @@ def test_a_watermark_is_held_back_as_the_source_says_and_never_goes_back(tmp_pat
     assert newest(dataset).new_watermark == Timestamp.parse("2024-01-02T00:00:00Z")
     write(dataset, table((0, "2999-01-01", "D", 9)), bound=NOW)
     assert newest(dataset).new_watermark == Timestamp.parse("2024-01-31T00:00:00Z")
-
-
-def test_the_state_of_the_source_is_carried_on(tmp_path: Path) -> None:
-    dataset = cities(tmp_path)
-    with_source_state(dataset)
-    write(dataset, table(*CORRECTION))
-    assert newest(dataset).new_source_state == SOURCE
-
-
-def test_a_merge_record_is_followed_by_the_state_of_the_source(tmp_path: Path) -> None:
-    dataset = cities(tmp_path)
-    with_source_state(dataset)
-    made = write(dataset, table(*CORRECTION), record=record(dataset))
-    merged, again = made.events
-    assert record_of(merged) is not None
-    assert isinstance(again, ev.AddData)
-    assert (again.new_data, again.new_source_state) == (None, SOURCE)
-    assert (again.prev_offset, again.new_watermark) == (4, Timestamp.parse("2024-01-03T00:00:00Z"))
-    state = DatasetState.read(dataset.chain)
-    assert state.source_state == SOURCE
-    assert state.state_of_source(POLLING_SOURCE) == (SOURCE, state.head)
-
-
-def test_what_the_source_had_may_be_what_the_other_branch_had(tmp_path: Path) -> None:
-    dataset = cities(tmp_path)
-    with_source_state(dataset)
-    newer = ev.SourceState(source_name=POLLING_SOURCE, kind="odf/etag", value="newer")
-    mark = Timestamp.parse("2024-01-20T00:00:00Z")
-    made = write(dataset, table(*CORRECTION), record=record(dataset), resume=newer, source_watermark=mark)
-    assert [e.new_watermark for e in made.events if isinstance(e, ev.AddData)] == [
-        Timestamp.parse("2024-01-03T00:00:00Z"),
-        mark,
-    ]
-    assert newest(dataset).new_source_state == newer
 
 
 def test_without_a_source_state_a_merge_is_one_block_and_its_record_is_no_source_state(
@@ -178,30 +130,6 @@ def test_a_record_that_another_tool_carried_on_is_no_source_state(tmp_path: Path
     assert before.source_state == SOURCE
 
 
-def test_a_merge_without_rows_is_recorded_and_nothing_without_one(tmp_path: Path) -> None:
-    dataset = cities(tmp_path)
-    with pytest.raises(NothingToCommitError), unchanged(dataset.folder):
-        write(dataset, table())
-    made = write(dataset, table(), record=record(dataset))
-    assert (made.slices, made.operations) == ((), {})
-    assert newest(dataset).last_offset == 1
-
-
-def test_new_columns_are_declared_first(tmp_path: Path) -> None:
-    dataset = cities(tmp_path)
-    state = DatasetState.read(dataset.chain)
-    assert state.schema is not None
-    wider = from_arrow(to_arrow(state.schema).append(pa.field("b", pa.string())))
-    rows = table((0, "2024-01-03", "C", 1), b=["new"])
-    made = write(dataset, rows, schema=wider)
-    assert [type(event) for event in made.events] == [ev.SetDataSchema, ev.AddData]
-    assert Workspace.open(tmp_path / "ws")["cities"].scan(["b"]).to_arrow()["b"].to_pylist() == [
-        None,
-        None,
-        "new",
-    ]
-
-
 def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path: Path) -> None:
     dataset = cities(tmp_path)
     rows = table((0, "2024-01-03", "C", 1)).set_column(
@@ -209,22 +137,6 @@ def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path: Path) -> Non
     )
     with pytest.raises(BadInputError, match="event_time"), unchanged(dataset.folder):
         write(dataset, rows)
-
-
-def test_a_check_sees_what_is_to_be_committed_and_may_stop_it(tmp_path: Path) -> None:
-    dataset = cities(tmp_path)
-    state = DatasetState.read(dataset.chain)
-    seen: list[Any] = []
-
-    def refuse(proposed: Proposed) -> None:
-        seen.append(proposed)
-        raise SchemaError("not these")
-
-    with dataset.staging() as staging:
-        made = stage_changes(dataset, state, table(*CORRECTION), staging=staging, system_time=NOW)
-        with pytest.raises(SchemaError, match="not these"), unchanged(dataset.folder):
-            made.commit(dataset, state, NOW, refuse)
-    assert seen == [Proposed(dataset, state, made.events, made.slices)]
 
 
 # --- state checkpoints -----------------------------------------------------------------------------

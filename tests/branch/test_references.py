@@ -132,23 +132,6 @@ def test_a_branch_begins_at_any_point(ws: Workspace) -> None:
     assert d.branch("one").create_branch("seven").head == d.branch("one").head  # where it is opened
 
 
-@pytest.mark.parametrize(
-    ("point", "error"),
-    [
-        (9, odf.errors.PointNotFoundError),
-        ("2025", odf.errors.PointNotFoundError),  # a number: a year is written 2025-01
-        ("2025-12", odf.errors.DatasetNotFoundError),
-        ("nothing", odf.errors.PointNotFoundError),
-        ("2999-01-01", odf.errors.WorkspaceError),
-        ("a.b", odf.errors.InvalidIdError),
-    ],
-)
-def test_a_branch_needs_a_point_that_is_there(ws: Workspace, point: object, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        ws["d"].create_branch("fix", at=point)  # type: ignore[arg-type]
-    assert ws["d"].branch_names == []
-
-
 def test_names_are_taken_once(ws: Workspace) -> None:
     d = ws["d"]
     block = d.create_branch("fix", at=2).head

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,32 +11,21 @@ import pytest
 from odfchain.api.workspace import Workspace
 from odfchain.audit.report import MERGES
 from odfchain.cli.conformance import DATASET, main
-from odfchain.errors import ObjectCorruptedError, OdfchainError, StorageFullError, UsageError
+from odfchain.errors import ObjectCorruptedError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.upkeep.compact import BatchLimits
 from odfchain.upkeep.garbage import collect
 from odfchain.workspace.merge_record import FetchedBranches, merges
 from odfchain.workspace.options import GcOptions
-from tests.kit.branch_cases import Scene, run_here, steps_of
-from tests.kit.faults import faulty
+from tests.kit.branch_cases import Scene, made_scene, run_here
 from tests.kit.upkeep_scenes import killed_everywhere, later
-
-
-def scene_of(folder: Path, **case: object) -> Scene:
-    """A dataset `d` with a branch `theirs`, recorded without Spark."""
-    workspace = Workspace.init(folder / "workspace")
-    scene = Scene.of(case, workspace, folder, run_here(workspace))
-    for step in steps_of(case):
-        scene.take(step)
-    return scene
-
 
 CASE = {"base": ["1xy", "2uv"], "ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 2uv", "+C 2uw"]}
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    scene = scene_of(tmp_path, **CASE)
+    scene = made_scene(tmp_path, **CASE)
     yield scene
     scene.workspace.close()
 
@@ -151,10 +139,10 @@ def test_case_58_a_merge_that_is_killed_anywhere_leaves_the_old_or_the_new_head(
     tmp_path: Path, step: int
 ) -> None:
     template = tmp_path / "template"
-    scene = scene_of(template, **CASE)
+    scene = made_scene(template, **CASE)
     scene.workspace.close()
     (template / "workspace").rename(template.with_name("ready"))
-    old = head(scene_at(tmp_path / "ready"))
+    old = Workspace.open(tmp_path / "ready")["d"].head
     seen = set()
     for files in killed_everywhere(tmp_path / "ready", tmp_path / "killed", "merge", step):
         dataset = Workspace(files)["d"]
@@ -170,44 +158,11 @@ def test_case_58_a_merge_that_is_killed_anywhere_leaves_the_old_or_the_new_head(
     assert seen == {True, False}
 
 
-def scene_at(folder: Path) -> Scene:
-    workspace = Workspace.open(folder)
-    return Scene(workspace, folder, run_here(workspace), {})
-
-
-@pytest.mark.parametrize("error", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.soak)])
-def test_case_58_a_disk_that_is_full_leaves_the_old_head_until_the_merge_is_there(
-    scene: Scene, error: int
-) -> None:
-    dataset, old = scene.workspace["d"], head(scene)
-    done = False
-    for number in range(1, 200):
-        with faulty(number, error, forever=True) as faults:
-            try:
-                dataset.merge("theirs")
-                done = True
-            except OdfchainError as raised:
-                assert error != errno.ENOSPC or isinstance(raised, StorageFullError), raised
-        if done:
-            break
-        now = Workspace.open(scene.folder / "workspace")["d"]
-        if now.head != old:
-            break
-        assert now.verify().ok
-    assert number > 5
-    assert faults.count
-    final = Workspace.open(scene.folder / "workspace")["d"]
-    if final.head == old:
-        final.merge("theirs")
-    assert final.verify().ok
-    assert len(merges(final._files.chain, final.summary.head)) == 1
-
-
 # --- compaction ------------------------------------------------------------------------------------------
 
 
 def test_a_merge_can_be_checked_after_what_it_was_made_on_was_compacted(tmp_path: Path) -> None:
-    scene = scene_of(
+    scene = made_scene(
         tmp_path,
         base=["1xy", "2uv"],
         ours=[["3ab"], ["4cd"]],

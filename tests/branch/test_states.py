@@ -140,17 +140,6 @@ def test_the_seed_s_example(ws: odf.Workspace) -> None:
         assert [tuple(row.values()) for row in found.to_pylist()] == rows
 
 
-def test_case_39_a_block_that_no_reference_leads_to_has_a_state(ws: odf.Workspace) -> None:
-    dataset = history(ws, 2)
-    fix = branch_rows.branch(dataset, "fix")
-    block = branch_rows.record(fix, [("+A", 0, "z", "only there")])
-    expected = ws["d"].at("fix").state().to_arrow()
-    (dataset.folder / "refs" / "fix").unlink()
-    found = ws["d"].at(str(block)).state().to_arrow()
-    assert found.equals(expected)
-    assert "only there" in found["a"].to_pylist()
-
-
 # --- the command -----------------------------------------------------------------------------------
 
 
@@ -180,6 +169,7 @@ def test_a_state_is_printed(ws: odf.Workspace) -> None:
     ("point", "code", "message"),
     [
         ("99", 4, "no block 99"),
+        ("2025", 4, "no block 2,025"),  # a number: a year is written 2025-01
         ("1999-01-01", 4, "begins at"),
         ("2999-01-01", 3, "lies in the future"),
         ("none", 4, "has no branch"),

@@ -14,7 +14,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
 from odfchain.errors import ManifestError, NameCollisionError
 from odfchain.limits import LIMITS, Limits
-from odfchain.progress import Silent
+from tests.kit.support import Notes
 
 DATASET = "$schema: https://opendatafabric.org/schemas/dataset/v1alpha1/Dataset\n"
 FLOW = "$schema: https://opendatafabric.org/schemas/flow/v1alpha1/Flow\nheaders: {name: f}\nspec: {}\n"
@@ -182,16 +182,6 @@ def test_a_folder_with_too_many_files(add: Add, monkeypatch: pytest.MonkeyPatch)
     assert (code, said[0]) == (3, "error: m: more than 2 YAML files are below it")
 
 
-class Notes(Silent):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.said.append(text)
-
-
 def test_from_python_a_folder_is_one_call(tmp_path: Path) -> None:
     workspace, notes, folder = Workspace.init(tmp_path / "w"), Notes(), tmp_path / "m"
     folder.mkdir()
@@ -199,7 +189,7 @@ def test_from_python_a_folder_is_one_call(tmp_path: Path) -> None:
         (folder / f"{name}.yaml").write_text(text)
     made = workspace.add(folder, check=False, progress=notes)
     assert [str(dataset.alias) for dataset in made] == ["b", "a"]
-    assert [note.split(": $schema")[0] for note in notes.said] == [f"passed over: {folder}/flow.yaml:1"]
+    assert [note.split(": $schema")[0] for note in notes.texts] == [f"passed over: {folder}/flow.yaml:1"]
     with pytest.raises(NameCollisionError, match="datasets called 'b', 'a' already exist; nothing was made"):
         workspace.add([folder / "a.yaml", folder / "b.yaml"], check=False)
     with pytest.raises(ManifestError, match="Flow"):

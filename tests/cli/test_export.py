@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.cli.main import main
 from tests.kit.queried_workspace import add_numbers, new_workspace
 from tests.kit.support import Result
 
@@ -27,14 +26,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 @pytest.fixture
-def run(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, run: Run) -> Run:
     monkeypatch.chdir(workspace.path.parent)
-
-    def run(*args: object) -> Result:
-        capsys.readouterr()
-        code = main([str(arg) for arg in args])
-        return Result(code, *capsys.readouterr())
-
     return run
 
 
@@ -72,22 +65,6 @@ def test_the_name_of_a_file_says_its_format(run: Run, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "a.parquet").column("offset").to_pylist() == list(range(85))
     assert run("export", "my.rows", "--output", tmp_path / "a.txt").code == 0
     assert values((tmp_path / "a.txt").read_text()) == list(range(85))
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        (["--output", "a", "--output-dir", "b"], 2, "two places"),
-        (["--records-per-file", "2"], 2, "--output-dir DIR"),
-        (["--output-dir", "."], 5, "not empty"),
-        (["--output-dir", "no/b"], 2, "no such folder"),
-        (["--output", "no/b"], 2, "no such folder"),
-    ],
-)
-def test_what_is_refused(run: Run, args: list[str], code: int, said: str) -> None:
-    result = run("export", "my.rows", *args)
-    assert (result.code, result.out) == (code, "")
-    assert said in result.err
 
 
 def test_names_and_points_that_are_none(run: Run) -> None:
@@ -155,19 +132,24 @@ def test_tables(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "said", "code"),
     [
-        (["--format", "delta"], "--format and --to go together"),
-        (["--to", "t"], "--format and --to go together"),
-        (["--format", "delta", "--to", "t", "-o", "csv"], "--format writes a table"),
-        (["--format", "delta", "--to", "t", "--state"], "say --rows state"),
-        (["--rows", "state"], "are for tables"),
-        (["--force", "-o", "csv"], "are for tables"),
-        (["--format", "delta", "--to", "t", "--catalog", "c"], "--catalog is for Iceberg"),
-        (["--format", "delta", "--to", "s3://bucket/t"], "exports are written to folders"),
+        (["--output", "a", "--output-dir", "b"], "two places", 2),
+        (["--records-per-file", "2"], "--output-dir DIR", 2),
+        (["--output-dir", "."], "not empty", 5),
+        (["--output-dir", "no/b"], "no such folder", 2),
+        (["--output", "no/b"], "no such folder", 2),
+        (["--format", "delta"], "--format and --to go together", 2),
+        (["--to", "t"], "--format and --to go together", 2),
+        (["--format", "delta", "--to", "t", "-o", "csv"], "--format writes a table", 2),
+        (["--format", "delta", "--to", "t", "--state"], "say --rows state", 2),
+        (["--rows", "state"], "are for tables", 2),
+        (["--force", "-o", "csv"], "are for tables", 2),
+        (["--format", "delta", "--to", "t", "--catalog", "c"], "--catalog is for Iceberg", 2),
+        (["--format", "delta", "--to", "s3://bucket/t"], "exports are written to folders", 2),
     ],
 )
-def test_options_of_tables(args: list[str], said: str, run: Run) -> None:
+def test_what_is_refused(args: list[str], said: str, code: int, run: Run) -> None:
     result = run("export", "my.rows", *args)
-    assert (result.code, result.out) == (2, "")
+    assert (result.code, result.out) == (code, "")
     assert said in result.err

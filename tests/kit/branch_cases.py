@@ -106,6 +106,15 @@ def hold(case: Case, folder: Path, run: RunCommand | None = None) -> None:
         scene.verify(case.get("notes", []))
 
 
+def made_scene(folder: Path, **case: Any) -> Scene:
+    """The dataset of a case after all of its steps."""
+    workspace = Workspace.init(folder / "workspace")
+    scene = Scene.of(case, workspace, folder, run_here(workspace))
+    for step in steps_of(case):
+        scene.take(step)
+    return scene
+
+
 def steps_of(case: Case) -> list[dict[str, Any]]:
     """The steps after the base, shorthands spelled out."""
     found: list[dict[str, Any]] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -71,13 +70,7 @@ def branch(dataset: DatasetFiles, name: str, at: Multihash | None = None) -> Dat
     return dataset.on(name)
 
 
-def record(
-    dataset: DatasetFiles,
-    rows: Sequence[Row],
-    columns: Sequence[pa.Field] | None = COLUMNS,
-    *,
-    folder: Path | None = None,
-) -> Multihash:
+def record(dataset: DatasetFiles, rows: Sequence[Row], columns: Sequence[pa.Field] = COLUMNS) -> Multihash:
     """A block with these rows; what is missing of a row at its end is null."""
     return record_table(dataset, table_of(dataset, rows, columns))
 

@@ -36,7 +36,7 @@ def frame(
 
 def listed(item: bytes, size: int) -> bytes:
     """A list of so many equal items that it has about this size."""
-    return b"[" + b",".join([item] * ((size - 2) // (len(item) + 1))) + b"]"
+    return b"[" + (item + b",") * ((size - 2) // (len(item) + 1) - 1) + item + b"]"
 
 
 _MOST = SMART.request_bytes

@@ -11,11 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
-from odfchain.cli.main import main
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
@@ -24,7 +22,7 @@ from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import MADE, add_root, append, records, schema_event, schema_with, staged_slice
-from tests.kit.support import Result, derivative
+from tests.kit.support import derivative
 
 SCHEMA = schema_with(pa.field("sensor", pa.string()), pa.field("level", pa.int64()))
 
@@ -160,13 +158,6 @@ def with_level(row: int, level: int) -> Callable[[pa.Table], pa.Table]:
         )
 
     return change
-
-
-def command_line(capsys: pytest.CaptureFixture[str], *args: object) -> Result:
-    """A command in this process."""
-    capsys.readouterr()
-    code = main([str(a) for a in args])
-    return Result(code, *capsys.readouterr())
 
 
 # --- without an engine -----------------------------------------------------------------------------

@@ -155,6 +155,13 @@ def merge(workspace: WorkspaceFiles) -> None:
 
 
 @operation
+def transaction(workspace: WorkspaceFiles) -> None:
+    from tests.kit.commits import run
+
+    run(workspace.dataset("cities"), b"data", b"rest")
+
+
+@operation
 def fsck(workspace: WorkspaceFiles) -> None:
     Workspace(workspace)["cities"].fsck((workspace.root.parent / "copy").as_uri())
 

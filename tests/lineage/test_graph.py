@@ -309,16 +309,6 @@ class Page(html.parser.HTMLParser):
         self.text += data
 
 
-def test_the_page_escapes_what_names_say_and_needs_nothing_else() -> None:
-    hostile = "<script>alert(1)</script>\"' &amp;"
-    found = Graph(roots=["k"])
-    found.nodes = {"k": Node(id="k", alias=hostile, state=NodeState.MISSING)}
-    page = Page(GraphDrawing(found).to_html())
-    assert hostile in page.text
-    assert {tag for tag, _ in page.elements}.isdisjoint({"script", "link", "img", "iframe", "object"})
-    assert not any(name.startswith("on") or name in ("src", "href") for _, a in page.elements for name in a)
-
-
 def test_the_page_draws_every_dataset_and_edges_from_left_to_right(
     home: Workspace, diamond: dict[str, Any]
 ) -> None:
@@ -350,31 +340,31 @@ def test_an_edge_that_passes_a_layer_is_drawn_beside_the_boxes_there() -> None:
 
 
 def test_the_command_prints_every_format(
-    home: Workspace, diamond: dict[str, Any], run_cli: Callable[..., Result]
+    home: Workspace, diamond: dict[str, Any], run: Callable[..., Result]
 ) -> None:
     here = ("-w", home.path.parent, "inspect", "lineage")
-    tree = run_cli(*here, "d")
+    tree = run(*here, "d")
     assert tree.code == 0
     assert [re.sub(r"\W*(\w+):.*", r"\1", line) for line in tree.out.splitlines()] == list("dbaca")
     assert "a: root, 3 blocks, 3 records, watermark 2020-01-01T12:00:07Z" in tree.out
-    assert parse_dot(run_cli(*here, "d", "-o", "dot").out)[1]
-    assert Page(run_cli(*here, "d", "-o", "html").out).text.count("Lineage of d") == 2
-    found = json.loads(run_cli(*here, "d", "-o", "json").out)
+    assert parse_dot(run(*here, "d", "-o", "dot").out)[1]
+    assert Page(run(*here, "d", "-o", "html").out).text.count("Lineage of d") == 2
+    found = json.loads(run(*here, "d", "-o", "json").out)
     assert found["datasets"][0]["inputs"] == nested_inputs(home, "d")
     assert len(found["nodes"]) == len(found["edges"]) == 4
-    down = json.loads(run_cli(*here, "a", "--downstream", "-o", "json").out)
+    down = json.loads(run(*here, "a", "--downstream", "-o", "json").out)
     assert (down["direction"], len(down["edges"])) == ("downstream", 4)
-    everything = run_cli(*here)
+    everything = run(*here)
     assert everything.out.count("\n") > tree.out.count("\n")
-    assert run_cli(*here, "nowhere").code == 4
+    assert run(*here, "nowhere").code == 4
 
 
 def test_a_workspace_without_datasets_has_an_empty_lineage(
-    home: Workspace, run_cli: Callable[..., Result]
+    home: Workspace, run: Callable[..., Result]
 ) -> None:
-    found = run_cli("-w", home.path.parent, "inspect", "lineage", "-o", "html")
+    found = run("-w", home.path.parent, "inspect", "lineage", "-o", "html")
     assert found.code == 0
     Page(found.out)
-    assert run_cli("-w", home.path.parent, "inspect", "lineage") == Result(0, "", "")
+    assert run("-w", home.path.parent, "inspect", "lineage") == Result(0, "", "")
     home.add(manifest())
-    assert run_cli("-w", home.path.parent, "inspect", "lineage").out.startswith("cities: root")
+    assert run("-w", home.path.parent, "inspect", "lineage").out.startswith("cities: root")

@@ -113,10 +113,10 @@ def test_a_dataset_that_is_only_pushed_to_has_no_history(home: Workspace, place:
 
 
 def test_the_command_prints_tables_and_json(
-    home: Workspace, evolved: Grown, run_cli: Callable[..., Result]
+    home: Workspace, evolved: Grown, run: Callable[..., Result]
 ) -> None:
     here = ("-w", home.path.parent, "inspect", "query", "made")
-    table = run_cli(*here)
+    table = run(*here)
     assert table.code == 0
     assert table.out.count("SetTransform") == 3
     for line in (
@@ -128,7 +128,7 @@ def test_the_command_prints_tables_and_json(
         "              FROM in0",
     ):
         assert line in table.out.splitlines()
-    rows = json.loads(run_cli(*here, "-o", "json").out)
+    rows = json.loads(run(*here, "-o", "json").out)
     assert [row["blocks"] for row in rows] == [
         {"from": 1, "to": 4},
         {"from": 5, "to": 5},
@@ -140,12 +140,12 @@ def test_the_command_prints_tables_and_json(
 
 
 def test_what_queries_contain_is_not_sent_to_the_terminal_as_it_is(
-    home: Workspace, place: Place, run_cli: Callable[..., Result]
+    home: Workspace, place: Place, run: Callable[..., Result]
 ) -> None:
     a = Root("a", place("a"))
     made = Derived(a, files=place("made"))
     made.append(transform_of(a, query="SELECT '\x1b[2J'\r\n, '\x07'"))
-    found = run_cli("-w", home.path.parent, "inspect", "query", "made")
+    found = run("-w", home.path.parent, "inspect", "query", "made")
     assert found.code == 0
     assert "\x1b" not in found.out
     assert "\x07" not in found.out

@@ -18,7 +18,7 @@ from odfchain.odf import events as ev
 from odfchain.odf.identity import DatasetKey
 from odfchain.odf.physical_hash import hash_file
 from odfchain.profiles import manifests
-from odfchain.profiles.manifests import files_of, manifest_document, read_manifest, stats_of_document
+from odfchain.profiles.manifests import manifest_document, read_manifest, stats_of_document
 from odfchain.profiles.published import publish
 from odfchain.slices.footers import FileStats, file_stats
 from odfchain.workspace import read_slices
@@ -40,14 +40,9 @@ def cities(tmp_path: Path) -> DatasetFiles:
 
 @pytest.fixture
 def run(
-    cities: DatasetFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cities: DatasetFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Result]
 ) -> Callable[..., Result]:
     monkeypatch.chdir(tmp_path / "ws")
-
-    def run(*args: str) -> Result:
-        capsys.readouterr()
-        return Result(main(list(args)), *capsys.readouterr())
-
     return run
 
 
@@ -77,16 +72,6 @@ def test_manifests_of_blocks(case: dict[str, Any], cities: DatasetFiles) -> None
         assert document["files"] == json.loads(json.dumps(manifest_document(earlier, stats_of)["files"]))
     if "unreported" not in case:
         assert [file["stats"] for file in document["files"]] == CASES["stats"][: len(document["files"])]
-
-
-def test_a_manifest_is_enough_to_check_every_file(cities: DatasetFiles) -> None:
-    found = at(cities, 4).manifest()
-    again = read_manifest(found.content)
-    assert again == json.loads(found.content)
-    for name, file in files_of(again).items():
-        path = Path(cities.data.locate(name))
-        assert hash_file(path) == (name, file["size_bytes"])
-    assert found.hash == at(cities, 4).manifest().hash
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ast
-import contextlib
-import functools
 import json
 import re
 import runpy
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +29,7 @@ from odfchain.storage.store import Store
 from odfchain.transfer import snapshot_objects
 from odfchain.transfer.server import RepositoryServer
 from tests.kit.query_datasets import make
+from tests.kit.servers import Reply, Request, Server
 from tests.kit.snapshot_columns import fixture
 from tests.kit.support import IMPORTABLE, ROOT, hash_of, tree_of
 from tests.kit.web_peers import by_child
@@ -363,42 +360,30 @@ def test_what_anybody_signed_is_no_warning_and_stops_nothing(
         copy.published_document(lies)
 
 
-class Endless(SimpleHTTPRequestHandler):
-    """Hands out a folder, and manifests without an end."""
-
-    sent = 0
-
-    def do_GET(self) -> None:
-        if not self.path.startswith("/manifests/"):
-            return super().do_GET()
-        self.send_response(200)
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            while Endless.sent < 1 << 30:
-                Endless.sent += self.wfile.write(b"x" * 65_536)
-        return None
-
-    def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
-
-
 def test_an_object_without_an_end_is_read_no_further_than_its_line_says(
     cities: odf.Dataset, place: Path, tmp_path: Path
 ) -> None:
     cities.push(place.as_uri())
-    Endless.sent = 0
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Endless, directory=str(place))) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            result = odf.init(tmp_path / "copy").pull(
-                f"http://127.0.0.1:{server.server_port}/", name="cities"
-            )
-        finally:
-            server.shutdown()
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        while sent < 1 << 30:
+            sent += 65_536
+            yield b"x" * 65_536
+
+    def handed_out(request: Request) -> Reply:
+        path = place / request.target[1:]
+        if path.is_relative_to(place / "manifests"):
+            return Reply(pieces=endless())
+        return Reply(body=path.read_bytes()) if path.is_file() else Reply(404)
+
+    with Server(handed_out) as server:
+        result = odf.init(tmp_path / "copy").pull(server.url("/"), name="cities")
     (warning,) = result.warnings
     assert "the manifest of block 4" in warning
     assert objects_in(result.dataset.path) == []
-    assert Endless.sent < 64 << 20
+    assert 0 < sent < 64 << 20
 
 
 def test_a_manifest_of_another_dataset_or_block_is_refused_whoever_signed(

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from odfchain.errors import ChainError, ObjectNotFoundError, UsageError, WorkspaceError
-from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.storage import fsio
 from odfchain.storage.local import LocalRefStore
@@ -21,14 +16,12 @@ from odfchain.upkeep.fsck import Fsck, State, candidates
 from odfchain.upkeep.garbage import collect, reachable
 from odfchain.upkeep.reset import Reset
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.merge_record import MergeRecord, merges
+from odfchain.workspace.merge_record import merges
 from odfchain.workspace.options import GcOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
-from tests.kit.local_folder import LocalDataset
 from tests.kit.sharing import Sharing
-from tests.kit.support import ChainBuilder
-from tests.kit.upkeep_scenes import everything, head_of, later, new_workspace, records, root
+from tests.kit.upkeep_scenes import head_of, later, new_workspace, records, root
 
 DROP = GcOptions(drop_refs=True)
 
@@ -61,22 +54,6 @@ def test_what_branches_need_stays(cities: DatasetFiles) -> None:
     delete_branch(cities, "fix-names")
     collect(cities, DROP, now=later)
     assert stored(cities) == blocks_of(cities, head_of(cities)) < before
-
-
-def test_case_51_a_merged_branch_may_go_and_what_was_merged_stays(cities: DatasetFiles) -> None:
-    base, fix = head_of(cities), fork(cities, "fix-names")
-    first = write(fix, "b")
-    merge(cities, fix, base)
-    inner = fork(fix, "inner")
-    source = write(inner, "c")
-    merge(fix, inner, first)  # a merge that was merged leads on
-    merge(cities, fix, first)
-    kept = blocks_of(cities, head_of(cities), head_of(fix), source)
-    for name in ("fix-names", "inner"):
-        delete_branch(cities, name)
-    cities.data.put(b"garbage")
-    collect(cities, DROP, now=later)
-    assert stored(cities) == kept
 
 
 def test_a_copy_that_lacks_what_was_merged_is_complete(cities: DatasetFiles) -> None:
@@ -296,105 +273,3 @@ def test_a_source_that_is_lost_in_the_middle_stops_garbage_collection(cities: Da
         DatasetFiles.open(cities.folder).chain.get(middle)
     with pytest.raises(ChainError, match=str(middle)):
         collect(DatasetFiles.open(cities.folder), now=later)
-
-
-def test_branches_are_whole_after_everything(workspace: WorkspaceFiles, cities: DatasetFiles) -> None:
-    fix = fork(cities, "fix")
-    write(fix, "b")
-    merge(cities, fix, head_of(cities))
-    collect(cities, DROP, now=later)
-    assert everything(cities)
-    assert Fsck(workspace, cities).run().whole
-
-
-# --- whatever happens ------------------------------------------------------------------------------------
-
-REFS = ("head", "a", "b")
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("write"), st.sampled_from(REFS), st.just("")),
-        st.tuples(st.just("fork"), st.sampled_from(REFS[1:]), st.sampled_from(REFS)),
-        st.tuples(st.just("merge"), st.sampled_from(REFS), st.sampled_from(REFS)),
-        st.tuples(st.just("delete"), st.sampled_from(REFS[1:]), st.just("")),
-        st.tuples(st.just("back"), st.sampled_from(REFS), st.just("")),
-        st.tuples(st.just("gc"), st.just("head"), st.just("")),
-    ),
-    min_size=3,
-    max_size=14,
-)
-
-
-class Model:
-    """Slices without rows, and for each block the files that it needs, as they were written down when it was made."""
-
-    def __init__(self, folder: Path) -> None:
-        self.local = LocalDataset(folder, ["seed", "schema"])
-        self.files = self.local.files
-        known = frozenset(f"blocks/{name}" for name in self.local.hashes)
-        self.needs = {self.local.head: known}
-        self.heads = {"head": self.local.head}
-        self.count = 0
-
-    def take(self, what: str, ref: str, other: str) -> None:
-        if what == "gc":
-            collect(self.files, DROP, now=later)
-        elif what == "fork" and ref not in self.heads and other in self.heads:
-            self._point(ref, self.heads[other])
-        elif ref not in self.heads:
-            return
-        elif what == "write":
-            self._commit(ref, ev.AddData(prev_offset=None))
-        elif what == "merge" and other in self.heads and other != ref:
-            self._merge(ref, self.heads[other], other)
-        elif what == "delete":
-            (self.files.folder / "refs" / ref).unlink()
-            del self.heads[ref]
-        elif what == "back":
-            previous = self.files.chain.get(self.heads[ref]).prev_block_hash
-            if previous in self.needs:
-                self._point(ref, previous)
-
-    def _point(self, ref: str, block: Multihash) -> None:
-        self.files.chain.set_ref(ref, block, expected=self.heads.get(ref))
-        self.heads[ref] = block
-
-    def _merge(self, ref: str, source: Multihash, name: str) -> None:
-        target = self.heads[ref]
-        record = MergeRecord(base=(self.local.head,), source=source, source_ref=name, target=target)
-        self._commit(
-            ref, ev.AddData(prev_offset=None, new_source_state=record.to_state()), self.needs[source]
-        )
-
-    def _commit(self, ref: str, event: ev.AddData, more: frozenset[str] = frozenset()) -> None:
-        self.count += 1
-        head = self.heads[ref]
-        before = self.files.chain.get(head)
-        last = before.event.last_offset if isinstance(before.event, ev.AddData) else None
-        start = 0 if last is None else last + 1
-        content = b"slice %d" % self.count
-        name = self.files.data.put(content)
-        data = ev.DataSlice(
-            logical_hash=name,
-            physical_hash=name,
-            offset_interval=ev.OffsetInterval(start=start, end=start),
-            size=len(content),
-        )
-        builder = ChainBuilder(self.files.on(ref).chain)
-        builder.prev, builder.sequence = head, before.sequence_number + 1
-        made = builder.append(dataclasses.replace(event, prev_offset=last, new_data=data))
-        self.needs[made] = self.needs[head] | more | {f"blocks/{made}", f"data/{name}"}
-        self.heads[ref] = made
-
-
-@settings(max_examples=25, deadline=None)
-@given(STEPS)
-def test_whatever_happens_exactly_what_references_and_merges_need_stays(
-    steps: list[tuple[str, str, str]],
-) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        model = Model(Path(folder) / "dataset")
-        for step in steps:
-            model.take(*step)
-        collect(model.files, DROP, now=later)
-        needed = frozenset().union(*(model.needs[head] for head in model.heads.values()))
-        assert stored(model.files) == needed

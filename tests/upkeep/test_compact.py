@@ -521,31 +521,31 @@ def test_killed_at_any_moment_there_is_a_whole_new_dataset_or_none(tmp_path: Pat
 
 
 def test_the_command_lists_who_breaks_and_asks_before_it_starts(
-    workspace: WorkspaceFiles, tmp_path: Path, run_cli: Callable[..., Result]
+    workspace: WorkspaceFiles, tmp_path: Path, run: Callable[..., Result]
 ) -> None:
     dataset = root(workspace, slices=3)
     reader_of(workspace, dataset.id, hashes(dataset)[-1:], "broken")
     at = ("-w", tmp_path / "w")
     with unchanged(dataset.folder):
-        result = run_cli(*at, "compact", "cities", "--hard", "--dry-run", "-o", "json")
+        result = run(*at, "compact", "cities", "--hard", "--dry-run", "-o", "json")
         (row,) = result.rows
         assert (row["slicesBefore"], row["slices"], row["status"]) == (3, 1, "would be compacted")
-        result = run_cli(*at, "compact", "cities", "--hard")
+        result = run(*at, "compact", "cities", "--hard")
         assert result.code == 2
         assert "breaks broken" in result.err
-    result = run_cli(*at, "-y", "compact", "cities", "--hard", "--verify", "-o", "json")
+    result = run(*at, "-y", "compact", "cities", "--hard", "--verify", "-o", "json")
     assert (result.code, result.rows[0]["status"]) == (0, "compacted")
     assert result.rows[0]["head"] == str(head_of(dataset))
 
 
 def test_the_command_verifies_first_when_it_is_told_to(
-    workspace: WorkspaceFiles, tmp_path: Path, run_cli: Callable[..., Result]
+    workspace: WorkspaceFiles, tmp_path: Path, run: Callable[..., Result]
 ) -> None:
     dataset = root(workspace)
     add_slice(dataset, ["A"], logical_hash=data_slice(0, 0).logical_hash)
     add_slice(dataset, ["B"])
     head = head_of(dataset)
-    result = run_cli("-w", tmp_path / "w", "-y", "compact", "cities", "--hard", "--verify")
+    result = run("-w", tmp_path / "w", "-y", "compact", "cities", "--hard", "--verify")
     assert result.code == 6
     assert "verification found 1 fault" in result.err
     assert head_of(dataset) == head
@@ -555,17 +555,17 @@ def test_the_command_verifies_first_when_it_is_told_to(
     "args", [(), ("--soft",), ("--hard", "--as", "x"), ("--soft", "--as", "x", "--keep-metadata-only")]
 )
 def test_the_command_wants_to_know_what_is_meant(
-    workspace: WorkspaceFiles, tmp_path: Path, run_cli: Callable[..., Result], args: tuple[str, ...]
+    workspace: WorkspaceFiles, tmp_path: Path, run: Callable[..., Result], args: tuple[str, ...]
 ) -> None:
     root(workspace, slices=2)
-    assert run_cli("-w", tmp_path / "w", "compact", "cities", *args).code == 2
+    assert run("-w", tmp_path / "w", "compact", "cities", *args).code == 2
 
 
-def test_the_soft_command(workspace: WorkspaceFiles, tmp_path: Path, run_cli: Callable[..., Result]) -> None:
+def test_the_soft_command(workspace: WorkspaceFiles, tmp_path: Path, run: Callable[..., Result]) -> None:
     dataset = root(workspace, slices=3)
     at = ("-w", tmp_path / "w", "compact", "cities", "--soft", "--as", "fewer", "-o", "json")
-    assert run_cli(*at, "--dry-run").rows[0]["status"] == "would be made"
+    assert run(*at, "--dry-run").rows[0]["status"] == "would be made"
     assert len(list(workspace.datasets())) == 1
-    (row,) = run_cli(*at).rows
+    (row,) = run(*at).rows
     assert row["id"] == str(workspace.dataset("fewer").id)
     assert (row["slicesBefore"], row["slices"], row["fromHead"]) == (3, 1, str(head_of(dataset)))

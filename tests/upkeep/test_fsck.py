@@ -461,30 +461,30 @@ def test_the_command_says_what_is_broken_and_ends_with_six_until_it_is_repaired(
     dataset: DatasetFiles,
     copy: str,
     tmp_path: Path,
-    run_cli: Callable[..., Result],
+    run: Callable[..., Result],
 ) -> None:
     path = some_object(dataset, "slice")
     flip(path)
     at = ("-w", tmp_path / "w", "fsck")
-    result = run_cli(*at)
+    result = run(*at)
     assert result.code == 6
     assert str(path) in result.out
     assert "--from URL" in result.out
-    result = run_cli(*at, "cities", "--from", copy, "-o", "json")
+    result = run(*at, "cities", "--from", copy, "-o", "json")
     assert result.code == 0
     (row,) = json.loads(result.out)
     assert row["whole"]
     assert row["findings"][0]["state"] == "repaired"
-    assert run_cli(*at).code == 0
-    assert run_cli(*at, "--from", copy).code == 2
+    assert run(*at).code == 0
+    assert run(*at, "--from", copy).code == 2
 
 
 def test_a_folder_that_is_no_dataset_any_more_is_reported(
-    workspace: WorkspaceFiles, dataset: DatasetFiles, tmp_path: Path, run_cli: Callable[..., Result]
+    workspace: WorkspaceFiles, dataset: DatasetFiles, tmp_path: Path, run: Callable[..., Result]
 ) -> None:
     root(workspace, "other")
     (dataset.folder / "info" / "alias").unlink()
-    result = run_cli("-w", tmp_path / "w", "fsck")
+    result = run("-w", tmp_path / "w", "fsck")
     assert result.code == 6
     assert str(dataset.folder / "info" / "alias") in result.out
     assert "ok" in result.out

@@ -24,6 +24,7 @@ from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.upkeep.garbage import collect, collect_workspace
 from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.merge_record import MergeRecord
 from odfchain.workspace.options import SHORTEST_GRACE, GcOptions
 from odfchain.workspace.points import keep_reachable, lock_path
 from tests.kit.local_folder import LocalDataset
@@ -48,39 +49,67 @@ def objects(dataset: DatasetFiles) -> set[str]:
 
 # --- what goes and what stays ----------------------------------------------------------------------------
 
+ACTS = ("write", "write", "fork", "merge", "merge", "back", "delete", "crash", "orphan", "gc")
 STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("add"), st.integers(0, 3)),
-        st.tuples(st.just("reset"), st.integers(0, 5)),
-        st.tuples(st.just("orphan"), st.integers(0, 3)),
-        st.tuples(st.just("crash"), st.integers(0, 3)),
-    ),
-    max_size=12,
+    st.tuples(st.sampled_from(ACTS), st.integers(0, 2), st.integers(0, 3)), min_size=4, max_size=16
 )
 
 
 class Model:
-    """A dataset, and what each head needs as it was written down when the blocks were made."""
+    """A dataset on several references, and what each block needs as it was written down when it was made."""
 
     def __init__(self, folder: Path) -> None:
-        self.local = LocalDataset(folder, ["seed", "schema"])
-        self.files = self.local.files
-        self.needs: dict[str, frozenset[str]] = {}
-        known: frozenset[str] = frozenset()
-        for name in self.local.hashes:
-            known |= {f"blocks/{name}"}
-            self.needs[str(name)] = known
-        self.heads = {HEAD: str(self.local.head)}
+        local = LocalDataset(folder, ["seed", "schema"])
+        self.files, self.first = local.files, local.head
+        self.needs = {local.head: frozenset(f"blocks/{name}" for name in local.hashes)}
+        self.heads = {HEAD: local.head}
+        self.overwritten: dict[str, Multihash] = {}
         self.count = 0
 
-    def add(self, label: int, *, crash: bool = False) -> None:
+    def take(self, what: str, place: int, label: int) -> None:
+        """A step on one of the references; one that makes no sense now does nothing."""
+        refs = list(self.heads)
+        ref, other = refs[place % len(refs)], refs[(place + 1 + label) % len(refs)]
+        if what == "gc":
+            collect(self.files, DROP, now=later)
+            self.overwritten.clear()
+        elif what == "orphan":
+            self.files.data.put(b"orphan %d" % label)
+        elif what == "fork":
+            if free := {"a", "b"} - self.heads.keys():
+                self.point(min(free), self.heads[ref])
+        elif what in ("write", "crash"):
+            self.commit(ref, label, crash=what == "crash")
+        elif what == "merge" and other != ref:
+            self.commit(ref, label, source=other)
+        elif what == "delete" and len(refs) > 1:
+            (self.files.folder / "refs" / refs[-1]).unlink()
+            del self.heads[refs[-1]]
+        elif what == "back":
+            head = self.heads[ref]
+            previous = self.files.chain.get(head).prev_block_hash
+            if previous in self.needs:
+                if ref == HEAD:
+                    self.overwritten[keep_reachable(self.files, head)] = head
+                self.point(ref, previous)
+
+    def point(self, ref: str, block: Multihash) -> None:
+        self.files.chain.set_ref(ref, block, expected=self.heads.get(ref))
+        self.heads[ref] = block
+
+    def commit(self, ref: str, label: int, *, source: str | None = None, crash: bool = False) -> None:
         """A block with a slice and a checkpoint, which may be those of another block; not always published."""
-        head = head_of(self.files)
+        self.count += 1
+        head, merged, needed = self.heads[ref], None, frozenset[str]()
+        if source is not None:
+            merged = MergeRecord(
+                base=(self.first,), source=self.heads[source], source_ref=source, target=head
+            )
+            needed = self.needs[merged.source]
         newest = self.files.chain.get(head)
         last = newest.event if isinstance(newest.event, ev.AddData) else None
         data, state = f"slice {label}".encode(), f"state {label}".encode()
         start = 0 if last is None or last.last_offset is None else last.last_offset + 1
-        self.count += 1
         event = ev.AddData(
             prev_checkpoint=last.new_checkpoint.physical_hash if last and last.new_checkpoint else None,
             prev_offset=start - 1 if start else None,
@@ -91,40 +120,28 @@ class Model:
                 size=len(data),
             ),
             new_checkpoint=ev.Checkpoint(physical_hash=self.files.checkpoints.put(state), size=len(state)),
+            new_source_state=merged.to_state() if merged else None,
         )
-        builder = ChainBuilder(self.files.chain)
+        builder = ChainBuilder(self.files.on(ref).chain)
         builder.prev, builder.sequence = head, newest.sequence_number + 1
         if crash:
-            self.files.chain.append(builder.block(event), publish=False)
+            self.files.on(ref).chain.append(builder.block(event), publish=False)
             return
-        made = builder.append(event)
-        self.needs[str(made)] = self.needs[str(head)] | {
-            f"blocks/{made}", f"data/{hash_bytes(data)}", f"checkpoints/{hash_bytes(state)}",
-        }  # fmt: skip
-        self.heads[HEAD] = str(made)
-
-    def orphan(self, label: int) -> None:
-        self.files.data.put(b"orphan %d" % label)
-
-    def reset(self, back: int) -> None:
-        chain = [found.hash for found in self.files.chain.walk()]
-        head, target = chain[0], chain[min(back, len(chain) - 2)]
-        self.heads[keep_reachable(self.files, head)] = str(head)
-        self.files.chain.set_ref(HEAD, target, expected=head)
-        self.heads[HEAD] = str(target)
+        made = self.heads[ref] = builder.append(event)
+        own = {f"blocks/{made}", f"data/{hash_bytes(data)}", f"checkpoints/{hash_bytes(state)}"}
+        self.needs[made] = self.needs[head] | needed | own
 
 
-@settings(max_examples=60)
+@settings(max_examples=80)
 @given(STEPS, st.booleans())
-def test_exactly_what_the_references_need_stays(steps: list[tuple[str, int]], drop_refs: bool) -> None:
+def test_exactly_what_references_and_merges_need_stays(
+    steps: list[tuple[str, int, int]], drop_refs: bool
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = Model(Path(folder) / "dataset")
-        for what, number in steps:
-            if what == "crash":
-                model.add(number, crash=True)
-            else:
-                getattr(model, what)(number)
-        heads = {HEAD: model.heads[HEAD]} if drop_refs else model.heads
+        for step in steps:
+            model.take(*step)
+        heads = model.heads if drop_refs else model.heads | model.overwritten
         needed = frozenset().union(*(model.needs[head] for head in heads.values()))
         before = objects(model.files)
         tried = collect(model.files, GcOptions(drop_refs=drop_refs, dry_run=True), now=later)
@@ -440,21 +457,21 @@ def test_leftovers_of_the_workspace(tmp_path: Path) -> None:
 
 
 def test_the_command_says_what_it_would_remove_and_one_damaged_dataset_does_not_hide_the_others(
-    tmp_path: Path, run_cli: Callable[..., Result]
+    tmp_path: Path, run: Callable[..., Result]
 ) -> None:
     workspace = new_workspace(tmp_path)
     good, bad = root(workspace, "good", 1), root(workspace, "bad", 1)
     good.data.put(b"young")
     shutil.rmtree(bad.folder / "blocks")
     (bad.folder / "blocks").mkdir()
-    result = run_cli("-w", tmp_path, "gc", "--dry-run", "-o", "json")
+    result = run("-w", tmp_path, "gc", "--dry-run", "-o", "json")
     assert result.code == 6
     assert "bad" in result.err
     assert "odfchain fsck bad" in result.err
     rows = {row["dataset"]: row for row in json.loads(result.out)}
     assert set(rows) == {"good", None}
     assert rows["good"]["young"] == {"files": 1, "bytes": 5}
-    assert run_cli("-w", tmp_path, "gc", "good").code == 0
+    assert run("-w", tmp_path, "gc", "good").code == 0
     assert good.data.contains(hash_bytes(b"young"))
 
 
@@ -463,10 +480,10 @@ def test_the_command_says_what_it_would_remove_and_one_damaged_dataset_does_not_
     [("9m", "too short"), ("1y", "not a length of time"), ("0h", "not a length of time")],
 )
 def test_the_command_refuses_grace_periods_that_cannot_be_meant(
-    tmp_path: Path, run_cli: Callable[..., Result], grace: str, message: str
+    tmp_path: Path, run: Callable[..., Result], grace: str, message: str
 ) -> None:
     new_workspace(tmp_path)
-    result = run_cli("-w", tmp_path, "gc", "--grace", grace)
+    result = run("-w", tmp_path, "gc", "--grace", grace)
     assert result.code == 2
     assert message in result.err
 
