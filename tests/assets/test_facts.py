@@ -15,7 +15,7 @@ from odfchain.assets.locks import AssetLock, checksum_of_etag
 from odfchain.assets.objects import Facts, Method, Probe, StoreOptions, Stores
 from odfchain.errors import AccessError, AssetError, SourceNotFoundError
 from odfchain.limits import ASSETS, FetchLimits
-from tests.kit.asset_cases import Case, Hold, corrupted
+from tests.kit.asset_cases import Case, Hold, held
 from tests.kit.lying_objects import LyingObjects
 
 FIXTURE = json.loads(Path("fixtures/assets/facts.json").read_text())
@@ -72,21 +72,6 @@ def hold_size(case: Case, tmp_path: Path) -> None:
     assert [row.facts for row in found.rows] == [Facts(case["size"])]
 
 
-@pytest.mark.parametrize("case", FIXTURE["probed"], ids=lambda case: case["id"])
-def test_facts(case: Case, tmp_path: Path) -> None:
-    hold_probe(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", FIXTURE["compared"], ids=lambda case: case["id"])
-def test_comparisons(case: Case, tmp_path: Path) -> None:
-    hold_comparison(case, tmp_path)
-
-
-@pytest.mark.parametrize("case", FIXTURE["sizes"], ids=lambda case: case["id"])
-def test_claimed_sizes_without_a_request(case: Case, tmp_path: Path) -> None:
-    hold_size(case, tmp_path)
-
-
 HELD = {
     "probed": (hold_probe, ("facts", "missing", "problem")),
     "compared": (hold_comparison, ("status", "errors", "note")),
@@ -94,10 +79,9 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize(("hold", "case"), corrupted(FIXTURE, HELD))
-def test_a_corrupted_expectation_fails(hold: Hold, case: Case, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError):
-        hold(case, tmp_path)
+@held(FIXTURE, HELD)
+def test_cases(hold: Hold, case: Case, tmp_path: Path) -> None:
+    hold(case, tmp_path)
 
 
 def test_case_27_what_the_store_says_counts(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from odfchain.assets.locks import table_of
 from odfchain.assets.objects import Facts
 from odfchain.cli.start import manifest_template
 from odfchain.storage.locations import Location
-from tests.kit.asset_cases import Case, Hold, corrupted, held, wrong_cases
+from tests.kit.asset_cases import Case, Hold, held, wrong_cases
 from tests.kit.lying_objects import LyingObjects
 from tests.kit.support import Notes
 
@@ -154,12 +154,6 @@ def hold_known_facts(case: Case, folder: Path) -> None:
 HELD = {"known_facts": (hold_known_facts, ("facts",))}
 
 
-@pytest.mark.parametrize(("hold", "case"), held(CASES, HELD))
+@held(CASES, HELD)
 def test_what_nobody_probed_keeps_what_is_known(hold: Hold, case: Case, tmp_path: Path) -> None:
     hold(case, tmp_path)
-
-
-@pytest.mark.parametrize(("hold", "case"), corrupted(CASES, HELD))
-def test_a_corrupted_expectation_fails(hold: Hold, case: Case, tmp_path: Path) -> None:
-    with pytest.raises(AssertionError):
-        hold(case, tmp_path)

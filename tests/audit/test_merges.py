@@ -27,9 +27,10 @@ from odfchain.text import printable
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import Granularity, MergeMode, MergeRecord, Resolution
-from tests.kit.branch_cases import OPERATIONS, Case, Scene, parse_row, run_here, steps_of
+from tests.kit.branch_cases import Case, Scene, parse_row, run_here, steps_of
 from tests.kit.foreign_key_cases import Scene as ForeignScene
 from tests.kit.query_datasets import moment
+from tests.kit.root_rows import records_after
 from tests.kit.verified import verify_dataset
 
 DISJOINT: Case = {"ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 1xy", "+C 1xz", "2ab"]}
@@ -76,21 +77,10 @@ class Merging:
             field = DataField(name="c", type=DataTypeOption(inner=DataTypeString()))
             declared = dataclasses.replace(declared, fields=(*declared.fields, field))
         parsed = [parse_row(row, schema) for row in rows]
-        table = pa.table(
-            {
-                "op": pa.array([OPERATIONS.index(row["op"]) for row in parsed], pa.int32()),
-                "event_time": pa.array(
-                    [moment(f"2025-01-{row['day']:02}") for row in parsed], schema.field(3).type
-                ),
-            }
-            | {
-                each.name: pa.array([row["values"][place] for row in parsed], each.type)
-                for place, each in enumerate(
-                    schema.names[4:] and [schema.field(i) for i in range(4, len(schema))]
-                )
-            }
-        )
         time = state.next_system_time(Timestamp.parse("2026-02-01T00:00:00Z"))
+        given = [(row["op"], moment(f"2025-01-{row['day']:02}"), *row["values"]) for row in parsed]
+        table = records_after(None, schema, given, time).drop_columns(["offset", "system_time"])
+        table = table.set_column(0, "op", table["op"].cast(pa.int32()))
         with dataset.staging() as staging:
             staged = stage_changes(
                 dataset, state, table if rows else None, staging=staging, system_time=time, schema=declared,

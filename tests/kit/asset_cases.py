@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,27 +23,27 @@ Hold = Callable[[Case, Path], None]
 """Holds a case, in a folder of its own."""
 
 
-def held(fixture: Mapping[str, Any], holders: Mapping[str, tuple[Hold, Sequence[str]]]) -> list[Any]:
-    """(who holds it, a case) for each case of a fixture."""
-    return [
-        pytest.param(hold, case, id=case["id"])
-        for part, (hold, _) in holders.items()
-        for case in fixture[part]
-    ]
-
-
-def corrupted(fixture: Mapping[str, Any], holders: Mapping[str, tuple[Hold, Sequence[str]]]) -> list[Any]:
-    """(who holds it, a case) for each case of a fixture and each expectation in it, with that one made wrong.
+def held(
+    fixture: Mapping[str, Any], holders: Mapping[str, tuple[Hold, Sequence[str]]]
+) -> pytest.MarkDecorator:
+    """Gives a test (who holds it, a case) for each case of a fixture, and with each expectation in it made wrong.
 
     `holders` has for each part of the fixture who holds its cases, and which of their members are expectations.
-    Who holds a case must fail for each of these: so every expectation is looked at.
+    Who holds a case must fail for each wrong one: so every expectation is looked at.
     """
-    return [
-        pytest.param(hold, changed, id=f"{case['id']}: {name}")
-        for part, (hold, expected) in holders.items()
-        for case in fixture[part]
-        for name, changed in wrong_cases(case, expected)
-    ]
+    found = []
+    for part, (hold, expected) in holders.items():
+        for case in fixture[part]:
+            found.append(pytest.param(hold, case, id=case["id"]))
+            for name, wrong in wrong_cases(case, expected):
+                fails = functools.partial(_fails, hold)
+                found.append(pytest.param(fails, wrong, id=f"{case['id']}: another {name}"))
+    return pytest.mark.parametrize(("hold", "case"), found)
+
+
+def _fails(hold: Hold, case: Case, folder: Path) -> None:
+    with pytest.raises(AssertionError):
+        hold(case, folder)
 
 
 def wrong_cases(case: Case, expected: Sequence[str]) -> Iterator[tuple[str, Case]]:

@@ -53,14 +53,13 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import merges
 from tests.kit import query_datasets
-from tests.kit.root_rows import schema_event, schema_with, staged_slice
+from tests.kit.root_rows import OPERATIONS, records_after, schema_event, schema_with, staged_slice
 from tests.kit.support import FIXTURES, Result
 from tests.kit.verified import verify_dataset
 
 Case = dict[str, Any]
 RunCommand = Callable[..., Result]
 
-OPERATIONS = ["+A", "-R", "-C", "+C"]
 TYPES = query_datasets.TYPES | {
     "int32": pa.int32(), "bool": pa.bool_(), "timestamp": pa.timestamp("ms", "UTC"), "binary": pa.binary(),
     "struct": pa.struct([("x", pa.string()), ("y", pa.string())]),
@@ -221,18 +220,10 @@ class Scene:
         self, folder: Path, state: DatasetState, schema: pa.Schema, rows: list[Any], at: Timestamp
     ) -> tuple[ev.AddData, StagedFile]:
         parsed = [parse_row(row, schema) for row in rows]
-        last = state.last_offset
-        start = 0 if last is None else last + 1
         days = [query_datasets.moment(f"2025-01-{row['day']:02}") for row in parsed]
-        values: list[Any] = [
-            range(start, start + len(rows)),
-            [OPERATIONS.index(row["op"]) for row in parsed],
-            [at.epoch_ms] * len(rows),
-            days,
-            *([row["values"][place] for row in parsed] for place in range(len(schema) - 4)),
-        ]
-        arrays = [pa.array(column, each.type) for column, each in zip(values, schema, strict=True)]
-        new, staged = staged_slice(folder, pa.table(arrays, schema=schema))
+        values = [[row["op"], day, *row["values"]] for row, day in zip(parsed, days, strict=True)]
+        last = state.last_offset
+        new, staged = staged_slice(folder, records_after(last, schema, values, at))
         latest = Timestamp.from_datetime(max(days))
         mark = latest if state.watermark is None else max(latest, state.watermark)
         previous = state.last_data

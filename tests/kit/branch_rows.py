@@ -16,9 +16,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.root_rows import schema_event, schema_with, staged_slice
+from tests.kit.root_rows import records_after, schema_event, schema_with, staged_slice
 
-OPERATIONS = ("+A", "-R", "-C", "+C")
 DAY = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 COLUMNS = (pa.field("k", pa.string()), pa.field("a", pa.string()), pa.field("b", pa.string()))
 Row = tuple[Any, ...]
@@ -79,15 +78,8 @@ def table_of(dataset: DatasetFiles, rows: Sequence[Row], columns: Sequence[pa.Fi
     """These rows as the next ones of a dataset."""
     schema = schema_with(*columns)
     state = DatasetState.read(dataset.chain)
-    start = 0 if state.last_offset is None else state.last_offset + 1
-    values: list[Any] = [
-        range(start, start + len(rows)),
-        [OPERATIONS.index(row[0]) for row in rows],
-        [state.next_system_time().epoch_ms] * len(rows),
-        [DAY + dt.timedelta(days=row[1]) for row in rows],
-        *([row[2 + i] if 2 + i < len(row) else None for row in rows] for i in range(len(columns))),
-    ]
-    return pa.table([pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema)
+    dated = [(row[0], DAY + dt.timedelta(days=row[1]), *row[2:]) for row in rows]
+    return records_after(state.last_offset, schema, dated, state.next_system_time())
 
 
 def record_table(dataset: DatasetFiles, table: pa.Table) -> Multihash:

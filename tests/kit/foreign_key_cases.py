@@ -37,11 +37,10 @@ from odfchain.workspace.merge_record import merges
 from odfchain.workspace.points import refs_of
 from tests.kit import query_datasets
 from tests.kit.branch_cases import run_here
-from tests.kit.root_rows import schema_event, schema_with, staged_slice
+from tests.kit.root_rows import records_after, schema_event, schema_with, staged_slice
 from tests.kit.support import FIXTURES
 
 Case = dict[str, Any]
-OPERATIONS = ["+A", "-R", "-C", "+C"]
 _AT = Timestamp.parse("2100-01-01T00:00:00Z")
 
 
@@ -173,17 +172,8 @@ class Scene:
         events, staged, last = [], [], state.last_offset
         with dataset.staging() as folder:
             for number, rows in enumerate(files):
-                start = 0 if last is None else last + 1
-                values = [[self.value(v) for v in row[1:]] for row in rows]
-                width = len(schema) - 4
-                columns = [
-                    range(start, start + len(rows)), [OPERATIONS.index(row[0]) for row in rows],
-                    [_AT.epoch_ms] * len(rows), [0] * len(rows),
-                    *([row[i] if i < len(row) else None for row in values] for i in range(width)),
-                ]  # fmt: skip
-                table = pa.table(
-                    [pa.array(v, f.type) for v, f in zip(columns, schema, strict=True)], schema=schema
-                )
+                values = [[row[0], 0, *map(self.value, row[1:])] for row in rows]
+                table = records_after(last, schema, values, _AT)
                 (folder / str(number)).mkdir()
                 new, file = staged_slice(folder / str(number), table)
                 events.append(ev.AddData(prev_offset=last, new_data=new, new_watermark=state.watermark))

@@ -16,7 +16,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.workspace.commit import StagedFile, commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.root_rows import schema_event, schema_with, staged_slice
+from tests.kit.root_rows import records_after, schema_event, schema_with, staged_slice
 
 TYPES = {
     "string": pa.string(), "int64": pa.int64(), "uint64": pa.uint64(), "float64": pa.float64(),
@@ -76,25 +76,9 @@ def _slice(
     folder: Path, state: DatasetState, schema: pa.Schema, rows: list[list[Any]], at: Timestamp
 ) -> tuple[ev.AddData, StagedFile]:
     """Rows are (operation, event time, values…); what is missing at the end is null."""
-    last = state.last_offset
-    start = 0 if last is None else last + 1
-    width = len(schema) - 2
-    full = [[*row, *[None] * (width - len(row))] for row in rows]
-    values: list[Any] = [
-        range(start, start + len(full)),
-        [ev_code(row[0]) for row in full],
-        [at.epoch_ms] * len(full),
-        [moment(row[1]) for row in full],
-        *([row[place] for row in full] for place in range(2, width)),
-    ]
-    arrays = [pa.array(column, field.type) for column, field in zip(values, schema, strict=True)]
-    new, staged = staged_slice(folder, pa.table(arrays, schema=schema))
-    return ev.AddData(prev_offset=last, new_data=new, new_watermark=state.watermark), staged
-
-
-def ev_code(operation: str) -> int:
-    """The number of `+A`, `-R`, `-C` or `+C`."""
-    return ["+A", "-R", "-C", "+C"].index(operation)
+    full = [[row[0], moment(row[1]), *row[2:]] for row in rows]
+    new, staged = staged_slice(folder, records_after(state.last_offset, schema, full, at))
+    return ev.AddData(prev_offset=state.last_offset, new_data=new, new_watermark=state.watermark), staged
 
 
 def moment(text: str) -> dt.datetime:

@@ -25,6 +25,7 @@ TIME = pa.timestamp("ms", "UTC")
 MADE = Timestamp.parse("2100-01-01T00:00:00Z")
 """System time of all blocks; later than any clock that made the datasets."""
 START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+OPERATIONS = ("+A", "-R", "-C", "+C")
 
 
 def schema_with(*columns: pa.Field) -> pa.Schema:
@@ -46,12 +47,26 @@ def add_root(workspace: Workspace, name: str, schema: pa.Schema) -> DatasetFiles
 
 
 def records(
-    schema: pa.Schema, start: int, ops: Sequence[int], times: Sequence[dt.datetime], *columns: Sequence[Any]
+    schema: pa.Schema,
+    start: int,
+    ops: Sequence[int],
+    times: Sequence[dt.datetime],
+    *columns: Sequence[Any],
+    at: Timestamp = MADE,
 ) -> pa.Table:
     """Records from an offset on: operations, event times, then the columns that are no system columns."""
-    values = [range(start, start + len(ops)), ops, [MADE.epoch_ms] * len(ops), times, *columns]
+    values = [range(start, start + len(ops)), ops, [at.epoch_ms] * len(ops), times, *columns]
     arrays = [pa.array(column, field.type) for column, field in zip(values, schema, strict=True)]
     return pa.table(arrays, schema=schema)
+
+
+def records_after(
+    last: int | None, schema: pa.Schema, rows: Sequence[Sequence[Any]], at: Timestamp
+) -> pa.Table:
+    """Records behind an offset: (operation, event time, values…); what is missing at the end is null."""
+    ops, *columns = ([row[i] if i < len(row) else None for row in rows] for i in range(len(schema) - 2))
+    start, codes = 0 if last is None else last + 1, [OPERATIONS.index(op) for op in ops]
+    return records(schema, start, codes, columns[0], *columns[1:], at=at)
 
 
 def slice_of(path: Path, start: int) -> ev.DataSlice:
