@@ -44,17 +44,11 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 @pytest.fixture
-def sql(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def sql(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, run: Run) -> Run:
     """`odfchain sql -c QUERY OPTIONS` in this process."""
     monkeypatch.chdir(workspace.path.parent)
 
-    def run(query: str | None, *args: object) -> Result:
-        capsys.readouterr()
-        asked = [] if query is None else ["-c", query]
-        code = main(["sql", *asked, *map(str, args)])
-        return Result(code, *capsys.readouterr())
-
-    return run
+    return lambda query, *args: run("sql", *([] if query is None else ["-c", query]), *args)
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from odfchain.cli.main import main
 from odfchain.errors import ManifestError, UsageError
 from odfchain.workspace.config import OF_WORKSPACE
 from odfchain.workspace.workspace_files import WorkspaceFiles
+from tests.kit.support import Result
 
 DID = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
 
@@ -198,24 +200,15 @@ def test_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (root / "config.yaml").read_text() == text
 
 
-def test_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Result]) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def run(*args: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(list(args))
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    assert run("init")[0] == 0
+    assert run("init").code == 0
     config = tmp_path / ".odfchain" / "config.yaml"
     assert config.stat().st_mode & 0o777 == 0o600
-    assert run("config", "add", "audit.trustedAuditors", DID)[0] == 0
-    assert run("config", "add", "audit.trustedAuditors", DID)[0] == 0
-    assert run("config", "get", "audit.trustedAuditors")[1] == f"{DID}\n"
-    assert run("config", "set", "ingest.variables.PASSWORD", "hunter2")[0] == 0
+    assert run("config", "add", "audit.trustedAuditors", DID).code == 0
+    assert run("config", "add", "audit.trustedAuditors", DID).code == 0
+    assert run("config", "get", "audit.trustedAuditors").out == f"{DID}\n"
+    assert run("config", "set", "ingest.variables.PASSWORD", "hunter2").code == 0
     code, out, err = run("config", "list", "-o", "json")
     rows = {row["setting"]: row for row in json.loads(out)}
     assert "hunter2" not in out + err
@@ -225,27 +218,27 @@ def test_the_command(
         "default": False,
     }
     assert rows["share.parallel"] == {"setting": "share.parallel", "value": 10, "default": True}
-    assert "hunter2" not in run("config", "list")[1]
+    assert "hunter2" not in run("config", "list").out
     for name in ("conf.spark.hadoop.fs.s3a.secret.key", "conf.spark.hadoop.fs.azure.account.key.a", "remote"):
         value = "sc://host:15002/;token=hunter2" if name == "remote" else "hunter2"
-        assert run("config", "set", f"spark.{name}", value)[0] == 0
+        assert run("config", "set", f"spark.{name}", value).code == 0
         assert "hunter2" not in "".join(run("config", "list", "-o", "json")[1:]), name
-        assert run("config", "get", f"spark.{name}")[1] == f"{value}\n"
-        assert run("config", "unset", f"spark.{name}")[0] == 0
-    assert run("config", "get", "ingest.variables.PASSWORD")[1] == "hunter2\n"
+        assert run("config", "get", f"spark.{name}").out == f"{value}\n"
+        assert run("config", "unset", f"spark.{name}").code == 0
+    assert run("config", "get", "ingest.variables.PASSWORD").out == "hunter2\n"
     config.write_text(config.read_text().replace('"hunter2"', '{"value": "hunter2", "hosts": ["a.example"]}'))
-    assert run("config", "set", "ingest.variables.PASSWORD", "hunter3")[0] == 0
-    bound = json.loads(run("config", "get", "ingest.variables.PASSWORD")[1])
+    assert run("config", "set", "ingest.variables.PASSWORD", "hunter3").code == 0
+    bound = json.loads(run("config", "get", "ingest.variables.PASSWORD").out)
     assert bound == {"value": "hunter3", "hosts": ["a.example"]}, "a new value stays bound to the hosts"
-    assert run("config", "remove", "ingest.variables.PASSWORD")[0] == 0
+    assert run("config", "remove", "ingest.variables.PASSWORD").code == 0
     code, _, err = run("config", "remove", "ingest.variables.PASSWORD")
     assert (code, "is not set" in err) == (2, True)
-    assert run("config", "remove", "audit.trustedAuditors", DID)[0] == 0
+    assert run("config", "remove", "audit.trustedAuditors", DID).code == 0
     for args in (["add", "share.parallel", "3"], ["set", "share.parallel"], ["set", "ingest.variables", "x"],
                  ["remove", "audit.trustedAuditors"], ["get", "nothing"], ["remove", "audit.trustedAuditors", "x"]):  # fmt: skip
         code, out, err = run("config", *args)
         assert (code, out, "Traceback" in err) == (2, "", False), args
     config.chmod(0o644)
-    assert "was readable by other users" in run("list")[2]
+    assert "was readable by other users" in run("list").err
     assert config.stat().st_mode & 0o777 == 0o600
-    assert "could be read" not in run("list")[2]
+    assert "could be read" not in run("list").err

@@ -14,7 +14,6 @@ import pytest
 
 import odfchain as odf
 from odfchain.api.scan import native_frame
-from odfchain.cli.main import main
 from odfchain.cli.parameters import DATASET
 from odfchain.transfer.reading import Origin
 from odfchain.workspace import workspace_files
@@ -39,16 +38,6 @@ def folder(tmp_path: Path) -> Path:
         add_root(workspace, "cities", schema_with())
     (tmp_path / "ws" / "a" / "b").mkdir(parents=True)
     return tmp_path / "ws"
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*args: object) -> Result:
-        capsys.readouterr()
-        code = main(list(map(str, args)))
-        return Result(code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture
