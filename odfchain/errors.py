@@ -35,9 +35,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
-from odfchain.text import printable
+from odfchain.text import excerpt, printable
+
+Place = tuple[int | None, int | None]
+"""Line and column in a text, from 1; None where they are not known."""
 
 
 class OdfchainError(Exception):
@@ -333,6 +336,13 @@ class QueryError(IngestError):
     ) -> None:
         super().__init__(message, hint=hint, excerpt=excerpt)
         self.refused = refused
+
+    @classmethod
+    def at(cls, label: str, sql: str | None, place: Place | None, what: str, **more: Any) -> Self:
+        """The error of what `label` names, at a (line, column) of its SQL; `more` as in the constructor."""
+        line, column = place or (None, None)
+        where = f", line {line}, column {column}" if line is not None and column is not None else ""
+        return cls(f"{label}{where}: {what}", excerpt=excerpt(sql, line, column), **more)
 
 
 class TransformError(OdfchainError):

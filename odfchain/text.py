@@ -116,10 +116,10 @@ def _escape_json(match: re.Match[str]) -> str:
     return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
 
 
-def located(label: str, line: int | None, column: int | None, what: str) -> str:
-    """A message that says which step and where in it; lines and columns count from 1."""
-    where = f", line {line}, column {column}" if line is not None and column is not None else ""
-    return f"{label}{where}: {what}"
+def place_in(text: str, index: int) -> tuple[int, int]:
+    """(line, column) of a character; both count from 1."""
+    before = text[:index]
+    return before.count("\n") + 1, index - before.rfind("\n")
 
 
 def excerpt(sql: str | None, line: int | None, column: int | None) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.errors import EngineError, OdfchainError, Place, QueryError
 from odfchain.lazy import pa
 from odfchain.odf.arrow_schema import mapped
 from odfchain.query.answers import number_schema, reread
@@ -41,7 +41,7 @@ from odfchain.slices import skipping
 from odfchain.slices.footers import Value, quoted
 from odfchain.slices.skipping import UNKNOWN, ConditionVisitor, Parts, Test
 from odfchain.storage import fsio
-from odfchain.text import excerpt, located, one_line
+from odfchain.text import one_line, place_in
 
 if TYPE_CHECKING:
     import datafusion as df
@@ -105,29 +105,29 @@ def explained(text: str, sql: str) -> OdfchainError:
     if found := _NO_TABLE.search(text):
         return dotted_name(found.group(1).removeprefix("odf."))
     said = _without_kinds(text)
-    line, column, hint = None, None, None
+    place: Place | None = None
+    hint = None
     if position := _POSITION.search(text):
-        line, column = int(position.group(1)), int(position.group(2))
+        place = int(position.group(1)), int(position.group(2))
         said = _POSITION.sub("", said)
     elif missing := _NO_COLUMN.search(text):
         name = missing.group(1)
         said = f"there is no column {one_line(name, 80)}"
         hint = _meant(text, name)
-        line, column = place_of(sql, name.rpartition(".")[2].strip('"'))
+        place = place_of(sql, name.rpartition(".")[2].strip('"'))
     elif missing := _NO_FUNCTION.search(text):
         name = next(part for part in missing.groups() if part)
         said = f"there is no function {name}"
         near = re.search(r"Did you mean '?(\w+)'?", text)
         hint = f"did you mean {near.group(1)}?" if near else None
-        line, column = place_of(sql, name)
+        place = place_of(sql, name)
     if "single SQL statement" in text:
         said, hint = "more than one statement", "one query is answered at a time"
     elif "not supported" in text or "Unsupported SQL statement" in text:
         hint = hint or "only queries are answered: nothing is changed, and no file is named"
     elif "No SQL statements" in text:
         said, hint = "no query given", "write one, like: select count(*) from airports"
-    where = located("the query", line, column, said.strip())
-    return QueryError(where, hint=hint, excerpt=excerpt(sql, line, column))
+    return QueryError.at("the query", sql, place, said.strip(), hint=hint)
 
 
 def _without_kinds(text: str) -> str:
@@ -152,13 +152,12 @@ def _asked_table(text: str) -> str:
 def _no_dataset(error: OdfchainError, text: str, sql: str) -> OdfchainError:
     name = _asked_table(text)
     # the error gets the place of the table's name in the query
-    line, column = place_of(sql, name)
-    if line is not None and column is not None and sql.split("\n")[line - 1][column - 1] == "'":
-        what = located("the query", line, column, f"'{one_line(name, 80)}' is a text, and no file is read")
-        return QueryError(what, hint="a table is a dataset's name", excerpt=excerpt(sql, line, column))
+    place = place_of(sql, name)
+    if place is not None and sql.split("\n")[place[0] - 1][place[1] - 1] == "'":
+        what = f"'{one_line(name, 80)}' is a text, and no file is read"
+        return QueryError.at("the query", sql, place, what, hint="a table is a dataset's name")
     if isinstance(error, QueryError):
-        what = located("the query", line, column, error.message)
-        return QueryError(what, hint=error.hint, excerpt=excerpt(sql, line, column))
+        return QueryError.at("the query", sql, place, error.message, hint=error.hint)
     return error
 
 
@@ -176,7 +175,7 @@ def _meant(text: str, name: str) -> str | None:
     return f"columns here are {', '.join(one_line(part, 80) for part in list(short)[:30])}"
 
 
-def place_of(sql: str, name: str) -> tuple[int | None, int | None]:
+def place_of(sql: str, name: str) -> tuple[int, int] | None:
     """(line, column) of a name in a query, both from 1; None where it is not one word of it."""
     from sqlglot.dialects.postgres import Postgres
     from sqlglot.errors import SqlglotError
@@ -184,12 +183,10 @@ def place_of(sql: str, name: str) -> tuple[int | None, int | None]:
     try:
         tokens = Postgres().tokenize(sql)
     except SqlglotError:
-        return None, None
-    for token in tokens:
-        if token.text == name or token.text.lower() == name:
-            before = sql[: token.start]
-            return before.count("\n") + 1, token.start - (before.rfind("\n") + 1) + 1
-    return None, None
+        return None
+    named = (token.start for token in tokens if token.text == name or token.text.lower() == name)
+    start = next(named, None)
+    return None if start is None else place_in(sql, start)
 
 
 DIALECT = "SqlDataFusion"

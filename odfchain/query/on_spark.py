@@ -41,18 +41,32 @@ from odfchain.slices.skipping import UNKNOWN, ConditionVisitor, Parts
 from odfchain.spark import query_rules as functions
 from odfchain.spark.executor_files import files_of, give_files
 from odfchain.spark.jobs import explain, run_job, task_results
-from odfchain.spark.plans import FEW_ROWS, FEW_SETTINGS, PlanNodes, PlanWalker, is_remote, jvm_of, walker_of
+from odfchain.spark.plans import (
+    FEW_ROWS,
+    FEW_SETTINGS,
+    PlanNodes,
+    PlanWalker,
+    class_name,
+    declare_empty,
+    is_remote,
+    items,
+    java_of,
+    java_schema,
+    jvm_of,
+    of_plan,
+    strings,
+    the_object,
+    walker_of,
+)
 from odfchain.spark.query import PRIVATE_SETTINGS, private_session
 from odfchain.spark.query_refusals import (
     QueryStep,
     StepChecker,
     failed_query,
-    items,
-    strings,
     translate_spark_errors,
 )
 from odfchain.spark.types import col, latest_rows, physical_struct, quoted
-from odfchain.text import excerpt, located, one_line
+from odfchain.text import one_line, place_in
 from odfchain.workspace.read_slices import KeptFooters
 
 if TYPE_CHECKING:
@@ -142,9 +156,7 @@ def replaced(root: Any, found: NamesInPlan, tables: Collection[Any], walker: Pla
         return root
     jvm = walker.jvm
     changed = jvm.java.util.IdentityHashMap()
-    change = getattr(getattr(jvm.scala, "PartialFunction$"), "MODULE$").fromFunction(
-        walker.replacing(changed)
-    )
+    change = the_object(jvm.scala, "PartialFunction").fromFunction(walker.replacing(changed))
     for (node, _), table in zip(found.calls, tables, strict=True):
         changed.put(node, table)
     # a plan is changed down to its leaves, but what a WITH defines is no child of it: the innermost first
@@ -199,14 +211,14 @@ def _table_function(node: Any, checker: StepChecker) -> tuple[Any, Call] | None:
 
 
 def _arguments(name: str, node: Any, checker: StepChecker) -> Call:
-    expressions = list(items(node.functionArgs()))
+    expressions = items(node.functionArgs())
     if wrong := wrong_count(name, len(expressions)):
         raise checker.refuse(node, f"has {wrong}", usage(name))
     return (name, *(_argument(name, number, each, node, checker) for number, each in enumerate(expressions)))
 
 
 def _argument(name: str, number: int, expression: Any, node: Any, checker: StepChecker) -> str | None:
-    kind = expression.getClass().getSimpleName()
+    kind = class_name(expression)
     if kind == "UnresolvedAttribute" and may_be_name(name, number):
         parts = strings(expression.nameParts())
         if len(parts) == 1:
@@ -391,7 +403,7 @@ class _Planning:
     ) -> None:
         self._session, self._walker = session, walker
         self._sql, self._pins, self._checked = sql, pins, checked
-        self._java: Any = session._jsparkSession  # noqa: SLF001 - PySpark has no public way into the JVM
+        self._java = java_of(session)
         self._jvm = jvm_of(session)
         self._checker = StepChecker(QueryStep(_LABEL, sql))
         # Why names in the text are no datasets.
@@ -458,8 +470,8 @@ class _Planning:
         return relations
 
     def _alias(self, call: Any, table: Any) -> Any:
-        alias = getattr(self._jvm.org.apache.spark.sql.catalyst.plans.logical, "SubqueryAlias$")
-        return getattr(alias, "MODULE$").apply(call.name().last(), table)
+        logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
+        return the_object(logical, "SubqueryAlias").apply(call.name().last(), table)
 
     def _bound(self, plan: Any, found: NamesInPlan, params: Mapping[str, Any]) -> Any:
         for name, node in found.parameters.items():
@@ -471,7 +483,7 @@ class _Planning:
         plain = [value.as_py() if hasattr(value, "as_py") else value for value in values]
         to_seq = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq
         # values are literals of the plan, and never text of the query
-        literal = getattr(getattr(self._jvm.org.apache.spark.sql.catalyst.expressions, "Literal$"), "MODULE$")
+        literal = the_object(self._jvm.org.apache.spark.sql.catalyst.expressions, "Literal")
         return self._jvm.org.apache.spark.sql.catalyst.analysis.NameParameterizedQuery(
             plan, to_seq(list(found.parameters)), to_seq([literal.apply(value) for value in plain])
         )
@@ -479,11 +491,10 @@ class _Planning:
     def _used(
         self, plan: Any, relations: Mapping[str, Pin | Changes]
     ) -> tuple[list[str], dict[str, skipping.Condition]]:
+        # analysis over empty tables: nothing is read to find out which tables and conditions there are
         for name, relation in relations.items():
-            schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(asked_struct(relation).json())
-            # analysis over empty tables: nothing is read to find out which tables and conditions there are
-            empty = self._java.createDataFrame(self._jvm.java.util.ArrayList(), schema)
-            empty.createOrReplaceTempView(quoted(name))
+            schema = java_schema(self._session, asked_struct(relation))
+            declare_empty(self._java, self._jvm, name, schema)
         try:
             analyzed = self._frame(plan)._jdf.queryExecution().analyzed()  # noqa: SLF001
         except Exception as error:
@@ -503,7 +514,7 @@ class _Planning:
 
     def _check_leaves(self, plans: PlanNodes) -> None:
         for i, children in enumerate(self._walker.children(plans)):
-            if not children and plans.classes[i].rpartition(".")[2] not in _LEAVES:
+            if not children and plans.kind(i) not in _LEAVES:
                 raise self._checker.refuse(
                     None, "reads something that is not a dataset", "a table is a dataset's name"
                 )
@@ -511,8 +522,7 @@ class _Planning:
     def _frame(self, plan: Any) -> DataFrame:
         from pyspark.sql import DataFrame
 
-        dataset = self._jvm.org.apache.spark.sql.classic.Dataset
-        return DataFrame(dataset.ofRows(self._java, plan), self._session)
+        return DataFrame(of_plan(self._java, self._jvm, plan), self._session)
 
     def _no_dataset(self, error: Exception) -> OdfchainError | None:
         condition = getattr(error, "getCondition", lambda: None)()
@@ -525,15 +535,8 @@ class _Planning:
         if not isinstance(reason, QueryError):
             return reason
         place = [getattr(c, "startIndex", lambda: -1)() for c in getattr(error, "getQueryContext", list)()]
-        line = column = None
-        if place and place[0] >= 0:
-            before = self._sql[: place[0]]
-            line, column = before.count("\n") + 1, place[0] - before.rfind("\n")
-        return QueryError(
-            located(_LABEL, line, column, reason.message),
-            hint=reason.hint,
-            excerpt=excerpt(self._sql, line, column),
-        )
+        at = place_in(self._sql, place[0]) if place and place[0] >= 0 else None
+        return QueryError.at(_LABEL, self._sql, at, reason.message, hint=reason.hint)
 
 
 class _Clock:
@@ -589,7 +592,7 @@ def condition_over(plans: PlanNodes, view: int, schema: pa.Schema) -> skipping.C
     """The condition on all rows of the table at an index, from the filters directly over it."""
     found: list[skipping.Condition] = []
     above = view - 1  # a node's first child comes right behind it
-    while above >= 0 and (kind := plans.classes[above].rpartition(".")[2]) in ("SubqueryAlias", "Filter"):
+    while above >= 0 and (kind := plans.kind(above)) in ("SubqueryAlias", "Filter"):
         if kind == "Filter":
             found.append(_Reading(schema).condition(plans[above].condition()))
         above -= 1
@@ -608,7 +611,7 @@ class _Reading(ConditionVisitor):
     def parts(self, node: Any) -> Parts:
         # bounded: beyond `_MOST_NODES` nothing is understood
         self._left -= 1
-        kind = node.getClass().getSimpleName() if self._left > 0 else ""
+        kind = class_name(node) if self._left > 0 else ""
         match kind:
             case "And" | "Or":
                 return kind.lower(), node.left(), node.right()
@@ -631,12 +634,12 @@ class _Reading(ConditionVisitor):
 
     def path(self, node: Any) -> str | None:
         # a cast to a wider type changes no comparison
-        while (kind := node.getClass().getSimpleName()) in ("Cast", "CommonExpressionRef"):
+        while (kind := class_name(node)) in ("Cast", "CommonExpressionRef"):
             inner = node.child() if kind == "Cast" else self._common.get(str(node.id()))
             if inner is None or not _holds_all(inner.dataType().typeName(), node.dataType().typeName()):
                 return None
             node = inner
-        if node.getClass().getSimpleName() != "AttributeReference":
+        if class_name(node) != "AttributeReference":
             return None
         path = quoted_column(str(node.name()))
         return path if path in self.types else None

@@ -34,7 +34,7 @@ from odfchain.slices.skipping import (
     understood,
     value_for,
 )
-from odfchain.text import excerpt, first_line, located, one_line
+from odfchain.text import first_line, one_line
 
 _MOST_CHARACTERS = 10_000
 _BEFORE = "SELECT 1 WHERE "
@@ -125,8 +125,7 @@ def _wrong(
     column = None if end is None else end - width + 1 - (len(_BEFORE) if line == 1 else 0)
     if column is None or not 0 < column <= len(text):
         line = column = None
-    said = located("the condition", line, column, one_line(what))
-    return QueryError(said, hint=hint, excerpt=excerpt(text, line, column))
+    return QueryError.at("the condition", text, (line, column), one_line(what), hint=hint)
 
 
 class _Reading(ConditionVisitor):

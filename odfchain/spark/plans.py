@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from odfchain.spark.query_rules import SUBQUERIES
+from odfchain.spark.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +26,52 @@ if TYPE_CHECKING:
 def jvm_of(session: SparkSession) -> Any:
     """The JVM behind a session."""
     return session._jvm  # noqa: SLF001 - PySpark has no public way into the JVM
+
+
+def java_of(session: SparkSession) -> Any:
+    """The session as the JVM has it."""
+    return session._jsparkSession  # noqa: SLF001 - as above
+
+
+def java_schema(session: SparkSession, struct: StructType) -> Any:
+    """A schema as the JVM has it."""
+    return jvm_of(session).org.apache.spark.sql.types.DataType.fromJson(struct.json())
+
+
+def declare_empty(java: Any, jvm: Any, name: str, schema: Any) -> None:
+    """From now on there is a table without rows of this schema in a session, both of the JVM."""
+    java.createDataFrame(jvm.java.util.ArrayList(), schema).createOrReplaceTempView(quoted(name))
+
+
+def of_plan(java: Any, jvm: Any, plan: Any) -> Any:
+    """The rows of a plan in a session, all of the JVM."""
+    return jvm.org.apache.spark.sql.classic.Dataset.ofRows(java, plan)
+
+
+def the_object(package: Any, name: str) -> Any:
+    """The Scala object of this name."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def class_name(thing: Any) -> str:
+    """Spark's class, without the package."""
+    name: str = thing.getClass().getName()
+    return name.rpartition(".")[2].strip("$")
+
+
+def items(sequence: Any) -> list[Any]:
+    """The items of a Scala sequence."""
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def strings(sequence: Any) -> list[str]:
+    """The texts that a Scala sequence holds."""
+    return [str(item) for item in items(sequence)]
+
+
+def option(value: Any) -> Any:
+    """The value of a Scala Option, or None."""
+    return value.get() if value.isDefined() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +85,13 @@ class PlanNodes:
     def __getitem__(self, index: int) -> Any:
         return self.jvm.get(index)
 
+    def kind(self, index: int) -> str:
+        """The class of a node, without the package."""
+        return self.classes[index].rpartition(".")[2]
+
     def of(self, *names: str) -> list[int]:
-        """Where the nodes of these classes stand, by the last part of the class name."""
-        wanted = frozenset(names)
-        return [i for i, name in enumerate(self.classes) if name.rpartition(".")[2] in wanted]
+        """Where the nodes of these classes stand, without the package."""
+        return [i for i in range(len(self.classes)) if self.kind(i) in names]
 
     def subqueries(self) -> list[Any]:
         """The plans within expressions."""

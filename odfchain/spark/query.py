@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from odfchain.errors import EngineError, QueryError
 from odfchain.limits import QUERY
-from odfchain.odf.sources import SqlQueryStep, TransformSql
+from odfchain.odf.sources import TransformSql
 from odfchain.odf.transform_options import OWN_ENGINE
 from odfchain.spark.executor_files import files_of, give_files
 from odfchain.spark.jobs import on_a_thread
-from odfchain.spark.plans import is_remote, jvm_of, walker_of
+from odfchain.spark.plans import declare_empty, is_remote, java_of, java_schema, jvm_of, of_plan, walker_of
 from odfchain.spark.query_gate import DateGuard, Gate, TableSize
-from odfchain.spark.query_refusals import ONE_SELECT, QueryStep, step_labels, translate_spark_errors
+from odfchain.spark.query_refusals import ONE_SELECT, QueryStep, translate_spark_errors
 from odfchain.spark.session import SQL_SETTINGS, give_judge, judge_of
 from odfchain.spark.types import quoted
-from odfchain.text import excerpt, located, one_line
+from odfchain.text import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,20 +81,18 @@ class Queries:
         The frame is lazy: a value that cannot be computed shows when it is written (`failed_query` explains
         it).
         """
-        session, steps = self.session, self._begun(inputs)
+        session, steps, jvm = self.session, self._begun(inputs), jvm_of(self.session)
         schemas = {name: frame._jdf.schema() for name, frame in inputs.items()}  # noqa: SLF001
         plans = in_time(lambda: self._checked(steps, schemas))
         with private_session(session) as private, translate_spark_errors("the query"):
-            dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
             for name, frame in inputs.items():
                 plan = frame._jdf.logicalPlan()  # noqa: SLF001
-                dataset.ofRows(private, plan).createOrReplaceTempView(quoted(name))
-            result = _last(private, dataset, plans)
-            guard = DateGuard(jvm_of(session), walker_of(session), inputs)
-            plan = guard.plan(result.queryExecution().analyzed())
+                of_plan(private, jvm, plan).createOrReplaceTempView(quoted(name))
+            guard = DateGuard(jvm, walker_of(session), inputs)
+            plan = guard.plan(_last(private, jvm, plans))
             from pyspark.sql import DataFrame as Frame
 
-            return Frame(dataset.ofRows(_java(session), plan), session)
+            return Frame(of_plan(java_of(session), jvm, plan), session)
 
     def resolved(self, inputs: Mapping[str, StructType], *, views: Mapping[str, str]) -> Any:
         """The analyzed plan (of the JVM) of the last step over empty tables of schemas, steps as views.
@@ -102,29 +100,26 @@ class Queries:
         `views` are tables that are made of an input by SQL of odfchain's own, by the name of the input;
         queries see them instead of it.
         """
-        session, steps = self.session, self._begun(inputs)
+        session, steps, jvm = self.session, self._begun(inputs), jvm_of(self.session)
         with private_session(session) as private, translate_spark_errors("the query"):
-            dataset = jvm_of(session).org.apache.spark.sql.classic.Dataset
             seen = {}
             for name, struct in inputs.items():
-                schema = jvm_of(session).org.apache.spark.sql.types.DataType.fromJson(struct.json())
-                declare_empty(session, private, name, schema)
+                seen[name] = schema = java_schema(session, struct)
+                declare_empty(private, jvm, name, schema)
                 if name in views:
                     made = private.sql(views[name])
                     # a view of the same name would be read as its own source
-                    view = dataset.ofRows(private, made.queryExecution().analyzed())
+                    view = of_plan(private, jvm, made.queryExecution().analyzed())
                     view.createOrReplaceTempView(quoted(name))
-                    schema = made.schema()
-                seen[name] = schema
+                    seen[name] = made.schema()
             plans = in_time(lambda: self._checked(steps, seen, replayed=True))
-            return _last(private, dataset, plans).queryExecution().analyzed()
+            return _last(private, jvm, plans)
 
     def judged(self, inputs: Mapping[str, StructType]) -> list[CheckedStep]:
         """The steps over tables of these schemas, all through the gate of `run`."""
         steps = self._begun(inputs)
         with translate_spark_errors("the query"):
-            kinds = jvm_of(self.session).org.apache.spark.sql.types.DataType
-            schemas = {name: kinds.fromJson(struct.json()) for name, struct in inputs.items()}
+            schemas = {name: java_schema(self.session, struct) for name, struct in inputs.items()}
         return in_time(lambda: self._checked(steps, schemas))
 
     def check(self, tables: Collection[str]) -> None:
@@ -132,18 +127,15 @@ class Queries:
 
         For the time a source is added: columns and types are not known yet and are checked by the first run.
         """
-        session = self.session
-        steps = self._steps(tables)
+        session, steps = self.session, self._steps(tables)
         _dialect_name(self.transform.engine)
-        known = dict.fromkeys(tables, TableSize())
 
         def check() -> None:
             with private_session(session) as private:
                 gate = Gate(session, private)
-                for label, step in steps:
-                    _, size = gate.read(self._translated(label, step, None), known)
-                    if step.alias is not None:
-                        known[step.alias] = size
+                gate.tables |= dict.fromkeys(tables, TableSize())
+                for step in steps:
+                    gate.read(self._translated(step, None))
 
         in_time(check)
 
@@ -187,7 +179,7 @@ class Queries:
         last: DataFrame = frame
         return last
 
-    def _begun(self, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:
+    def _begun(self, tables: Collection[str]) -> list[QueryStep]:
         steps = self._steps(tables)
         engine, version = self.transform.engine, self.transform.version
         if _dialect_name(engine) != _NATIVE:
@@ -196,84 +188,78 @@ class Queries:
             )
         return steps
 
-    def _translated(self, label: str, step: SqlQueryStep, schemas: Schemas | None) -> QueryStep:
+    def _translated(self, step: QueryStep, schemas: Schemas | None) -> QueryStep:
         engine = self.transform.engine
         if _dialect_name(engine) == _NATIVE:
-            return QueryStep(label, step.query, step.alias)
-        return QueryStep(label, _to_spark(engine, step.query, schemas, label), step.alias, translated=True)
+            return step
+        return replace(step, sql=_to_spark(engine, step.sql, schemas, step.label), translated=True)
 
     def _checked(
-        self, steps: list[tuple[str, SqlQueryStep]], schemas: Mapping[str, Any], *, replayed: bool = False
+        self, steps: list[QueryStep], schemas: Mapping[str, Any], *, replayed: bool = False
     ) -> list[CheckedStep]:
         # nothing is computed: the tables are empty and have the schemas alone
         with private_session(self.session) as private:
             gate = Gate(self.session, private, replayed=replayed)
             known: Schemas = {}
-            sizes: dict[str, TableSize] = {}
             plans = []
 
             def declare(name: str, schema: Any, nodes: int = 1) -> None:
-                declare_empty(self.session, private, name, schema)
-                columns = {f.name(): f.dataType().sql() for f in schema.fields()}
-                known[name] = columns
+                known[name] = columns = {f.name(): f.dataType().sql() for f in schema.fields()}
                 # a struct is written with a colon for each of its fields
-                sizes[name] = TableSize.of({n: max(1, kind.count(":")) for n, kind in columns.items()}, nodes)
+                sizes = {n: max(1, kind.count(":")) for n, kind in columns.items()}
+                gate.declare(name, schema, TableSize.of(sizes, nodes))
 
             with translate_spark_errors("the query"):
                 for name, schema in schemas.items():
                     declare(name, schema)
-            for label, text in steps:
-                step = self._translated(label, text, known)
-                plan, size = gate.read(step, sizes)
-                result = gate.resolve(step, plan, known)
+            for written in steps:
+                step = self._translated(written, known)
+                plan = gate.read(step)
+                result = gate.resolve(step, plan)
                 if step.alias is not None:
-                    with translate_spark_errors(label):
-                        declare(step.alias, result.schema(), size.nodes)
+                    with translate_spark_errors(step.label):
+                        declare(step.alias, result.schema(), gate.tables[step.alias].nodes)
                 plans.append(CheckedStep(step, plan, result))
             return plans
 
-    def _steps(self, tables: Collection[str]) -> list[tuple[str, SqlQueryStep]]:
+    def _steps(self, tables: Collection[str]) -> list[QueryStep]:
         transform = self.transform
         if transform.temporal_tables:
             raise QueryError("temporalTables need Flink itself", hint="join on the time range instead")
         if transform.query is not None and transform.queries is not None:
             raise QueryError("the transform has both `query` and `queries`", hint="give one of them")
-        queries = transform.queries or ()
-        if transform.query is not None:
-            queries = (SqlQueryStep(query=transform.query),)
-        if not queries:
+        steps = QueryStep.all_of(transform)
+        if not steps:
             raise QueryError("the transform has no query", hint="give `query` or `queries`")
-        if len(queries) > MAX_STEPS:
-            raise QueryError(f"the transform has {len(queries):,} steps, more than {MAX_STEPS}")
-        taken, steps = set(tables), []
-        labels = [label for label, _ in step_labels(transform)]
-        for number, (label, step) in enumerate(zip(labels, queries, strict=True), start=1):
-            last = number == len(queries)
+        if len(steps) > MAX_STEPS:
+            raise QueryError(f"the transform has {len(steps):,} steps, more than {MAX_STEPS}")
+        taken = set(tables)
+        for number, step in enumerate(steps, start=1):
+            last = number == len(steps)
             if last and step.alias is not None:
-                raise QueryError(f"{label}: the last step is the result and has no alias")
+                raise QueryError(f"{step.label}: the last step is the result and has no alias")
             if not last and not step.alias:
-                raise QueryError(f"{label}: has no alias", hint="only the last step goes without one")
+                raise QueryError(f"{step.label}: has no alias", hint="only the last step goes without one")
             if step.alias in taken:
                 raise QueryError(
-                    f"{label}: there is already a table of this name", hint="choose another alias"
+                    f"{step.label}: there is already a table of this name", hint="choose another alias"
                 )
             if step.alias is not None:
                 taken.add(step.alias)
-            _bounded(label, step.query)
-            steps.append((label, step))
+            _bounded(step.label, step.sql)
         if is_remote(self.session):
             raise QueryError("this query is given to a session of Spark Connect, which shows no plans")
         return steps
 
 
-def _last(private: Any, dataset: Any, plans: list[CheckedStep]) -> Any:
-    # the results of the steps before the last one are tables
+def _last(private: Any, jvm: Any, plans: list[CheckedStep]) -> Any:
+    # the analyzed plan; the results of the steps before the last one are tables
     result: Any = None
     for checked in plans:
-        result = dataset.ofRows(private, checked.plan)
+        result = of_plan(private, jvm, checked.plan)
         if checked.step.alias is not None:
             result.createOrReplaceTempView(quoted(checked.step.alias))
-    return result
+    return result.queryExecution().analyzed()
 
 
 def in_time(work: Callable[[], T]) -> T:
@@ -287,12 +273,6 @@ def in_time(work: Callable[[], T]) -> T:
             hint="split it into steps, with fewer names in each",
         )
     return result.result()
-
-
-def declare_empty(session: SparkSession, private: Any, name: str, schema: Any) -> None:
-    """From now on there is a table without rows of this schema (of the JVM) in a private session."""
-    rows = jvm_of(session).java.util.ArrayList()
-    private.createDataFrame(rows, schema).createOrReplaceTempView(quoted(name))
 
 
 def _bounded(label: str, sql: str) -> None:
@@ -310,16 +290,12 @@ def _bounded(label: str, sql: str) -> None:
             raise QueryError(f"{label}: has more than {QUERY.brackets} brackets within brackets")
 
 
-def _java(session: SparkSession) -> Any:
-    return session._jsparkSession  # noqa: SLF001 - PySpark has no public way into the JVM
-
-
 @contextlib.contextmanager
 def private_session(session: SparkSession, settings: Mapping[str, str] = PRIVATE_SETTINGS) -> Iterator[Any]:
     """A session of the JVM for one purpose: active while in use, because the parser asks the active one."""
     with translate_spark_errors("the query"):
         sessions = jvm_of(session).org.apache.spark.sql.classic.SparkSession
-        private = _java(session).newSession()
+        private = java_of(session).newSession()
         for key, value in settings.items():
             private.conf().set(key, value)
         before = sessions.getActiveSession()
@@ -404,14 +380,13 @@ def _one_query(trees: list[Any], label: str) -> Any:
 def _syntax(error: Any, engine: str, label: str, query: str) -> QueryError:
     details = error.errors[0] if error.errors else {}
     line, column = details.get("line"), details.get("col")
+    place = None
     fragment = one_line(str(details.get("highlight") or ""), 40)
     at = f" near `{fragment}`" if fragment else ""
     said = details.get("description") or one_line(str(error).partition("\n")[0])
-    if line is None or column is None:
-        return QueryError(f"{label}: not valid {engine} SQL{at}: {said}")
-    begin = max(1, column - len(fragment) + 1)
-    said = f"not valid {engine} SQL{at}: {said}"
-    return QueryError(located(label, line, begin, said), excerpt=excerpt(query, line, begin))
+    if line is not None and column is not None:
+        place = line, max(1, column - len(fragment) + 1)
+    return QueryError.at(label, query, place, f"not valid {engine} SQL{at}: {said}")
 
 
 @lru_cache
@@ -558,7 +533,7 @@ def session_for_queries(session: SparkSession) -> Iterator[SparkSession]:
 def _check_version(session: SparkSession, judge: SparkSession) -> None:
     with _asking_server("its version"):
         there = str(session.version)
-    here = str(judge._jsparkSession.version())  # noqa: SLF001 - PySpark has no public way into the JVM
+    here = str(java_of(judge).version())
     if there != here:
         raise EngineError(
             f"the server of Spark Connect is Spark {one_line(there, 40)}, and queries are judged here by "
@@ -572,29 +547,24 @@ def guarded_steps(
 ) -> list[tuple[str, str]]:
     """The text to run for each step, and the resolved plan that it has to have, as a text."""
     jvm, walker = jvm_of(judge), walker_of(judge)
-    dataset = jvm.org.apache.spark.sql.classic.Dataset
     guard = DateGuard(jvm, walker, structs)
     texts = []
-    sizes: dict[str, TableSize] = {}
     with (
         private_session(judge, PRIVATE_SETTINGS | _SHOWN_WHOLE) as private,
         translate_spark_errors("the query"),
     ):
         gate = Gate(judge, private)
         for name, struct in structs.items():
-            declare_empty(
-                judge, private, name, jvm.org.apache.spark.sql.types.DataType.fromJson(struct.json())
-            )
-            sizes[name] = TableSize.of(dict.fromkeys(struct.names, 1), 1)
+            size = TableSize.of(dict.fromkeys(struct.names, 1))
+            gate.declare(name, java_schema(judge, struct), size)
         for checked in steps:
             step = checked.step
             judged = checked.resolved.queryExecution().analyzed()
-            expected = _shown(jvm, dataset.ofRows(private, guard.plan(judged)))
+            expected = _shown(jvm, of_plan(private, jvm, guard.plan(judged)))
             text = guard.guarded_text(step.sql, checked.plan, judged)
             try:
-                read = QueryStep(step.label, text, step.alias, translated=step.translated)
-                plan, size = gate.read(read, sizes)
-                fits = _shown(jvm, dataset.ofRows(private, plan)) == expected
+                plan = gate.read(replace(step, sql=text))
+                fits = _shown(jvm, of_plan(private, jvm, plan)) == expected
             except Exception:
                 if text == step.sql:
                     raise
@@ -606,8 +576,7 @@ def guarded_steps(
                     hint="write CAST(column AS TIMESTAMP) AS name",
                 )
             if step.alias is not None:
-                declare_empty(judge, private, step.alias, checked.resolved.schema())
-                sizes[step.alias] = size
+                gate.declare(step.alias, checked.resolved.schema(), gate.tables[step.alias])
             texts.append((text, expected))
     return texts
 

@@ -20,21 +20,29 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.limits import QUERY
 from odfchain.spark import query_rules as functions
-from odfchain.spark.plans import PlanNodes, jvm_of, walker_of
+from odfchain.spark.plans import (
+    PlanNodes,
+    class_name,
+    declare_empty,
+    items,
+    jvm_of,
+    of_plan,
+    option,
+    strings,
+    the_object,
+    walker_of,
+)
 from odfchain.spark.query_refusals import (
     ONE_SELECT,
     TEMPORAL,
     QueryStep,
     StepChecker,
-    items,
-    option,
     order_hint,
-    strings,
     translate_spark_errors,
 )
 from odfchain.spark.query_rules import SUBQUERIES
 from odfchain.spark.types import quoted
-from odfchain.text import one_line
+from odfchain.text import one_line, place_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,12 +72,19 @@ class Gate:
         self._resolver = resolver
         self._walker = walker_of(session)
         self._pivot_texts: list[Any] = []
+        self.tables: dict[str, TableSize] = {}
+        """What queries may name: the tables that are declared, and the results of steps that were read."""
         self._parser = self._jvm.org.apache.spark.sql.catalyst.parser.CatalystSqlParser()
 
     # --- before names are resolved ---------------------------------------------------------------
 
-    def read(self, step: QueryStep, tables: Mapping[str, TableSize]) -> tuple[Any, TableSize]:
-        """The plan of a query that asks for nothing but `tables` and functions on the list, and its size."""
+    def declare(self, name: str, schema: Any, size: TableSize) -> None:
+        """From now on there is a table without rows of this schema (of the JVM)."""
+        declare_empty(self._resolver, self._jvm, name, schema)
+        self.tables[name] = size
+
+    def read(self, step: QueryStep) -> Any:
+        """The plan of a query that asks for nothing but tables and functions that it may name."""
         checker = StepChecker(step, replayed=self._replayed)
         measure = PlanMeasure(self._walker, checker)
         with translate_spark_errors(step.label, translated=step.translated, sql=step.sql):
@@ -77,11 +92,14 @@ class Gate:
                 measure.check_cubes(self._walker.tokens(step.sql))
             # the bare parser: the session's replaces `${env:NAME}` in the text
             plan = self._parser.parsePlan(step.sql)
-            self._check_read(plan, checker, tables)
-            return plan, measure.table(plan, tables)
+            self._check_read(plan, checker)
+            size = measure.table(plan, self.tables)
+            if step.alias is not None:
+                self.tables[step.alias] = size
+            return plan
 
-    def _check_read(self, root: Any, checker: StepChecker, tables: Collection[str]) -> None:
-        known = set(tables)
+    def _check_read(self, root: Any, checker: StepChecker) -> None:
+        known = set(self.tables)
         self._pivot_texts = []
         relations = list[Any]()
         for plans, parts in self._walker.regions(root):
@@ -178,18 +196,18 @@ class Gate:
 
     # --- after names are resolved ----------------------------------------------------------------
 
-    def resolve(self, step: QueryStep, plan: Any, tables: Collection[str]) -> Any:
-        """The query over the tables registered with the resolver; its names mean only what is allowed."""
+    def resolve(self, step: QueryStep, plan: Any) -> Any:
+        """The query over the declared tables; its names mean only what is allowed."""
         checker = StepChecker(step, replayed=self._replayed)
         with translate_spark_errors(step.label, translated=step.translated, sql=step.sql):
-            frame = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._resolver, plan)
+            frame = of_plan(self._resolver, self._jvm, plan)
             analyzed = frame.queryExecution().analyzed()
-            self._check_resolved(analyzed, checker, tables)
+            self._check_resolved(analyzed, checker)
             if not analyzed.deterministic():
                 raise checker.refuse(None, "gives another result each time", None)
             return frame
 
-    def _check_resolved(self, root: Any, checker: StepChecker, tables: Collection[str]) -> None:
+    def _check_resolved(self, root: Any, checker: StepChecker) -> None:
         allowed = functions.RESOLVED_EXPRESSIONS | self._implementations()
         for plans, (expressions, *_) in self._walker.regions(root):
             checker.count(plans, expressions)
@@ -197,7 +215,7 @@ class Gate:
             checker.classes(expressions, allowed)
             for i in plans.of("View"):
                 identifier = plans[i].desc().identifier()
-                if not plans[i].isTempView() or identifier.table() not in tables:
+                if not plans[i].isTempView() or identifier.table() not in self.tables:
                     raise checker.refuse(plans[i], "reads a table that is not for this query", None)
             for i in plans.of("Range"):
                 checker.range(plans[i])
@@ -223,8 +241,8 @@ class Gate:
     def _implementations(self) -> frozenset[str]:
         found = _IMPLEMENTATIONS.get(version := self._resolver.version())
         if found is None:
-            registry = getattr(self._jvm.org.apache.spark.sql.catalyst.analysis, "FunctionRegistry$")
-            built_in = getattr(registry, "MODULE$").expressions()
+            analysis = self._jvm.org.apache.spark.sql.catalyst.analysis
+            built_in = the_object(analysis, "FunctionRegistry").expressions()
             entries = [option(built_in.get(name)) for name in sorted(functions.ALL_NAMES)]
             classes = {entry._1().getClassName() for entry in entries if entry is not None}  # noqa: SLF001
             found = frozenset(name for name in classes if name.startswith(_BUILT_IN))
@@ -305,7 +323,7 @@ class DateGuard:
         return guarded.mapExpressions(self._walker.replacing(changed)) if changed.size() else guarded
 
     def _concerns(self, plan: Any) -> bool:
-        if plan.getClass().getSimpleName() == "View" and plan.desc().identifier().table() in self._inputs:
+        if class_name(plan) == "View" and plan.desc().identifier().table() in self._inputs:
             return False
         expressions = self._walker.expressions(plan)
         return bool(expressions.of(*_CASTS)) or any(name in SUBQUERIES for name in expressions.classes)
@@ -324,12 +342,12 @@ class DateGuard:
         if children.size() != 1:  # with a format, or a lambda's own
             return False
         source = children.apply(0)
-        if source.getClass().getSimpleName() == "Literal":  # the gate has seen that it begins with its date
+        if class_name(source) == "Literal":  # the gate has seen that it begins with its date
             return False
         return bool(node.dataType().typeName() == "timestamp" and source.dataType().typeName() == "string")
 
     def _guard(self, text: Any) -> Any:
-        literal = getattr(getattr(self._expressions, "Literal$"), "MODULE$")
+        literal = the_object(self._expressions, "Literal")
         bare, shown = literal.apply(BARE), literal.apply(SHOWN)
         return self._expressions.RegExpReplace(text, bare, shown)
 
@@ -343,10 +361,10 @@ def _extent(node: Any) -> tuple[int, int]:
 
 def _name_of_cast(node: Any) -> str | None:
     """The name that Spark gives to the cast of a column, quoted; None for others."""
-    if node.getClass().getSimpleName() != "Cast":
+    if class_name(node) != "Cast":
         return None
     child = node.child()
-    if child.getClass().getSimpleName() != "UnresolvedAttribute":
+    if class_name(child) != "UnresolvedAttribute":
         return None
     return quoted(str(child.nameParts().last()))
 
@@ -435,7 +453,6 @@ class _ExpressionSize:
 class _Expressions:
     def __init__(self, walker: PlanWalker, found: PlanNodes, own: Sequence[int]) -> None:
         self.nodes = found
-        self.kinds = [_short(name) for name in found.classes]
         self.children = walker.children(found)
         sizes = _subtrees(self.children)
         self.roots: list[list[range]] = []
@@ -448,7 +465,7 @@ class _Expressions:
             self.roots.append(roots)
         self.names: dict[int, str] = {}
         for owner in (f"{_ANALYSIS}UnresolvedAttribute", f"{_BUILT_IN}Alias"):
-            if places := found.of(_short(owner)):
+            if places := found.of(owner.rpartition(".")[2]):
                 self.names |= dict(zip(places, walker.texts(found, owner, "name"), strict=True))
 
 
@@ -478,7 +495,7 @@ class PlanMeasure:
             total += 1 << elements
             if 1 << elements > QUERY.grouping_sets or total > QUERY.nodes:
                 before = "".join(tokens[:i])
-                place = before.count("\n") + 1, len(before) - before.rfind("\n")
+                place = place_in(before, len(before))
                 raise self._checker.refuse_at(place, f"{token}(…)", *_too_many(max(total, 1 << elements)))
 
     def table(self, plan: Any, scope: Mapping[str, TableSize], outer: int = 1) -> TableSize:
@@ -493,7 +510,7 @@ class PlanMeasure:
             below = [stack.pop() for _ in range(children[i])]
             around = _NameScope(below, scopes[i], max([outer, *(size.heaviest for size in below)]))
             values = [self._value(expressions, root, around) for root in expressions.roots[i]]
-            made = self._made(_short(plans.classes[i]), plans[i], below, values, scopes[i])
+            made = self._made(plans.kind(i), plans[i], below, values, scopes[i])
             made = replace(made, cells=made.cells + made.width)
             self._check(made, plans[i])
             stack.append(made)
@@ -588,7 +605,7 @@ class PlanMeasure:
 
     @staticmethod
     def _sets(key: Any) -> int:
-        kind = _short(key.getClass().getName())
+        kind = class_name(key)
         if kind not in ("Cube", "Rollup", "GroupingSets"):
             return 1
         count = int(key.groupingSetIndexes().size())
@@ -606,7 +623,7 @@ class PlanMeasure:
     def _of(
         self, expressions: _Expressions, i: int, children: Sequence[_ExpressionSize], around: _NameScope
     ) -> _ExpressionSize:
-        kind = expressions.kinds[i]
+        kind = expressions.nodes.kind(i)
         if kind in _STARS:
             return _ExpressionSize(1, around.star(expressions.nodes[i]), kind=kind)
         if kind == "UnresolvedAttribute":
@@ -700,7 +717,3 @@ def _subtrees(children: Sequence[int]) -> list[int]:
         sizes[i] = 1 + sum(stack.pop() for _ in range(children[i]))
         stack.append(sizes[i])
     return sizes
-
-
-def _short(name: str) -> str:
-    return name.rpartition(".")[2]

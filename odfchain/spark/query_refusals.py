@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from odfchain.errors import EngineError, OdfchainError, QueryError
+from odfchain.errors import EngineError, OdfchainError, Place, QueryError
 from odfchain.limits import QUERY
 from odfchain.odf.sources import TransformSql
 from odfchain.spark import query_rules as functions
-from odfchain.spark.plans import PlanNodes, PlanWalker
-from odfchain.text import excerpt, located, one_line
+from odfchain.spark.plans import PlanNodes, PlanWalker, class_name, items, option, strings
+from odfchain.text import one_line, place_in
 
 # Spark's messages about a query, as one line: the step, the place, the fault.
 
@@ -35,19 +35,30 @@ ONE_SELECT = "a step is one SELECT over the tables it is given"
 _TOO_DEEP = "is nested too deeply for Spark's parser"
 
 
-def step_labels(transform: TransformSql) -> list[tuple[str, str]]:
-    """The name of every step in messages, and its SQL."""
-    if transform.query is not None:
-        return [("query", transform.query)]
-    queries = transform.queries or ()
-    return [
-        (
-            (f"query step {number}" if len(queries) > 1 else "query")
-            + (f" (`{step.alias}`)" if step.alias is not None else ""),
-            step.query,
-        )
-        for number, step in enumerate(queries, start=1)
-    ]
+@dataclass(frozen=True, slots=True)
+class QueryStep:
+    """One query: how messages call it, the SQL for Spark, and whether that was translated."""
+
+    label: str
+    sql: str
+    alias: str | None = None
+    translated: bool = False
+
+    @classmethod
+    def all_of(cls, transform: TransformSql) -> list[QueryStep]:
+        """The steps of a transform, as they are written."""
+        if transform.query is not None:
+            return [cls("query", transform.query)]
+        queries = transform.queries or ()
+        return [
+            cls(
+                (f"query step {number}" if len(queries) > 1 else "query")
+                + (f" (`{step.alias}`)" if step.alias is not None else ""),
+                step.query,
+                step.alias,
+            )
+            for number, step in enumerate(queries, start=1)
+        ]
 
 
 def spark_error(
@@ -72,7 +83,7 @@ def spark_error(
     whole = _TAIL.sub("", text[match.end() :].partition("\n== SQL")[0].partition("\n\tat ")[0])
     said = one_line(_ADVICE.sub("", whole), _LONGEST).removesuffix(".")
     found = None if translated else _POSITION.search(text)
-    line, column = (int(found.group(1)), int(found.group(2)) + 1) if found else (None, None)
+    place = (int(found.group(1)), int(found.group(2)) + 1) if found else None
     hint, code = None, match.group(1)
     if code.startswith("INVALID_SQL_SYNTAX.UNSUPPORTED_SQL_STATEMENT") or code == "INTERNAL_ERROR":
         said, hint = "is a command, not a query", ONE_SELECT
@@ -81,7 +92,7 @@ def spark_error(
     if code.startswith("UNRESOLVED_COLUMN") and (names := _names(whole)):
         said = f"there is no column `{one_line(names[0], 80)}`"
         hint = _columns_hint(names[0], names[1:])
-    return QueryError(located(label, line, column, said), hint=hint, excerpt=excerpt(sql, line, column))
+    return QueryError.at(label, sql, place, said, hint=hint)
 
 
 def _names(text: str) -> list[str]:
@@ -117,25 +128,24 @@ def failed_query(
     instead = _INSTEAD.search(whole)
     hint = f"{instead.group(1)} gives NULL instead" if instead else "try_cast and try_divide give NULL"
     said = one_line(_ADVICE.sub("", whole), _LONGEST).removesuffix(".")
-    place = _place_in_query(text, transform) if transform is not None else None
-    if place is None:
-        return QueryError(f"{label}: {said}", hint=hint)
-    step, sql, line, column = place
-    return QueryError(located(step, line, column, said), hint=hint, excerpt=excerpt(sql, line, column))
+    sql = place = None
+    if transform is not None:
+        label, sql, place = _place_in_query(text, transform) or (label, None, None)
+    return QueryError.at(label, sql, place, said, hint=hint)
 
 
-def _place_in_query(text: str, transform: TransformSql) -> tuple[str, str, int, int] | None:
-    """(label of the step, its SQL, line, column) of the fragment that Spark shows."""
+def _place_in_query(text: str, transform: TransformSql) -> tuple[str, str, Place] | None:
+    """(label of the step, its SQL, the place) of the fragment that Spark shows."""
     found = _CONTEXT.search(text)
     if found is None:
         return None
     line, column = int(found.group(1)), int(found.group(2))
     fragment = found.group(3)[len(found.group(4)) :][: len(found.group(5))]
     places = []
-    for label, sql in step_labels(transform):
-        lines = sql.split("\n")
+    for step in QueryStep.all_of(transform):
+        lines = step.sql.split("\n")
         if line <= len(lines) and lines[line - 1].startswith(fragment, column - 1):
-            places.append((label, sql, line, column))
+            places.append((step.label, step.sql, (line, column)))
     return places[0] if len(places) == 1 else None
 
 
@@ -155,11 +165,6 @@ def translate_spark_errors(label: str, *, translated: bool = False, sql: str | N
         raise EngineError(f"the connection to Java broke: {one_line(str(error))}") from error
     except Exception as error:  # Spark's and the bridge's share no base class
         raise spark_error(error, label, translated=translated, sql=sql) from error
-
-
-def option(value: Any) -> Any:
-    """The value of a Scala Option, or None."""
-    return value.get() if value.isDefined() else None
 
 
 TEMPORAL = frozenset({"date", "timestamp", "timestamp_ntz", "time"})
@@ -380,16 +385,6 @@ def pattern_dependence(text: str | None) -> tuple[str, str] | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class QueryStep:
-    """One query: how messages call it, the SQL for Spark, and whether that was translated."""
-
-    label: str
-    sql: str
-    alias: str | None = None
-    translated: bool = False
-
-
 class StepChecker:
     """Says no, and where, for one step.
 
@@ -406,31 +401,20 @@ class StepChecker:
         self, node: Any, what: str, hint: str | None, around: Any = None, word: str = ""
     ) -> QueryError:
         """An error that shows the fragment of the query that a node was read from."""
-        line, column, fragment = _place(node) if node is not None else (None, None, "")
+        place, fragment = _place(node) if node is not None else (None, "")
         if not fragment and around is not None:
-            line, column, fragment = _place(around)
-        if self._step.translated:
-            line = column = None
+            place, fragment = _place(around)
         if not fragment and word:
-            line, column, fragment = _find(self._step, word)
-        return self._refusal(line, column, fragment, what, hint)
+            place, fragment = _find(self._step, word)
+        return self.refuse_at(place, fragment, what, hint)
 
-    def refuse_at(self, place: tuple[int, int], fragment: str, what: str, hint: str) -> QueryError:
-        """The error for a fragment of text that was not parsed yet; lines and columns count from 1."""
-        line, column = (None, None) if self._step.translated else place
-        return self._refusal(line, column, fragment, what, hint)
-
-    def _refusal(
-        self, line: int | None, column: int | None, fragment: str, what: str, hint: str | None
-    ) -> QueryError:
+    def refuse_at(self, place: Place | None, fragment: str, what: str, hint: str | None) -> QueryError:
+        """The error for a fragment of the query's text."""
         shown = f"`{fragment}` " if fragment else "the query "
         text = what if what.startswith(("there ", "a table ", "table ", "the ", "VALUES ")) else shown + what
-        return QueryError(
-            located(self._step.label, line, column, text),
-            hint=hint,
-            excerpt=excerpt(self._step.sql, line, column),
-            refused=True,
-        )
+        step = self._step
+        place = None if step.translated else place
+        return QueryError.at(step.label, step.sql, place, text, hint=hint, refused=True)
 
     def count(self, *found: PlanNodes) -> None:
         """Bounds the size of a query."""
@@ -498,7 +482,7 @@ class StepChecker:
     def parsed(self, node: Any) -> None:
         """Text that is read by a schema becomes times as a cast would make them, unless formats are given."""
         kind, options = json.loads(node.dataType().json()), _options(node)
-        if _class_name(node) == "CsvToStructs" and holds(kind, ("variant",)):
+        if class_name(node) == "CsvToStructs" and holds(kind, ("variant",)):
             raise self.refuse(
                 node, "guesses which texts are times, and may read a bare time of day as today's",
                 "read the column as a string",
@@ -529,7 +513,7 @@ class StepChecker:
             raise self.refuse(node, "differs between versions of Java", functions.INSTEAD.get(name))
         if not (places := deciding_arguments(name, node.arguments().size())):
             return
-        arguments = list(items(node.arguments()))
+        arguments = items(node.arguments())
         for place in places:
             if place < len(arguments):
                 wrong = java_dependence(name, len(arguments), _text(arguments[place]))
@@ -581,9 +565,9 @@ class StepChecker:
 
     def window(self, walker: PlanWalker, node: Any, *varying: str) -> None:
         """Rows before and after a row are only those that an order puts there."""
-        order = list(items(node.orderSpec()))
+        order = items(node.orderSpec())
         frame = node.frameSpecification()
-        by_rows = frame.getClass().getSimpleName() == "SpecifiedWindowFrame" and not frame.isUnbounded()
+        by_rows = class_name(frame) == "SpecifiedWindowFrame" and not frame.isUnbounded()
         constant = not any(walker.plans(item).of(*varying) for item in order)
         if (order or by_rows) and constant:
             raise self.refuse(node, "depends on the order in which rows arrive", order_hint(), word="over")
@@ -625,9 +609,9 @@ class StepChecker:
 
     def is_spelled(self, value: Any) -> bool:
         """True if a value of PIVOT is a constant; a text begins with a date, and a time of day is none."""
-        if "Alias" in value.getClass().getSimpleName():
+        if "Alias" in class_name(value):
             value = value.child()
-        if value.getClass().getSimpleName() != "Literal":
+        if class_name(value) != "Literal":
             return False
         if value.dataType().typeName().startswith("time("):
             return False
@@ -640,7 +624,7 @@ class StepChecker:
             raise self.refuse(texts[0], "may mean the present time", _CLOCK_HINT)
 
     def _constant(self, child: Any, node: Any, around: Any) -> None:
-        value = child.value() if _class_name(child) == "Literal" else ""
+        value = child.value() if class_name(child) == "Literal" else ""
         if value is None:
             return
         text = value if isinstance(value, str) else value.toString()
@@ -653,7 +637,7 @@ class StepChecker:
 def _written_out(value: Any, source: Any, target: Any) -> list[Any] | None:
     if not reads_times(source, target):
         return []
-    kind, children = _class_name(value), list(items(value.children()))
+    kind, children = class_name(value), items(value.children())
     if isinstance(source, str) or isinstance(target, str):
         if kind == "Cast" and children[0].dataType().typeName() == "void":  # a null among texts
             return []
@@ -668,10 +652,10 @@ def _written_out(value: Any, source: Any, target: Any) -> list[Any] | None:
 
 
 def _constant_column(region: PlanNodes, column: Any) -> Any:
-    if column.getClass().getSimpleName() != "AttributeReference":
+    if class_name(column) != "AttributeReference":
         return None
     names = {region[i].exprId().id(): region[i].child() for i in region.of("Alias")}
-    while column.getClass().getSimpleName() == "AttributeReference":
+    while class_name(column) == "AttributeReference":
         column = names.get(column.exprId().id())
         if column is None:
             return None
@@ -680,37 +664,20 @@ def _constant_column(region: PlanNodes, column: Any) -> Any:
 
 def _is_constant(node: Any) -> bool:
     # `nvl` and the like are foldable only after Spark has replaced them, which is before it reads the clock
-    return node.foldable() or all(
-        leaf.getClass().getSimpleName() == "Literal" for leaf in items(node.collectLeaves())
-    )
-
-
-def _class_name(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
+    return node.foldable() or all(class_name(leaf) == "Literal" for leaf in items(node.collectLeaves()))
 
 
 def _options(node: Any) -> dict[str, str]:
-    if _class_name(node) in ("FormatString", "VariantGet"):
+    if class_name(node) in ("FormatString", "VariantGet"):
         return {}
     return {pair._1(): pair._2() for pair in items(node.options().toSeq())}  # noqa: SLF001
 
 
 def _text(node: Any) -> str | None:
-    if node.getClass().getSimpleName() != "Literal" or node.dataType().typeName() != "string":
+    if class_name(node) != "Literal" or node.dataType().typeName() != "string":
         return None
     value = node.value()
     return None if value is None else str(value if isinstance(value, str) else value.toString())
-
-
-def items(sequence: Any) -> Iterator[Any]:
-    """The items of a Scala collection."""
-    for i in range(sequence.size()):
-        yield sequence.apply(i)
-
-
-def strings(sequence: Any) -> list[str]:
-    """The texts that a Scala collection holds."""
-    return [str(item) for item in items(sequence)]
 
 
 def _source(node: Any) -> str:
@@ -720,20 +687,16 @@ def _source(node: Any) -> str:
     return "" if text is None or start is None or stop is None else str(text)[start : stop + 1]
 
 
-def _place(node: Any) -> tuple[int | None, int | None, str]:
+def _place(node: Any) -> tuple[Place, str]:
     origin = node.origin()
     line, position = option(origin.line()), option(origin.startPosition())
-    return line, None if position is None else position + 1, one_line(_source(node), 60)
+    return (line, None if position is None else position + 1), one_line(_source(node), 60)
 
 
-def _find(step: QueryStep, word: str) -> tuple[int | None, int | None, str]:
+def _find(step: QueryStep, word: str) -> tuple[Place | None, str]:
     # Spark gives no place for some nodes: the word is searched
     match = re.search(rf"\b{re.escape(word)}\b", step.sql, re.IGNORECASE)
-    if match is None:
-        return None, None, ""
-    before = step.sql[: match.start()]
-    line, column = before.count("\n") + 1, match.start() - before.rfind("\n")
-    return (None, None, match.group()) if step.translated else (line, column, match.group())
+    return (None, "") if match is None else (place_in(step.sql, match.start()), match.group())
 
 
 def order_hint() -> str:

@@ -16,6 +16,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.sources import TemporalTable, Transform
 from odfchain.odf.transform_options import FORMER_NAME, is_own
+from odfchain.spark.plans import class_name, items
 from odfchain.spark.query import Queries
 from odfchain.spark.types import quoted
 from odfchain.transform import archive
@@ -198,14 +199,12 @@ def _needed(op: ops.Operator, wanted: set[int], rules: EngineRules) -> set[int]:
     if node.kind in _ALL_USED:
         return found | {a.id for child in node.children for a in child.output}
     if node.kind == "Project":
-        return found | ops.used_by(
-            *(e for e in ops.scala_items(node.plan.projectList()) if e.exprId().id() in wanted)
-        )
+        return found | ops.used_by(*(e for e in items(node.plan.projectList()) if e.exprId().id() in wanted))
     if node.kind == "Expand":
         if not rules.reads_grouping_sets:
             return found | wanted
         places = [index for index, a in enumerate(node.output) if a.id in wanted]
-        rows = [ops.scala_items(row) for row in ops.scala_items(node.plan.projections())]
+        rows = [items(row) for row in items(node.plan.projections())]
         return found | wanted | ops.used_by(*(row[place] for row in rows for place in places))
     return found | wanted | ops.used_by(node.plan)
 
@@ -223,7 +222,7 @@ def _blind_to(root: ops.Operator) -> tuple[str, ...]:
         made = {n for child in op.children for n in made_columns(child)}
         used = frozenset() if isinstance(op, ops.UnionAll) else ops.used_by(op.node.plan)
         if op.node.kind == "Project":
-            named = map(ops.unaliased, ops.scala_items(op.node.plan.projectList()))
+            named = map(ops.unaliased, items(op.node.plan.projectList()))
             used = ops.used_by(*(e for e in named if ops.number_of(e) is None))
         names = {a.id: a.name for child in op.children for a in child.node.output}
         found |= dict.fromkeys(sorted(names[n] for n in made & used))
@@ -233,10 +232,10 @@ def _blind_to(root: ops.Operator) -> tuple[str, ...]:
 def _keys(op: ops.Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None:
     """(for each column that follows from keys alone the numbers of those, all numbers)."""
     if isinstance(op, ops.TimeGroup | ops.SessionWindow) and op.node.kind == "Aggregate":
-        grouping = ops.scala_items(op.node.plan.groupingExpressions())
+        grouping = items(op.node.plan.groupingExpressions())
         numbers = {number: n for n, g in enumerate(grouping) if (number := ops.number_of(g)) is not None}
         found = {}
-        for named in ops.scala_items(op.node.plan.aggregateExpressions()):
+        for named in items(op.node.plan.aggregateExpressions()):
             value = ops.unaliased(named)
             same = frozenset(n for n, g in enumerate(grouping) if value.semanticEquals(g))
             if from_keys := same or _of_keys(value, numbers):
@@ -251,7 +250,7 @@ def _keys(op: ops.Operator) -> tuple[dict[int, frozenset[int]], set[int]] | None
         return None
     shown, keys = below
     found = {}
-    for named in ops.scala_items(op.node.plan.projectList()):
+    for named in items(op.node.plan.projectList()):
         used = ops.used_by(named)
         if used and used <= set(shown):
             found[named.exprId().id()] = frozenset(key for number in used for key in shown[number])
@@ -266,8 +265,8 @@ def _of_keys(value: Any, numbers: dict[int, int]) -> frozenset[int]:
 
 
 def _aggregates(value: Any) -> bool:
-    return ops.class_name(value) == "AggregateExpression" or any(
-        _aggregates(child) for child in ops.scala_items(value.children())
+    return class_name(value) == "AggregateExpression" or any(
+        _aggregates(child) for child in items(value.children())
     )
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.lazy import F, t
 from odfchain.odf.events import DatasetVocabulary
-from odfchain.spark.plans import jvm_of
+from odfchain.spark.plans import class_name, items, java_of, jvm_of, of_plan, the_object
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,17 +79,6 @@ class _AttributeParts:
     null: Any
 
 
-def scala_items(sequence: Any) -> list[Any]:
-    """The items of a Scala sequence."""
-    return [sequence.apply(index) for index in range(sequence.size())]
-
-
-def class_name(thing: Any) -> str:
-    """Spark's class, without the package."""
-    name: str = thing.getClass().getName()
-    return name.rpartition(".")[2].strip("$")
-
-
 def unaliased(expression: Any) -> Any:
     """The expression without the name that it has in a projection."""
     return expression.child() if class_name(expression) == "Alias" else expression
@@ -102,7 +91,7 @@ def number_of(expression: Any) -> int | None:
 
 def used_by(*expressions: Any) -> frozenset[int]:
     """The numbers of the attributes that expressions, or nodes of a plan, refer to."""
-    return frozenset(a.exprId().id() for e in expressions for a in scala_items(e.references().toSeq()))
+    return frozenset(a.exprId().id() for e in expressions for a in items(e.references().toSeq()))
 
 
 class Catalyst:
@@ -111,14 +100,13 @@ class Catalyst:
     def __init__(self, session: SparkSession) -> None:
         self.session = session
         self._jvm = jvm_of(session)
-        self._java = session._jsparkSession  # noqa: SLF001 - PySpark has no public way into the JVM
+        self._java = java_of(session)
         sql = self._jvm.org.apache.spark.sql
-        self._dataset = sql.classic.Dataset
         self._logical = sql.catalyst.plans.logical
         self._expressions = sql.catalyst.expressions
         self._plans = sql.catalyst.plans
         self._to_seq = self._jvm.org.apache.spark.api.python.PythonUtils.toSeq
-        self._none = getattr(getattr(self._jvm.scala, "None$"), "MODULE$")
+        self._none = the_object(self._jvm.scala, "None")
         self._nothing = self._to_seq([])
         self._known: dict[int, _AttributeParts] = {}
         self._inline = sql.catalyst.optimizer.InlineCTE(True, False, False)
@@ -136,7 +124,7 @@ class Catalyst:
             plan = plan.children().apply(0)
             kind = class_name(plan)
         table = self._table(plan) if kind == "View" else None
-        children = () if table else tuple(self._read(c, tables) for c in scala_items(plan.children()))
+        children = () if table else tuple(self._read(c, tables) for c in items(plan.children()))
         return PlanNode(kind, plan, children, self.attributes(plan), table)
 
     def _is_input(self, view: Any, tables: frozenset[str]) -> bool:
@@ -152,7 +140,7 @@ class Catalyst:
     @staticmethod
     def attributes(plan: Any) -> tuple[Attribute, ...]:
         """The columns of a plan."""
-        return tuple(Attribute(a.exprId().id(), a.name(), a) for a in scala_items(plan.output()))
+        return tuple(Attribute(a.exprId().id(), a.name(), a) for a in items(plan.output()))
 
     @staticmethod
     def has_subquery(node: PlanNode) -> bool:
@@ -173,7 +161,7 @@ class Catalyst:
         """The rows of a plan, with columns `c0`, `c1`, … by position."""
         from pyspark.sql import DataFrame
 
-        made = DataFrame(self._dataset.ofRows(self._java, plan), self.session)
+        made = DataFrame(of_plan(self._java, self._jvm, plan), self.session)
         return made.toDF(*[f"c{index}" for index in range(len(made.columns))])
 
     def adapted(self, frame: DataFrame, attributes: Sequence[Attribute]) -> Any:
@@ -208,16 +196,13 @@ class Catalyst:
 
     def alias(self, expression: Any, name: str) -> Any:
         """The expression under a name and a number of its own."""
-        number = getattr(self._expressions, "NamedExpression$")
-        fresh = getattr(number, "MODULE$").newExprId()
+        fresh = the_object(self._expressions, "NamedExpression").newExprId()
         nothing = self._nothing
         return self._expressions.Alias(expression, name, fresh, nothing, self._none, nothing)
 
     def join(self, node: PlanNode, left: Any, right: Any, kind: str) -> Any:
         """A join of the node's condition and of another type (such as `Inner`), over these plans."""
-        type_class = getattr(self._plans, f"{kind}$")
-        hint = self._logical.JoinHint.NONE()
-        join_type = getattr(type_class, "MODULE$")
+        hint, join_type = self._logical.JoinHint.NONE(), the_object(self._plans, kind)
         return self._logical.Join(left, right, join_type, node.plan.condition(), hint)
 
     @staticmethod
@@ -351,7 +336,7 @@ class EventTimes:
             return number if number in times else None
         if kind not in allowed or not _keeps_order(expression):
             return None
-        varying = [child for child in scala_items(expression.children()) if not child.foldable()]
+        varying = [child for child in items(expression.children()) if not child.foldable()]
         return self._source(varying[0], times, allowed) if len(varying) == 1 else None
 
     def shift(self, expression: Any, times: Mapping[int, Attribute]) -> tuple[int, int] | None:
@@ -642,7 +627,7 @@ class PlanReader:
                 return self._by_time(node, children[0], passed, passed)
             case "Window":
                 passed = [a.reference for a in children[0].node.output]
-                return self._by_time(node, children[0], scala_items(node.plan.partitionSpec()), passed)
+                return self._by_time(node, children[0], items(node.plan.partitionSpec()), passed)
             case "Join":
                 return self._join(node, children, conditions)
         if node.kind in _ROWWISE:
@@ -652,7 +637,7 @@ class PlanReader:
     # --- by kind of node ---------------------------------------------------------------------------
 
     def _projected(self, node: PlanNode, child: Operator) -> dict[int, TimeExpression]:
-        named = scala_items(node.plan.projectList())
+        named = items(node.plan.projectList())
         times = {e.exprId().id(): self._times.find(e, child.times) for e in named}
         return {number: time for number, time in times.items() if time is not None}
 
@@ -677,11 +662,11 @@ class PlanReader:
         return UnionAll(node=node, children=children, times=times, branches=branches)
 
     def _aggregate(self, node: PlanNode, child: Operator) -> Operator | None:
-        grouping = scala_items(node.plan.groupingExpressions())
+        grouping = items(node.plan.groupingExpressions())
         for attribute in child.node.output:
             if attribute.is_session and attribute.id in map(number_of, grouping):
                 return self._session(node, child, attribute)
-        return self._by_time(node, child, grouping, scala_items(node.plan.aggregateExpressions()))
+        return self._by_time(node, child, grouping, items(node.plan.aggregateExpressions()))
 
     def _by_time(
         self, node: PlanNode, child: Operator, keys: Iterable[Any], outputs: Iterable[Any]
@@ -725,7 +710,7 @@ class PlanReader:
         if time is None:
             return None
         times = {}
-        for output in scala_items(node.plan.aggregateExpressions()):
+        for output in items(node.plan.aggregateExpressions()):
             found = self._times.find(output, {session.id})
             if found is not None:
                 times[output.exprId().id()] = found

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from odfchain.lazy import F, Window, t
 from odfchain.odf.enums import TAKES_BACK, OperationType
+from odfchain.spark.plans import items
 from odfchain.spark.types import comparable
 from odfchain.transform import operators as ops
 from odfchain.transform.engines import EngineRules
@@ -313,9 +314,7 @@ class Flow:
         """The rows with the time they are grouped by as column `k`, and that as something to compare."""
         references = [a.reference for a in child.node.output]
         expression = key.expression if key.expression is not None else child.attribute(key.source).reference
-        if expression.getClass().getName().endswith(".Alias"):
-            expression = expression.child()
-        named = self.catalyst.alias(expression, "key")
+        named = self.catalyst.alias(ops.unaliased(expression), "key")
         frame = self.catalyst.frame(self.catalyst.project(plan, [*references, named]))
         frame = frame.withColumnRenamed(f"c{len(references)}", "k")
         column = F.col("k")
@@ -354,7 +353,7 @@ def made_columns(op: ops.Operator) -> frozenset[int]:
         return frozenset(first.id for first, *others in columns if any(o.id in below for o in others))
     passed = {a.id for a in op.node.output} & below
     if op.node.kind == "Project":
-        for named in ops.scala_items(op.node.plan.projectList()):
+        for named in items(op.node.plan.projectList()):
             if ops.number_of(ops.unaliased(named)) in below:
                 passed.add(named.exprId().id())
     return frozenset(passed)
@@ -636,7 +635,7 @@ def _with_keys(flow: Flow, op: ops.SessionWindow, plan: Any) -> tuple[DataFrame,
     (child,) = op.children
     keys = [
         flow.catalyst.alias(e, "key")
-        for e in ops.scala_items(op.node.plan.groupingExpressions())
+        for e in items(op.node.plan.groupingExpressions())
         if ops.number_of(e) != op.session
     ]
     references = [a.reference for a in child.node.output]
