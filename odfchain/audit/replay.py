@@ -163,9 +163,9 @@ class Replaying:
                 run = StepRun(dataset, engine, folder, recorded.system_time, progress)
                 done = run.execute(recorded.step)
                 problem = "; ".join(self._differences(recorded, done))
-                notes = list(_checkpoint_notes(recorded, done, done.version or name))
-                if done.version is not None:
-                    name = f"{recorded.step.transform.transform.engine}_{done.version}"
+                notes = list(_checkpoint_notes(recorded, done, done.executed.version or name))
+                if done.executed.version is not None:
+                    name = f"{recorded.step.transform.transform.engine}_{done.executed.version}"
         except (errors.JavaNotFoundError, errors.StorageFullError):
             raise
         except errors.QueryError as error:

@@ -326,16 +326,6 @@ class Answer:
             return error.message
         return None
 
-    def output_of(self, rows: pa.Table) -> dict[str, Any]:
-        """The member `output` that these rows are in the form of this answer."""
-        return output_of(rows, self.input["dataFormat"], schema="schemaFormat" in self.input)
-
-    @classmethod
-    def of_rows(cls, asked: dict[str, Any], rows: pa.Table, key: DatasetKey, **about: Any) -> Answer:
-        """The answer that these rows are to what is asked, signed; errors as `signed`."""
-        output = output_of(rows, asked["dataFormat"], schema="schemaFormat" in asked)
-        return cls.signed(asked, output, key, **about)
-
     @classmethod
     def signed(cls, asked: dict[str, Any], output: dict[str, Any], key: DatasetKey, **about: Any) -> Answer:
         """The answer over the hashes of both, signed; `about` are the members that are not.

@@ -26,6 +26,7 @@ from odfchain.query.answers import (
     SCHEMA_FORMAT,
     Answer,
     hash_of,
+    output_of,
     read,
 )
 from odfchain.query.embedded import DIALECT, Embedded
@@ -109,7 +110,8 @@ def prove(options: ProofOptions, pins: Pins) -> Answer:
     ]
     asked |= {"skip": skip, "limit": limit}
     notes, key = tuple(_notes(query, table, limit)), node_key(pins.workspace)
-    return Answer.of_rows(asked, table, key, engine=engine_version(), notes=notes, result=result)
+    output = output_of(table, data_format, schema=schema_format is not None)
+    return Answer.signed(asked, output, key, engine=engine_version(), notes=notes, result=result)
 
 
 @contextlib.contextmanager
@@ -329,7 +331,7 @@ def _computed_again(answer: Answer, pins: Pins, seconds: float | None) -> tuple[
         query = Query(answer.query, pins, limit=int(asked["limit"]), skip=int(asked["skip"]))
         result = worker.answer(query)
     table = result.to_arrow()
-    return len(table), answer.output_of(table)
+    return len(table), output_of(table, asked["dataFormat"], schema="schemaFormat" in asked)
 
 
 # What another node says of a signed answer.

@@ -87,7 +87,7 @@ def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = 
     return rebuilt[-1].hash
 
 
-Done = Sequence[tuple[PlannedStep, ExecutedStep]]
+Done = Sequence[ExecutedStep]
 
 # Rule of check 10 at the commit. Rows from other engines, and operations that a query sets itself (`SELECT
 # op, …`), are compared with the slices so far (specification "Retractions and Corrections"; RFC-020).
@@ -98,8 +98,11 @@ def _check_taken_back(dataset: DatasetFiles, state: DatasetState, done: Done, pr
     # some, and replays leave it to `verify`
     new = [
         (SliceFile(each.data_path, state.vocabulary, each.slice.offset_interval), each.facts.ops)
-        for _, each in done
-        if each.slice is not None and each.facts is not None and not each.takes_back_own
+        for each in done
+        if each.slice is not None
+        and each.facts is not None
+        and not each.executed.takes_back_own
+        and each.step.output is None
     ]
     count = sum(operations.get(str(code), 0) for _, operations in new for code in TAKES_BACK)
     if not count:
@@ -125,7 +128,7 @@ def _check_taken_back(dataset: DatasetFiles, state: DatasetState, done: Done, pr
             f"what the step takes back cannot be compared with the slices: {line}"
         ) from error
     if len(wrong):
-        raise _refusal(int(wrong[0]), len(wrong), ours=all(each.made_here for _, each in done))
+        raise _refusal(int(wrong[0]), len(wrong), ours=all(each.executed.facts for each in done))
 
 
 def _refusal(offset: int, count: int, *, ours: bool) -> errors.OdfchainError:
@@ -259,10 +262,10 @@ def _slices(done: Done) -> list[StagedFile]:
             each.data_path,
             each.slice.physical_hash,
             each.facts.footer if each.facts else None,
-            each.put_since,
-            put=bool(each.put_since),
+            each.executed.put_since,
+            put=bool(each.executed.put_since),
         )
-        for _, each in done
+        for each in done
         if each.slice is not None
     ]
 
@@ -270,62 +273,58 @@ def _slices(done: Done) -> list[StagedFile]:
 def _checkpoints(done: Done) -> list[StagedFile]:
     return [
         StagedFile(each.checkpoint_path, each.checkpoint.physical_hash)
-        for _, each in done
+        for each in done
         if each.checkpoint is not None and each.checkpoint_path is not None
     ]
 
 
 def _outcome(done: Done, blocks: int) -> StepOutcome:
     operations: Counter[str] = Counter()
-    for _, executed in done:
-        if executed.facts and executed.slice:
+    for each in done:
+        if each.facts and each.slice:
             operations += Counter(
-                {OperationType.from_code(int(code)).value: n for code, n in executed.facts.ops.items()}
+                {OperationType.from_code(int(code)).value: n for code, n in each.facts.ops.items()}
             )
-    intervals = [item.interval for step, _ in done for item in step.inputs if item.interval is not None]
+    intervals = [item.interval for each in done for item in each.step.inputs if item.interval is not None]
     return StepOutcome(
         input_rows=sum(interval.count for interval in intervals),
         operations=dict(operations),
         blocks=blocks,
-        watermark=done[-1][1].watermark,
+        watermark=done[-1].watermark,
     )
 
 
 def _events(state: DatasetState, done: Done) -> list[MetadataEvent]:
     events: list[MetadataEvent] = []
-    schema = done[0][0].schema
-    for step, executed in done:
+    schema = done[0].step.schema
+    for each in done:
+        step, version = each.step, each.executed.version
         transform = step.transform.transform
-        unnamed = executed.version is not None and unmarked(transform).version is None
-        if executed.version is not None and unnamed:
-            named = dataclasses.replace(transform, version=executed.version)
+        unnamed = version is not None and unmarked(transform).version is None
+        if unnamed:
+            named = dataclasses.replace(transform, version=version)
             transform = rebuilt(named) if is_rebuilt(transform) else named
-        if executed.schema is not None and executed.schema != schema:
-            events.append(schema_event(executed.schema, odf_form=state.odf_schema))
-            schema = executed.schema
+        if each.schema is not None and each.schema != schema:
+            events.append(schema_event(each.schema, odf_form=state.odf_schema))
+            schema = each.schema
         # a step that brought nothing goes along with the next one: a block must say something
-        if step.output is not None and not _changes(step, executed):
+        if step.output is not None and not _changes(each):
             # a rebuild is done of which nothing came: the transform without the mark says so
             events.append(dataclasses.replace(step.transform, transform=unmarked(transform)))
-        elif (
-            step.output is not None
-            or executed.slice
-            or executed.checkpoint_path
-            or executed.watermark is not None
-        ):
+        elif step.output is not None or each.slice or each.checkpoint_path or each.watermark is not None:
             if unnamed:  # a replay asks for the engine that made the step
                 events.append(dataclasses.replace(step.transform, transform=transform))
-            events.append(executed.event(step))
+            events.append(each.event())
     return events
 
 
-def _changes(step: PlannedStep, executed: ExecutedStep) -> bool:
+def _changes(done: ExecutedStep) -> bool:
     # true if the step moves the dataset or its inputs
     return (
-        executed.slice is not None
-        or executed.checkpoint != step.prev_checkpoint
-        or executed.watermark != step.prev_watermark
-        or any(item.event.new_block_hash is not None for item in step.inputs)
+        done.slice is not None
+        or done.checkpoint != done.step.prev_checkpoint
+        or done.watermark != done.step.prev_watermark
+        or any(item.event.new_block_hash is not None for item in done.step.inputs)
     )
 
 
@@ -345,17 +344,15 @@ _MOST_AT_ONCE = 64
 """Threads that wait for Spark [count]."""
 
 
-def _executed_steps(
-    run: StepRun, step: PlannedStep, max_bytes: int
-) -> list[tuple[PlannedStep, ExecutedStep]]:
+def _executed_steps(run: StepRun, step: PlannedStep, max_bytes: int) -> Done:
     """The step, or several in its place whose slices have about `max_bytes` of values, executed."""
     steps = _cut(run, step, max_bytes) if max_bytes else [step]
     if len(steps) == 1:
-        return [(step, run.execute(step, to_commit=True))]
+        return [run.execute(step, to_commit=True)]
     done = _side_by_side(run, "Computing", steps, lambda part, each: part.execute(each, to_commit=True))
     known = step.prev_watermark
     settled = []
-    for each, following, executed in zip(steps, [*steps[1:], None], done, strict=True):
+    for executed, following in zip(done, [*steps[1:], None], strict=True):
         new = executed.slice
         if new is None or (following is not None and following.next_offset != new.offset_interval.end + 1):
             raise errors.EngineError(
@@ -363,7 +360,7 @@ def _executed_steps(
                 hint="this is a fault of odfchain; please report it. Meanwhile `slice.maxBytes: 0` avoids it",
             )
         known = max((mark for mark in (known, executed.watermark) if mark is not None), default=None)
-        settled.append((each, dataclasses.replace(executed, watermark=known)))
+        settled.append(dataclasses.replace(executed, watermark=known))
     finer: Counter[str] = Counter()
     for executed in done:
         finer += Counter(executed.facts.finer if executed.facts is not None else {})

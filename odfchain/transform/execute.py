@@ -107,6 +107,9 @@ Engines = Callable[[Transform], TransformEngine]
 class ExecutedStep:
     """A step whose files are staged and checked."""
 
+    step: PlannedStep
+    executed: Executed
+    """As the engine reports it."""
     schema: DataSchema | None
     """The output's schema from now on; None while no engine has given one."""
     slice: DataSlice | None
@@ -117,17 +120,10 @@ class ExecutedStep:
     data_path: Path
     checkpoint_path: Path | None
     """The file of a new checkpoint."""
-    takes_back_own: bool
-    """As in `Executed`."""
-    made_here: bool
-    """True if the engine of this process made it."""
-    put_since: float = 0.0
-    """As in `Executed`."""
-    version: str | None = None
-    """As in `Executed`."""
 
-    def event(self, step: PlannedStep) -> ExecuteTransform:
+    def event(self) -> ExecuteTransform:
         """The event that the step's block records."""
+        step = self.step
         return ExecuteTransform(
             query_inputs=tuple(item.event for item in step.inputs),
             prev_checkpoint=step.prev_checkpoint.physical_hash if step.prev_checkpoint else None,
@@ -188,7 +184,6 @@ class StepRun:
         executed = engine.execute(self.request(step), schema=wanted, progress=self.progress)
         self.progress.phase("Checking")
         facts, schema = self._checked(step, executed, data)
-        made_here = facts is not None and facts is executed.facts
         if step.output is not None and schema is not None:
             self.progress.phase("Comparing with the output so far")
             facts = self._difference(step, facts, schema)
@@ -198,6 +193,8 @@ class StepRun:
             kept, written = Checkpoint(physical_hash=name, size=size), checkpoint
         known = [w for w in (executed.watermark, step.prev_watermark) if w is not None]
         return ExecutedStep(
+            step,
+            executed,
             schema,
             None if facts is None else facts.slice_at(step.next_offset),
             facts,
@@ -205,10 +202,6 @@ class StepRun:
             max(known, default=None),
             data if facts is None else Path(facts.path),
             written,
-            executed.takes_back_own or step.output is not None,
-            made_here,
-            executed.put_since,
-            executed.version,
         )
 
     def _checked(

@@ -149,13 +149,9 @@ class Catalyst:
 
     # --- making ------------------------------------------------------------------------------------
 
-    def sequence(self, items: Sequence[Any]) -> Any:
-        """A Scala sequence."""
-        return self._to_seq(list(items))
-
     def rebuilt(self, node: PlanNode, children: Sequence[Any]) -> Any:
         """The node over other plans that have its children's attributes."""
-        return node.plan.withNewChildren(self.sequence(children)) if children else node.plan
+        return node.plan.withNewChildren(self._to_seq(list(children))) if children else node.plan
 
     def frame(self, plan: Any) -> DataFrame:
         """The rows of a plan, with columns `c0`, `c1`, … by position."""
@@ -192,7 +188,7 @@ class Catalyst:
 
     def project(self, plan: Any, named: Sequence[Any]) -> Any:
         """A plan that computes these named expressions."""
-        return self._logical.Project(self.sequence(named), plan)
+        return self._logical.Project(self._to_seq(list(named)), plan)
 
     def alias(self, expression: Any, name: str) -> Any:
         """The expression under a name and a number of its own."""

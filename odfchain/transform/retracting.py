@@ -64,7 +64,7 @@ class Tables:
     def now(self, table: str) -> DataFrame:
         """The rows that count from this step on, by offset; they are remembered."""
         used, name = self.used[table], self._name(table)
-        old, rows = self.flow.remembered(name), self._new(table)
+        old, rows = self.flow.memory.before.get(name), self._new(table)
         if old is not None:
             rows = old.select(*used, "o", F.lit(False).alias("back")).union(rows).coalesce(1)
         if table in self.changing and table not in self.versions:
@@ -77,7 +77,7 @@ class Tables:
 
     def before(self, table: str) -> DataFrame:
         """The rows that counted before this step, by offset."""
-        old = self.flow.remembered(self._name(table))
+        old = self.flow.memory.before.get(self._name(table))
         rows = self.flow.inputs[table].where("false") if old is None else old.sortWithinPartitions("o")
         return rows.select(*self.used[table])
 
@@ -129,10 +129,10 @@ class FinalTables(Tables):
     def _remembered(self, table: str) -> tuple[str, DataFrame | None]:
         """The name under which an input's rows are kept from now on, and those kept so far."""
         plain, changes = self._name(table), self._name(table, "changes")
-        old = self.flow.remembered(changes)
+        old = self.flow.memory.before.get(changes)
         if old is not None or table in self.changing:
-            return changes, old if old is not None else self.flow.remembered(plain)
-        return plain, self.flow.remembered(plain)
+            return changes, old if old is not None else self.flow.memory.before.get(plain)
+        return plain, self.flow.memory.before.get(plain)
 
     def now(self, table: str) -> DataFrame:
         """The rows that count now; what is remembered is these and those that will count later."""
@@ -278,7 +278,7 @@ class RetractingFlow:
 
     def _emitted(self, op: ops.Operator, *, past: bool) -> DataFrame:
         name = self.flow.part(op, "emitted")
-        old = self.flow.remembered(name)
+        old = self.flow.memory.before.get(name)
         columns = self.flow.kept(op.node.output)
         if past:
             return old if old is not None else self.flow.catalyst.frame(op.node.plan).where("false")

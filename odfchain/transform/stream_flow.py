@@ -151,10 +151,6 @@ class Flow:
         """The columns of these that the query uses at all."""
         return [f"c{index}" for index, a in enumerate(attributes) if a.id in self.used]
 
-    def remembered(self, name: str) -> DataFrame | None:
-        """The rows remembered under a name."""
-        return self.memory.before.get(name)
-
     def nothing(self, op: ops.Operator) -> Any:
         """No rows, as a plan with the attributes of an operator."""
         return self.catalyst.adapted(self.catalyst.frame(op.node.plan).where("false"), op.node.output)
@@ -247,7 +243,7 @@ class Flow:
         complete = earlier(key, mark.now, everything)
         self.memory.after[name] = everything.where(~earlier(key, mark.kept_now, everything))
         self.waits(op, everything.where(~complete), name)
-        old = self.remembered(name)
+        old = self.memory.before.get(name)
         was = None if old is None else old.where(earlier(key, mark.before, old))
         return self.difference(op, everything.where(complete), was, marks)
 
@@ -332,7 +328,7 @@ class Flow:
 
     def together(self, name: str, new: DataFrame, columns: list[str]) -> DataFrame:
         """Remembered rows and new ones, in this order."""
-        old = self.remembered(name)
+        old = self.memory.before.get(name)
         rows = new.select(*columns)
         return rows if old is None else old.select(*columns).union(rows).coalesce(1)
 
@@ -521,6 +517,7 @@ def _side(
 ) -> _JoinSide:
     role, number = name
     part = flow.part(op, role)
+    old = flow.memory.before.get(part)
     index = next(i for i, a in enumerate(child.node.output) if a.id == number)
     columns = flow.kept(child.node.output)
     frame = flow.catalyst.frame(rows.plan)
@@ -534,7 +531,7 @@ def _side(
         back = flow.without_late(table_of(child), back, time, marks[0].kept_before)
     everything = flow.changed(child, part, new, back, columns, time, marks[0])
     return _JoinSide(
-        child, role, time, flow.remembered(part), new, back is not None, everything, marks[0], marks[1],
+        child, role, time, old, new, back is not None, everything, marks[0], marks[1],
         bounds[0], bounds[1],
     )  # fmt: skip
 
@@ -608,7 +605,7 @@ def _session_rows(flow: Flow, op: ops.SessionWindow) -> RowChanges:
     back = None if rows.back is None else _with_keys(flow, op, rows.back)[0]
     part = flow.part(op, "session")
     columns = [*dict.fromkeys([*flow.kept(child.node.output), f"c{index}"]), *names]
-    old = flow.remembered(part)
+    old = flow.memory.before.get(part)
     new = _without_late(flow, op, new.select(*columns), old, own, names, mark)
     everything = flow.changed(child, part, new, back, columns, own["end"], mark)
     numbered = _sessions(everything, own, names)
