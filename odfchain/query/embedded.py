@@ -338,7 +338,7 @@ class _Planner:
         tables.records, tables.state = records, state
         with translate_errors(self.sql, tables):
             frame = self._planned(context)
-            scanned = {scan.table_name() for scan in _scans(frame.logical_plan())}
+            scanned = {scan.table_name() for scan, _ in _scans(frame.logical_plan())}
             for name in [each for each in names if each not in scanned]:
                 # a function is called like this dataset, or a subquery or an unused WITH names it: only what
                 # the query can be planned without is not read
@@ -512,7 +512,7 @@ class RowFilter:
             place += "#"
         columns = [*self._where.columns, place]
         numbered = rows.append_column(place, pa.array(range(len(rows)), pa.int64())).select(columns)
-        batches = numbered.to_batches() or [pa.RecordBatch.from_pylist([], schema=numbered.schema)]
+        batches = numbered.to_batches() or [_no_rows(numbered.schema)]
         with translate_errors(self._where.text):
             self._context.register_record_batches("rows", [batches])
             try:
@@ -527,7 +527,7 @@ class RowFilter:
 
 def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]:
     found: set[str] = set()
-    for scan in _scans(plan):
+    for scan, _ in _scans(plan):
         if scan.table_name().endswith("()"):
             found.update(name for _, name in scan.projection())
             # what only filters use is in no projection; their text names it
@@ -541,19 +541,22 @@ def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]
     return frozenset(found)
 
 
-def _scans(plan: Any) -> Iterator[Any]:
-    waiting = [plan]
+def _scans(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
+    # each with the conditions of the filters right above it
+    waiting: list[tuple[Any, list[Any]]] = [(plan, [])]
     while waiting:
-        node = waiting.pop()
-        scan = variant_of(node)
-        if type(scan).__name__ == "TableScan":
-            yield scan
+        node, above = waiting.pop()
+        variant = variant_of(node)
+        kind = type(variant).__name__
+        if kind == "TableScan":
+            yield variant, above
+        above = [*above, variant.predicate()] if kind == "Filter" else []
         # subqueries in expressions are no inputs of a node
-        waiting += node.inputs()
+        waiting += [(child, above) for child in node.inputs()]
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, column.type) for column in schema], schema=schema)
+    return pa.RecordBatch.from_pylist([], schema)
 
 
 def _view_schema(schema: pa.Schema) -> pa.Schema:
@@ -591,21 +594,14 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 def conditions_of_tables(plan: Any, schemas: Mapping[str, pa.Schema]) -> dict[str, skipping.Condition]:
     """The pushed-down condition of each of these tables in an optimized plan, if it is read."""
     found: dict[str, list[skipping.Condition]] = defaultdict(list)
-    scans = 0
-    waiting: list[tuple[Any, list[Any]]] = [(plan, [])]
-    while waiting:
-        node, above = waiting.pop()
-        variant = variant_of(node)
-        kind = type(variant).__name__
-        scans += kind == "TableScan"
-        if kind == "TableScan" and (name := variant.table_name()) in schemas:
-            asked = [*above, *variant.filters()]
-            found[name].append(skipping.Every(tuple(map(_Pushed(schemas[name]).condition, asked))))
-        filters = [variant.predicate()] if kind == "Filter" else []
-        waiting += [(child, [*above, *filters] if kind == "Filter" else []) for child in node.inputs()]
+    scans = list(_scans(plan))
     # a scan is missing where a subquery is a value, which is no part of the plan's tree
-    if plan.display_indent().count("TableScan: ") != scans:
+    if plan.display_indent().count("TableScan: ") != len(scans):
         return {}
+    for scan, above in scans:
+        if (name := scan.table_name()) in schemas:
+            asked = [*above, *scan.filters()]
+            found[name].append(skipping.Every(tuple(map(_Pushed(schemas[name]).condition, asked))))
     return {name: skipping.AnyOf(tuple(conditions)) for name, conditions in found.items()}
 
 

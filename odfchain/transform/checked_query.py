@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -270,13 +270,19 @@ def _aggregates(value: Any) -> bool:
     )
 
 
-def _versions(table: TemporalTable, inputs: Sequence[StepInput]) -> str:
-    # each row is valid until the next version of its key
-    given = next((i for i in inputs if i.given.query_alias == table.name), None)
-    if given is None:
+def check_temporal(table: TemporalTable, aliases: Collection[str]) -> None:
+    """A temporal table is an input with a key; whether the key's columns exist is not looked at."""
+    if table.name not in aliases:
         raise QueryError(f"temporalTables names `{table.name}`, which is not an input")
     if not table.primary_key:
         raise QueryError(f"the temporal table `{table.name}` has no primary key")
+
+
+def _versions(table: TemporalTable, inputs: Sequence[StepInput]) -> str:
+    # each row is valid until the next version of its key
+    named = {i.given.query_alias: i for i in inputs}
+    check_temporal(table, named)
+    given = named[table.name]
     for name in table.primary_key:
         if given.schema.field(name) is None:
             raise QueryError(f"the temporal table `{table.name}` has no column `{name}`")
@@ -322,11 +328,6 @@ class StepContext:
     """Of every input, the last known watermark [ms]."""
     before: int | None
     now: int | None
-
-    @property
-    def vocabulary(self) -> DatasetVocabulary:
-        """That of the output."""
-        return self.request.vocab
 
     @property
     def rules(self) -> EngineRules:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from odfchain.lazy import F, t
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.spark.plans import class_name, items, java_of, jvm_of, of_plan, the_object
+from odfchain.spark.query_rules import names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -160,6 +161,10 @@ class Catalyst:
         made = DataFrame(of_plan(self._java, self._jvm, plan), self.session)
         return made.toDF(*[f"c{index}" for index in range(len(made.columns))])
 
+    def no_rows(self, node: PlanNode) -> DataFrame:
+        """None of the rows of a node, as `frame` has them."""
+        return self.frame(node.plan).where("false")
+
     def adapted(self, frame: DataFrame, attributes: Sequence[Attribute]) -> Any:
         """The plan of `frame`, whose columns `c0`, `c1`, … become these attributes; missing ones are null."""
         places = {name: index for index, name in enumerate(frame.schema.names)}
@@ -213,26 +218,11 @@ class Catalyst:
 # event time (a window's start, a date, a time plus days). Such a column is a *time*, and the smallest value
 # that can still come its *mark*. A group, window or waiting row is complete when the marks have passed it.
 
-_MONOTONE = frozenset(
-    [
-        "AddMonths",
-        "Alias",
-        "Cast",
-        "DateAdd",
-        "DateAddInterval",
-        "DateAddYMInterval",
-        "DateSub",
-        "DatetimeSub",
-        "KnownNotNull",
-        "KnownNullable",
-        "LastDay",
-        "ParseToDate",
-        "PreciseTimestampConversion",
-        "TimestampAdd",
-        "TimestampAddInterval",
-        "TruncDate",
-        "TruncTimestamp",
-    ]
+_MONOTONE = names(
+    """
+        AddMonths Alias Cast DateAdd DateAddInterval DateAddYMInterval DateSub DatetimeSub KnownNotNull
+        KnownNullable LastDay ParseToDate PreciseTimestampConversion TimestampAdd TimestampAddInterval
+        TruncDate TruncTimestamp"""
 )
 """Expressions whose value never falls while the time in them rises, if `_keeps_order` says so."""
 

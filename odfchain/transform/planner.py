@@ -65,9 +65,8 @@ class Backlog:
         # would be an empty step
         filled = False
         for index, (_, block) in enumerate(self.blocks):
-            event = block.event
-            if isinstance(event, AddData | ExecuteTransform):
-                filled = filled or event.new_data is not None
+            if block.event.KIND in DATA_EVENTS:
+                filled = filled or block.new_data is not None
             elif filled and _changes_form(chain, self.blocks[index]):
                 before = block.prev_block_hash
                 assert before is not None  # noqa: S101 - records come before it

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# Input rows of a query that can retract results, now and before the step. Every recorded row counts at once;
-# a `-R` or `-C` removes the oldest equal row in force. Rows are equal if all columns are that the query uses,
-# but for those made at recording. These are the second rules of the engine; `FinalTables` are the first
-# (RFC-019).
+# Every recorded row counts at once; a `-R` or `-C` removes the oldest equal row in force. Rows are equal if
+# all columns are that the query uses, but for those made at recording. These are the second rules of the
+# engine; `FinalRowsFlow` has the first (RFC-019).
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +44,13 @@ class TableColumns:
         return frozenset(f"c{index}" for index in (self.offset, self.operation, self.system_time))
 
 
+OPERATION = "op"
+"""Column of what was emitted that says whether a row is new (0) or gone (1)."""
+
+
 @dataclass(eq=False)
-class Tables:
-    """The input rows that a step counts; memory is kept under one name for each input."""
+class RetractingFlow:
+    """Executes one step of a retracting query; the rows of each input are remembered under one name."""
 
     flow: Flow
     tables: Mapping[str, TableColumns]
@@ -57,6 +60,10 @@ class Tables:
     """The columns of each that are needed."""
     versions: frozenset[str]
     """Those that are temporal tables: what was in force stays, and what corrects it is its next version."""
+    idle: bool
+    """No input has new rows."""
+    asked_again: Callable[[Mapping[str, DataFrame]], DataFrame] | None
+    """Computes the whole query over tables, where that cannot be taken apart (subqueries)."""
 
     def _name(self, table: str, role: str = "rows") -> str:
         return f"{role}-{sorted(self.tables).index(table)}"
@@ -107,8 +114,88 @@ class Tables:
     def _is_table(name: str) -> bool:
         return name.startswith("rows-")
 
+    def change(self, root: ops.Operator) -> DataFrame:
+        """The rows that the step adds to the result and takes from it, with `OPERATION`."""
+        nothing = self.flow.catalyst.no_rows(root.node)
+        columns = nothing.columns
+        if self.idle and self.flow.memory.before and not self.may_count_more():
+            self.flow.memory.after.update(self.flow.memory.before)
+            return nothing.withColumn(OPERATION, F.lit(OperationType.APPEND.code))
+        now = self._result(root, past=False)
+        past = self._result(root, past=True) if self.flow.memory.before else None
+        rows = [f.withColumn("n", F.lit(n)) for f, n in ((now, 1), (past, -1)) if f is not None]
+        counted = rows[0] if rows else nothing.withColumn("n", F.lit(1))
+        if len(rows) == 2:
+            counted = rows[0].union(rows[1]).coalesce(1)
+            net = F.sum("n").alias("n")
+            if self.flow.rules.tells_zeros_apart:
+                alike = [recorded(counted, name).alias(f"key-{name}") for name in columns]
+                counted = counted.groupBy(*alike).agg(*[F.first(name).alias(name) for name in columns], net)
+            else:
+                counted = counted.groupBy(*columns).agg(net)
+            counted = counted.where("n <> 0")
+            copies = F.array_repeat(F.signum("n"), F.abs("n").cast("int"))
+            counted = counted.select(*columns, F.explode(copies).alias("n"))
+        operation = F.when(F.col("n") < 0, OperationType.RETRACT.code).otherwise(OperationType.APPEND.code)
+        return counted.select(*columns, operation.alias(OPERATION))
 
-class FinalTables(Tables):
+    def _result(self, root: ops.Operator, *, past: bool) -> DataFrame | None:
+        # None where nothing is final: a global aggregate would make a row of nothing
+        made: dict[str, DataFrame] = {}
+        if self.asked_again is not None:
+            frame = self._whole_query(made, past=past)
+        else:
+            frame = self.flow.catalyst.frame(self._plan(root, made, past=past))
+        counts_nothing = any(
+            op.node.kind == "Aggregate" and op.node.plan.groupingExpressions().isEmpty() for op in root.walk()
+        )
+        if counts_nothing and all(source.isEmpty() for source in made.values()):
+            return None
+        return frame
+
+    # --- the query over what is final --------------------------------------------------------------
+
+    def _whole_query(self, made: dict[str, DataFrame], *, past: bool) -> DataFrame:
+        assert self.asked_again is not None  # noqa: S101 - asked by the caller
+        columns = self.tables
+        for table in columns:
+            made[table] = self.before(table) if past else self.now(table)
+        named = {table: frame.toDF(*columns[table].names) for table, frame in made.items()}
+        result = self.asked_again(named)
+        return result.toDF(*[f"c{index}" for index in range(len(result.columns))])
+
+    def _plan(self, op: ops.Operator, made: dict[str, DataFrame], *, past: bool) -> Any:
+        catalyst = self.flow.catalyst
+        if isinstance(op, ops.ConstantRows):
+            return op.node.plan
+        if isinstance(op, ops.InputScan):
+            table = op.node.table or ""
+            if table not in made:
+                made[table] = self.before(table) if past else self.now(table)
+            return catalyst.adapted(made[table], op.node.output)
+        if isinstance(op, ops.Retracting | ops.RowWise | ops.UnionAll) or any(
+            isinstance(o, ops.Retracting) for o in op.walk()
+        ):
+            return catalyst.rebuilt(op.node, [self._plan(child, made, past=past) for child in op.children])
+        return catalyst.adapted(self._emitted(op, past=past), op.node.output)
+
+    def _emitted(self, op: ops.Operator, *, past: bool) -> DataFrame:
+        name = self.flow.part(op, "emitted")
+        old = self.flow.memory.before.get(name)
+        columns = self.flow.kept(op.node.output)
+        if past:
+            return old if old is not None else self.flow.catalyst.no_rows(op.node)
+        rows, catalyst = self.flow.rows(op), self.flow.catalyst
+        everything = self.flow.together(name, catalyst.frame(rows.plan), columns)
+        if rows.back is not None:
+            back = catalyst.frame(rows.back).select(*columns).withColumn("back", F.lit(True))
+            both = everything.withColumn("back", F.lit(False)).union(back)
+            everything, _ = in_force(both, columns, to_the_bit=True)
+        self.flow.memory.after[name] = everything
+        return everything
+
+
+class FinalRowsFlow(RetractingFlow):
     """By the first rules: only rows count that are older than the watermark."""
 
     @staticmethod
@@ -190,103 +277,3 @@ class FinalTables(Tables):
         )
         copies = F.explode(F.array_repeat(F.lit(1), F.greatest(F.col("n"), F.lit(0)).cast("int")))
         return kept.select(*columns, "t", "o", copies.alias("w"))
-
-
-OPERATION = "op"
-"""Column of what was emitted that says whether a row is new (0) or gone (1)."""
-
-
-@dataclass(eq=False)
-class RetractingFlow:
-    """Executes one step of a retracting query."""
-
-    flow: Flow
-    tables: Tables
-    idle: bool
-    """No input has new rows."""
-    asked_again: Callable[[Mapping[str, DataFrame]], DataFrame] | None
-    """Computes the whole query over tables, where that cannot be taken apart (subqueries)."""
-
-    def change(self, root: ops.Operator) -> DataFrame:
-        """The rows that the step adds to the result and takes from it, with `OPERATION`."""
-        columns = [f"c{index}" for index in range(len(root.node.output))]
-        if self.idle and self.flow.memory.before and not self.tables.may_count_more():
-            self.flow.memory.after.update(self.flow.memory.before)
-            nothing = self.flow.catalyst.frame(root.node.plan).where("false")
-            return nothing.withColumn(OPERATION, F.lit(OperationType.APPEND.code))
-        now = self._result(root, past=False)
-        past = self._result(root, past=True) if self.flow.memory.before else None
-        rows = [f.withColumn("n", F.lit(n)) for f, n in ((now, 1), (past, -1)) if f is not None]
-        counted = (
-            rows[0]
-            if rows
-            else self.flow.catalyst.frame(root.node.plan).where("false").withColumn("n", F.lit(1))
-        )
-        if len(rows) == 2:
-            counted = rows[0].union(rows[1]).coalesce(1)
-            net = F.sum("n").alias("n")
-            if self.flow.rules.tells_zeros_apart:
-                alike = [recorded(counted, name).alias(f"key-{name}") for name in columns]
-                counted = counted.groupBy(*alike).agg(*[F.first(name).alias(name) for name in columns], net)
-            else:
-                counted = counted.groupBy(*columns).agg(net)
-            counted = counted.where("n <> 0")
-            copies = F.array_repeat(F.signum("n"), F.abs("n").cast("int"))
-            counted = counted.select(*columns, F.explode(copies).alias("n"))
-        operation = F.when(F.col("n") < 0, OperationType.RETRACT.code).otherwise(OperationType.APPEND.code)
-        return counted.select(*columns, operation.alias(OPERATION))
-
-    def _result(self, root: ops.Operator, *, past: bool) -> DataFrame | None:
-        # None where nothing is final: a global aggregate would make a row of nothing
-        made: dict[str, DataFrame] = {}
-        if self.asked_again is not None:
-            frame = self._whole_query(made, past=past)
-        else:
-            frame = self.flow.catalyst.frame(self._plan(root, made, past=past))
-        counts_nothing = any(
-            op.node.kind == "Aggregate" and op.node.plan.groupingExpressions().isEmpty() for op in root.walk()
-        )
-        if counts_nothing and all(source.isEmpty() for source in made.values()):
-            return None
-        return frame
-
-    # --- the query over what is final --------------------------------------------------------------
-
-    def _whole_query(self, made: dict[str, DataFrame], *, past: bool) -> DataFrame:
-        assert self.asked_again is not None  # noqa: S101 - asked by the caller
-        columns = self.tables.tables
-        for table in columns:
-            made[table] = self.tables.before(table) if past else self.tables.now(table)
-        named = {table: frame.toDF(*columns[table].names) for table, frame in made.items()}
-        result = self.asked_again(named)
-        return result.toDF(*[f"c{index}" for index in range(len(result.columns))])
-
-    def _plan(self, op: ops.Operator, made: dict[str, DataFrame], *, past: bool) -> Any:
-        catalyst = self.flow.catalyst
-        if isinstance(op, ops.ConstantRows):
-            return op.node.plan
-        if isinstance(op, ops.InputScan):
-            table = op.node.table or ""
-            if table not in made:
-                made[table] = self.tables.before(table) if past else self.tables.now(table)
-            return catalyst.adapted(made[table], op.node.output)
-        if isinstance(op, ops.Retracting | ops.RowWise | ops.UnionAll) or any(
-            isinstance(o, ops.Retracting) for o in op.walk()
-        ):
-            return catalyst.rebuilt(op.node, [self._plan(child, made, past=past) for child in op.children])
-        return catalyst.adapted(self._emitted(op, past=past), op.node.output)
-
-    def _emitted(self, op: ops.Operator, *, past: bool) -> DataFrame:
-        name = self.flow.part(op, "emitted")
-        old = self.flow.memory.before.get(name)
-        columns = self.flow.kept(op.node.output)
-        if past:
-            return old if old is not None else self.flow.catalyst.frame(op.node.plan).where("false")
-        rows, catalyst = self.flow.rows(op), self.flow.catalyst
-        everything = self.flow.together(name, catalyst.frame(rows.plan), columns)
-        if rows.back is not None:
-            back = catalyst.frame(rows.back).select(*columns).withColumn("back", F.lit(True))
-            both = everything.withColumn("back", F.lit(False)).union(back)
-            everything, _ = in_force(both, columns, to_the_bit=True)
-        self.flow.memory.after[name] = everything
-        return everything

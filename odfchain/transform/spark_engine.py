@@ -50,7 +50,7 @@ from odfchain.transform import archive
 from odfchain.transform.checked_query import Query, StepContext
 from odfchain.transform.engines import EngineRules, Executed, engine_version, rules_of
 from odfchain.transform.operators import Catalyst, QueryKind
-from odfchain.transform.retracting import OPERATION, FinalTables, RetractingFlow, Tables
+from odfchain.transform.retracting import OPERATION, FinalRowsFlow, RetractingFlow
 from odfchain.transform.step_files import InputRows, KeyOf, StepFiles, StepInput
 from odfchain.transform.stream_flow import Flow, StepMemory
 
@@ -361,7 +361,7 @@ def _result(
         may_be_late=_may_be_late(rows, step),
     )
     if query.kind is QueryKind.RETRACTING:
-        tables = {r.alias: r.columns for r in rows}
+        tables = {i.given.query_alias: i.columns for i in step.inputs}
         places = {name: query.columns_of(name) for name in tables}
         used = {
             name: [f"c{i}" for i in (range(len(tables[name].names)) if wanted is None else sorted(wanted))]
@@ -369,14 +369,10 @@ def _result(
         }
         session, transform = catalyst.session, step.request.transform
         versions = frozenset(t.name for t in transform.temporal_tables or ())
-        counted = (Tables if step.rules.counts_at_once else FinalTables)(
-            flow, tables, changing, used, versions
+        asked_again = Queries(session, transform).run if query.has_subqueries else None
+        retracting = (RetractingFlow if step.rules.counts_at_once else FinalRowsFlow)(
+            flow, tables, changing, used, versions, all(r.empty for r in rows), asked_again
         )
-        retracting = RetractingFlow(
-            flow, counted, idle=all(r.empty for r in rows),
-            asked_again=Queries(session, transform).run
-            if query.has_subqueries else None,
-        )  # fmt: skip
         return retracting.change(query.root), step.now
     if query.kind is QueryKind.WINDOWED and not step.rules.takes_corrections:
         for r in rows:
@@ -391,10 +387,11 @@ def _result(
     frame = catalyst.frame(changes.plan)
     if changes.back is not None:
         frame = _corrected(frame, catalyst.frame(changes.back), query.identity())
-    operation = step.vocabulary.operation_type_column
+    vocabulary = step.request.vocab
+    operation = vocabulary.operation_type_column
     if operation in query.result.names and any(r.has_changes for r in rows):
         frame = _whole_pairs(frame, f"c{query.result.names.index(operation)}")
-    mark = changes.marks.get(query.event_time(step.vocabulary))
+    mark = changes.marks.get(query.event_time(vocabulary))
     point = mark.promise if mark is not None else None
     return frame, None if point is None else point.start // 1_000
 

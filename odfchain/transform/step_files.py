@@ -39,10 +39,11 @@ from odfchain.spark.executor_files import (
     worker_folder,
 )
 from odfchain.spark.input_frames import parquet_rows
+from odfchain.spark.jobs import explain
 from odfchain.spark.stage import WrittenFile, write_into_store, write_ordered
 from odfchain.spark.types import col, physical_struct, physical_type
 from odfchain.storage import fsio
-from odfchain.text import find_marker, first_line
+from odfchain.text import first_line
 from odfchain.transform.retracting import TableColumns
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ class Cut:
     def _is_exactly(self, path: Path, interval: OffsetInterval) -> bool:
         # only the offsets are read
         name = self.vocabulary.offset_column
-        with _reading_slice(path), open_parquet(path) as file:
+        with open_parquet(path) as file:
             _check_present(file, [name], path)
             if not file.schema_arrow.equals(self.schema) or file.metadata.num_rows != interval.count:
                 return False
@@ -260,7 +261,7 @@ class Cut:
 
     def _records(self, path: Path, interval: OffsetInterval) -> Iterator[pa.RecordBatch]:
         name = self.vocabulary.offset_column
-        with _reading_slice(path), open_parquet(path) as file:
+        with open_parquet(path) as file:
             self._check_columns(file.schema_arrow, path)
             _check_present(file, [name], path)
             for batch in file.batches(groups=_groups_within(file, name, interval)):
@@ -329,8 +330,7 @@ def _column(batch: pa.RecordBatch, field: pa.Field, path: Path) -> pa.Array:
     try:
         return cast_column(batch.column(field.name), field)
     except SliceInputError as error:
-        found = find_marker(str(error))
-        raise BadInputError(str(found["message"]) if found else str(error), file=str(path)) from None
+        raise explain(error, file=str(path)) from None
     except pa.ArrowException as error:
         raise BadInputError(f"column `{field.name}`: {first_line(error)}", file=str(path)) from None
 
@@ -339,14 +339,6 @@ def _check_present(file: ParquetSource, names: Sequence[str], path: Path) -> Non
     for name in names:
         if name not in file.schema_arrow.names:
             raise BadInputError(f"required column `{name}` is missing", file=str(path))
-
-
-@contextlib.contextmanager
-def _reading_slice(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise BadInputError(f"not a readable Parquet file: {first_line(error)}", file=str(path)) from None
 
 
 @contextlib.contextmanager
@@ -368,8 +360,8 @@ class RowFacts:
     oldest_ms: int | None
     """The oldest event time [ms since 1970], rounded down; None when there is none."""
 
-    @classmethod
-    def of(cls, path: Path, vocabulary: DatasetVocabulary) -> RowFacts:
+    @staticmethod
+    def of(path: Path, vocabulary: DatasetVocabulary) -> RowFacts:
         """Operations and event times of all records, by their values: what a file says may be wrong.
 
         Raises:
@@ -377,7 +369,7 @@ class RowFacts:
         """
         op, time = vocabulary.operation_type_column, vocabulary.event_time_column
         changes, oldest = False, None
-        with _reading_slice(path), open_parquet(path) as file:
+        with open_parquet(path) as file:
             _check_present(file, [op, time], path)
             for batch in file.batches([op, time]):
                 ops = batch.column(op)
@@ -387,7 +379,7 @@ class RowFacts:
                 first = _oldest(batch.column(time))
                 if first is not None and (oldest is None or first < oldest):
                     oldest = first
-        return cls(changes, oldest)
+        return RowFacts(changes, oldest)
 
 
 def _oldest(times: pa.Array) -> int | None:
@@ -407,18 +399,13 @@ _SHORT_ROW = 2_048
 
 
 @dataclass(frozen=True, slots=True)
-class InputRows:
+class InputRows(RowFacts):
     """The new rows of an input: columns `c0`, `c1`, … in the order of its schema, rows by offset."""
 
     alias: str
     frame: DataFrame
-    columns: TableColumns
-    has_changes: bool
-    """True if some rows retract or correct others."""
-    short: bool
-    oldest_ms: int | None
-    """The oldest event time; None when there is none."""
-    empty: bool
+    short: bool = True
+    empty: bool = False
 
     def may_have_before(self, ms: int) -> bool:
         """True if some row may be older than this."""
@@ -486,10 +473,8 @@ class StepInput:
         path = made_of.into(folder, f"input-{len(list(folder.iterdir()))}")
         names = [f"c{index}" for index in range(len(struct.fields))]
         if path is None:
-            return InputRows(
-                given.query_alias, session.createDataFrame([], struct).toDF(*names).coalesce(1),
-                self.columns, False, True, None, True,
-            )  # fmt: skip
+            none = session.createDataFrame([], struct).toDF(*names).coalesce(1)
+            return InputRows(False, None, given.query_alias, none, empty=True)
         stored = physical_struct(self.schema.fields)
         check_parquet(path)
         frame = files.rows(session, path, stored, made_of)
@@ -502,11 +487,10 @@ class StepInput:
             if i in kept
         ]
         typed = frame.select(*columns)
-        known = RowFacts.of(path, given.vocab)
+        known, short = RowFacts.of(path, given.vocab), _has_short_rows(path)
         return InputRows(
-            given.query_alias, typed.coalesce(1), self.columns, known.has_changes, _has_short_rows(path),
-            known.oldest_ms, False,
-        )  # fmt: skip
+            known.has_changes, known.oldest_ms, given.query_alias, typed.coalesce(1), short=short
+        )
 
 
 def _has_short_rows(path: Path) -> bool:

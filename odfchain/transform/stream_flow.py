@@ -153,7 +153,7 @@ class Flow:
 
     def nothing(self, op: ops.Operator) -> Any:
         """No rows, as a plan with the attributes of an operator."""
-        return self.catalyst.adapted(self.catalyst.frame(op.node.plan).where("false"), op.node.output)
+        return self.catalyst.adapted(self.catalyst.no_rows(op.node), op.node.output)
 
     # --- row by row --------------------------------------------------------------------------------
 
@@ -435,7 +435,7 @@ class _JoinSide:
         return earlier(self.time, _moved(point, -self.last), frame)
 
     def as_it_was(self, flow: Flow) -> _JoinSide:
-        rows = self.old if self.old is not None else flow.catalyst.frame(self.child.node.plan).where("false")
+        rows = self.old if self.old is not None else flow.catalyst.no_rows(self.child.node)
         return dataclasses.replace(
             self, everything=rows, mark=_earlier_mark(self.mark), partner=_earlier_mark(self.partner)
         )

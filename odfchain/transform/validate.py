@@ -153,6 +153,7 @@ class Checker:
 
     def _check_transform(self, event: ev.SetTransform, present: _Present, known: _Inputs) -> None:
         from odfchain.odf.engine_messages import TransformRequestInput
+        from odfchain.transform.checked_query import check_temporal
         from odfchain.transform.engine_protocol import load_grpc
         from odfchain.transform.spark_engine import settled_schema
         from odfchain.transform.step_files import StepInput
@@ -184,7 +185,8 @@ class Checker:
             )
             inputs.append(StepInput(given, form.schema))
         if unknown:
-            _check_temporal(event.transform, aliases)
+            for table in event.transform.temporal_tables or ():
+                check_temporal(table, aliases)
             self.spark().check_form(event.transform, aliases)
             names = ", ".join(f"`{name}`" for name in unknown)
             has = "has" if len(unknown) == 1 else "have"
@@ -212,15 +214,6 @@ def _check_inputs(ids: Sequence[DatasetId], aliases: Sequence[str], present: _Pr
             "from so far (or not in their order)",
             hint="make another dataset",
         )
-
-
-def _check_temporal(transform: Transform, aliases: Sequence[str]) -> None:
-    # a temporal table is an input with a key; whether the key's columns exist is not known yet
-    for table in transform.temporal_tables or ():
-        if table.name not in aliases:
-            raise errors.QueryError(f"temporalTables names `{table.name}`, which is not an input")
-        if not table.primary_key:
-            raise errors.QueryError(f"the temporal table `{table.name}` has no primary key")
 
 
 def _check_system_columns(declared: DataSchema, found: DataSchema, vocabulary: ev.DatasetVocabulary) -> None:
