@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from odfchain import errors
 from odfchain.odf import engine_messages as messages
@@ -43,12 +43,11 @@ from odfchain.odf.sources import Transform
 from odfchain.odf.transform_options import OWN_ENGINE, REBUILD_MARK, is_own_name, split_version
 from odfchain.storage import fsio
 from odfchain.text import one_line
-from odfchain.transform.engines import Executed, address_of, check_version
+from odfchain.transform.engines import Executed, TransformEngine, address_of, check_version
 
 if TYPE_CHECKING:
     from odfchain.odf.schema import DataSchema
     from odfchain.progress import Progress
-    from odfchain.transform.engines import TransformEngine
     from odfchain.workspace.config import TransformConfig
 
 
@@ -260,7 +259,7 @@ class RemoteEngine:
         """
         del schema
         sent = _absolute(request)
-        success, version = self._call(EXECUTE_TRANSFORM, sent, progress)
+        success, version = self._call(sent, progress)
         interval = success.new_offset_interval
         if interval is not None and not request.next_offset == interval.start <= interval.end:
             raise self._broken(
@@ -271,19 +270,11 @@ class RemoteEngine:
         self._check_file(sent.new_checkpoint_path, "checkpoint", optional=True)
         return Executed(offset_interval=interval, watermark=success.new_watermark, version=version)
 
-    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
-        """Run a query over raw files; without records there may be no file."""
-        sent = _absolute(request)
-        success, _ = self._call(EXECUTE_RAW_QUERY, sent, progress)
-        records: int = success.num_records
-        self._check_file(sent.output_data_path, "data", optional=records == 0)
-        return records
-
     # --- the call --------------------------------------------------------------------------------
 
-    def _call(self, call: Call, request: Any, progress: Progress) -> tuple[Any, str | None]:
+    def _call(self, request: TransformRequest, progress: Progress) -> tuple[Any, str | None]:
         """(the result, the version of what made it)."""
-        grpc = load_grpc()
+        grpc, call = load_grpc(), EXECUTE_TRANSFORM
         message = call.pack_request(request)
         with self._connected(grpc) as channel:
             progress.phase(f"waiting for the engine at {self.address}")
@@ -291,7 +282,10 @@ class RemoteEngine:
             try:
                 version = self._version_in(stream.initial_metadata() or ())
                 for received in stream:
-                    response = self._read(call, received)
+                    try:
+                        response = call.unpack_response(received)
+                    except errors.CodecError as error:
+                        raise self._broken(f"its response cannot be read: {error}") from error
                     if response.KIND != "Progress":
                         return self._result(response), version
                     progress.advance()
@@ -327,12 +321,6 @@ class RemoteEngine:
             raise self._broken(f"the version that it says, {one_line(said)!r}, cannot be one")
         self._accept(said)
         return str(said)
-
-    def _read(self, call: Call, received: bytes) -> Any:
-        try:
-            return call.unpack_response(received)
-        except errors.CodecError as error:
-            raise self._broken(f"its response cannot be read: {error}") from error
 
     def _result(self, response: Any) -> Any:
         if response.KIND == "Success":
@@ -382,26 +370,33 @@ class RemoteEngine:
             raise self._broken(f"its {name} file {path} is not a plain file")
 
 
-_PATHS = ("prev_checkpoint_path", "new_checkpoint_path", "new_data_path", "output_data_path")
-
-
-def _absolute(request: Any) -> Any:
+def _absolute(request: TransformRequest) -> TransformRequest:
     # the engine has another working folder
-    changes: dict[str, Any] = {
-        name: _full(path) for name in _PATHS if (path := getattr(request, name, None)) is not None
-    }
-    if hasattr(request, "query_inputs"):
-        changes["query_inputs"] = tuple(
+    before = request.prev_checkpoint_path
+    return replace(
+        request,
+        query_inputs=tuple(
             replace(item, data_paths=tuple(map(_full, item.data_paths)), schema_file=_full(item.schema_file))
             for item in request.query_inputs
-        )
-    else:
-        changes["input_data_paths"] = tuple(map(_full, request.input_data_paths))
-    return replace(request, **changes)
+        ),
+        prev_checkpoint_path=None if before is None else _full(before),
+        new_checkpoint_path=_full(request.new_checkpoint_path),
+        new_data_path=_full(request.new_data_path),
+    )
 
 
 def _full(path: str) -> str:
     return str(Path(path).absolute()) if path else path
+
+
+class ServedEngine(TransformEngine, Protocol):
+    """An engine that executes both calls."""
+
+    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
+        """Run a query over raw files, exposed as the table `input`; returns the number of records written.
+
+        Raises as `execute`.
+        """
 
 
 _SENT_CHARACTERS = 1 << 16
@@ -442,7 +437,7 @@ class _Run:
             self.answers.put(None)
             return self._given_up
 
-    def answer(self, engine: TransformEngine) -> bytes:
+    def answer(self, engine: ServedEngine) -> bytes:
         """The terminal message; never raises."""
         try:
             self._check()
@@ -543,7 +538,7 @@ class EngineServer:
 
     def __init__(
         self,
-        engine: TransformEngine,
+        engine: ServedEngine,
         *,
         host: str = "127.0.0.1",
         port: int = DEFAULT_PORT,

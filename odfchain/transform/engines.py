@@ -24,7 +24,7 @@ from odfchain.odf.transform_options import (
 from odfchain.text import one_line
 
 if TYPE_CHECKING:
-    from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
+    from odfchain.odf.engine_messages import TransformRequest
     from odfchain.odf.events import OffsetInterval
     from odfchain.odf.schema import DataSchema
     from odfchain.odf.times import Timestamp
@@ -66,14 +66,6 @@ class TransformEngine(Protocol):
         """Execute the next step of a transformation.
 
         `schema` is what the output is declared as so far, for engines that can follow it.
-
-        Raises:
-            QueryError: the query is at fault (InvalidQuery).
-            EngineError: the engine is (InternalError).
-        """
-
-    def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
-        """Run a query over raw files, exposed as the table `input`; returns the number of records written.
 
         Raises:
             QueryError: the query is at fault (InvalidQuery).

@@ -55,14 +55,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Input:
-    id: DatasetId
-    name: DatasetAlias
-    schema: DataSchema | None
-    vocabulary: ev.DatasetVocabulary
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Present:
     """State of a dataset when events are added to it; the defaults are those of a new one."""
 
@@ -77,19 +69,11 @@ class _Inputs:
     """The datasets of a workspace, and those that are about to be made there."""
 
     workspace: WorkspaceFiles
-    pending: Mapping[DatasetAlias, _Input]
+    pending: Mapping[DatasetAlias, _Present]
 
     @classmethod
     def of(cls, workspace: WorkspaceFiles, pending: Sequence[DatasetSnapshot] = ()) -> _Inputs:
-        forms = {}
-        for snapshot in pending:
-            now = _after(snapshot.metadata, _Present())
-            # the dataset gets its id when it is made; until then one that goes by its name
-            stand_in = DatasetId(sha3_256(str(snapshot.name).encode()).digest())
-            forms[snapshot.name] = _Input(
-                id=stand_in, name=snapshot.name, schema=now.schema, vocabulary=now.vocabulary
-            )
-        return cls(workspace, forms)
+        return cls(workspace, {each.name: _after(each.metadata, _Present()) for each in pending})
 
     def resolve(self, ref: DatasetRefAny) -> DatasetId | None:
         """The id of what a reference means; that of a dataset to come is a stand-in."""
@@ -97,18 +81,23 @@ class _Inputs:
         alias = local_alias(ref)
         if found is not None or alias is None or alias not in self.pending:
             return found
-        return self.pending[alias].id
+        return _stand_in(alias)
 
-    def find(self, dataset_id: DatasetId) -> _Input | None:
-        """Facts about a dataset; None where it is not at hand."""
-        for form in self.pending.values():
-            if form.id == dataset_id:
-                return form
+    def find(self, dataset_id: DatasetId) -> tuple[DatasetAlias, _Present] | None:
+        """The name of a dataset, and its state; None where it is not at hand."""
+        for name, form in self.pending.items():
+            if _stand_in(name) == dataset_id:
+                return name, form
         files = self.workspace.present(dataset_id)
         if files is None:
             return None
         state = DatasetState.read(files.chain)
-        return _Input(id=files.id, name=files.alias, schema=state.schema, vocabulary=state.vocabulary)
+        return files.alias, _Present(schema=state.schema, vocabulary=state.vocabulary)
+
+
+def _stand_in(name: DatasetAlias) -> DatasetId:
+    # the dataset gets its id when it is made; until then one that goes by its name
+    return DatasetId(sha3_256(str(name).encode()).digest())
 
 
 def _after(events: Sequence[ev.MetadataEvent], present: _Present) -> _Present:
@@ -170,13 +159,13 @@ class Checker:
         inputs: list[StepInput] = []
         unknown: list[str] = []
         for dataset_id, alias in zip(ids, aliases, strict=True):
-            form = known.find(dataset_id)
-            if form is None or form.schema is None:
+            name, form = known.find(dataset_id) or (None, _Present())
+            if name is None or form.schema is None:
                 unknown.append(alias)
                 continue
             given = TransformRequestInput(
                 dataset_id=dataset_id,
-                dataset_alias=form.name,
+                dataset_alias=name,
                 query_alias=alias,
                 vocab=form.vocabulary,
                 data_paths=(),
