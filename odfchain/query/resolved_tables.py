@@ -173,17 +173,13 @@ class Pin:
 
     def rows(self, checked: CheckedSlices, wanted: Collection[str] | None = None) -> pa.Table:
         """As `in_force`, with the columns that queries see; those that are not `wanted` are null."""
+        from odfchain.slices.reader import fitted
+
         schema = self.schema
         names = [name for name in schema.names if wanted is None or name in wanted]
         # without any column the number of rows is unknown
-        read: Sequence[str] = names or schema.names[:1]
-        found = self.in_force(checked, read)
-        columns = [
-            found.column(field.name) if field.name in read else pa.nulls(len(found), field.type)
-            for field in schema
-        ]
-        nullable = pa.schema([field.with_nullable(True) for field in schema])
-        return pa.table(columns, schema=nullable)
+        found = self.in_force(checked, names or schema.names[:1])
+        return fitted(found, pa.schema([field.with_nullable(True) for field in schema]))
 
 
 def _has_floats(kind: pa.DataType) -> bool:

@@ -109,11 +109,7 @@ class QueryResult(ArrowRows):
     def to_arrow(self) -> pa.Table:
         """All rows; held in memory. Errors as `batches`."""
         if self._table is None:
-            if self._batches is None:
-                self.batches()
-            batches, self._batches = self._batches, None
-            assert batches is not None  # noqa: S101 - else `batches` has raised
-            self._table = pa.Table.from_batches(batches(), self.schema)
+            self._table = self.batches().read_all()
         return self._table
 
     def to_spark(self) -> DataFrame:

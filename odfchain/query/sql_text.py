@@ -71,7 +71,7 @@ def dotted_name(name: str, instead: str = "") -> QueryError:
 
 def quoted_name(name: str) -> str:
     """A name as SQL takes it, dots and all."""
-    return '"' + one_line(name).replace('"', '""') + '"'
+    return _quoted(one_line(name))
 
 
 def relation_of(call: Call, pins: Pins) -> Pin | Changes:
