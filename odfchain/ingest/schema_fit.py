@@ -22,7 +22,6 @@ from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import schema_of_event
-from odfchain.odf.enums import TimeUnit
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.schema import check_recordable, recorded, type_name
 from odfchain.spark.types import check_columns
@@ -30,8 +29,6 @@ from odfchain.storage.locations import Target
 from odfchain.storage.template import names_in
 from odfchain.text import one_line, printable
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns, operations_problem
-
-MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 
 
 def normalized(
@@ -49,9 +46,9 @@ def _normalized(
     declared = known.value_type if known is not None else None
     if isinstance(stored, ds.DataTypeTimestamp):
         fine = stored == US_UTC and f.name != vocabulary.event_time_column
-        if declared is not None and recorded(declared) in (MS_UTC, US_UTC):
+        if declared is not None and recorded(declared) in (ds.MS_UTC, US_UTC):
             fine = recorded(declared) == US_UTC
-        stored = US_UTC if fine else MS_UTC
+        stored = US_UTC if fine else ds.MS_UTC
     if declared is not None and _without_nullability(recorded(declared)) == _without_nullability(stored):
         stored = declared
     elif _without_nullability(stored) == _without_nullability(canonical(f.value_type)):
@@ -117,7 +114,7 @@ def with_event_time(
     if schema.field(name) is not None:
         return schema
     recorded = dataset.field(name) if dataset is not None else None
-    data_type = recorded.value_type if recorded is not None else MS_UTC
+    data_type = recorded.value_type if recorded is not None else ds.MS_UTC
     added = ds.DataField(
         name=name, type=ds.optional(data_type), extra=recorded.extra if recorded is not None else None
     )
@@ -130,15 +127,12 @@ def dataset_schema(
     system_columns: SystemColumns = SystemColumns.SPECIFICATION,
 ) -> ds.DataSchema:
     """The schema of a dataset that starts with this input: system columns first, all of them required."""
-    _, _, system_time, event_time = vocabulary.columns
-    given = data.field(event_time)
-    event_type = given.value_type if given is not None else MS_UTC
-    system = (
-        *system_columns.numbers(vocabulary),
-        ds.DataField(name=system_time, type=MS_UTC),
-        ds.DataField(name=event_time, type=event_type, extra=given.extra if given is not None else None),
-    )
-    return ds.DataSchema(fields=system + tuple(f for f in data.fields if f.name not in vocabulary.columns))
+    name = vocabulary.event_time_column
+    given = data.field(name)
+    time = ds.DataField(name=name, type=ds.MS_UTC)
+    if given is not None:
+        time = ds.DataField(name=name, type=given.value_type, extra=given.extra)
+    return system_columns.before(data.fields, time, vocabulary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,7 +322,8 @@ def optional(inner: DataType) -> DataTypeOption:
 # up to `TIMESTAMP(6)`. Finer ones are refused, because no engine here computes with them (RFC-001). `TIME`
 # has the same units, and nanoseconds as `TIME(9)`.
 
-_TIMESTAMP = DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
+MS_UTC = DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
+"""The type of system times, and of event times that are no dates."""
 
 # Types and how they may be written; the first word is the one that is printed.
 _WORDS: tuple[tuple[DataType, str], ...] = (
@@ -340,7 +341,7 @@ _WORDS: tuple[tuple[DataType, str], ...] = (
     (DataTypeDate(), "DATE"),
     (DataTypeString(), "STRING VARCHAR TEXT TINYTEXT MEDIUMTEXT LONGTEXT FIXEDSTRING CHAR"),
     (DataTypeBinary(), "BINARY"),
-    (_TIMESTAMP, "TIMESTAMP TIMESTAMP_LTZ TIMESTAMP_NTZ"),
+    (MS_UTC, "TIMESTAMP TIMESTAMP_LTZ TIMESTAMP_NTZ"),
 )
 _SIMPLE = {word: data_type for data_type, words in _WORDS for word in words.split()}
 _UNSIGNED: dict[str, DataType] = {

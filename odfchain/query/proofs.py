@@ -346,7 +346,6 @@ _LIMITS = FetchLimits(
     first_wait=SHARING.retry_seconds,
 )
 _BODY_BYTES = 1 << 20
-_NOT_THERE = ("VerificationFailed::DatasetNotFound", "VerificationFailed::DatasetBlockNotFound")
 
 
 def _read(response: Response, answer: Answer, name: str) -> ProofVerdict:
@@ -369,7 +368,7 @@ def _read(response: Response, answer: Answer, name: str) -> ProofVerdict:
             ok=False,
             kind=kind,
             message=f"{name} says: {said}",
-            incomplete=kind in (OUTPUT_MISMATCH, *_NOT_THERE),
+            incomplete=kind in (OUTPUT_MISMATCH, DATASET_NOT_FOUND, BLOCK_NOT_FOUND),
             signer=answer.signer,
             engine=answer.engine,
             details=texts,

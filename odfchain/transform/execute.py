@@ -27,11 +27,10 @@ from odfchain.errors import BadInputError, EngineError, SchemaError
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import from_arrow, slice_schema, to_arrow
 from odfchain.odf.engine_messages import TransformRequest, TransformRequestInput
-from odfchain.odf.enums import OperationType, TimeUnit
+from odfchain.odf.enums import OperationType
 from odfchain.odf.events import Checkpoint, DatasetVocabulary, DataSlice, ExecuteTransform, OffsetInterval
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.row_hash import PAIR, Numbers, hash_rows, numbered
-from odfchain.odf.schema import DataSchema, format_type
 from odfchain.odf.sources import SqlQueryStep, Transform
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import unmarked
@@ -81,7 +80,7 @@ def _input(item: PlannedInput, schema_file: Path) -> TransformRequestInput:
     )
 
 
-def write_empty_parquet(schema: DataSchema, path: Path) -> None:
+def write_empty_parquet(schema: ds.DataSchema, path: Path) -> None:
     """Write a Parquet file that has a schema and no rows.
 
     Raises:
@@ -110,7 +109,7 @@ class ExecutedStep:
     step: PlannedStep
     executed: Executed
     """As the engine reports it."""
-    schema: DataSchema | None
+    schema: ds.DataSchema | None
     """The output's schema from now on; None while no engine has given one."""
     slice: DataSlice | None
     facts: SliceFacts | None
@@ -178,7 +177,7 @@ class StepRun:
         engine, wanted = self.engine, step.schema
         if wanted is None and self.system_columns is not SystemColumns.SPECIFICATION:
             # the rest is the result's
-            wanted = DataSchema(fields=self.system_columns.numbers(step.vocabulary))
+            wanted = ds.DataSchema(fields=self.system_columns.numbers(step.vocabulary))
         if to_commit and step.output is None and isinstance(engine, InProcessEngine):
             engine = engine.keeping(self.dataset.keys("data"))
         executed = engine.execute(self.request(step), schema=wanted, progress=self.progress)
@@ -206,7 +205,7 @@ class StepRun:
 
     def _checked(
         self, step: PlannedStep, executed: Executed, data: Path
-    ) -> tuple[SliceFacts | None, DataSchema | None]:
+    ) -> tuple[SliceFacts | None, ds.DataSchema | None]:
         # the output is checked, and rewritten where its form is not the declared one
         interval, vocabulary, now = executed.offset_interval, step.vocabulary, self.system_time
         if interval is None and not data.exists():
@@ -226,7 +225,7 @@ class StepRun:
         return rewrite(data, schema, vocabulary, interval.start, now.epoch_ms, self.folder), schema
 
     def _difference(
-        self, step: PlannedStep, facts: SliceFacts | None, schema: DataSchema
+        self, step: PlannedStep, facts: SliceFacts | None, schema: ds.DataSchema
     ) -> SliceFacts | None:
         names = step.vocabulary
         earlier = [
@@ -241,21 +240,21 @@ class StepRun:
         return write_difference(earlier, made, schema, spec)
 
 
-def _grown(step: PlannedStep, executed: Executed, data: Path) -> DataSchema | None:
+def _grown(step: PlannedStep, executed: Executed, data: Path) -> ds.DataSchema | None:
     # this engine adds new columns at the end only
     declared = step.schema
     if declared is None or executed.facts is None:
         return declared
     with open_parquet(data) as file:
         found = from_arrow(file.schema_arrow.remove_metadata())
-    return DataSchema(fields=declared.fields + found.fields[len(declared.fields) :], extra=declared.extra)
+    return ds.DataSchema(fields=declared.fields + found.fields[len(declared.fields) :], extra=declared.extra)
 
 
 # The difference between the output so far and the query over everything (`odfchain.odf.transform_options`).
 
 
 def write_difference(
-    earlier: Sequence[SliceFile], made: SliceFile | None, schema: DataSchema, spec: SliceSpec
+    earlier: Sequence[SliceFile], made: SliceFile | None, schema: ds.DataSchema, spec: SliceSpec
 ) -> SliceFacts | None:
     """A slice that turns the rows of `earlier` into those of `made`; None where nothing has to change.
 
@@ -365,7 +364,6 @@ class JobThreads(ThreadPoolExecutor):
 _UNREADABLE = "not a readable Parquet file: "
 
 _CORRECT_FROM, _CORRECT_TO = 2, 3
-_MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 
 
 def check_output(
@@ -483,8 +481,8 @@ def _check_columns(
         if column is None:
             raise _broken(f"column `{name}` is missing")
         if not any(as_stored(column.value_type) == t for t in allowed):
-            names = " or ".join(format_type(t) for t in allowed)
-            raise _broken(f"column `{name}` must be {names}, it is {format_type(column.value_type)}")
+            names = " or ".join(ds.format_type(t) for t in allowed)
+            raise _broken(f"column `{name}` must be {names}, it is {ds.format_type(column.value_type)}")
 
 
 def _system_types(vocabulary: DatasetVocabulary) -> dict[str, tuple[ds.DataType, ...]]:
@@ -492,8 +490,8 @@ def _system_types(vocabulary: DatasetVocabulary) -> dict[str, tuple[ds.DataType,
     return {
         vocabulary.offset_column: (ds.DataTypeUInt64(), ds.DataTypeInt64()),
         vocabulary.operation_type_column: (ds.DataTypeUInt8(), ds.DataTypeInt32()),
-        vocabulary.system_time_column: (_MS_UTC,),
-        vocabulary.event_time_column: (_MS_UTC, ds.DataTypeDate()),
+        vocabulary.system_time_column: (ds.MS_UTC,),
+        vocabulary.event_time_column: (ds.MS_UTC, ds.DataTypeDate()),
     }
 
 
@@ -516,9 +514,8 @@ def schema_difference(
         if a.value_type in alike.get(a.name, ()) and b.value_type in alike[a.name]:
             continue
         if not type_fits(a.value_type, b.value_type):
-            return (
-                f"column `{a.name}` is {format_type(b.value_type)}, declared is {format_type(a.value_type)}"
-            )
+            now, then = ds.format_type(b.value_type), ds.format_type(a.value_type)
+            return f"column `{a.name}` is {now}, declared is {then}"
         if b.optional and not a.optional and a.name not in vocabulary.columns:
             return f"column `{a.name}` may be null, declared is NOT NULL"
     return None

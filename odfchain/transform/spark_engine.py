@@ -53,12 +53,12 @@ from odfchain.transform.operators import Catalyst, QueryKind
 from odfchain.transform.retracting import OPERATION, FinalRowsFlow, RetractingFlow
 from odfchain.transform.step_files import InputRows, KeyOf, StepFiles, StepInput
 from odfchain.transform.stream_flow import Flow, StepMemory
+from odfchain.workspace.dataset_state import SystemColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from odfchain.odf.schema import DataSchema
     from odfchain.progress import Progress
 
 
@@ -80,7 +80,7 @@ class QueryCheck:
     """Facts about a query before any row is read."""
 
     kind: QueryKind
-    schema: DataSchema
+    schema: ds.DataSchema
     """That of the slices, system columns included."""
     notes: tuple[str, ...]
     """Notes for the user before the query is recorded."""
@@ -149,7 +149,7 @@ class SparkTransformEngine:
     # --- transformations ---------------------------------------------------------------------------
 
     def execute(
-        self, request: TransformRequest, *, schema: DataSchema | None, progress: Progress
+        self, request: TransformRequest, *, schema: ds.DataSchema | None, progress: Progress
     ) -> Executed:
         """The next step of a transformation: the same request gives the same files, whenever and wherever."""
         settled = _with_version(request)
@@ -254,7 +254,7 @@ class SparkTransformEngine:
     def _execute(
         self,
         request: TransformRequest,
-        schema: DataSchema | None,
+        schema: ds.DataSchema | None,
         files: StepFiles,
         progress: Progress,
     ) -> Executed:
@@ -494,7 +494,6 @@ def _explained(transform: Transform) -> Iterator[None]:
 
 # --- the result as a slice: its columns, their types, the order of its rows ------------------------------
 
-_MS_UTC = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 _INTEGERS = frozenset({"byte", "short", "integer", "long"})
 
 
@@ -573,19 +572,12 @@ def _result_fields(
             known.setdefault(field.name, field)
     found = result_schema(result, ds.DataSchema(fields=tuple(known.values())))
     check_recordable(found.fields)
-    offset, op, system_time, event_time = vocabulary.columns
-    time = found.field(event_time)
+    name = vocabulary.event_time_column
+    time = found.field(name)
     assert time is not None  # noqa: S101 - _check_result
-    kind: ds.DataType = ds.DataTypeDate() if isinstance(time.value_type, ds.DataTypeDate) else _MS_UTC
-    if result[event_time].nullable:
-        kind = ds.optional(kind)
-    system = (
-        ds.DataField(name=offset, type=ds.DataTypeUInt64()),
-        ds.DataField(name=op, type=ds.DataTypeUInt8()),
-        ds.DataField(name=system_time, type=_MS_UTC),
-        ds.DataField(name=event_time, type=kind),
-    )
-    return ds.DataSchema(fields=system + tuple(f for f in found.fields if f.name not in vocabulary.columns))
+    kind: ds.DataType = ds.DataTypeDate() if isinstance(time.value_type, ds.DataTypeDate) else ds.MS_UTC
+    event_time = ds.DataField(name=name, type=ds.optional(kind) if result[name].nullable else kind)
+    return SystemColumns.SPECIFICATION.before(found.fields, event_time, vocabulary)
 
 
 def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.DataSchema:

@@ -49,7 +49,6 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
-    from odfchain.odf.schema import DataSchema
     from odfchain.transform.spark_engine import SparkTransformEngine
     from odfchain.transform.step_files import StepInput
 

@@ -5,7 +5,7 @@ Everything here is found through the chain's index: the cost does not grow with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -323,6 +323,14 @@ class SystemColumns(Enum):
             ds.DataField(name=vocabulary.offset_column, type=offset),
             ds.DataField(name=vocabulary.operation_type_column, type=operation),
         )
+
+    def before(
+        self, others: Iterable[ds.DataField], event_time: ds.DataField, vocabulary: ev.DatasetVocabulary
+    ) -> ds.DataSchema:
+        """The schema of a dataset: the system columns, then others in their order."""
+        system_time = ds.DataField(name=vocabulary.system_time_column, type=ds.MS_UTC)
+        after = (field for field in others if field.name not in vocabulary.columns)
+        return ds.DataSchema(fields=(*self.numbers(vocabulary), system_time, event_time, *after))
 
     def of(self, schema: ds.DataSchema, vocabulary: ev.DatasetVocabulary) -> ds.DataSchema:
         """The schema with these types of offsets and operations."""

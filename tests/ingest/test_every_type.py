@@ -18,7 +18,7 @@ import pytest
 
 import odfchain as odf
 from odfchain.branches.row_diff import array_of, tree_of
-from odfchain.ingest.schema_fit import MS_UTC, normalized
+from odfchain.ingest.schema_fit import normalized
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
@@ -227,7 +227,7 @@ def test_what_inputs_have_is_recorded_as_parquet_keeps_it() -> None:
     kinds = [part.timezone for part in ds.types_within(found.type) if isinstance(part, ds.DataTypeTimestamp)]
     assert kinds == ["UTC"]
     assert normalized(schema, ev.DatasetVocabulary(), schema).fields == schema.fields
-    declared = ds.DataSchema(fields=(*[ds.DataField(name=n, type=MS_UTC) for n in "abcd"], *schema.fields))
+    declared = ds.DataSchema(fields=(*[ds.DataField(name=n, type=ds.MS_UTC) for n in "abcd"], *schema.fields))
     now = ds.DataSchema(fields=(*declared.fields[:4], found))
     assert settled_schema(now, declared) == declared
 
