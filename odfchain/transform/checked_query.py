@@ -90,7 +90,7 @@ class Query:
                 hint="join instead, or compute it in a step of its own",
             )
         times = ops.EventTimes(catalyst)
-        root = ops.PlanReader(catalyst, times, vocabularies).read(node)
+        root = ops.PlanReader(times, vocabularies).read(node)
         return cls(
             catalyst,
             times,

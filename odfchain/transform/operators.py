@@ -559,23 +559,20 @@ _CALLED = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
 class PlanReader:
     """Makes operators of a plan."""
 
-    def __init__(
-        self, catalyst: Catalyst, times: EventTimes, vocabularies: Mapping[str, DatasetVocabulary]
-    ) -> None:
-        """`vocabularies` are those of the inputs by table."""
-        self._catalyst = catalyst
-        self._times = times
-        self._vocabularies = vocabularies
+    times: EventTimes
+    vocabularies: Mapping[str, DatasetVocabulary]
+    """Those of the inputs, by table."""
 
     def read(self, node: PlanNode, conditions: tuple[Any, ...] = ()) -> Operator:
         """The operators of a query; `conditions` are those of a filter right above the node."""
         if node.table is not None:
             numbers = {a.name: a.id for a in node.output}
             offset, operation, system_time, time = (
-                numbers[name] for name in self._vocabularies[node.table].columns
+                numbers[name] for name in self.vocabularies[node.table].columns
             )
             return InputScan(
                 node=node, event_time=time, operation=operation, times={time: TimeExpression(time)},
@@ -590,7 +587,7 @@ class PlanReader:
         children = tuple(self.read(child, given) for child in node.children)
         if all(isinstance(child, ConstantRows) for child in children):
             return ConstantRows(node=node, children=children)
-        if self._catalyst.has_subquery(node):
+        if Catalyst.has_subquery(node):
             return Retracting(node=node, children=children, why="a subquery")
         why = _CALLED.get(node.kind, node.kind.upper())
         recognised = self._recognised(node, children, conditions)
@@ -624,7 +621,7 @@ class PlanReader:
 
     def _projected(self, node: PlanNode, child: Operator) -> dict[int, TimeExpression]:
         named = items(node.plan.projectList())
-        times = {e.exprId().id(): self._times.find(e, child.times) for e in named}
+        times = {e.exprId().id(): self.times.find(e, child.times) for e in named}
         return {number: time for number, time in times.items() if time is not None}
 
     def _expanded(self, node: PlanNode, child: Operator) -> Operator:
@@ -665,7 +662,7 @@ class PlanReader:
 
     def _key(self, expressions: Iterable[Any], child: Operator) -> TimeExpression | None:
         # a window is preferred to any other time
-        times = [time for e in expressions if (time := self._times.find(e, child.times)) is not None]
+        times = [time for e in expressions if (time := self.times.find(e, child.times)) is not None]
         windows = [t for t in times if t.expression is None and child.attribute(t.source).is_window]
         return next(iter(windows or times), None)
 
@@ -676,7 +673,7 @@ class PlanReader:
         later = _not_before(key, child)
         found = {}
         for output in outputs:
-            time = self._times.find(output, child.times)
+            time = self.times.find(output, child.times)
             if time is not None and self._from_key(output, time, key):
                 found[output.exprId().id()] = time
             elif _time_within(output) in later:
@@ -697,7 +694,7 @@ class PlanReader:
             return None
         times = {}
         for output in items(node.plan.aggregateExpressions()):
-            found = self._times.find(output, {session.id})
+            found = self.times.find(output, {session.id})
             if found is not None:
                 times[output.exprId().id()] = found
         return SessionWindow(node=node, children=(child,), session=session.id, time=time.source, times=times)
@@ -727,8 +724,8 @@ class PlanReader:
             for compared, one, other in (
                 (comparison, first, second), (_MIRRORED.get(comparison), second, first),
             ):  # fmt: skip
-                a = self._times.shift(one, {n: left.attribute(n) for n in left.times})
-                b = self._times.shift(other, {n: right.attribute(n) for n in right.times})
+                a = self.times.shift(one, {n: left.attribute(n) for n in left.times})
+                b = self.times.shift(other, {n: right.attribute(n) for n in right.times})
                 if a is None or b is None or compared is None:
                     continue
                 bound, difference = bounds.setdefault((a[0], b[0]), [None, None]), a[1] - b[1]

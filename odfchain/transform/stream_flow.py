@@ -308,13 +308,19 @@ class Flow:
 
     def with_key(self, plan: Any, child: ops.Operator, key: ops.TimeExpression) -> tuple[DataFrame, Column]:
         """The rows with the time they are grouped by as column `k`, and that as something to compare."""
-        references = [a.reference for a in child.node.output]
         expression = key.expression if key.expression is not None else child.attribute(key.source).reference
-        named = self.catalyst.alias(ops.unaliased(expression), "key")
-        frame = self.catalyst.frame(self.catalyst.project(plan, [*references, named]))
-        frame = frame.withColumnRenamed(f"c{len(references)}", "k")
+        frame = self.with_keys(plan, child, {"k": ops.unaliased(expression)})
         column = F.col("k")
         return frame, column["start"] if isinstance(frame.schema["k"].dataType, t.StructType) else column
+
+    def with_keys(self, plan: Any, child: ops.Operator, keys: Mapping[str, Any]) -> DataFrame:
+        """The rows with what expressions compute of them as further columns."""
+        columns = [a.reference for a in child.node.output]
+        named = [self.catalyst.alias(expression, "key") for expression in keys.values()]
+        frame = self.catalyst.frame(self.catalyst.project(plan, [*columns, *named]))
+        for number, name in enumerate(keys, start=len(columns)):
+            frame = frame.withColumnRenamed(f"c{number}", name)
+        return frame
 
     def without_late(
         self, inputs: str, frame: DataFrame, time: Column, before: ops.TimePoint | None
@@ -601,8 +607,10 @@ def _session_rows(flow: Flow, op: ops.SessionWindow) -> RowChanges:
     index = next(i for i, a in enumerate(child.node.output) if a.id == op.session)
     # every row is a session of its own until those that touch are put together
     own = F.col(f"c{index}")
-    new, names = _with_keys(flow, op, rows.plan)
-    back = None if rows.back is None else _with_keys(flow, op, rows.back)[0]
+    others = [e for e in items(op.node.plan.groupingExpressions()) if ops.number_of(e) != op.session]
+    keys = {f"k{number}": expression for number, expression in enumerate(others)}
+    new, names = flow.with_keys(rows.plan, child, keys), list(keys)
+    back = None if rows.back is None else flow.with_keys(rows.back, child, keys)
     part = flow.part(op, "session")
     columns = [*dict.fromkeys([*flow.kept(child.node.output), f"c{index}"]), *names]
     old = flow.memory.before.get(part)
@@ -625,22 +633,6 @@ def _session_rows(flow: Flow, op: ops.SessionWindow) -> RowChanges:
     reached = ops.TimeMark(before, now, now, kept_before, kept_now)
     marks = flow.times.marks(op.times, child.node, {op.session: reached})
     return flow.difference(op, numbered.where(complete), was, marks)
-
-
-def _with_keys(flow: Flow, op: ops.SessionWindow, plan: Any) -> tuple[DataFrame, list[str]]:
-    """(rows with the other columns that they are grouped by, the names of that)."""
-    (child,) = op.children
-    keys = [
-        flow.catalyst.alias(e, "key")
-        for e in items(op.node.plan.groupingExpressions())
-        if ops.number_of(e) != op.session
-    ]
-    references = [a.reference for a in child.node.output]
-    frame = flow.catalyst.frame(flow.catalyst.project(plan, [*references, *keys]))
-    names = [f"k{number}" for number in range(len(keys))]
-    for number, name in enumerate(names):
-        frame = frame.withColumnRenamed(f"c{len(references) + number}", name)
-    return frame, names
 
 
 def _without_late(
