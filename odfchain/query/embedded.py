@@ -385,7 +385,7 @@ class _Planner:
             runtime = runtime.with_disk_manager_specified(engine.spill)
         context = library.SessionContext(config, runtime)
         tables = _Tables()
-        context.register_catalog_provider("odf", _Catalog(tables))
+        context.register_catalog_provider("odf", tables)
         for name in FUNCTIONS:
             context.register_udtf(library.udtf(tables.function(name), name))
         for name in engine.without:
@@ -414,7 +414,8 @@ class _Planner:
 class _Tables:
     """The tables of one context: what was registered, and what the planner's questions are answered with.
 
-    The planner asks from inside its runtime, where the context cannot be used: everything is looked up.
+    It is the catalog of the context, and its one schema. The planner asks from inside its runtime, where the
+    context cannot be used: everything is looked up.
     """
 
     table_names: frozenset[str] = frozenset()
@@ -430,6 +431,12 @@ class _Tables:
 
     def owner_name(self) -> None:
         """No owner."""
+
+    def schema_names(self) -> set[str]:
+        return {"public"}
+
+    def schema(self, name: str) -> _Tables | None:
+        return self if name == "public" else None
 
     def register_table(self, name: str, table: Any) -> None:
         self.registered[name] = table
@@ -475,22 +482,6 @@ def _argument(function: str, number: int, expression: Any) -> str | None:
         if isinstance(value, str) or (value is None and not may_be_name(function, number)):
             return value
     raise QueryError(f"argument {number + 1} of {function}(…) is not a text", hint=usage(function))
-
-
-class _Catalog:
-    """One schema, with the tables of one context."""
-
-    def __init__(self, tables: _Tables) -> None:
-        self._tables = tables
-
-    def owner_name(self) -> None:
-        """No owner."""
-
-    def schema_names(self) -> set[str]:
-        return {"public"}
-
-    def schema(self, name: str) -> _Tables | None:
-        return self._tables if name == "public" else None
 
 
 class RowFilter:

@@ -449,11 +449,12 @@ class Local:
         checked_text(query.sql)
         process = _taken()
         try:
-            spill, (checked, state_bytes) = process.spill(self.engine.spill), self.engine.checked.kept_in
+            spill, checked = process.spill(self.engine.spill), self.engine.checked
             request = request_of(
                 self.engine, query, OWN,
                 explain=explain, spill=spill and str(spill), memory=self.engine.memory,
-                checked=checked and str(checked), state_bytes=state_bytes, environment=dict(os.environ),
+                checked=checked.file and str(checked.file), state_bytes=checked.state_bytes,
+                environment=dict(os.environ),
             )  # fmt: skip
             return process.plan(json.dumps(request).encode() + b"\n", seconds), process
         except OdfchainError:

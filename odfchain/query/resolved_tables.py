@@ -331,8 +331,8 @@ class CheckedSlices:
 
     def __init__(self, file: Path | None = None, *, state_bytes: int = 0) -> None:
         """`state_bytes` is what states that are kept of a dataset may take."""
-        self._file = file
-        self._state_bytes = state_bytes
+        self.file = file
+        self.state_bytes = state_bytes
         self._known: dict[str, list[int]] | None = None
         self._changed = False
         self._slices: dict[Multihash, list[SliceRef]] = {}
@@ -340,16 +340,11 @@ class CheckedSlices:
     @property
     def remembers(self) -> bool:
         """True if earlier results may be reused; proofs are made without them."""
-        return self._file is not None
-
-    @property
-    def kept_in(self) -> tuple[Path | None, int]:
-        """The file of the memory, and what states may take: so that another process remembers the same."""
-        return self._file, self._state_bytes
+        return self.file is not None
 
     def states(self, dataset: DatasetFiles) -> StateCache:
         """The states that are kept of a dataset."""
-        return StateCache.of(dataset, self._state_bytes)
+        return StateCache.of(dataset, self.state_bytes)
 
     def located(self, dataset: DatasetFiles) -> Callable[[SliceRef], Path]:
         """The files of a dataset's slices, as `path` gives them."""
@@ -392,18 +387,18 @@ class CheckedSlices:
 
     def keep(self) -> None:
         """Remember for other processes; without effect where that cannot be written."""
-        if self._file is None or not self._changed:
+        if self.file is None or not self._changed:
             return
         with contextlib.suppress(errors.StoreError):
-            fsio.replace_file(self._file, json.dumps(self._known).encode(), mode=0o600)
+            fsio.replace_file(self.file, json.dumps(self._known).encode(), mode=0o600)
             self._changed = False
 
     def _read(self) -> dict[str, list[int]]:
         if self._known is None:
             self._known = {}
-            if self._file is not None:
+            if self.file is not None:
                 with contextlib.suppress(OSError):
-                    self._known = json_object(self._file.read_bytes())
+                    self._known = json_object(self.file.read_bytes())
         return self._known
 
 

@@ -88,7 +88,7 @@ class Queries:
             for name, frame in inputs.items():
                 plan = frame._jdf.logicalPlan()  # noqa: SLF001
                 of_plan(private, jvm, plan).createOrReplaceTempView(quoted(name))
-            guard = DateGuard(jvm, walker_of(session), inputs)
+            guard = DateGuard(walker_of(session), inputs)
             plan = guard.plan(_last(private, jvm, plans))
             from pyspark.sql import DataFrame as Frame
 
@@ -546,8 +546,8 @@ def guarded_steps(
     judge: SparkSession, steps: list[CheckedStep], structs: Mapping[str, StructType]
 ) -> list[tuple[str, str]]:
     """The text to run for each step, and the resolved plan that it has to have, as a text."""
-    jvm, walker = jvm_of(judge), walker_of(judge)
-    guard = DateGuard(jvm, walker, structs)
+    jvm = jvm_of(judge)
+    guard = DateGuard(walker_of(judge), structs)
     texts = []
     with (
         private_session(judge, PRIVATE_SETTINGS | _SHOWN_WHOLE) as private,

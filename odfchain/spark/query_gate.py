@@ -269,8 +269,9 @@ SHOWN = "(a time of day without a date) $1"
 class DateGuard:
     """Puts the guard into resolved plans, down to the views named `inputs`: how those are read is not SQL."""
 
-    def __init__(self, jvm: Any, walker: PlanWalker, inputs: Collection[str]) -> None:
-        self._walker, self._jvm, self._inputs = walker, jvm, inputs
+    def __init__(self, walker: PlanWalker, inputs: Collection[str]) -> None:
+        self._walker, self._inputs = walker, inputs
+        self._jvm = jvm = walker.jvm
         self._expressions = jvm.org.apache.spark.sql.catalyst.expressions
         self._to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
 
