@@ -427,8 +427,7 @@ def _steps(request: TransformRequest) -> Steps:
 
 
 def _rows_of(request: TransformRequest) -> int:
-    intervals = [i.offset_interval for i in request.query_inputs if i.offset_interval is not None]
-    new = sum(interval.end - interval.start + 1 for interval in intervals)
+    new = sum(i.offset_interval.count for i in request.query_inputs if i.offset_interval is not None)
     if request.prev_checkpoint_path is None:
         return new
     manifest = archive.Manifest.read(Path(request.prev_checkpoint_path))
