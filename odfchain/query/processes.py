@@ -42,7 +42,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, Literal
 
 from odfchain.errors import CodecError, EngineError, InvalidIdError, OdfchainError, QueryError, StoreError
 from odfchain.lazy import pa
@@ -147,12 +147,6 @@ class ChildProcess:
             self._pipe = Pipe(self._child.stdout.fileno())
             self._said = io.BufferedReader(self._pipe, _AT_ONCE)
             self._files = files.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """The process is gone, and all that it had."""
@@ -270,7 +264,8 @@ class Worker:
         else:
             shown = [pins.workspace.dataset(each).folder for each, _ in pins.given.values()]
         # it ends with the thread that starts it
-        with WorkerProcess(self.limits, shown, sandboxed=self._sandboxed()) as process:
+        process = WorkerProcess(self.limits, shown, sandboxed=self._sandboxed())
+        with contextlib.closing(process):
             return process.answer(request, pins)
 
     def _sandboxed(self) -> bool:
