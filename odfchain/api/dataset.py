@@ -68,8 +68,6 @@ if TYPE_CHECKING:
     from odfchain.upkeep.fsck import FsckReport
     from odfchain.upkeep.garbage import Collected
     from odfchain.upkeep.reset import Reset, ResetPlan
-    from odfchain.workspace.config import WorkspaceConfig
-    from odfchain.workspace.dataset_state import SystemColumns
 
 
 # Maintenance: the methods of `Dataset` on its files.
@@ -308,7 +306,7 @@ class Dataset(Branching, Readable, Upkeep):
             ),
             allow_future=asked.allow_future or known.allow_future,
             max_future=known.max_future,
-            system_columns=self._system_columns(config),
+            system_columns=config.system_columns_of(self._files),
             slice_bytes=config.slice.max_bytes,
             task_bytes=config.merge.task_bytes,
             source_name=getattr(asked, "source_name", None),
@@ -476,11 +474,6 @@ class Dataset(Branching, Readable, Upkeep):
                 f"{self.alias} has no source called {name!r} in force (it has {', '.join(known)})", hint=hint
             )
         return DisablePollingSource() if polled else DisablePushSource(source_name=name or pushed[0])
-
-    def _system_columns(self, config: WorkspaceConfig) -> SystemColumns:
-        from odfchain.workspace.config import read_config
-
-        return read_config(self._files).system_columns or config.datasets.system_columns
 
     # --- other places ------------------------------------------------------------------------------
 

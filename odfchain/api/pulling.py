@@ -283,23 +283,16 @@ def _from_source(dataset: Dataset, asked: PullOptions, ahead: FetchAhead | None)
 
 def _from_inputs(dataset: Dataset, asked: PullOptions) -> PullResult:
     from odfchain.api.branching import commit_checks
-    from odfchain.transform.catch_up import TransformOptions, run_transform
+    from odfchain.transform.catch_up import run_transform
 
     files, workspace = dataset._files, dataset._workspace
     inputs = workspace._files.inputs_of(files)
     config = workspace._files.config
-    options = TransformOptions(
-        system_time=maybe_time(asked.system_time),
-        reset_on_diverged_input=asked.reset_derivatives_on_diverged_input,
-        retries=config.ingest.retries if asked.retries is None else asked.retries,
-        system_columns=dataset._system_columns(config),
-        slice_bytes=config.slice.max_bytes,
-    )
     with (
         workspace._engines.of(files, asked.progress, timeout=asked.timeout) as engines,
         commit_checks(workspace, asked) as check,
     ):
-        outcome = run_transform(files, inputs, engines, options, asked.progress, check=check)
+        outcome = run_transform(files, inputs, engines, asked, config, check=check)
     status = "updated" if outcome.blocks else outcome.reason or "up to date"
     return _result(dataset, Way.INPUTS, status, outcome, outcome.steps)
 

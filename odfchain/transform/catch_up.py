@@ -16,7 +16,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ from odfchain.odf.events import MetadataEvent, Seed
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import is_rebuilt, rebuilt, unmarked
-from odfchain.progress import SILENT, Progress, SideBySide, Silent
+from odfchain.progress import Progress, SideBySide, Silent
 from odfchain.slices.reader import read_footer
 from odfchain.slices.state import SliceFile, taken_back_in_vain
 from odfchain.slices.writer import notes_on_cut_times
@@ -40,7 +40,11 @@ from odfchain.transform.execute import Engines, ExecutedStep, JobThreads, StepRu
 from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
 from odfchain.workspace.commit import CommitCheck, StagedFile, commit, on_the_newest_head
 from odfchain.workspace.dataset_files import DatasetFiles
-from odfchain.workspace.dataset_state import DatasetState, SystemColumns
+from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.options import PullOptions, maybe_time
+
+if TYPE_CHECKING:
+    from odfchain.workspace.config import WorkspaceConfig
 
 # Resetting a derivative dataset: a new chain on the same Seed from the events that people wrote. Executions
 # and schemas are results of the query and left out: a schema may only gain optional columns, and the new
@@ -148,21 +152,6 @@ def _refusal(offset: int, count: int, *, ours: bool) -> errors.OdfchainError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformOptions:
-    """Options of a run."""
-
-    system_time: Timestamp | None = None
-    reset_on_diverged_input: bool = False
-    """Drop what was computed, and compute it anew, when an input was rewritten."""
-    retries: int = 0
-    """Runs repeated when another writer was faster."""
-    system_columns: SystemColumns = SystemColumns.SPECIFICATION
-    """Types of offsets and operations, where the dataset has no schema yet."""
-    slice_bytes: int = 0
-    """A step that reads more may become several, each with a slice of about so many bytes; 0: always one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
     """Result of a step, or of several that were committed together."""
 
@@ -194,19 +183,20 @@ def run_transform(
     dataset: DatasetFiles,
     inputs: Sequence[DatasetFiles],
     engines: Engines,
-    options: TransformOptions,
-    progress: Progress = SILENT,
+    asked: PullOptions,
+    config: WorkspaceConfig,
     *,
     check: CommitCheck | None = None,
 ) -> TransformOutcome:
     """Execute and commit steps until there is nothing new in the inputs; `check` judges each."""
+    retries = config.ingest.retries if asked.retries is None else asked.retries
     old_head = DatasetState.read(dataset.chain).head
     steps: list[StepOutcome] = []
 
     def attempt() -> tuple[StepOutcome, bool] | UpToDate:
-        return _next(dataset, inputs, engines, options, progress, check)
+        return _next(dataset, inputs, engines, asked, config, check)
 
-    while not isinstance(found := on_the_newest_head(attempt, options.retries, progress, "step"), UpToDate):
+    while not isinstance(found := on_the_newest_head(attempt, retries, asked.progress, "step"), UpToDate):
         outcome, more = found
         steps.append(outcome)
         if not more or not outcome.blocks:
@@ -222,28 +212,29 @@ def _next(
     dataset: DatasetFiles,
     inputs: Sequence[DatasetFiles],
     engines: Engines,
-    options: TransformOptions,
-    progress: Progress,
+    asked: PullOptions,
+    config: WorkspaceConfig,
     check: CommitCheck | None,
 ) -> tuple[StepOutcome, bool] | UpToDate:
     """(what the next step brought, whether another one follows)."""
+    progress, given_time = asked.progress, maybe_time(asked.system_time)
     state = DatasetState.read(dataset.chain)
     try:
         step = plan_next(dataset, state, inputs)
     except errors.DivergedInputError as error:
-        if not options.reset_on_diverged_input:
+        if not asked.reset_derivatives_on_diverged_input:
             raise
         progress.note(f"{error.message}; what was computed is dropped and computed anew")
-        reset_to_metadata(dataset, system_time=options.system_time)
+        reset_to_metadata(dataset, system_time=given_time)
         state = DatasetState.read(dataset.chain)
         step = plan_next(dataset, state, inputs)
     if isinstance(step, UpToDate):
         return step
-    system_time = state.next_system_time(options.system_time)
+    system_time = state.next_system_time(given_time)
     with dataset.staging() as folder:
         engine = engines(unmarked(step.transform.transform))
-        run = StepRun(dataset, engine, folder, system_time, progress, options.system_columns)
-        done = _executed_steps(run, step, options.slice_bytes)
+        run = StepRun(dataset, engine, folder, system_time, progress, config.system_columns_of(dataset))
+        done = _executed_steps(run, step, config.slice.max_bytes)
         _check_taken_back(dataset, state, done, progress)
         events = _events(state, done)
         hashes: list[Multihash] = []

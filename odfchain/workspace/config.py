@@ -279,6 +279,10 @@ class WorkspaceConfig:
     slice: SliceConfig = SliceConfig()
     merge: MergeConfig = MergeConfig()
 
+    def system_columns_of(self, dataset: DatasetFiles) -> SystemColumns:
+        """Types of offsets and operations of a dataset that has no schema yet; errors as `read_config`."""
+        return read_config(dataset).system_columns or self.datasets.system_columns
+
 
 WORKSPACE_CONFIG = ManifestKind("WorkspaceConfig", WorkspaceConfig, range(1, 2))
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from odfchain.errors import DatasetNotFoundError, EngineError, ObjectCorruptedError, QueryError
-from odfchain.transform.catch_up import TransformOptions, run_transform
+from odfchain.transform.catch_up import run_transform
+from odfchain.workspace.config import WorkspaceConfig
+from odfchain.workspace.options import PullOptions
 from tests.kit.support import Result, derivative, manifest, steps, unchanged
 
 if TYPE_CHECKING:
@@ -164,7 +166,12 @@ def test_a_run_that_nobody_waits_for(workspace: Workspace, cities: Dataset) -> N
     observed = Observed(workspace._engines.transforms())
     with unchanged(dataset.path), ThreadPoolExecutor(1) as pool:
         run = pool.submit(
-            run_transform, dataset._files, [cities._files], lambda _: observed, TransformOptions()
+            run_transform,
+            dataset._files,
+            [cities._files],
+            lambda _: observed,
+            PullOptions(),
+            WorkspaceConfig(),
         )
         assert observed.begun.wait(60)
         observed.engine.cancel(observed.requests[0])
