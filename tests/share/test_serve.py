@@ -604,6 +604,14 @@ def ended(client: socket.socket) -> bytes:
     return bytes(found)
 
 
+def test_endless_headers_are_cut(url: str) -> None:
+    with connect(url) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n")
+        with pytest.raises(OSError):  # noqa: PT012 - one of many is refused
+            for _ in range(10_000):
+                client.sendall(b"X-Field: 1\r\n" * 1000)
+
+
 def test_requests_are_told_in_one_printable_line(workspace: WorkspaceFiles, dataset: DatasetFiles) -> None:
     told: list[str] = []
     with RepositoryServer(workspace, on_request=told.append) as server:
