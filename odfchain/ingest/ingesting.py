@@ -185,7 +185,7 @@ class Ingestion:
             ):
                 while (given := inputs.first()) is not None:
                     with given.kept:
-                        transaction.record(inputs)
+                        transaction.record(inputs, given.given.name)
                 hashes = transaction.commit()
             done, head = tuple(transaction.inputs), hashes[-1] if hashes else state.head
             return IngestOutcome(done, state.head, head, len(hashes), transaction.writer.watermark)
@@ -297,7 +297,7 @@ class _Pull:
         transaction = self._transaction(state, given.options.system_time)
         with given.kept:
             with given.unchanged:
-                is_new = transaction.record(self._inputs)
+                is_new = transaction.record(self._inputs, given.given.name)
             if is_new:
                 hashes = transaction.commit(ends=not given.has_more)
             else:
@@ -368,9 +368,8 @@ class Transaction:
         self.writer = WriterState.of(run.dataset, state, merge, run.session)
         self.inputs: list[InputOutcome] = []
 
-    def record(self, inputs: Inputs) -> bool:
-        """Merge the input whose turn it is; False if nothing of it is new."""
-        name = inputs.name
+    def record(self, inputs: Inputs, name: str) -> bool:
+        """Merge the input of this name, whose turn it is; False if nothing of it is new."""
         try:
             written = inputs.written(self.writer)
         except NothingToCommitError as nothing:
@@ -478,11 +477,6 @@ class Inputs:
             progress.show_on(self._run.progress)
             raise error
         return self._waiting[0].next if self._waiting else None
-
-    @property
-    def name(self) -> str:
-        """What messages call the input whose turn it is."""
-        return self._waiting[0].next.given.name
 
     def _gather(self) -> bool:
         # one more; false if that was the last

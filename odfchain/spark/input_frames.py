@@ -234,7 +234,8 @@ class TextRows:
     @property
     def has_formats(self) -> bool:
         """True if Java reads dates or times of declared formats."""
-        return any(self.rules.formats(f.type) for f in self.fields)
+        declared = self.rules != self.rules.without_formats
+        return declared and any(self.rules.formats(f.type) for f in self.fields)
 
     def _in_rfc3339(self, session: SparkSession) -> DataFrame:
         """Rows as `batches` gives them, with texts of a declared format as all others are."""

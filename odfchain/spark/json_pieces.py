@@ -12,7 +12,6 @@ alone says what is wrong.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import re
@@ -693,10 +692,6 @@ class SplitDocument:
     def records(self) -> Iterator[json_values.Record]:
         """The records in order, by the exact parser."""
         return self.whole.records()
-
-    def moved(self, path: str) -> SplitDocument:
-        """The same of a copy of the file elsewhere."""
-        return dataclasses.replace(self, whole=self.whole.moved(path))
 
     def members(self, text: bytes, piece: Piece) -> bytes:
         """The bytes of a piece as the members of a list, to be put into brackets."""

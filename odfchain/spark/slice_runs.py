@@ -35,7 +35,7 @@ from odfchain.slices.reader import BATCH_ROWS
 from odfchain.slices.writer import SliceFacts, SliceSpec, write_slice
 from odfchain.spark.executor_files import ExecutorFiles, StoreFolder, staged, translate_errors, worker_folder
 from odfchain.spark.jobs import task_results
-from odfchain.spark.stage import given_columns
+from odfchain.spark.stage import given_columns, write_into_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -521,22 +521,17 @@ class _WriteSlice:
     def __call__(self, number: int) -> SliceFacts:
         start, end = self.ends[number - 1] if number else (0,) * len(self.runs), self.ends[number]
         spec = replace(self.spec, start_offset=self.spec.start_offset + sum(start))
-        if self.place is None:
-            return self._write([Run.of_file(run) for run in self.runs], start, end, spec)
-        with worker_folder() as folder:
+        with contextlib.nullcontext() if self.place is None else worker_folder() as folder:
             runs = [
-                _brought(self.place.files, run, first, last, folder / str(n))
+                Run.of_file(run)
+                if self.place is None or folder is None
+                else _brought(self.place.files, run, first, last, folder / str(n))
                 for n, (run, first, last) in enumerate(zip(self.runs, start, end, strict=True))
             ]
-            facts = self._write(runs, start, end, replace(spec, folder=str(folder)))
-            self.place.files.put(Path(facts.path), f"{self.place.key}/{facts.physical_hash}")
-            return replace(facts, path="")
-
-    def _write(self, runs: list[Run], start: Rows, end: Rows, spec: SliceSpec) -> SliceFacts:
-        batches = rows_between(runs, start, end)
-        facts = write_slice((batch.rename_columns(self.names) for batch in batches), spec)
-        assert facts is not None  # noqa: S101 - slices are not empty
-        return facts
+            batches = (batch.rename_columns(self.names) for batch in rows_between(runs, start, end))
+            facts: SliceFacts | None = write_into_store(batches, write_slice, spec, self.place)
+            assert facts is not None  # noqa: S101 - slices are not empty
+            return facts
 
 
 def _brought(files: ExecutorFiles, run: RunFacts, start: int, end: int, target: Path) -> Run:
