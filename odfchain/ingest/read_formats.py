@@ -187,7 +187,12 @@ class _Opening:
             plain, plain_dialect = self.scratch / f"rewritten-{uuid.uuid4().hex}", read_csv.CsvDialect()
             multiline = read_csv.CsvRecords(path, dialect, file).rewrite(plain)
         has_header = bool(read.header)
-        columns = self._csv_columns(header) if has_header else _unnamed(header, schema)
+        if has_header:
+            columns = self._csv_columns(header)
+        elif schema is not None:
+            columns = list(schema.names)
+        else:
+            columns = [f"column_{i}" for i in range(1, len(header) + 1)]
         check_columns(columns, file)
 
         def malformed() -> BadInputError | None:
@@ -321,10 +326,6 @@ def dialect_of(read: src.ReadStepCsv) -> read_csv.CsvDialect:
     # a quote that escapes quotes is a doubled quote, which is always understood
     escape = "" if given["escape"] == given["quote"] or not given["quote"] else given["escape"]
     return read_csv.CsvDialect(given["separator"], given["quote"], escape, read_csv.codec_name(read.encoding))
-
-
-def _unnamed(first: list[str], schema: ds.DataSchema | None) -> list[str]:
-    return [f"column_{i}" for i in range(1, len(first) + 1)] if schema is None else list(schema.names)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ import functools
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -271,12 +271,11 @@ def hash_parquet(
     path: Path,
     *,
     null_rule: NullRule = "correct",
-    executor: Executor | None = None,
     schema: pa.Schema | None = None,
 ) -> tuple[Multihash, int]:
     """(logical hash, number of records) of a Parquet file of anybody; in a `schema`, if one is given."""
     with open_parquet(path) as file:
-        digest = LogicalDigest(schema or file.schema_arrow, null_rule=null_rule, executor=executor)
+        digest = LogicalDigest(schema or file.schema_arrow, null_rule=null_rule)
         rows = 0
         for batch in file.batches():
             digest.update(batch if schema is None else batch.cast(schema))
