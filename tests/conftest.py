@@ -119,6 +119,19 @@ def workspace(tmp_path: Path, engine: SparkEngine) -> Workspace:
     return workspace
 
 
+@pytest.fixture(scope="session")
+def new_workspace(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine) -> Callable[[], Workspace]:
+    """Makes workspaces that use the session of the run, for several tests that only read or `copied` them."""
+    from odfchain.api.workspace import Workspace
+
+    def make() -> Workspace:
+        workspace = Workspace.init(tmp_path_factory.mktemp("made") / "workspace")
+        workspace._engines.spark = engine
+        return workspace
+
+    return make
+
+
 def in_this_process(capsys: pytest.CaptureFixture[str], *args: object) -> Result:
     from odfchain.cli.main import main
 

@@ -448,4 +448,4 @@ def test_tests_share_by_their_kit_only() -> None:
                 for each in imports_of(path)
                 if each.module.partition(".")[0] == "tests" and not each.module.startswith("tests.kit")
             ]
-    assert faults == ["tests/ingest/test_polling_cases.py: tests.ingest"]
+    assert faults == ["tests/ingest/test_source_cases.py: tests.ingest"]

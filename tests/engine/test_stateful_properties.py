@@ -30,6 +30,7 @@ from odfchain.slices.reader import hash_parquet
 from odfchain.transform.archive import Manifest
 from odfchain.transform.engines import EngineRules, Executed
 from odfchain.transform.spark_engine import SparkTransformEngine
+from tests.kit.support import fixture
 from tests.kit.transform_cases import SIGNED, InputSlice, input_schema, request_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Stateful:
     """A query, and what is to be seen of it."""
 
     sql: str
-    inputs: tuple[str, ...] = ("a",)
+    inputs: Sequence[str] = ("a",)
     before: Mapping[str, str] = field(default_factory=dict)
     """Steps that come before the last one."""
     once: bool = True
@@ -95,125 +96,12 @@ class Stateful:
         )
 
 
-def interval(kind: str, columns: str, low: str, high: str, **more: Any) -> Stateful:
-    sql = (
-        f"SELECT {columns} FROM a {kind} JOIN b ON a.k = b.k "
-        f"AND b.event_time BETWEEN a.event_time {low} AND a.event_time {high}"
-    )
-    return Stateful(sql, ("a", "b"), **more)
-
-
-PAIR = "a.event_time, a.k, a.v, b.event_time AS other, b.v AS w"
-EITHER = "coalesce(a.event_time, b.event_time) AS event_time, a.k, a.v, b.event_time AS other, b.v AS w"
-GROUPED = "count(*) AS n, sum(v) AS total, count(v) AS filled, max(event_time) AS latest"
-HOURS = f"SELECT window(event_time, '2 hours').start AS event_time, k, {GROUPED} FROM a GROUP BY 1, k"
-
-QUERIES = {
-    "tumbling": Stateful(
-        f"SELECT window(event_time, '6 hours').start AS event_time, k, {GROUPED} FROM a "
-        "GROUP BY window(event_time, '6 hours'), k"
-    ),
-    "tumbling, end as the time": Stateful(
-        "SELECT w.end AS event_time, n FROM "
-        "(SELECT window(event_time, '5 hours', '5 hours', '1 hour') AS w, count(*) AS n FROM a GROUP BY 1)"
-    ),
-    "sliding": Stateful(
-        f"SELECT window(event_time, '6 hours', '2 hours').start AS event_time, k, {GROUPED} FROM a "
-        "GROUP BY window(event_time, '6 hours', '2 hours'), k"
-    ),
-    "session": Stateful(
-        f"SELECT session_window(event_time, '2 hours').start AS event_time, k, {GROUPED} FROM a "
-        "GROUP BY session_window(event_time, '2 hours'), k"
-    ),
-    "date_trunc": Stateful(
-        f"SELECT date_trunc('DAY', event_time) AS event_time, k, {GROUPED} FROM a "
-        "GROUP BY date_trunc('DAY', event_time), k"
-    ),
-    "date": Stateful(
-        "SELECT CAST(event_time AS DATE) AS event_time, k, count(*) AS n FROM a "
-        "GROUP BY CAST(event_time AS DATE), k HAVING count(*) > 1"
-    ),
-    "distinct": Stateful("SELECT DISTINCT date_trunc('HOUR', event_time) AS event_time, k FROM a"),
-    "over a window": Stateful(
-        "SELECT event_time, k, v, row_number() OVER (PARTITION BY w, k ORDER BY event_time, offset) AS place, "
-        "sum(v) OVER (PARTITION BY w) AS share FROM (SELECT *, window(event_time, '6 hours') AS w FROM a)"
-    ),
-    "inner join": interval("", PAIR, "- INTERVAL 2 HOURS", "+ INTERVAL 2 HOURS"),
-    "inner join, asymmetric": interval("", PAIR, "- INTERVAL 5 HOURS", "- INTERVAL 30 MINUTES"),
-    "left join": interval("LEFT", PAIR, "", "+ INTERVAL 4 HOURS"),
-    "left join, symmetric": interval("LEFT", PAIR, "- INTERVAL 1 HOUR", "+ INTERVAL 1 HOUR"),
-    "right join": interval(
-        "RIGHT", "b.event_time, b.k, b.v, a.event_time AS other", "- INTERVAL 1 HOUR", "+ INTERVAL 3 HOURS"
-    ),
-    "full join": interval("FULL", EITHER, "- INTERVAL 3 HOURS", "+ INTERVAL 1 HOUR", promises=False),
-    "semi join": interval("LEFT SEMI", "a.event_time, a.k, a.v", "", "+ INTERVAL 3 HOURS"),
-    "anti join": interval("LEFT ANTI", "a.event_time, a.k, a.v", "- INTERVAL 2 HOURS", "+ INTERVAL 1 HOUR"),
-    "self join": Stateful(
-        "SELECT x.event_time, x.k, x.v, y.event_time AS other, y.v AS w FROM a AS x LEFT JOIN a AS y "
-        "ON x.k = y.k AND x.offset <> y.offset AND y.event_time <= x.event_time "
-        "AND y.event_time > x.event_time - INTERVAL 2 HOURS"
-    ),
-    "join of windows": Stateful(
-        "SELECT x.event_time, x.k, x.n, y.n AS m FROM hours AS x JOIN "
-        "(SELECT date_trunc('HOUR', event_time) AS event_time, count(*) AS n FROM b GROUP BY 1) AS y "
-        "ON x.event_time = y.event_time",
-        ("a", "b"),
-        {"hours": HOURS},
-    ),
-    "join, then window": Stateful(
-        "SELECT window(event_time, '6 hours').start AS event_time, k, count(*) AS n, count(other) AS met, "
-        "sum(w) AS total FROM pairs GROUP BY window(event_time, '6 hours'), k",
-        ("a", "b"),
-        {"pairs": interval("LEFT", PAIR, "- INTERVAL 1 HOUR", "+ INTERVAL 2 HOURS").sql},
-    ),
-    "window, then window": Stateful(
-        "SELECT date_trunc('DAY', event_time) AS event_time, k, sum(n) AS n, max(total) AS most, "
-        "max(latest) AS latest FROM hours GROUP BY date_trunc('DAY', event_time), k",
-        before={"hours": HOURS},
-    ),
-    "union, then window": Stateful(
-        "SELECT window(event_time, '6 hours').start AS event_time, side, count(*) AS n FROM "
-        "(SELECT event_time, 'a' AS side FROM a UNION ALL SELECT event_time, k AS side FROM b) "
-        "GROUP BY window(event_time, '6 hours'), side",
-        ("a", "b"),
-    ),
-    "top 3": Stateful(
-        "SELECT * FROM (SELECT event_time, k, v, row_number() OVER (ORDER BY v DESC, event_time, offset) AS place "
-        "FROM a) WHERE place <= 3",
-        once=False,
-    ),
-    "running total": Stateful(
-        "SELECT event_time, k, v, sum(v) OVER (PARTITION BY k ORDER BY event_time, offset "
-        "ROWS UNBOUNDED PRECEDING) AS total FROM a",
-        once=False,
-    ),
-    "plain groups": Stateful(
-        f"SELECT max(event_time) AS event_time, k, {GROUPED} FROM a GROUP BY k", once=False
-    ),
-    "grouping sets": Stateful(
-        f"SELECT max(event_time) AS event_time, k, v % 2 AS odd, grouping_id() AS level, {GROUPED} FROM a "
-        "GROUP BY CUBE (k, v % 2)",
-        once=False,
-    ),
-    "join without bounds": Stateful(
-        "SELECT a.event_time, a.k, a.v, b.v AS w FROM a LEFT JOIN b ON a.k = b.k AND a.v = b.v",
-        ("a", "b"),
-        once=False,
-    ),
-    "window, then plain groups": Stateful(
-        "SELECT max(event_time) AS event_time, k, max(n) AS most FROM hours GROUP BY k",
-        before={"hours": HOURS},
-        once=False,
-        mixed=True,
-    ),
-    "temporal join": Stateful(
-        "SELECT a.event_time, a.k, a.v, b.v AS w FROM a JOIN b ON a.k = b.k AND a.event_time >= b.__valid_from "
-        "AND (b.__valid_to IS NULL OR a.event_time < b.__valid_to)",
-        ("a", "b"),
-        once=False,
-        versions="b",
-    ),
-}  # fmt: skip
+TABLE = fixture("queries/stateful.yaml")
+LATENESS = {name: entry.pop("lateness") for name, entry in TABLE.items() if "lateness" in entry}
+"""The lateness [h] with which corrections of a query are tried where time matters."""
+ALWAYS = {name for name, entry in TABLE.items() if entry.pop("always", False)}
+"""The others are near to one of these: they are tried with `HYPOTHESIS_PROFILE=local`, where time does not matter."""
+QUERIES = {name: Stateful(**entry) for name, entry in TABLE.items()}
 
 
 # --- streams -------------------------------------------------------------------------------------
@@ -393,15 +281,7 @@ def replayed(engine: SparkTransformEngine, step: Step, folder: Path) -> None:
 # --- properties ----------------------------------------------------------------------------------
 
 
-VARIANTS = frozenset(
-    {
-        "date", "sliding", "tumbling, end as the time", "inner join", "left join, symmetric", "right join", "anti join",
-        "self join", "join of windows", "window, then plain groups", "join without bounds",
-        "inner join, asymmetric", "full join", "semi join", "join, then window", "union, then window", "grouping sets",
-    }
-)  # fmt: skip
-"""Kinds that others are near to: they are tried with `HYPOTHESIS_PROFILE=local`, where time does not matter."""
-TRIED = [name for name in QUERIES if EXAMPLES > 1 or name not in VARIANTS]
+TRIED = [name for name in QUERIES if EXAMPLES > 1 or name in ALWAYS]
 
 
 @pytest.mark.parametrize("name", TRIED)
@@ -520,15 +400,6 @@ def _change(
     return [(2, old), (3, row)]
 
 
-CHANGED = {
-    "tumbling": 12, "sliding": 0, "session": 6, "date": 30, "distinct": 5, "over a window": 12, "inner join": 0,
-    "inner join, asymmetric": 3, "left join": 8, "right join": 0, "full join": 4, "semi join": 0, "anti join": 6,
-    "self join": 5, "join of windows": 7, "join, then window": 12, "window, then window": 24,
-    "union, then window": 0, "top 3": 0, "plain groups": 0, "window, then plain groups": 10,
-    "running total": 0, "tumbling, end as the time": 9, "date_trunc": 0, "left join, symmetric": 0,
-    "join without bounds": 0,
-}  # fmt: skip
-"""The lateness [h] with which a query is tried where time matters."""
 BRIEFLY = frozenset({"tumbling", "plain groups"})
 
 
@@ -536,7 +407,7 @@ BRIEFLY = frozenset({"tumbling", "plain groups"})
     ("name", "lateness"),
     [
         (name, lateness * HOUR)
-        for name, usual in CHANGED.items()
+        for name, usual in LATENESS.items()
         for lateness in sorted({usual} if EXAMPLES == 1 else {usual, 0, 7})
         if EXAMPLES > 1 or name in BRIEFLY
     ],

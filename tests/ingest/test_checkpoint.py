@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,7 +18,7 @@ from odfchain.odf.sources import MergeStrategySnapshot, ReadStepCsv
 from odfchain.odf.times import Timestamp
 from odfchain.workspace import read_slices
 from odfchain.workspace.commit import StagedFile, commit
-from tests.kit.support import manifest, unchanged
+from tests.kit.support import copied, manifest, unchanged
 
 SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
 UPSERT = "{kind: UpsertStream, primaryKey: [city]}"
@@ -147,14 +147,22 @@ def test_the_rows_are_those_without_checkpoints(
 # --- what is read ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def grown(workspace: Workspace, eager: None) -> Dataset:
+@pytest.fixture(scope="module")
+def made(new_workspace: Callable[[], Workspace]) -> Workspace:
     """Two slices, and a checkpoint for both: A=1, B=20."""
+    workspace = new_workspace()
     dataset = cities(workspace)
-    push(dataset, [("A", 1), ("B", 2)])
-    push(dataset, [("A", 1), ("B", 20)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_slices, "_SMALLEST_DELTA", 1)
+        push(dataset, [("A", 1), ("B", 2)])
+        push(dataset, [("A", 1), ("B", 20)])
     assert content(dataset) == [row(0, 0, "A", 1), row(3, 3, "B", 20)]
-    return dataset
+    return workspace
+
+
+@pytest.fixture
+def grown(made: Workspace, workspace: Workspace, eager: None) -> Dataset:
+    return copied(made, workspace)["cities"]
 
 
 def test_slices_that_a_checkpoint_stands_for_are_not_read(grown: Dataset) -> None:

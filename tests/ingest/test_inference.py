@@ -22,6 +22,9 @@ from odfchain.odf.events import AddPushSource, SetVocab
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.schema import parse_ddl, type_name
 from odfchain.spark.json_values import parse_object
+from tests.kit.support import fixture
+
+CASES = fixture("ingest/inference.yaml")
 
 
 def of_texts(*texts: str) -> tuple[str, str | None]:
@@ -60,19 +63,7 @@ def notes(found: InferredFile) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("texts", "expected"),
-    [
-        (("1", "-2", "0"), "BIGINT"),
-        (("9223372036854775807", "-9223372036854775808", "1"), "BIGINT"),
-        (("1.5", "-0.25", ".5", "1e-05", "1.0E10", "7", "-0"), "DOUBLE"),
-        (("-134.19000244140625", "0.1"), "DOUBLE"),
-        (("true", "FALSE"), "BOOLEAN"),
-        (("2024-02-29", "0001-01-01"), "DATE"),
-        (("2024-05-01T12:00:00", "2024-05-01 12:00", "2024-05-01 12:00:00.5"), "TIMESTAMP(3)"),
-        (("2024-05-01T12:00:00Z", "2024-05-01T12:00:00.123456+02:00"), "TIMESTAMP(6)"),
-        (("2024-05-01T12:00:00.120000Z",), "TIMESTAMP(3)"),
-        (("a", "b"), "STRING"),
-        (("Zürich", "東京"), "STRING"),
-    ],
+    CASES["values_that_agree_have_a_type"],
 )  # fmt: skip
 def test_values_that_agree_have_a_type(texts: tuple[str, ...], expected: str) -> None:
     assert of_texts(*texts)[0] == expected
@@ -80,25 +71,7 @@ def test_values_that_agree_have_a_type(texts: tuple[str, ...], expected: str) ->
 
 @pytest.mark.parametrize(
     ("texts", "why"),
-    [
-        ((), "no values"),
-        (("12", "007"), "numbers with leading zeros, such as '007' in row 2"),
-        (("+41791234567",), "numbers with a plus sign"),
-        (("1", "9223372036854775808"), "such as '9223372036854775808' in row 2"),
-        (("1.5", "9007199254740993"), "whole numbers of more than 15 digits"),
-        (("0.1234567890123456789",), "more digits"),
-        (("1.0e400",), "more digits or a larger exponent"),
-        (("1.0e-320",), "more digits or a larger exponent"),
-        (("1", "2", "N/A"), "mixed: 2 of 3 are whole numbers, others text, such as 'N/A' in row 3"),
-        (("1", ""), "others text, such as '' in row 2"),
-        (("1", " 2"), "others text, such as ' 2' in row 2"),
-        (("true", "1"), "mixed"),
-        (("2024-05-01", "2024-05-01T12:00:00Z"), "mixed"),
-        (("2024-05-01T12:00:00", "2024-05-01T12:00:00Z"), "mixed"),
-        (("2024-05-01T12:00:00.123456789Z",), "times finer than a microsecond"),
-        (("2023-02-28", "2023-02-29"), "others text, such as '2023-02-29' in row 2"),
-        (("2024-05-01", "01.05.2024"), "others text"),
-    ],
+    CASES["what_is_in_doubt_stays_text_and_says_why"],
 )  # fmt: skip
 def test_what_is_in_doubt_stays_text_and_says_why(texts: tuple[str, ...], why: str) -> None:
     found, note = of_texts(*texts)
@@ -131,21 +104,7 @@ def test_times_say_what_becomes_of_their_zone() -> None:
 
 @pytest.mark.parametrize(
     ("values", "expected"),
-    [
-        (("1", "null", "2"), "BIGINT"),
-        (("1", "2.5", "1E5"), "DOUBLE"),
-        (('"1"', '"2"'), "STRING"),
-        (('"true"',), "STRING"),
-        (("1", '"2"'), "STRING"),
-        (("true", "false"), "BOOLEAN"),
-        (('"2024-05-01"',), "DATE"),
-        (("[1, 2]", "[]"), "ARRAY<BIGINT>"),
-        (('["a"]', "[1]"), "ARRAY<STRING>"),
-        (("[1, null]",), "STRING"),
-        (("[]",), "ARRAY<STRING>"),
-        (('{"a": 1}',), "STRING"),
-        (("123456789012345678901234567890",), "STRING"),
-    ],
+    CASES["json_values"],
 )
 def test_json_values(values: tuple[str, ...], expected: str) -> None:
     assert of_json(*values)[0] == expected
@@ -191,15 +150,7 @@ def test_other_separators_are_found_and_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("header", "message"),
-    [
-        ("a,b,a", "column 3 is called 'a', too: call it 'a_3'"),
-        ("a,,c", "column 2 has no name: call it 'column_2'"),
-        ("a,op,c", "column 2 is called 'op' as a system column is: call it '_op'"),
-        ("offset,system_time,c", "call it '_offset'; column 2"),
-        ("a,b`c,d", "a backtick or a control character in its name 'b`c': call it 'bc'"),
-        ('a,"b\nc",d', "call it 'bc'"),
-        ("a,__odfchain_row,c", "reserved: call it 'row'"),
-    ],
+    CASES["names_that_columns_cannot_have_are_refused_with_others"],
 )
 def test_names_that_columns_cannot_have_are_refused_with_others(
     tmp_path: Path, header: str, message: str
@@ -275,13 +226,7 @@ def test_parquet_types_without_a_name_are_refused_with_their_column(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [
-        ("sales.csv", "sales"),
-        ("My Sales (2).CSV", "My-Sales-2"),
-        ("my.sales_2024.ndjson", "my.sales-2024"),
-        ("Größe..é.shp.zip", "Grosse.e"),
-        ("-a-.csv", "a"),
-    ],
+    CASES["a_name_is_made_of_the_files"],
 )
 def test_a_name_is_made_of_the_files(file: str, name: str) -> None:
     assert FileImport.of(Path("x") / file).name == DatasetAlias.parse(name)

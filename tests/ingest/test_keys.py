@@ -1,176 +1,28 @@
-"""Keys of an input: copies, contradictions and nulls, against an oracle row by row and on the command line (RFC-009)."""
+"""Keys of an input: copies, contradictions and nulls (RFC-009), and slices that cannot hold them (RFC-032)."""
 
 from __future__ import annotations
 
-import math
-import os
+import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
-from odfchain.ingest.merge_strategies import NewRows, Policies, RefusedInputError, State
-from odfchain.odf.events import DatasetVocabulary
-from odfchain.odf.sources import (
-    MergeStrategy,
-    MergeStrategyLedger,
-    MergeStrategySnapshot,
-    MergeStrategyUpsertStream,
-)
+from odfchain.ingest import history, merge_input
+from odfchain.ingest.merge_input import InputMerge
+from odfchain.ingest.merge_task import MergeRules
+from odfchain.odf.events import OffsetInterval
+from odfchain.odf.identity import Multihash
 from odfchain.workspace import read_slices
-from odfchain.workspace.config import DuplicateKeys
-from tests.kit.support import Result, manifest, unchanged
-
-KEY = ("a", "b")
-SEEDS = {"ci": 2, "local": 20, "soak": 100, "deep": 400}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
-STRATEGIES: dict[str, MergeStrategy] = {
-    "ledger": MergeStrategyLedger(primary_key=KEY),
-    "snapshot": MergeStrategySnapshot(primary_key=KEY),
-    "upsert": MergeStrategyUpsertStream(primary_key=KEY),
-}
-
-
-class Record(NamedTuple):
-    """A row of the input: event time, a key of two parts, a value."""
-
-    t: int | None
-    a: str | None
-    b: float | None
-    v: int | None
-
-
-Rows = list[tuple[int, Record]]
-"""Rows of a dataset: operation and record."""
-
-
-# --- the oracle ------------------------------------------------------------------------------------
-
-
-def key_of(row: Record) -> tuple[object, object]:
-    if row.b is None:
-        return row.a, None
-    return row.a, "NaN" if math.isnan(row.b) else row.b + 0.0
-
-
-def place(row: Record) -> tuple[object, ...]:
-    """Order of keys: nulls first, NaN last."""
-    b = row.b
-    return (
-        (row.a is not None, row.a or ""),
-        (b is not None, b is not None and math.isnan(b), 0.0 if b is None or math.isnan(b) else b),
-    )
-
-
-def kept(rows: Iterable[Record], duplicates: DuplicateKeys, *, stream: bool) -> list[Record] | None:
-    """One row for each key in the order of the input; None when the input is refused."""
-    found: dict[object, tuple[int, Record]] = {}
-    for index, row in enumerate(rows):
-        key = key_of(row)
-        if key == (None, None):
-            return None
-        if key not in found or stream or duplicates is DuplicateKeys.LAST:
-            found[key] = index, row
-        elif duplicates is DuplicateKeys.REFUSE and (row.t, row.v) != (found[key][1].t, found[key][1].v):
-            return None
-    return [row for _, row in sorted(found.values(), key=lambda item: item[0])]
-
-
-def oracle(strategy: str, history: Rows, new: list[Record], duplicates: DuplicateKeys) -> Rows | None:
-    rows = kept(new, duplicates, stream=strategy == "upsert")
-    if rows is None:
-        return None
-    if strategy == "ledger":
-        seen = {key_of(row) for _, row in history}
-        fresh = [row for row in rows if key_of(row) not in seen]
-        return [(0, row) for row in sorted(fresh, key=lambda row: (row.t is not None, row.t or 0))]
-    state = {key_of(row): (op, row) for op, row in history}
-    in_force = {key: row for key, (op, row) in state.items() if op != 1}
-    out: Rows = []
-    for row in rows:
-        old = in_force.pop(key_of(row), None)
-        if old is None:
-            out.append((0, row))
-        elif row.v != old.v or (row.t is not None and row.t != old.t):
-            out += [(2, old), (3, row)]
-    if strategy == "snapshot":
-        out += [(1, old) for old in in_force.values()]
-    return sorted(out, key=lambda item: (place(item[1]), item[0]))
-
-
-# --- against the merge -----------------------------------------------------------------------------
-
-SCHEMA = pa.schema(
-    [("t", TIME := pa.timestamp("ms", "UTC")), ("a", pa.string()), ("b", pa.float64()), ("v", pa.int64())]
-)
-SYSTEM = pa.schema([("offset", pa.uint64()), ("op", pa.uint8())])
-NO_TIME = -1
-
-
-def table(rows: list[Record]) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
-    arrays = [pa.array(v, pa.int64() if f.type == TIME else f.type).cast(f.type)
-              for v, f in zip(columns, SCHEMA, strict=True)]  # fmt: skip
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
-
-
-def merged(strategy: str, history: Rows, new: list[Record], duplicates: DuplicateKeys) -> Rows | None:
-    vocabulary = DatasetVocabulary(event_time_column="t")
-    policies = Policies(NO_TIME, duplicates)
-    given = NewRows(table(new), np.arange(len(new)) + 1, vocabulary, policies)
-    recorded = None
-    if history:
-        old = table([row for _, row in history])
-        system = [pa.array(range(len(old)), pa.uint64()), pa.array([op for op, _ in history], pa.uint8())]
-        rows = pa.table([*system, *old.columns], names=[*SYSTEM.names, *SCHEMA.names]).to_batches(3)
-        recorded = State.of(rows, STRATEGIES[strategy], vocabulary)
-    try:
-        found = given.merged(STRATEGIES[strategy], recorded)
-    except RefusedInputError:
-        return None
-    rows = found.columns(["op", *SCHEMA.names], found.in_order())
-    times = rows["t"].cast(pa.int64()).to_pylist()
-    return [
-        (row["op"], Record(None if time == NO_TIME else time, row["a"], row["b"], row["v"]))
-        for row, time in zip(rows.drop_columns(["t"]).to_pylist(), times, strict=True)
-    ]
-
-
-def shown(rows: Rows | None) -> object:
-    """Rows as they can be compared: NaN is equal to itself, and the sign of zero does not matter."""
-    return rows and [(op, row.t, key_of(row), row.v) for op, row in rows]
-
-
-@pytest.mark.hypothesis  # a property, though not by that library: `make soak` runs it longer
-@pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_like_an_oracle_row_by_row(strategy: str, seed: int) -> None:
-    rng = random.Random(f"{strategy} {seed}")
-    history: Rows = []
-    written = refused = 0
-    for step in range(4):
-        pool = [
-            Record(rng.choice([None, 1, 2]), rng.choice([None, "x", "y"]), b, rng.choice([None, 1]))
-            for b in rng.choices([None, 0.0, -0.0, 1.5, math.nan], k=6)
-        ]
-        new = [row for row in pool if key_of(row) != (None, None) or rng.random() < 0.1]
-        new += rng.choices(new or pool, k=rng.randrange(4))
-        duplicates = rng.choice(list(DuplicateKeys)) if step else DuplicateKeys.FIRST
-        expected = oracle(strategy, history, new, duplicates)
-        found = merged(strategy, history, new, duplicates)
-        assert shown(found) == shown(expected), (history, new, duplicates)
-        history += found or []
-        written, refused = written + bool(found), refused + (found is None)
-    assert written, "a test of refusals alone"
-
-
-# --- as a user sees it -----------------------------------------------------------------------------
+from odfchain.workspace.config import LateEdits
+from odfchain.workspace.read_slices import RecordedRows, RecordedSlice
+from tests.kit.support import Result, copied, manifest, unchanged
 
 LEDGER = "{kind: Ledger, primaryKey: [country, city]}"
 COLUMNS_DDL = '["event_time TIMESTAMP", "country STRING", "city STRING", "population BIGINT"]'
@@ -296,3 +148,202 @@ def test_a_first_record_is_no_list_of_names(workspace: Workspace, tmp_path: Path
     path = tmp_path / "in.csv"
     path.write_text("x,x\n__odfchain_row,y\n")
     assert dataset.ingest([path]).inputs[0].rows == 2
+
+
+# --- Slices that cannot hold a key of the input are not read, and nothing recorded depends on it (RFC-032) ---
+
+
+KNOWN_KEY = ["id", "share", "day"]
+COLUMNS = ["id BIGINT", "share DOUBLE", "day TIMESTAMP", "amount DECIMAL(10, 2)", "name STRING"]
+SHARES = ["0", "-0.0", "NaN", "0.5", None]
+DAYS = [None, "2020-01-01T00:00:00.123Z", "1969-12-31T23:59:59Z"]
+
+
+def ledger(workspace: Workspace, name: str, key: list[str]) -> Dataset:
+    merge = f"{{kind: Ledger, primaryKey: [{', '.join(key)}]}}"
+    return workspace.add(manifest(merge, json.dumps(COLUMNS), name=name, kind="NdJson"))[0]
+
+
+def push(dataset: Dataset, path: Path, rows: list[dict[str, object]], **options: LateEdits) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dataset.ingest(
+        path, system_time="2050-01-01T00:00:00Z", event_time="2049-01-01T00:00:00Z", duplicate_keys="first",
+        **options,
+    )  # fmt: skip
+
+
+def numbered(*ids: int) -> list[dict[str, object]]:
+    return [{"id": n, "name": f"row {n}"} for n in ids]
+
+
+def recorded(dataset: Dataset) -> list[tuple[object, ...]]:
+    table = dataset.scan(["offset", "op", *[c.split()[0] for c in COLUMNS]]).to_arrow()
+    return [tuple(map(repr, row.values())) for row in table.to_pylist()]
+
+
+def files_of(dataset: Dataset) -> list[Path]:
+    return sorted((dataset.path / "info" / "keys").glob("*"))
+
+
+def watch(patch: pytest.MonkeyPatch, seen: list[list[int]]) -> None:
+    """Every ledger is indexed; seen are the first offsets of the slices that each merge reads."""
+    original = InputMerge.relevant
+
+    def note(merge: InputMerge, rules: MergeRules, rows: RecordedRows) -> RecordedRows:
+        found = original(merge, rules, rows)
+        seen.append([piece.offsets.start for piece in found.slices])
+        return found
+
+    patch.setattr(history, "INDEXED_ROWS", 1)
+    patch.setattr(InputMerge, "relevant", note)
+
+
+@pytest.fixture(scope="module")
+def made(new_workspace: Callable[[], Workspace]) -> Workspace:
+    """Three slices of two rows, the first two of them indexed; their footers leave every key between open."""
+    workspace, seen = new_workspace(), list[list[int]]()
+    folder = workspace.path.parent
+    dataset = ledger(workspace, "a", ["id"])
+    with pytest.MonkeyPatch.context() as patch:
+        watch(patch, seen)
+        for ids in ((1, 20), (3, 18), (5, 16)):
+            push(dataset, folder / "in", numbered(*ids))
+    assert seen == [[], []], "new keys need no slice at all"
+    return workspace
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The first offsets of the slices that each merge reads."""
+    seen: list[list[int]] = []
+    watch(monkeypatch, seen)
+    return seen
+
+
+@pytest.fixture
+def dataset(made: Workspace, workspace: Workspace, read: list[list[int]]) -> Dataset:
+    return copied(made, workspace)["a"]
+
+
+def test_only_slices_with_such_a_key_are_read(
+    dataset: Dataset, tmp_path: Path, read: list[list[int]]
+) -> None:
+    path = tmp_path / "in"
+    push(dataset, path, numbered(3, 7))
+    assert read == [[2]]
+    assert len(recorded(dataset)) == 7
+    push(dataset, path, numbered(7, 1, 8))
+    assert read[1:] == [[0, 6]]
+    assert [row[2] for row in recorded(dataset)] == ["1", "20", "3", "18", "5", "16", "7", "8"]
+    assert len(files_of(dataset)) == 4, "the newest slice is indexed by the next merge"
+    assert dataset.verify().ok
+
+
+def test_slices_whose_footers_leave_out_the_keys_are_not_even_indexed(
+    dataset: Dataset, tmp_path: Path, read: list[list[int]]
+) -> None:
+    push(dataset, tmp_path / "in", numbered(100, 200))
+    push(dataset, tmp_path / "in", numbered(150, 200))
+    assert read == [[], [6]]
+    assert len(files_of(dataset)) == 3, "the third slice is not"
+    assert len(recorded(dataset)) == 9
+
+
+@pytest.mark.parametrize("edits", [pytest.param(LateEdits.IGNORE, marks=pytest.mark.soak), LateEdits.CORRECT])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 12))])
+def test_the_rows_are_those_without(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, edits: LateEdits
+) -> None:
+    """Keys of several columns with nulls, NaN, zeros of both signs, that come again in any slice."""
+    draw = random.Random(seed)
+    key = draw.sample([*KNOWN_KEY, "amount", "name"], draw.randrange(1, 4))
+    indexed, plain = ledger(workspace, "indexed", key), ledger(workspace, "plain", key)
+    for _ in range(5):
+        rows = [
+            {
+                "id": draw.choice([None, *range(4)]) if len(key) > 1 else draw.randrange(4),
+                "share": draw.choice(SHARES[: None if len(key) > 1 else -1]),
+                "day": draw.choice(DAYS if len(key) > 1 else DAYS[1:]),
+                "amount": draw.choice(["1.10", "1.1", "-3"]),
+                "name": draw.choice(["", "a", "ä"]),
+            }
+            for _ in range(draw.randrange(1, 5))
+        ]
+        rows = [row for row in rows if any(row[name] is not None for name in key)] or numbered(1)
+        push(plain, tmp_path / "in", rows, late_edits=edits)
+        with monkeypatch.context() as patched:
+            patched.setattr(history, "INDEXED_ROWS", 1)
+            push(indexed, tmp_path / "in", rows, late_edits=edits)
+    assert files_of(indexed)
+    assert not files_of(plain)
+    assert recorded(indexed) == recorded(plain) != []
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "longer", "a bit", "another slice's", "a folder"])
+def test_a_damaged_index_is_made_again(dataset: Dataset, tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "in"
+    files = files_of(dataset)
+    before = [file.read_bytes() for file in files]
+    for file in files:
+        content = file.read_bytes()
+        match damage:
+            case "gone":
+                file.unlink()
+            case "cut":
+                file.write_bytes(content[:-8])
+            case "longer":
+                file.write_bytes(content + content[-8:])
+            case "a bit":
+                file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            case "another slice's":
+                file.write_bytes(before[1 - before.index(content)])
+            case _:
+                file.unlink()
+                file.mkdir()
+    push(dataset, path, numbered(1, 3, 5, 7))
+    assert [row[2] for row in recorded(dataset)] == ["1", "20", "3", "18", "5", "16", "7"]
+    if damage != "a folder":
+        assert [file.read_bytes() for file in files] == before
+
+
+def test_files_of_slices_that_are_gone_are_removed(dataset: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    dataset.reset([entry.hash for entry in dataset.log()][1], force=True)
+    push(dataset, path, numbered(3))
+    assert len(recorded(dataset)) == 4
+    push(dataset, path, numbered(5, 9))
+    assert [row[2] for row in recorded(dataset)] == ["1", "20", "3", "18", "5", "9"]
+    names = {file.name.partition(".")[0] for file in files_of(dataset)}
+    assert names <= {file.name for file in (dataset.path / "data").iterdir()}
+
+
+def test_small_ledgers_and_large_inputs_have_no_index(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, path = ledger(workspace, "a", ["id"]), tmp_path / "in"
+    push(dataset, path, numbered(1))
+    push(dataset, path, numbered(1, 2))
+    assert not files_of(dataset)
+    monkeypatch.setattr(history, "INDEXED_ROWS", 1)
+    monkeypatch.setattr(merge_input, "LARGEST_INPUT", 10)
+    push(dataset, path, numbered(2, 3))
+    assert not files_of(dataset)
+    assert len(recorded(dataset)) == 3
+
+
+def test_hashes_are_kept_and_looked_up_a_piece_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "PIECE_ROWS", 3)
+    draw = random.Random(7)
+    hashes = np.array([draw.getrandbits(64) for _ in range(8)], np.uint64)
+    piece = RecordedSlice(OffsetInterval(start=10, end=17), lambda: tmp_path, Multihash.sha3_256(bytes(32)))
+    files = history.KeyFiles(tmp_path, "id")
+    files.write(piece, [hashes[:5], hashes[5:5], hashes[5:]])
+    assert all(files.holds_any(piece, np.array([value], np.uint64)) for value in hashes)
+    assert files.holds_any(piece, np.array([1, 2**64 - 1], np.uint64)) is False
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for damaged in (whole[:-8], whole + bytes(8), whole[:-1] + bytes([whole[-1] ^ 1]), whole[:16]):
+        path.write_bytes(damaged)
+        assert files.holds_any(piece, hashes) is None

@@ -11,20 +11,27 @@ from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
 from odfchain.workspace.config import LateEdits
-from tests.kit.support import Result, manifest, unchanged
+from tests.kit.support import Result, copied, manifest, unchanged
 
 FIRST = "event_time,city,population\n2020-01-01,A,1\n2020-01-02,B,2\n2020-01-03,C,\n"
 SECOND = "event_time,city,population\n2020-01-04,D,4\n2020-01-02,B,20\n2020-01-01,A,1\n2020-01-03,C,3\n"
 
 
-@pytest.fixture
-def ledger(workspace: Workspace, tmp_path: Path) -> Dataset:
+@pytest.fixture(scope="module")
+def made(new_workspace: Callable[[], Workspace]) -> Workspace:
+    workspace = new_workspace()
+    folder = workspace.path.parent
     schema = '["event_time TIMESTAMP", "city STRING", "population BIGINT"]'
     (dataset,) = workspace.add(manifest("{kind: Ledger, primaryKey: [city]}", schema))
-    (tmp_path / "first.csv").write_text(FIRST)
+    (folder / "first.csv").write_text(FIRST)
+    dataset.ingest([folder / "first.csv"])
+    return workspace
+
+
+@pytest.fixture
+def ledger(made: Workspace, workspace: Workspace, tmp_path: Path) -> Dataset:
     (tmp_path / "second.csv").write_text(SECOND)
-    dataset.ingest([tmp_path / "first.csv"])
-    return dataset
+    return copied(made, workspace)["cities"]
 
 
 def added(dataset: Dataset, edits: LateEdits, path: Path) -> list[tuple[int, str, int | None]]:

@@ -333,30 +333,22 @@ def test_a_query_that_repeats_rows_of_pushed_files(workspace: Workspace, tmp_pat
     assert rows(dataset) == [[0, "C", 3000], [0, "B", 2000]]
 
 
-def test_a_bad_value_is_found_behind_a_query(workspace: Workspace, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("population", "value", "error", "message"),
+    [
+        ("population", "x", BadInputError, "row 4: column `population`: 'x' is not a valid BIGINT"),
+        ("cast(1 / population as bigint) as population", "0", QueryError, r"(?i)division by zero"),
+    ],
+)
+def test_a_bad_value_behind_a_query(
+    workspace: Workspace, tmp_path: Path,
+    population: str, value: str, error: type[OdfchainError], message: str,
+) -> None:  # fmt: skip
     path = tmp_path / "in.csv"
-    path.write_text(ABC + "D,x\n")
-    dataset = polled(
-        workspace,
-        file_url(path),
-        preprocess="{kind: Sql, engine: spark, query: 'select city, population from input'}",
-    )
-    with (
-        unchanged(dataset.path),
-        pytest.raises(BadInputError, match="row 4: column `population`: 'x' is not a valid BIGINT"),
-    ):
-        dataset.pull()
-
-
-def test_a_query_that_fails_on_a_row(workspace: Workspace, tmp_path: Path) -> None:
-    path = tmp_path / "in.csv"
-    path.write_text(ABC + "D,0\n")
-    dataset = polled(
-        workspace,
-        file_url(path),
-        preprocess="{kind: Sql, engine: spark, query: 'select city, cast(1 / population as bigint) as population from input'}",
-    )
-    with unchanged(dataset.path), pytest.raises(QueryError, match=r"(?i)division by zero"):
+    path.write_text(f"{ABC}D,{value}\n")
+    query = f"{{kind: Sql, engine: spark, query: 'select city, {population} from input'}}"
+    dataset = polled(workspace, file_url(path), preprocess=query)
+    with unchanged(dataset.path), pytest.raises(error, match=message):
         dataset.pull()
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
 
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OdfchainError, RefConflictError
@@ -40,6 +43,11 @@ MASK = (1 << 64) - 1
 def conformance(name: str) -> Any:
     """A conformance file; a missing one is an error, never a skip."""
     return json.loads((FIXTURES / "conformance" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def fixture(path: str) -> Any:
+    """What a YAML file of `fixtures/` says."""
+    return yaml.safe_load((FIXTURES / path).read_text(encoding="utf-8"))
 
 
 def cases(name: str, *path: str) -> list[Any]:
@@ -328,6 +336,12 @@ def manifest(
     """A root dataset with one push source."""
     text = SOURCE.format(name=name, kind=kind, schema=schema, merge=merge)
     return text if kind == "Csv" else text.replace("        header: true\n", "")
+
+
+def copied(made: Workspace, workspace: Workspace) -> Workspace:
+    """The new workspace, with all that another one has."""
+    shutil.copytree(made.path, workspace.path, dirs_exist_ok=True)
+    return workspace
 
 
 def of_others(workspace: Workspace, text: str) -> Dataset:

@@ -19,6 +19,9 @@ from odfchain.storage.local import LocalObjectStore
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit import branch_rows
+from tests.kit.support import fixture
+
+CASES = fixture("query/branches.yaml")
 
 COLUMNS = (pa.field("k", pa.string()), pa.field("n", pa.uint32()), pa.field("f", pa.float64()))
 
@@ -58,21 +61,9 @@ def numbers(ws: odf.Workspace, sql: str, **options: Any) -> list[int]:
 
 
 TIMES = {"now": "2999-01-01", "before": "1999-01-01"}
-POINTS = [
-    ('"d@fix-it"', [1, 1, 2, 2, 9]),
-    ('"d@fix-it:3"', [1, 2]),
-    ('"d@head"', [1, 2, 3]),
-    ("d version as of 'fix-it'", [1, 1, 2, 2, 9]),
-    ("d VERSION AS OF 3", [1, 2]),
-    ("d FOR VERSION AS OF '3'", [1, 2]),
-    ("d for system_version as of 'fix-it:3' as t", [1, 2]),
-    ("d timestamp as of '{now}'", [1, 2, 3]),
-    ("d FOR SYSTEM_TIME AS OF TIMESTAMP '{now}'", [1, 2, 3]),
-    ("state('d@fix-it')", [9]),
-]
 
 
-@pytest.mark.parametrize(("table", "expected"), POINTS)
+@pytest.mark.parametrize(("table", "expected"), CASES["points"])
 def test_case_65_points_in_both_spellings(ws: odf.Workspace, table: str, expected: list[int]) -> None:
     assert numbers(ws, f"select n from {filled(ws, table)} order by n") == expected
 
@@ -167,7 +158,7 @@ def test_processes_and_proofs_answer_the_same(ws: odf.Workspace) -> None:
 def test_case_65_spark_answers_the_same(ws: odf.Workspace, engine: SparkEngine) -> None:
     ws._engines.spark = engine
     try:
-        for table, expected in POINTS:
+        for table, expected in CASES["points"]:
             asked = f"select n from {filled(ws, table)} order by n"
             assert numbers(ws, asked, engine="spark") == expected, table
         for table, error, message in ERRORS:
@@ -184,23 +175,7 @@ def test_case_65_spark_answers_the_same(ws: odf.Workspace, engine: SparkEngine) 
 
 @pytest.mark.parametrize(
     ("sql", "expected"),
-    [
-        ("select 1", "select 1"),
-        ("select 'd version as of 3'", "select 'd version as of 3'"),
-        ("select 1 -- d version as of 3", "select 1 -- d version as of 3"),
-        ("table d version as of 3", 'table "d@3" AS "d"'),
-        ("from d version as of 3 x", 'from "d@3" x'),
-        ("from d version as of 3 as x", 'from "d@3" as x'),
-        ("from d version as of 3 where", 'from "d@3" AS "d" where'),
-        ("from D /* c */ VERSION\nAS OF 'Fix'", 'from "d@Fix" AS "d"'),
-        ('from "A.b" version as of 3, `c``d` version as of 4', 'from "A.b@3" AS "A.b", "c`d@4" AS "c`d"'),
-        ("from d timestamp as of '2025'", 'from "d@2025-01-01T00:00:00Z" AS "d"'),
-        ("from d timestamp as of date '2025-02-01') t", 'from "d@2025-02-01T00:00:00Z" AS "d") t'),
-        ("from d timestamp as of '2025-02-01 10:00:00'", 'from "d@2025-02-01T10:00:00Z" AS "d"'),
-        ("select version as of, x", "select version as of, x"),
-        ("select d.version as of from d", "select d.version as of from d"),
-        ("from d version as of x", "from d version as of x"),
-    ],
+    CASES["only_clauses_are_rewritten"],
 )
 def test_only_clauses_are_rewritten(sql: str, expected: str) -> None:
     assert checked_text(sql) == expected

@@ -17,6 +17,9 @@ from odfchain.spark.session import SparkEngine
 from odfchain.workspace.read_slices import KeptFooters
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 from tests.kit.skipped_slices import POOLS, add_mixed, conditions, without_skipping
+from tests.kit.support import fixture
+
+CASES = fixture("query/skipping.yaml")
 
 SCHEMA = schema_with(pa.field("i", pa.int64()), pa.field("s", pa.string()), pa.field("f", pa.float64()))
 
@@ -87,38 +90,13 @@ def test_every_condition_at_length(workspace: odf.Workspace, seed: int) -> None:
         check(workspace, name, where)
 
 
-SUBQUERIES = (
-    "select (select max(i) from five where i < 2) m, * from five where i = 4",
-    "select * from five where i = (select max(i) from five where i < 2)",
-    "select * from five a where exists (select 1 from five b where b.i = a.i and b.i < 1)",
-    "select * from five where i in (select i + 1 from five where i = 1)",
-    "select * from five where i = 1 union all select * from five where i = 4",
-    "with w as (select * from five where s = 'b') select w.*, five.s from w join five on w.i = five.i where five.i = 3",
-    "select * from five left join (select i as j from five where i = 2) x on i = j",
-    "select sum(case when i > (select min(i) from five where i > 3) then 1 else 0 end) from five where i = 4",
-    "select s, count(*) from five group by s having min(i) = 0",
-    "select * from five where i = 1 limit 1",
-    'select * from five, "five@3" o where five.i = 4 and o.i = 1',
-)
-
-
-@pytest.mark.parametrize("sql", SUBQUERIES)
+@pytest.mark.parametrize("sql", CASES["subqueries"])
 def test_a_table_that_is_read_twice_has_what_both_ask_for(workspace: odf.Workspace, sql: str) -> None:
     one, other = both(lambda: sorted(shown(workspace.sql(sql).to_arrow())))
     assert len(one) == len(other) if "limit" in sql else one == other
 
 
-FUNCTIONS = (
-    "upper(s) = 'B'", "abs(i) > 2 and i < 4", "not (lower(s) = 'b')", "coalesce(i, 0) = 1", "i + 1 = 2", "-i < -3",
-    "case when i > 2 then true else false end", "s like '%b%'", "s not like 'b%'", "cast(i as varchar) = '1'",
-    "i between 1 and 2 or upper(s) = 'B'", "i in (1, abs(-2))", "s || 'x' = 'bx'", "i % 2 = 1", "i is distinct from 2",
-    "(i > 2) is not true", "regexp_like(s, 'b')", "event_time > now()", "date_trunc('day', event_time) is null",
-    "i = (select max(i) from five)", "exists (select 1)", "s similar to 'b'", "i & 1 = 1", "try_cast(s as int) is null",
-    "row_number() over () = 1", "'2' = cast(i as varchar)", "1 = 1", "null", "true and i = 2", "i = 2.5", "i = '2'",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("where", FUNCTIONS)
+@pytest.mark.parametrize("where", CASES["functions"])
 def test_whatever_a_condition_is_made_of_it_is_answered_or_refused_alike(
     workspace: odf.Workspace, where: str
 ) -> None:
@@ -149,21 +127,12 @@ def test_a_query_says_how_many_slices_it_read(workspace: odf.Workspace) -> None:
     assert workspace["five"].scan(where="i = 5").slices.read == 1
 
 
-STATES = (
-    ("s = 'b' AND \"offset\" = 1", 0),
-    ("s = 'a3'", 1),
-    ("s = 'b'", 1),
-    ('"offset" < 3', 2),
-    ("i = 5", 1),
-)
-
-
 def states(workspace: odf.Workspace, where: str, **options: Any) -> int:
     found = workspace.sql(f"select count(*) from state('five', null, 's') where {where}", **options)
     return int(found.to_arrow().column(0)[0].as_py())
 
 
-@pytest.mark.parametrize(("where", "count"), STATES)
+@pytest.mark.parametrize(("where", "count"), CASES["states"])
 def test_the_newest_row_of_a_key_may_be_in_any_slice_that_has_the_key(
     workspace: odf.Workspace, where: str, count: int
 ) -> None:
@@ -203,14 +172,7 @@ def test_columns_and_moments_and_conditions_go_together(workspace: odf.Workspace
 
 @pytest.mark.parametrize(
     ("where", "said"),
-    [
-        ("i = 1 AND nope = 2", "column 11: there is no column `nope`"),
-        ("i = 1 and s = 'x", "a text or a name in it has no end"),
-        ("i = ", "cannot be read|Required|Expected|Invalid"),
-        ("nofunc(i) = 1", "nofunc"),
-        ("i IN (SELECT 1)", "more than a condition"),
-        ("i = 1) OR (i = 2", "condition"),
-    ],
+    CASES["what_is_wrong_with_a_condition_is_said_whatever_is_skipped"],
 )
 def test_what_is_wrong_with_a_condition_is_said_whatever_is_skipped(
     workspace: odf.Workspace, where: str, said: str
@@ -258,7 +220,9 @@ def test_spark_is_given_what_may_match(on_spark: odf.Workspace, mixed: list[str]
     found = on_spark.sql(f"select i, s from five x where {where.replace('a%', 'b%')}", engine="spark")
     assert (found.slices.read, found.to_arrow().to_pylist()) == (1, [{"i": 5, "s": "b"}])
     assert on_spark["five"].scan(where="i IN (5, 7)").to_spark().count() == 1
-    assert [states(on_spark, where, engine="spark") for where, _ in STATES] == [count for _, count in STATES]
+    assert [states(on_spark, where, engine="spark") for where, _ in CASES["states"]] == [
+        count for _, count in CASES["states"]
+    ]
     check_on_spark(on_spark, mixed[0], "(late IS NULL OR f < 0) AND i <> 7")
 
 
@@ -272,7 +236,7 @@ def test_spark_keeps_the_rows_that_it_keeps_of_all(on_spark: odf.Workspace, seed
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("sql", SUBQUERIES)
+@pytest.mark.parametrize("sql", CASES["subqueries"])
 def test_spark_reads_a_table_twice(on_spark: odf.Workspace, sql: str) -> None:
     one, other = both(lambda: sorted(shown(on_spark.sql(sql, engine="spark").to_arrow())))
     assert len(one) == len(other) if "limit" in sql else one == other

@@ -169,12 +169,13 @@ def test_by_a_key(
     rows = table(seed, count)
     slices = slices_of(tmp_path_factory.mktemp("state"), rows, min(cut, count))
     expected, _ = walked(rows, key)
-    found = {
-        "rows_in_force": offsets(state(slices, key, SCHEMA)),
-        "newest_rows": offsets(newest_rows(slices, key, SCHEMA)),
-    }
-    assert found == dict.fromkeys(found, expected)
     whole = as_table(rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("odfchain.slices.state._AT_ONCE", 4)  # keys are thinned out on the way
+        kept, earlier = state(slices, key, SCHEMA), state(slices, key, SCHEMA, upto=cut)
+    assert repr(kept.to_pylist()) == repr(whole.take(pa.array(expected, pa.int64())).to_pylist())
+    assert earlier["offset"].to_pylist() == walked(rows[: cut + 1], key)[0]
+    assert offsets(newest_rows(slices, key, SCHEMA)) == expected
     # who asks about keys leaves those with a null part out
     schema = key_schema(SCHEMA, key)
     (batch,) = whole.select(list(key)).rename_columns(schema.names).to_batches()
@@ -206,7 +207,8 @@ def test_without_a_key(tmp_path_factory: pytest.TempPathFactory, seed: int, coun
     folder = tmp_path_factory.mktemp("state")
     slices = slices_of(folder, rows, min(cut, count))
     kept, in_vain = walked(rows, ())
-    assert offsets(state(slices, (), SCHEMA)) == kept
+    found = state(slices, (), SCHEMA)
+    assert repr(found.to_pylist()) == repr(as_table(rows).take(pa.array(kept, pa.int64())).to_pylist())
     assert offsets(state(slices, (), SCHEMA, net=True)) == netted(rows)
     assert offsets(state_at(slices, (), SCHEMA, Timestamp.from_epoch_ms(1))) == netted(rows)
     assert in_force(slices, (), upto=count // 2).tolist() == walked(rows[: count // 2 + 1], ())[0]

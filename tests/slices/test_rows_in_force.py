@@ -1,4 +1,4 @@
-"""The state of a dataset: one rule, held to a row-by-row walk, to merges and to engines on random histories."""
+"""The state of a dataset: by one reading or by two, from slices or from a checkpoint, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError, SchemaError
-from odfchain.odf.enums import TAKES_BACK
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
-from odfchain.odf.row_hash import hash_rows
 from odfchain.slices import state
 from odfchain.slices.reader import open_parquet
 from tests.kit.support import manifest
 
 if TYPE_CHECKING:
     from odfchain.api.workspace import Workspace
-    from odfchain.spark.session import SparkEngine
 
 NAMES = DatasetVocabulary()
 SCHEMA = pa.schema(
@@ -67,45 +64,6 @@ def slices_of(folder: Path, rows: list[Row], cuts: list[int]) -> list[state.Slic
     return found
 
 
-def walked(rows: list[Row], key: tuple[str, ...]) -> list[int]:
-    """The offsets in force, found by looking at one row after the other."""
-    if key:
-        parts = [("k", "s", "n").index(name) + 1 for name in key]
-        newest = {repr([0.0 if row[p] == 0 else row[p] for p in parts]): i for i, row in enumerate(rows)}
-        return sorted(i for i in newest.values() if rows[i][0] not in TAKES_BACK)
-    kept: list[int] = []
-    for i, row in enumerate(rows):
-        if row[0] not in TAKES_BACK:
-            kept.append(i)
-        elif equal := [j for j in kept if told(rows[j]) == told(row)]:
-            kept.remove(equal[0])
-    return kept
-
-
-def told(row: Row) -> str:
-    """What rows without a key are told apart by: there is one zero."""
-    return repr([0.0 if value == 0 else value for value in row[1:]])
-
-
-@given(rows=ROWS, cuts=st.lists(st.integers(0, 99), max_size=3), key=KEYS, last=st.integers(0, 30))
-def test_a_state_is_what_a_walk_over_the_rows_leaves(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: list[Row],
-    cuts: list[int],
-    key: tuple[str, ...],
-    last: int,
-) -> None:
-    slices = slices_of(tmp_path_factory.mktemp("state"), rows, cuts)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state, "_AT_ONCE", 4)  # keys are thinned out on the way
-        found = state.state(slices, key, SCHEMA)
-        earlier = state.state(slices, key, SCHEMA, upto=last)
-    assert found["offset"].to_pylist() == walked(rows, key)
-    assert earlier["offset"].to_pylist() == walked(rows[: last + 1], key)
-    values = [[found[name][i].as_py() for name in ("op", "k", "s", "n")] for i in range(len(found))]
-    assert repr(values) == repr([list(rows[i]) for i in walked(rows, key)])
-
-
 @given(rows=ROWS, cuts=st.lists(st.integers(0, 99), max_size=3), key=KEYS.filter(bool), data=st.data())
 def test_one_reading_finds_the_same_state(
     tmp_path_factory: pytest.TempPathFactory,
@@ -132,6 +90,9 @@ def test_one_reading_finds_the_same_state(
         interval = OffsetInterval(start=0, end=slices[count - 1].interval.end)
         stands = state.SliceFile(folder / "state", NAMES, interval)
         found = state.newest_rows([stands, *slices[count:]], key, SCHEMA)
+        assert repr(found.to_pylist()) == repr(expected.to_pylist())
+        pq.write_table(before, folder / "state")
+        found = state.state([stands, *slices[count:]], key, SCHEMA)
     assert repr(found.to_pylist()) == repr(expected.to_pylist())
 
 
@@ -157,21 +118,6 @@ def test_codes_are_equal_where_keys_are(columns: list[pa.Array], expected: list[
     seen = list(dict.fromkeys(codes.tolist()))
     assert [seen.index(code) for code in codes.tolist()] == expected
     assert 0 <= min(codes) <= max(codes) < count
-
-
-@given(rows=ROWS, key=KEYS.filter(bool), at=st.integers(0, 23))
-def test_a_state_stands_for_the_slices_before_it(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], key: tuple[str, ...], at: int
-) -> None:
-    folder = tmp_path_factory.mktemp("state")
-    slices = slices_of(folder, rows, [at])
-    if len(slices) < 2:
-        return
-    before = slices[0].interval
-    pq.write_table(state.state(slices[:1], key, SCHEMA), folder / "state")
-    stands = state.SliceFile(folder / "state", NAMES, before)
-    found, expected = state.state([stands, slices[1]], key, SCHEMA), state.state(slices, key, SCHEMA)
-    assert repr(found.to_pylist()) == repr(expected.to_pylist())
 
 
 def test_columns_that_came_later_and_wider_types(tmp_path: Path) -> None:
@@ -226,50 +172,6 @@ def test_slices_that_are_not_what_their_blocks_say(
     item = state.SliceFile(tmp_path / "slice", NAMES, OffsetInterval(start=0, end=1))
     with pytest.raises(BadInputError, match=message):
         state.state([item], ["k"], SCHEMA)
-
-
-# --- the twins -------------------------------------------------------------------------------------
-
-
-def histories(seed: int, count: int) -> list[tuple[int, int, int, str | None, int]]:
-    """(offset, op, history, key, value) of many random histories, whether or not a merge would write them."""
-    draw, rows = random.Random(seed), []
-    for history in range(count):
-        for _ in range(draw.randrange(12)):
-            key = draw.choice([None, "a", "b"])
-            rows.append((len(rows), draw.randrange(4), history, key, draw.randrange(2)))
-    return rows
-
-
-def test_spark_finds_the_same_rows_in_force(engine: SparkEngine, tmp_path: Path) -> None:
-    from pyspark.sql import functions as F
-
-    from odfchain.spark.types import latest_rows
-    from odfchain.transform.stream_flow import in_force, takes_back
-
-    rows = histories(3, 300)
-    columns = ["offset", "op", "history", "key", "value"]
-    pq.write_table(
-        pa.table([list(part) for part in zip(*rows, strict=True)], columns).append_column(
-            "system_time", pa.nulls(len(rows))
-        ),
-        tmp_path / "rows",
-    )
-    slices = [state.SliceFile(tmp_path / "rows", NAMES, OffsetInterval(start=0, end=len(rows) - 1))]
-    frame = engine.session.createDataFrame(
-        rows, "offset bigint, op int, history int, key string, value int"
-    ).coalesce(1)
-
-    def offsets(found: Any) -> list[int]:
-        return sorted(row["offset"] for row in found.select("offset").collect())
-
-    merged = latest_rows(frame, ("history", "key"), NAMES)
-    assert offsets(merged) == state.in_force(slices, ["history", "key"]).tolist()
-    kept, in_vain = in_force(frame.withColumn("back", takes_back(F.col("op"))), ["history", "key", "value"])
-    assert offsets(kept) == state.in_force(slices, []).tolist()
-    ((batch, numbers, operations),) = state.rows_of(slices[0], None, None)
-    walk = state.Walk.of(numbers, state.takes_back(operations), hash_rows(batch, NAMES.columns[:3]))
-    assert offsets(in_vain) == sorted(walk.unmatched.nonzero()[0].tolist())
 
 
 def test_a_dataset_s_state_is_its_checkpoint_and_its_verification(

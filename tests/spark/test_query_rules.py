@@ -21,6 +21,9 @@ from odfchain.spark.query_refusals import (
     times_in,
     unformatted,
 )
+from tests.kit.support import fixture
+
+CASES = fixture("queries/rules.yaml")
 
 
 def array(element: Any) -> dict[str, Any]:
@@ -82,13 +85,7 @@ def test_types_say_what_they_hold() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "options", "missing"),
-    [
-        (struct("int"), {}, None),
-        (struct("timestamp"), {}, "timestampFormat"),
-        (struct("timestamp"), {"TIMESTAMPFORMAT": "yyyy"}, None),
-        (struct("date", "timestamp"), {"timestampFormat": "yyyy"}, "dateFormat"),
-        (array("timestamp_ntz"), {"timestampFormat": "yyyy"}, "timestampNTZFormat"),
-    ],
+    CASES["times_of_a_schema_need_formats"],
 )
 def test_times_of_a_schema_need_formats(kind: Any, options: dict[str, str], missing: str | None) -> None:
     assert unformatted(kind, options) == missing
@@ -105,49 +102,13 @@ def test_a_constant_begins_with_its_date(text: str, spelled: bool) -> None:
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [
-        ("2020-01-01", False),
-        ("2020-01-01T10:00:00.123Z", False),
-        ("2020-01-01 10:00:00 UTC", False),
-        ("2020-01-01 10:00:00+02:00", False),
-        ("2020-01-01 10:00:00 GMT-3 ", False),
-        ("2020-01-01 10:00:00 Europe/Paris", True),
-        ("2020-01-01 10:00:00 EST", True),
-        ("2020-01-01T10:00:00[Asia/Tehran]", True),
-        ("2020-01-01 10:00:00 Etc/UTC", True),
-    ],
+    CASES["named_zones_are_seen"],
 )
 def test_named_zones_are_seen(text: str, named: bool) -> None:
     assert names_zone(text) is named
 
 
-JAVA = [
-    ("from_utc_timestamp", 2, "Europe/Paris", True),
-    ("from_utc_timestamp", 2, "CET", True),
-    ("from_utc_timestamp", 2, "+02:00", False),
-    ("from_utc_timestamp", 2, "UTC", False),
-    ("from_utc_timestamp", 2, None, True),
-    ("from_utc_timestamp", 2, "", True),
-    ("date_format", 2, "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", False),
-    ("date_format", 2, "EEEE d MMMM yyyy 'For' a", False),
-    ("date_format", 2, "yyyy F", True),
-    ("to_timestamp", 2, "yyyy-MM-dd HH:mm VV", True),
-    ("to_timestamp", 2, None, True),
-    ("format_string", 2, "%s %d %%S", False),
-    ("format_string", 2, "%-10S", True),
-    ("printf", 2, "%2$tY", True),
-    ("decode", 2, "utf-8", False),
-    ("decode", 2, "windows-1252", True),
-    ("decode", 4, None, False),
-    ("split", 2, r"\p{L}", True),
-    ("make_timestamp", 3, "Europe/Paris", True),
-    ("make_timestamp", 7, "+02:00", False),
-    ("try_make_timestamp_ltz", 3, "EST", True),
-    ("abs", 1, None, False),
-]
-
-
-@pytest.mark.parametrize(("function", "count", "text", "refused"), JAVA)
+@pytest.mark.parametrize(("function", "count", "text", "refused"), CASES["java"])
 def test_arguments_that_decide(function: str, count: int, text: str | None, refused: bool) -> None:
     assert bool(deciding_arguments(function, count)) is (function != "abs")
     wrong = java_dependence(function, count, text) if deciding_arguments(function, count) else None
@@ -162,15 +123,7 @@ def test_the_zone_of_a_time_that_is_made_stands_last() -> None:
 
 @pytest.mark.parametrize(
     ("options", "formats", "refused"),
-    [
-        ({}, True, False),
-        ({"timestampFormat": "yyyy-MM-dd'T'HH:mm:ssXXX", "mode": "FAILFAST"}, True, False),
-        ({"TIMESTAMPFORMAT": "yyyy VV"}, True, True),
-        ({"dateFormat": "F"}, True, True),
-        ({"dateFormat": "F"}, False, False),
-        ({"LOCALE": "tr"}, False, True),
-        ({"timeZone": "UTC"}, False, True),
-    ],
+    CASES["options_of_json_and_csv"],
 )
 def test_options_of_json_and_csv(options: dict[str, str], formats: bool, refused: bool) -> None:
     assert (option_dependence(options, formats=formats) is not None) is refused
@@ -178,17 +131,7 @@ def test_options_of_json_and_csv(options: dict[str, str], formats: bool, refused
 
 @pytest.mark.parametrize(
     ("pattern", "fault"),
-    [
-        (r"^\w+\s*\d{2,}$", None),
-        (r"(?i)vienna|(?<year>\d{4})", None),
-        (r"C:\\bin", None),
-        (r"\\\b", r"\b"),
-        (r"\bfoo", r"\b"),
-        (r"[\p{Lu}]", r"\p"),
-        (r"(?Ui)\w", "(?U"),
-        (r"(?iu:straße)", "(?iu"),
-        (r"\N{DIGIT ONE}", r"\N"),
-    ],
+    CASES["patterns_that_differ_between_versions_of_java"],
 )
 def test_patterns_that_differ_between_versions_of_java(pattern: str, fault: str | None) -> None:
     wrong = pattern_dependence(pattern)

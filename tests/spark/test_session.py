@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from odfchain.errors import EngineError
+import odfchain as odf
+from odfchain.errors import EngineError, was_interrupted
 from odfchain.spark.input_frames import spark_path
-from odfchain.spark.jobs import explain, first_line
-from odfchain.spark.session import SparkEngine
+from odfchain.spark.jobs import Cancellation, explain, first_line, run_job
+from odfchain.spark.plans import jvm_of
+from odfchain.spark.session import SAME_EVERYWHERE, SparkEngine, check_given
 from odfchain.spark.session_client import scratch_base
 from odfchain.text import find_marker, marker
+from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, make_workspace, still_running
+from tests.kit.support import derivative, manifest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Row
 
 
 def test_settings_that_results_depend_on(engine: SparkEngine) -> None:
@@ -79,16 +95,15 @@ def test_temporary_files_go_where_spark_can_use_them(tmp_path: Path, name: str) 
     assert (scratch_base(folder) == folder) == (name == "plain")
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", "a b", "a[1]", "a{x,y}", "a*", "a?b", "a\\b", "a%20b", "a#b", "a:b", "ü"]
-)
-def test_paths_are_taken_literally(engine: SparkEngine, tmp_path: Path, name: str) -> None:
-    folder = tmp_path / name
-    folder.mkdir()
-    for part in ("one", "two"):
-        (folder / part).write_text("1\n2\n")
-    paths = [spark_path(folder / part) for part in ("one", "two")]
-    assert engine.session.read.schema("n int").csv(paths).count() == 4
+def test_paths_are_taken_literally(engine: SparkEngine, tmp_path: Path) -> None:
+    names = ["plain", "a b", "a[1]", "a{x,y}", "a*", "a?b", "a\\b", "a%20b", "a#b", "a:b", "ü"]
+    for number, name in enumerate(names):
+        (tmp_path / name).mkdir()
+        for part in ("one", "two"):
+            (tmp_path / name / part).write_text(f"{number}\n{number}\n")
+    paths = [spark_path(tmp_path / name / part) for name in names for part in ("one", "two")]
+    rows = engine.session.read.schema("n int").csv(paths).collect()
+    assert sorted(row.n for row in rows) == [number for number in range(len(names)) for _ in range(4)]
 
 
 # --- failures --------------------------------------------------------------------------------------
@@ -154,3 +169,244 @@ def test_a_java_that_is_gone_is_no_fault_of_ours() -> None:
         error = known_error(caught.value)
         assert (None if error is None else str(error)) == message
         assert isinstance(error, EngineError) is (message is not None)
+
+
+# --- Sessions that others have made: everything runs there, and they stay as they are --------
+
+
+@pytest.fixture
+def given(engine: SparkEngine) -> SparkSession:
+    """A user's session, with settings that would change what is recorded."""
+    session = engine.session.newSession()
+    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    session.conf.set("spark.sql.caseSensitive", "false")
+    return session
+
+
+@pytest.mark.parametrize("queries", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_files_and_queries_run_in_a_session_that_is_given(
+    tmp_path: Path, given: SparkSession, monkeypatch: pytest.MonkeyPatch, queries: bool
+) -> None:
+    monkeypatch.setattr(SparkEngine, "_start", lambda _: pytest.fail("another Spark was started"))
+    monkeypatch.setattr(SparkEngine, "begin", lambda _: pytest.fail("another Spark was started"))
+    odf.init(tmp_path)
+    (tmp_path / "in.csv").write_text("city,population\nA,1\nB,2\n")
+    with odf.open(tmp_path, spark=given) as workspace:
+        workspace.add(manifest())
+        workspace["cities"].ingest(tmp_path / "in.csv", event_time="2025-01-01T00:00:00Z")
+        result = workspace["cities"]
+        if queries:
+            workspace.add(derivative("SELECT op, event_time, upper(city) AS city, population FROM cities"))
+            result = workspace["derived"]
+            result.pull()
+        rows = result.scan(["event_time", "city"]).to_arrow().to_pylist()
+        assert [(row["event_time"].isoformat(), row["city"]) for row in rows] == [
+            ("2025-01-01T00:00:00+00:00", "A"), ("2025-01-01T00:00:00+00:00", "B"),
+        ]  # fmt: skip
+        result.verify(replay=queries).raise_if_faulty()
+    assert given.range(3).count() == 3, "it is not stopped"
+    assert given.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+    assert given.conf.get("spark.sql.ansi.enabled") == "false"
+
+
+@pytest.fixture
+def java(given: SparkSession) -> Iterator[Any]:
+    """`java.util` of the session's driver, whose defaults are put back."""
+    java = jvm_of(given).java.util
+    locale, zone = java.Locale.getDefault(), java.TimeZone.getDefault()
+    yield java
+    java.Locale.setDefault(locale)
+    java.TimeZone.setDefault(zone)
+
+
+def test_a_driver_of_another_locale_is_refused(tmp_path: Path, given: SparkSession, java: Any) -> None:
+    check_given(given)
+    odf.init(tmp_path)
+    java.Locale.setDefault(java.Locale("tr", "TR"))
+    java.TimeZone.setDefault(java.TimeZone.getTimeZone("Asia/Tokyo"))
+    with pytest.raises(
+        odf.errors.UsageError, match="Java is tr_TR; the time zone of the driver's Java is Asia"
+    ) as caught:
+        odf.open(tmp_path, spark=given)
+    assert caught.value.hint == f'start Spark with --conf "spark.driver.extraJavaOptions={SAME_EVERYWHERE}"'
+    java.Locale.setDefault(java.Locale("en", "US"))
+    java.TimeZone.setDefault(java.TimeZone.getTimeZone("Etc/UTC"))
+    check_given(given)
+
+
+@pytest.mark.parametrize(
+    ("conf", "fine"),
+    [
+        ({}, False),
+        ({"spark.executor.extraJavaOptions": SAME_EVERYWHERE.replace("UTC", "CET")}, False),
+        ({"spark.executor.extraJavaOptions": f"-Xss4m {SAME_EVERYWHERE}"}, True),
+        ({"spark.executor.defaultJavaOptions": SAME_EVERYWHERE}, True),
+    ],
+)
+def test_executors_need_the_same(
+    given: SparkSession, monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], fine: bool
+) -> None:
+    """Java of executors is not seen by the driver: what they were started with is looked at."""
+    names = ("spark.executor.extraJavaOptions", "spark.executor.defaultJavaOptions")
+    monkeypatch.setattr("odfchain.spark.session.is_local", lambda _: False)
+    found = {n: v for n, v in given.sparkContext.getConf().getAll() if n not in names} | conf
+    monkeypatch.setattr(given.sparkContext, "getConf", lambda: found)
+    if fine:
+        check_given(given)
+        return
+    with pytest.raises(
+        odf.errors.UsageError, match=r"spark\.executor\.extraJavaOptions has no -Duser"
+    ) as caught:
+        check_given(given)
+    assert "driver" not in str(caught.value.hint)
+
+
+# --- Ctrl-C while a Spark action runs --------------------------------------------------------------
+
+
+PATIENCE = 60.0
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_an_interrupted_action_is_cancelled_and_the_session_stays_usable(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    session = engine.session
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    begun, never = tmp_path / "begun", tmp_path / "never"
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begun.touch()
+        wait_for(never)
+        yield from batches
+
+    def interrupt() -> None:
+        wait_for(begun)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    endless = session.range(0, 1, 1, 1).mapInArrow(stage, "id bigint")
+    started = time.monotonic()
+    other = threading.Thread(target=interrupt)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_job(session, endless.collect)
+    other.join()
+    assert time.monotonic() - started < PATIENCE, "nobody waited for the action"
+    for _ in range(3):  # every answer belongs to its question
+        assert run_job(session, session.range(7).count) == 7
+        assert session.range(5).count() == 5
+
+
+def test_what_an_action_raises(engine: SparkEngine) -> None:
+    def fails() -> None:
+        raise LookupError("from the action")
+
+    with pytest.raises(LookupError, match="from the action"):
+        run_job(engine.session, fails)
+
+
+def test_an_action_on_another_thread_stays_on_it(engine: SparkEngine) -> None:
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(run_job(engine.session, threading.get_ident)))
+    thread.start()
+    thread.join()
+    assert seen == [thread.ident]
+
+
+def test_an_error_while_unwinding_does_not_hide_the_interrupt() -> None:
+    try:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise OSError("Answer from Java side is empty")
+    except OSError as error:
+        assert was_interrupted(error)
+        with pytest.raises(KeyboardInterrupt):
+            explain(error)
+    assert isinstance(explain(OSError("Answer from Java side is empty")), EngineError)
+
+
+def test_only_the_jobs_of_the_run_are_cancelled(engine: SparkEngine, tmp_path: Path) -> None:
+    """Two runs in one session: one is given up, the other one does not notice."""
+    session = engine.session
+    go_on = tmp_path / "go-on"
+
+    def waiting(begun: Path) -> Callable[[], list[Row]]:
+        def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            begun.touch()
+            wait_for(go_on)
+            yield from batches
+
+        return session.range(0, 1, 1, 1).mapInArrow(stage, "id bigint").collect
+
+    cancellation = Cancellation()
+    with ThreadPoolExecutor(2) as pool:
+        kept = pool.submit(run_job, session, waiting(tmp_path / "a"), cancellation=Cancellation())
+        given_up = pool.submit(run_job, session, waiting(tmp_path / "b"), cancellation=cancellation)
+        wait_for(tmp_path / "a")
+        wait_for(tmp_path / "b")
+        cancellation.cancel()
+        with pytest.raises(EngineError, match="cancelled"):
+            given_up.result(PATIENCE)
+        go_on.touch()
+        assert [row.id for row in kept.result(PATIENCE)] == [0]
+
+
+def test_an_action_that_takes_too_long(engine: SparkEngine, tmp_path: Path) -> None:
+    never = tmp_path / "never"
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wait_for(never)
+        yield from batches
+
+    endless = engine.session.range(0, 1, 1, 1).mapInArrow(stage, "id bigint")
+    with pytest.raises(EngineError, match=r"^took longer than 500 ms$") as caught:
+        run_job(engine.session, endless.collect, deadline=0.5)
+    assert "--timeout" in str(caught.value.hint)
+    assert run_job(engine.session, engine.session.range(7).count, deadline=PATIENCE) == 7
+
+
+def test_what_was_given_up_before_it_began_ends_at_once(engine: SparkEngine, tmp_path: Path) -> None:
+    cancellation = Cancellation()
+    cancellation.cancel()
+    cancellation.cancel()
+    over = threading.Event()
+
+    def action() -> None:
+        over.wait(PATIENCE)
+
+    thread = threading.Timer(0.1, over.set)
+    thread.start()
+    with pytest.raises(EngineError, match="the run was cancelled"):
+        run_job(engine.session, action, cancellation=cancellation)
+    thread.join()
+
+
+# --- What is begun before it is known to be needed is taken, or nothing of it is left --------------
+
+
+def test_a_java_that_was_begun_and_is_not_needed_has_ended(tmp_path: Path) -> None:
+    engine = SparkEngine(tmp_path, master="local[1]", driver_memory="512m")
+    engine.begin()
+    engine.begin()
+    engine.close()
+    assert still_running(tmp_path) == []
+    assert {path.name for path in tmp_path.iterdir()} <= {".lock"}
+
+
+def test_a_command_that_fails_leaves_no_java(tmp_path: Path) -> None:
+    make_workspace(tmp_path)
+    (tmp_path / "a.csv").write_text("city,population\nA,1\n")
+    done = subprocess.run(
+        [ODFCHAIN, "ingest", "cities", "a.csv", "--source-name", "other"], cwd=tmp_path,
+        env=environment(CI="true"), capture_output=True, text=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "no push source" in done.stderr) == (2, True), done.stderr
+    assert still_running(tmp_path) == []
+    assert {path.name for path in (tmp_path / ".odfchain" / "run").iterdir()} <= {".lock"}

@@ -14,7 +14,7 @@ from odfchain.errors import DatasetNotFoundError, EngineError, ObjectCorruptedEr
 from odfchain.transform.catch_up import run_transform
 from odfchain.workspace.config import WorkspaceConfig
 from odfchain.workspace.options import PullOptions
-from tests.kit.support import Result, derivative, manifest, steps, unchanged
+from tests.kit.support import Result, copied, derivative, manifest, steps, unchanged
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
@@ -38,13 +38,18 @@ def numbered(column: str, *, name: str = "derived", rows: int = 1) -> str:
 ENDLESS = numbered("explode(sequence(1, 1000000))", name="endless", rows=1_000_000)
 
 
+@pytest.fixture(scope="module")
+def made(new_workspace: Callable[[], Workspace]) -> Workspace:
+    workspace = new_workspace()
+    text = manifest(schema='["event_time TIMESTAMP", "city STRING", "population BIGINT"]')
+    (dataset,) = workspace.add(text)
+    ingest(dataset, workspace.path.parent / "cities.csv", "2020-01-01T00:00:00Z,Ayr 7,1")
+    return workspace
+
+
 @pytest.fixture
-def cities(workspace: Workspace, tmp_path: Path) -> Dataset:
-    (dataset,) = workspace.add(
-        manifest(schema='["event_time TIMESTAMP", "city STRING", "population BIGINT"]')
-    )
-    ingest(dataset, tmp_path / "cities.csv", "2020-01-01T00:00:00Z,Ayr 7,1")
-    return dataset
+def cities(made: Workspace, workspace: Workspace) -> Dataset:
+    return copied(made, workspace)["cities"]
 
 
 def ingest(dataset: Dataset, path: Path, row: str) -> None:

