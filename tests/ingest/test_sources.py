@@ -145,7 +145,7 @@ def home(tmp_path: Path) -> odf.Workspace:
 def test_what_can_never_work_is_refused_by_add(home: odf.Workspace, name: str) -> None:
     case = REFUSED[name]
     good = manifest_of_case({"metadata": []}, "before")
-    both = f"{good}\n---\n{manifest(case)}"
+    both = f"{good}\n---\n{manifest_of_case(case)}"
     for check in (False,) if has_query(case) else (True, False):
         with pytest.raises(odf.errors.ManifestError) as caught:
             home.add(both if check else manifest_of_case(case), check=check)
