@@ -86,9 +86,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
 
 def run(engine: SparkEngine, data_type: ds.DataType, texts: list[str | None], rules: TextRules) -> list[Any]:
     if rules.formats(data_type):
-        written = by_spark(
-            engine, ds.DataTypeString(), texts, lambda text: as_rfc3339(text, data_type, rules)
-        )
+        (written,) = by_spark(engine, texts, lambda text: [as_rfc3339(text, data_type, rules)])
         return run(engine, data_type, written, rules.without_formats)
     column = pa.array(texts, pa.string())
     found = read_texts(column, data_type, rules)
@@ -108,19 +106,16 @@ def plain(values: pa.Array, data_type: ds.DataType) -> list[Any]:
 
 
 def by_spark(
-    engine: SparkEngine, data_type: ds.DataType, texts: list[str | None], read: Callable[[Column], Column]
-) -> list[Any]:
+    engine: SparkEngine, texts: list[str | None], read: Callable[[Column], list[Column]]
+) -> list[list[Any]]:
+    """What each column has for the texts, by one job."""
     from pyspark.sql import functions as F
 
-    rows = [(n, text) for n, text in enumerate(texts)]
-    frame = engine.session.createDataFrame(rows, "n int, text string")
-    value = read(F.col("text"))
-    if isinstance(data_type, ds.DataTypeTimestamp):
-        value = F.unix_micros(value)  # collected timestamps would be naive and local
-    found = [row["value"] for row in frame.select("n", value.alias("value")).orderBy("n").collect()]
-    if isinstance(data_type, ds.DataTypeTimestamp):
-        return [None if v is None else EPOCH + dt.timedelta(microseconds=v) for v in found]
-    return [bytes(v) if isinstance(v, bytearray) else v for v in found]
+    given = pa.table({"n": range(len(texts)), "text": pa.array(texts, pa.string())})
+    columns = [column.alias(f"v{n}") for n, column in enumerate(read(F.col("text")))]
+    rows = engine.session.createDataFrame(given).select("n", *columns).orderBy("n").collect()
+    _, *found = zip(*rows, strict=True)
+    return [[bytes(v) if isinstance(v, bytearray) else v for v in column] for column in found]
 
 
 @pytest.mark.parametrize(
@@ -148,28 +143,33 @@ def test_custom_formats(engine: SparkEngine) -> None:
 NOON = at(2022, 9, 5, 12, 30)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "good", "bad"),
-    [
-        ("%Y-%m-%d %H:%M", ["2022-09-05 12:30", "2022-9-5 12:30"], ["2022-09-05", "2022-13-05 12:30", " 2022-09-05 12:30"]),
-        ("%Y%m%d%H%M", ["202209051230"], ["20220905123", "2022-09-05 12:30"]),
-        ("%FT%T%.fZ", ["2022-09-05T12:30:00.0Z", "2022-09-05T12:30:00.000000Z"], ["2022-09-05T12:30:00Z"]),
-        ("%FT%T.%3f%z", ["2022-09-05T14:30:00.000+0200", "2022-09-05T12:30:00.000Z"], ["2022-09-05T12:30:00.000"]),
-        ("%FT%T%:z", ["2022-09-05T14:30:00+02:00"], ["2022-09-05T14:30:00+0200"]),
-        ("%b %-d, %Y %I:%M %p", ["Sep 5, 2022 12:30 PM"], ["Sep 5, 2022 13:30 PM", "September 5, 2022 12:30 PM"]),
-        ("%d.%m.%y o'clock %R", ["05.09.22 o'clock 12:30"], ["05.09.22 12:30"]),
-        ("%Y/%j %T", ["2022/248 12:30:00"], ["2022/367 12:30:00"]),
-    ],
-)  # fmt: skip
-def test_formats_of_strftime(engine: SparkEngine, pattern: str, good: list[str], bad: list[str]) -> None:
-    rules = TextRules(timestamp_format=java_format(pattern))
-    assert run(engine, MS, [*good, *bad], rules) == [NOON] * len(good) + [None] * len(bad)
+PATTERNS = [
+    ("%Y-%m-%d %H:%M", ["2022-09-05 12:30", "2022-9-5 12:30"], ["2022-09-05", "2022-13-05 12:30", " 2022-09-05 12:30"]),
+    ("%Y%m%d%H%M", ["202209051230"], ["20220905123", "2022-09-05 12:30"]),
+    ("%FT%T%.fZ", ["2022-09-05T12:30:00.0Z", "2022-09-05T12:30:00.000000Z"], ["2022-09-05T12:30:00Z"]),
+    ("%FT%T.%3f%z", ["2022-09-05T14:30:00.000+0200", "2022-09-05T12:30:00.000Z"], ["2022-09-05T12:30:00.000"]),
+    ("%FT%T%:z", ["2022-09-05T14:30:00+02:00"], ["2022-09-05T14:30:00+0200"]),
+    ("%b %-d, %Y %I:%M %p", ["Sep 5, 2022 12:30 PM"], ["Sep 5, 2022 13:30 PM", "September 5, 2022 12:30 PM"]),
+    ("%d.%m.%y o'clock %R", ["05.09.22 o'clock 12:30"], ["05.09.22 12:30"]),
+    ("%Y/%j %T", ["2022/248 12:30:00"], ["2022/367 12:30:00"]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("letter", "GyMLdDahHkKmsSzOXxZ")
-def test_every_letter_that_is_let_through_is_one_for_spark(engine: SparkEngine, letter: str) -> None:
-    found = run(engine, MS, ["nonsense"], TextRules(timestamp_format=java_format(letter)))
-    assert found == [None]
+def test_formats_of_strftime(engine: SparkEngine) -> None:
+    rules = [TextRules(timestamp_format=java_format(pattern)) for pattern, _, _ in PATTERNS]
+    texts = [text for _, good, bad in PATTERNS for text in (*good, *bad)]
+    written = by_spark(engine, [*texts], lambda text: [as_rfc3339(text, MS, each) for each in rules])
+    for (pattern, good, bad), own in zip(PATTERNS, written, strict=True):
+        mine = [own[texts.index(text)] for text in (*good, *bad)]
+        found = run(engine, MS, mine, rules[0].without_formats)
+        assert found == [NOON] * len(good) + [None] * len(bad), pattern
+
+
+def test_every_letter_that_is_let_through_is_one_for_spark(engine: SparkEngine) -> None:
+    rules = [TextRules(timestamp_format=java_format(letter)) for letter in "GyMLdDahHkKmsSzOXxZ"]
+    found = by_spark(engine, ["nonsense"], lambda text: [as_rfc3339(text, MS, each) for each in rules])
+    texts = [text for (text,) in found]
+    assert run(engine, MS, texts, rules[0].without_formats) == [None] * len(rules)
 
 
 def test_whole_numbers_as_times_only_where_the_format_says_so(engine: SparkEngine) -> None:
@@ -241,170 +241,78 @@ def test_random_texts_mean_what_the_grammar_says(
     assert sum(f is not None for f in found) > 50, "the sample is too poor"
 
 
+PARTS = {name: texts.split("|") for name, texts in {
+    "integer": "0|-1|1577926923|-62135596800000|-62135596800001|253402300799999|253402300800000|+5|1.5|9999999999999999999|2020",
+    "day": "2020-02-29|2021-02-29|0001-01-01|9999-12-31|1969-12-31|2020-10-25|2020-1-05|2020-01-5",
+    "clock": "|T10| 10:30|T10:30:59|T23:59:59.9|T00:00:00.000| 01:02:03.1234567|T10:00:00.123456789|T24:00:00|T1:2:3|T10:00:60|"
+             "t10:00:00|T10:00:00.|T02:30:00",
+    "zone": "||Z|z|+01:00|-05:30|+0100|+01|+1|+18:00|+18:01|+19:00| +01:00| UTC|GMT+2|UTC+01:30| Europe/Berlin|America/New_York|"
+            " EST| PST|+01:00:30|x|+1:30|-00:00| Nowhere/At_All",
+    "hour": "00|23|24|7|12",
+    "minute": "00|59|60|5",
+    "second": "|:00|:59|:60|:01.5|:01.123456789|:01.1234567891|:|:00.",
+    "sign": "|+|-",
+    "number": "0|1|007|65504|65505|3.4e38|3.5e38|1e400|1e-400|0e-999|1.7976931348623159e308|4.9e-324|1e-46|inf|Infinity|NaN|nan|INF|"
+              ".5|5.|1e|0x10|1d|1_0|16777217|123456789012345678901234567890|0.1|2.50|99999.99|100000.00|1.005|255|256|127|128|-129|"
+              "9223372036854775808|18446744073709551615|18446744073709551616",
+    "truth": "true|TRUE|False|fAlSe|t|1|yes|ture|\u017f|",
+}.items()}  # fmt: skip
+SPELLED = {
+    "time": ["day", "clock", "zone"],
+    "clock": ["hour", "minute", "second"],
+    "number": ["sign", "number"],
+    "truth": ["truth"],
+}
+
+
 def spelled(kind: str, random: Random) -> str:
     """A text that is likely to mean something of a kind, or nearly."""
-    pick = random.choice
-    match kind:
-        case "integer time" if random.random() < 0.3:
-            return pick(
-                [
-                    "0",
-                    "-1",
-                    "1577926923",
-                    "-62135596800000",
-                    "-62135596800001",
-                    "253402300799999",
-                    "253402300800000",
-                    "+5",
-                    "1.5",
-                    "9" * 19,
-                    "2020",
-                ]
-            )
-        case "time" | "integer time":
-            day = pick(
-                [
-                    "2020-02-29",
-                    "2021-02-29",
-                    "0001-01-01",
-                    "9999-12-31",
-                    "1969-12-31",
-                    "2020-10-25",
-                    "2020-1-05",
-                    "2020-01-5",
-                ]
-            )
-            clock = pick(
-                [
-                    "",
-                    "T10",
-                    " 10:30",
-                    "T10:30:59",
-                    "T23:59:59.9",
-                    "T00:00:00.000",
-                    " 01:02:03.1234567",
-                    "T10:00:00.123456789",
-                    "T24:00:00",
-                    "T1:2:3",
-                    "T10:00:60",
-                    "t10:00:00",
-                    "T10:00:00.",
-                    "T02:30:00",
-                ]
-            )
-            zone = pick(
-                [
-                    "",
-                    "",
-                    "Z",
-                    "z",
-                    "+01:00",
-                    "-05:30",
-                    "+0100",
-                    "+01",
-                    "+1",
-                    "+18:00",
-                    "+18:01",
-                    "+19:00",
-                    " +01:00",
-                    " UTC",
-                    "GMT+2",
-                    "UTC+01:30",
-                    " Europe/Berlin",
-                    "America/New_York",
-                    " EST",
-                    " PST",
-                    "+01:00:30",
-                    "x",
-                    "+1:30",
-                    "-00:00",
-                    " Nowhere/At_All",
-                ]
-            )
-            return day + clock + zone
-        case "clock":
-            return (
-                pick(["00", "23", "24", "7", "12"])
-                + ":"
-                + pick(["00", "59", "60", "5"])
-                + pick(["", ":00", ":59", ":60", ":01.5", ":01.123456789", ":01.1234567891", ":", ":00."])
-            )
-        case "number":
-            return pick(["", "+", "-"]) + pick(
-                [
-                    "0",
-                    "1",
-                    "007",
-                    "65504",
-                    "65505",
-                    "3.4e38",
-                    "3.5e38",
-                    "1e400",
-                    "1e-400",
-                    "0e-999",
-                    "1.7976931348623159e308",
-                    "4.9e-324",
-                    "1e-46",
-                    "inf",
-                    "Infinity",
-                    "NaN",
-                    "nan",
-                    "INF",
-                    ".5",
-                    "5.",
-                    "1e",
-                    "0x10",
-                    "1d",
-                    "1_0",
-                    "16777217",
-                    "123456789012345678901234567890",
-                    "0.1",
-                    "2.50",
-                    "99999.99",
-                    "100000.00",
-                    "1.005",
-                    "255",
-                    "256",
-                    "127",
-                    "128",
-                    "-129",
-                    "9223372036854775808",
-                    "18446744073709551615",
-                    "18446744073709551616",
-                ]
-            )
-    return pick(["true", "TRUE", "False", "fAlSe", "t", "1", "yes", "ture", "\u017f", ""])
+    if kind == "integer time" and random.random() < 0.3:
+        return random.choice(PARTS["integer"])
+    parts = [random.choice(PARTS[part]) for part in SPELLED[kind.removeprefix("integer ")]]
+    return ":".join(parts[:2]) + parts[2] if kind == "clock" else "".join(parts)
 
 
-ORACLE_TYPES = [
-    *[(kind, ds.DataTypeTimestamp(unit=unit, timezone="UTC")) for unit in TimeUnit for kind in ("time", "integer time")],
-    *[("clock", ds.DataTypeTime(unit=unit)) for unit in TimeUnit],
-    *[("number", t()) for t in (
-        ds.DataTypeInt8, ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt64, ds.DataTypeUInt8, ds.DataTypeUInt16,
-        ds.DataTypeUInt32, ds.DataTypeUInt64, ds.DataTypeFloat16, ds.DataTypeFloat32, ds.DataTypeFloat64,
-    )],
-    ("number", ds.DataTypeDecimal(precision=7, scale=2)), ("number", ds.DataTypeDecimal(precision=38, scale=0)),
-    ("truth", ds.DataTypeBool()),
-]  # fmt: skip
+TIMES = [ds.DataTypeTimestamp(unit=unit, timezone="UTC") for unit in TimeUnit]
+ORACLE_TYPES: dict[str, list[ds.DataType]] = {
+    "time": [*TIMES],
+    "integer time": [*TIMES],
+    "clock": [ds.DataTypeTime(unit=unit) for unit in TimeUnit],
+    "number": [
+        *(t() for t in (
+            ds.DataTypeInt8, ds.DataTypeInt16, ds.DataTypeInt32, ds.DataTypeInt64, ds.DataTypeUInt8, ds.DataTypeUInt16,
+            ds.DataTypeUInt32, ds.DataTypeUInt64, ds.DataTypeFloat16, ds.DataTypeFloat32, ds.DataTypeFloat64,
+        )),
+        ds.DataTypeDecimal(precision=7, scale=2), ds.DataTypeDecimal(precision=38, scale=0),
+    ],
+    "truth": [ds.DataTypeBool()],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "data_type"),
-    ORACLE_TYPES,
-    ids=lambda v: v if isinstance(v, str) else f"{v.KIND}{getattr(v, 'unit', '')}",
-)
-def test_texts_are_read_as_spark_reads_them(engine: SparkEngine, kind: str, data_type: ds.DataType) -> None:
-    rules, random = TextRules(integer_timestamps=kind == "integer time"), Random(f"{data_type}")
-    texts = list(dict.fromkeys(spelled(kind, random) for _ in range(1_500)))
-    wanted = by_spark(engine, data_type, [*texts], lambda text: parse_text(text, data_type, rules))
-    found = run(engine, data_type, [*texts], rules)
-    differing = {t: (f, w) for t, f, w in zip(texts, found, wanted, strict=True) if repr(f) != repr(w)}
-    assert differing == {}
-    if kind not in {"truth", "number"}:
-        lost = by_spark(engine, ds.DataTypeInt32(), [*texts], lambda text: too_fine(text, data_type, rules))
-        finer = read_texts(pa.array(texts), data_type, rules).finer
-        assert finer is not None
-        assert {t: (f, w) for t, f, w in zip(texts, finer.tolist(), lost, strict=True) if f != w} == {}
+@pytest.mark.parametrize("kind", ORACLE_TYPES)
+def test_texts_are_read_as_spark_reads_them(engine: SparkEngine, kind: str) -> None:
+    """All types of a kind by one job."""
+    from pyspark.sql import functions as F
+
+    rules, random, types = TextRules(integer_timestamps=kind == "integer time"), Random(7), ORACLE_TYPES[kind]
+    texts = list(dict.fromkeys(spelled(kind, random) for _ in range(2_000)))
+    moments, finer = kind.endswith("time"), kind not in {"truth", "number"}
+
+    def read(text: Column) -> list[Column]:
+        values = [parse_text(text, each, rules) for each in types]
+        # collected timestamps would be naive and local
+        values = [F.unix_micros(value) for value in values] if moments else values
+        return values + ([too_fine(text, each, rules) for each in types] if finer else [])
+
+    by_column = by_spark(engine, [*texts], read)
+    for data_type, column in zip(types, by_column[: len(types)], strict=True):
+        wanted = [EPOCH + dt.timedelta(microseconds=v) if moments and v is not None else v for v in column]
+        found = run(engine, data_type, [*texts], rules)
+        assert {t: (f, w) for t, f, w in zip(texts, found, wanted, strict=True) if repr(f) != repr(w)} == {}
+    for data_type, lost in zip(types, by_column[len(types) :], strict=False):
+        fine = read_texts(pa.array(texts), data_type, rules).finer
+        assert fine is not None
+        assert {t: (f, w) for t, f, w in zip(texts, fine.tolist(), lost, strict=True) if f != w} == {}
 
 
 FINE_DAY = dt.datetime(2020, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
