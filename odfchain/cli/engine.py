@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,18 +122,22 @@ def serve_until_ended(server: EngineServer, *, print_address: bool, quiet: bool)
     server.wait()
 
 
+class _Terminated(BaseException):
+    """SIGTERM, which unwinds like Ctrl-C does; an exit of another kind keeps its code."""
+
+
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """SIGTERM ends the block, everything in it is put away, and what comes after it goes on."""
 
     def terminate(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-        sys.exit()
+        raise _Terminated
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
-    except SystemExit:
+    except _Terminated:
         return
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -525,7 +525,8 @@ class NodeTransport(HttpTransport):
                 return  # even if the connection failed
             if head != shipment.expected:
                 raise conflict(shipment.ref, shipment.expected, head)
-            if failure is not None and (attempt == 2 or _is_final(failure)):
+            final = isinstance(failure, _FINAL) and not isinstance(failure, _ExpiredError)
+            if failure is not None and (attempt == 2 or final):
                 raise failure
         raise errors.TransferError(
             f"{self.where}: the node reported success, but its head did not move",
@@ -642,7 +643,7 @@ class NodeTransport(HttpTransport):
                     route, text, deadline=deadline, name=name, file=(file, size)
                 ) as answer:
                     if answer.status == 507:
-                        raise errors.AccessError(
+                        raise _FullError(
                             f"{name}: {answer.what}: insufficient storage on the node",
                             hint="contact the node's operator; what has arrived is not sent again",
                         )
@@ -651,9 +652,8 @@ class NodeTransport(HttpTransport):
                     what = f"{name}: {answer.what}, for {size:,} bytes"
                     if answer.status in (401, 403):
                         hint = self.clock.refusal_hint(answer.headers.date("date"), self.timing.clock())
-                        # without a time it is final; else the node gives another address
-                        passing = None if given.expires_at is None else TransientError(answer.what)
-                        raise errors.AccessError(what, hint=hint) from passing
+                        final = given.expires_at is None
+                        raise (errors.AccessError if final else _ExpiredError)(what, hint=hint)
                     if not 200 <= answer.status <= 299:
                         raise errors.TransferError(what, hint=_TOO_LARGE if answer.status == 413 else None)
 
@@ -701,9 +701,15 @@ def given_headers(given: msg.TransferUrl, name: str) -> tuple[tuple[str, str], .
     return found
 
 
-def _is_final(error: errors.TransferError) -> bool:
-    found = isinstance(error, (errors.AccessError, errors.CorruptedPeerError))
-    return found and not isinstance(error.__cause__, TransientError)
+class _FullError(errors.TransferError):
+    """The node's disk is full: another attempt finds it so."""
+
+
+class _ExpiredError(errors.AccessError):
+    """An address that was for some time only is refused: the node gives another one."""
+
+
+_FINAL = (errors.AccessError, errors.CorruptedPeerError, _FullError)
 
 
 def _may_be_done(refused: RefusedError) -> bool:
