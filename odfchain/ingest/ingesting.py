@@ -556,7 +556,7 @@ class Inputs:
             number = max(self._together(state), 1)
             steps = [each.steps(state) for each in itertools.islice(self._waiting, number)]
             with watched(self._run.progress, *steps):
-                self._outcomes.extend(merges[0].run(merges[1:number]))
+                self._outcomes.extend(merges[0].run(merges[1:number])[0])
 
     def close(self) -> None:
         """Remove what was staged in vain."""

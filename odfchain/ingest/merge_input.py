@@ -140,19 +140,14 @@ class InputMerge:
         check_strategy(state.merge, data, source.file, operation=state.vocabulary.operation_type_column)
         return cls(state, source, data, target, options, notes)
 
-    def run(self, following: Sequence[InputMerge] = ()) -> list[Outcome]:
-        """Merge and write the rows, and then those of inputs that follow, where they are `fitting`.
-
-        What follows is merged up to the first input that is refused, or cannot be read or written.
-        """
-        return self._run(following)[0]
-
-    def _run(
+    def run(
         self, following: Sequence[InputMerge] = (), *, taken_back: bool = False
     ) -> tuple[list[Outcome], Callable[[int], int]]:
-        """The outcomes, and what tells the number of the input's row at a place of what was written.
+        """Merge and write the rows, and then those of inputs that follow, where they are `fitting`.
 
-        With `taken_back` event times of rows that take back are looked for.
+        What follows is merged up to the first input that is refused, or cannot be read or written. With the
+        outcomes comes what tells the number of the input's row at a place of what was written. With
+        `taken_back` event times of rows that take back are looked for.
         """
         source = self.source
         rules = self.rules(timed=taken_back or self.state.prev_offset is None)
@@ -176,7 +171,7 @@ class InputMerge:
         self._refuse_fault(outcome)
         # rows that take back need the event times of what they take back
         if outcome.counts["backTimeless"] and self.state.prev_offset is not None:
-            (outcome,), row_at = self._run(taken_back=True)
+            (outcome,), row_at = self.run(taken_back=True)
             self._refuse_fault(outcome)
         notes = self._notes(outcome.counts)
         if isinstance(self.state.merge, src.MergeStrategyChangelogStream):
@@ -460,7 +455,7 @@ class InputMerge:
         ]
         wrong = taken_back_in_vain([*recorded, *asked], asked, in_force=not state.has_several_keys())
         if len(wrong):
-            row_at = row_at or self._run()[1]
+            row_at = row_at or self.run()[1]
             raise BadInputError(
                 "takes back (-R, 1, or -C, 2) values that no row in force has",
                 file=self.source.file,

@@ -171,16 +171,12 @@ class InputFrame:
         """Gives a worker the columns of `frame` but `ROW_ID`, in the order of the file; None: Spark reads."""
         if self.texts is not None:
             return None if self.texts.has_formats else functools.partial(_data_columns, self.texts)
-        return None if self.made is not None else _no_rows
+        return None if self.made is not None else functools.partial(iter, ())
 
     @property
     def finer(self) -> tuple[str, ...]:
         """The columns of which the frame says how many times of a row were finer than they keep."""
         return () if self.texts is None else tuple(f.name for f in self.texts.fields if has_times(f.type))
-
-
-def _no_rows() -> Iterator[pa.RecordBatch]:
-    return iter(())
 
 
 def spark_path(path: Path) -> str:
