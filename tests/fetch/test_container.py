@@ -7,8 +7,6 @@ machine, in a process group of its own as an engine would, with the folder of th
 from __future__ import annotations
 
 import json
-import os
-import select
 import sys
 import textwrap
 from pathlib import Path
@@ -25,6 +23,7 @@ from odfchain.odf.sources import EnvVar, FetchStepContainer
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Silent
 from tests.kit.plain_environment import BASIC_PROGRAMS
+from tests.kit.processes import is_gone
 from tests.kit.support import conformance
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}
@@ -313,18 +312,6 @@ def test_variables_that_cannot_be_told(engine: Engine, name: str, value: str) ->
 
 
 # --- ends --------------------------------------------------------------------------------------------
-
-
-def is_gone(pid_file: Path) -> bool:
-    """Whether the process has ended, or does so at once."""
-    try:
-        fd = os.pidfd_open(int(pid_file.read_text()))
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([fd], [], [], 10)[0])
-    finally:
-        os.close(fd)
 
 
 def endless(engine: Engine) -> tuple[dict[str, Any], Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -144,3 +145,15 @@ def still_running(folder: Path) -> list[str]:
     """Command lines of processes that name a folder."""
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     return [line for line in listed.stdout.splitlines() if str(folder) in line]
+
+
+def is_gone(pid_file: Path) -> bool:
+    """Whether the process has ended, or does so at once."""
+    try:
+        fd = os.pidfd_open(int(pid_file.read_text()))
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], 10)[0])
+    finally:
+        os.close(fd)

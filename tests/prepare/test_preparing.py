@@ -9,7 +9,6 @@ import json
 import lzma
 import os
 import random
-import select
 import shutil
 import signal
 import struct
@@ -32,6 +31,7 @@ from odfchain.ingest.prepare import glob_matches, prepare
 from odfchain.odf.enums import CompressionFormat
 from odfchain.odf.sources import PrepStep, PrepStepDecompress, PrepStepPipe
 from odfchain.progress import Silent
+from tests.kit.processes import is_gone
 from tests.kit.support import conformance
 
 CSV = conformance("polling_cases")["common_input"]["CSV37"].encode()
@@ -423,18 +423,6 @@ COPY = "import shutil, sys; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buff
 
 def python(program: str, *args: str) -> PrepStepPipe:
     return PrepStepPipe(command=(sys.executable, "-S", "-c", textwrap.dedent(program), *args))
-
-
-def is_gone(pid_file: Path) -> bool:
-    """Whether the process has ended, or does so at once."""
-    try:
-        fd = os.pidfd_open(int(pid_file.read_text()))
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([fd], [], [], 10)[0])
-    finally:
-        os.close(fd)
 
 
 def test_case_pipe_jq(bench: Bench) -> None:
