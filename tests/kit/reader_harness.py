@@ -82,7 +82,7 @@ class Harness:
             done = (
                 recorded_write(writer, None, (), None, write, input_rows=0)
                 if merge is None
-                else written(writer, merge, merge.run()[0])
+                else written(writer, merge, merge.run()[0][0])
             )
             slices = done.slices
             checkpoints = [done.checkpoint] if done.checkpoint else []
