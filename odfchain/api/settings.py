@@ -443,6 +443,8 @@ def _put(text: str, node: yaml.Node, value: Any, source: str) -> str:
             hint="edit the file by hand",
         )  # fmt: skip
     blank = "" if text[start - 1 : start].isspace() else " "
+    if isinstance(node, yaml.SequenceNode) and not node.flow_style:
+        blank = "  "  # the items of a block may be as far left as its key, `[` may not
     return text[:start] + blank + _flow(value) + text[end:]
 
 

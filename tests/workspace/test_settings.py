@@ -88,6 +88,7 @@ HEAD = "kind: WorkspaceConfig\nversion: 1\n"
         HEAD + "content:\n  share: {parallel: 3}   # few\n",
         HEAD + "content:\n  share: {}   # nothing yet\n  audit:\n    trustedAuditors: []\n",
         HEAD + "content:\n  audit:\n    trustedAuditors:\n      - " + DID + "\n",
+        HEAD + "content:\n  audit:\n    trustedAuditors:\n    - " + DID + "\n\n  share:\n    retries: 5\n",
         HEAD + "content:\n    share:\n        # how often\n        retries: 5\n",
         '{"kind": "WorkspaceConfig", "version": 1, "content": {"share": {"retries": 2}}}',
         "# mine\n" + HEAD + "content:\n  share:\n    parallel: 'x'\n".replace("'x'", "5"),
