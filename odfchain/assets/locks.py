@@ -323,7 +323,6 @@ class AssetLock(OwnErrors):
             UsageError: there is no such source, or `out` is in it.
             AssetError: documents are not STAC; then nothing is written.
             NameCollisionError: files are there already; likewise.
-            EngineError: pystac is not installed.
             StoreError: a file cannot be written.
         """
         rows = {row.key: row for row in self.rows}

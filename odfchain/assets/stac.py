@@ -642,13 +642,9 @@ def _brought_up(document: Mapping[str, Any], *, keep_version: bool) -> dict[str,
 
 
 def _migrated(document: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        import pystac  # noqa: PLC0415 - an optional library
-        from pystac.serialization import identify_stac_object, migrate_to_latest  # noqa: PLC0415
-    except ImportError:
-        raise errors.EngineError(
-            "projecting needs pystac, which is not installed", hint="pip install 'odfchain[assets]'"
-        ) from None
+    import pystac  # noqa: PLC0415 - a large library, for documents that are written
+    from pystac.serialization import identify_stac_object, migrate_to_latest  # noqa: PLC0415
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it says of fields that it leaves is judged above

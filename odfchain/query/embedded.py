@@ -17,6 +17,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -235,23 +236,6 @@ class Embedded:
             return str(frame.execution_plan().display_indent())
 
 
-def engine_library() -> Any:
-    """The engine's package."""
-    try:
-        import datafusion
-    except ImportError:
-        raise not_installed() from None
-    return datafusion
-
-
-def not_installed() -> EngineError:
-    """The error for a missing engine package."""
-    return EngineError(
-        "queries need DataFusion, which is not installed",
-        hint="pip install 'odfchain[sql]', or use --engine spark",
-    )
-
-
 def in_memory() -> Path | None:
     """The folder for links to slices in memory, if any: a thousand cost milliseconds, on a disk seconds."""
     return _MEMORY if os.access(_MEMORY, os.W_OK) else None
@@ -262,7 +246,7 @@ class _Planner:
 
     def __init__(self, engine: Embedded, query: Query) -> None:
         self.sql = checked_text(query.sql)
-        self._library = engine_library()
+        self._library = import_module("datafusion")
         self._engine, self._params, self._pins = engine, dict(query.params or {}), query.pins
         self.files = contextlib.ExitStack()
         # Those of records.
@@ -488,7 +472,7 @@ class RowFilter:
     """Rows of which a condition is true, for a scan: it knows no tables, no files and no statements."""
 
     def __init__(self, where: Where) -> None:
-        library = engine_library()
+        library = import_module("datafusion")
         config = library.SessionConfig().with_information_schema(False).with_target_partitions(1)
         runtime = library.RuntimeEnvBuilder().with_disk_manager_disabled()
         self._context = library.SessionContext(config, runtime)

@@ -39,7 +39,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, BinaryIO, Literal
@@ -54,7 +53,6 @@ from odfchain.progress import SILENT, Progress
 from odfchain.query.embedded import (
     Embedded,
     in_memory,
-    not_installed,
     out_of_memory,
 )
 from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins
@@ -603,13 +601,11 @@ _idle: deque[LocalProcess] = deque()
 
 def begin() -> None:
     """A process is there, or about to be, for the query that comes."""
-    if not _idle and find_spec("datafusion") is not None:
+    if not _idle:
         _idle.append(LocalProcess())
 
 
 def _taken() -> LocalProcess:
-    if find_spec("datafusion") is None:
-        raise not_installed()
     with contextlib.suppress(IndexError):
         while True:
             # a process that was started ahead
@@ -680,9 +676,8 @@ def _ready() -> BinaryIO:
     answers = os.fdopen(os.dup(1), "wb", 1 << 20)
     os.dup2(2, 1)  # what libraries print is no answer
     put_off_pandas()
-    with contextlib.suppress(ImportError):  # a missing package is reported to who asks
-        for name in ("datafusion", "pyarrow.dataset", "odfchain.slices.state"):
-            import_module(name)
+    for name in ("datafusion", "pyarrow.dataset", "odfchain.slices.state"):
+        import_module(name)
     answers.write(READY)
     answers.flush()
     return answers

@@ -69,20 +69,9 @@ REFUSED = "refused: "
 
 
 def load_grpc() -> Any:
-    """The module `grpc`, imported now; its own log lines are kept off standard error.
-
-    Raises:
-        EngineError: it is not installed.
-    """
+    """The module `grpc`, imported now; its own log lines are kept off standard error."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is raised, in one line
-    try:
-        import_module("google.protobuf.wrappers_pb2")
-        return import_module("grpc")
-    except ImportError as error:
-        raise errors.EngineError(
-            f"engines are called by gRPC, and its library does not load: {error}",
-            hint="pip install 'odfchain[engine]' brings it",
-        ) from error
+    return import_module("grpc")
 
 
 # --- the protobuf message ------------------------------------------------------------------------

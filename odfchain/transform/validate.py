@@ -142,7 +142,6 @@ class Checker:
     def _check_transform(self, event: ev.SetTransform, present: _Present, known: _Inputs) -> None:
         from odfchain.odf.engine_messages import TransformRequestInput
         from odfchain.transform.checked_query import check_temporal
-        from odfchain.transform.engine_protocol import load_grpc
         from odfchain.transform.spark_engine import settled_schema
         from odfchain.transform.step_files import StepInput
 
@@ -150,10 +149,6 @@ class Checker:
         aliases = [item.alias or str(item.dataset_ref) for item in event.inputs]
         _check_inputs(ids, aliases, present)
         if not self.is_ours(event.transform):
-            try:
-                load_grpc()
-            except errors.EngineError as error:
-                self.progress.note(f"the first pull will fail: {error.message}; {error.hint}")
             return
         inputs: list[StepInput] = []
         unknown: list[str] = []

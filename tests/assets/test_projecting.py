@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from odfchain.assets.locks import AssetLock, table_of
 from odfchain.assets.objects import Facts, Selection, Stores
 from odfchain.assets.stac import Projection, StacReader
 from odfchain.cli.main import main
-from odfchain.errors import AssetError, EngineError, NameCollisionError, UsageError
+from odfchain.errors import AssetError, NameCollisionError, UsageError
 from odfchain.storage.locations import Location
 from tests.kit.asset_cases import Case, Hold, held
 from tests.kit.stac_validation import check_stac
@@ -403,13 +402,6 @@ def test_files_of_assets_are_no_documents(tmp_path: Path) -> None:
     (tmp_path / "in" / "more.json").write_text("[1]")
     with pytest.raises(AssetError, match=r"more\.json: not an Item"):
         projection().write(str(tmp_path / "in"), tmp_path / "other")
-
-
-def test_the_library_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(item()))
-    monkeypatch.setitem(sys.modules, "pystac", None)
-    with pytest.raises(EngineError, match="needs pystac"):
-        projection().write(str(tmp_path / "a.json"), tmp_path / "out")
 
 
 def test_nothing_is_written_unless_all_is_in_order(tmp_path: Path) -> None:

@@ -496,13 +496,6 @@ def test_no_java_and_no_pandas_is_loaded(workspace: Workspace) -> None:
     assert done.stdout == "count(*)\n1200\n0 []\n"
 
 
-def test_the_extra_that_is_not_installed_is_named(sql: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datafusion", None)
-    result = sql("select 1")
-    assert result.code == 7
-    assert "pip install 'odfchain[sql]'" in result.err
-
-
 def test_intervals_that_python_has_no_arrays_of_are_refused(sql: Run) -> None:
     for query in (
         "select arrow_cast('1 month', 'Interval(YearMonth)') as x",

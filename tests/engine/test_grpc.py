@@ -543,13 +543,6 @@ def test_a_socket_has_no_port() -> None:
         )
 
 
-def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(EngineError) as caught:
-        EngineServer(SimulatedEngine(), port=0)
-    assert "odfchain[engine]" in str(caught.value.hint)
-
-
 def test_loading_both_sides_does_not_load_the_library() -> None:
     program = (
         "import sys, odfchain.transform.engine_protocol, odfchain.cli.engine;"

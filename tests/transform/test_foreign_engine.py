@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -357,29 +356,6 @@ def test_a_version_that_a_chain_names_is_shown_on_one_short_line() -> None:
         check_version(transform, TransformConfig(), "v1", "the engine")
     assert len(caught.value.message) < 500
     assert caught.value.message == printable(caught.value.message)
-
-
-def test_add_says_that_the_library_is_missing(here: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_root(here, "cities", SCHEMA)
-    (here.path / "config.yaml").write_text(
-        "kind: WorkspaceConfig\nversion: 1\ncontent: {transform: {engines: {datafusion: 'localhost:1'}}}\n"
-    )
-    notes: list[str] = []
-
-    class Notes:
-        def phase(self, name: str, total: int | None = None) -> None: ...
-        def advance(self, steps: int = 1) -> None: ...
-        def note(self, text: str) -> None:
-            notes.append(text)
-
-    text = derivative(name="one", engine="datafusion")
-    here.add(text, progress=Notes())
-    assert notes == []
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    here.add(derivative(name="two", engine="datafusion"), progress=Notes())
-    assert len(notes) == 1
-    assert "its library does not load" in notes[0]
-    assert "pip install 'odfchain[engine]'" in notes[0]
 
 
 def test_a_query_of_ours_that_chooses_operations(workspace: Workspace) -> None:
