@@ -24,6 +24,7 @@ from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import record_of
+from odfchain.slices.row_rules import CHECKS as ROW_CHECKS
 from odfchain.text import one_line
 from odfchain.versions import __version__
 
@@ -40,8 +41,9 @@ class Check:
     section: str
 
 
-HEAD, BLOCKS, LINKS, RULES, PRESENT, PHYSICAL, LOGICAL, OFFSETS = range(1, 9)
-SYSTEM, CORRECTIONS, SCHEMA, WATERMARKS, CHECKPOINTS, INPUTS, REPLAY, SIGNATURE = range(9, 17)
+HEAD, BLOCKS, LINKS, RULES, PRESENT, PHYSICAL, LOGICAL = range(1, 8)
+OFFSETS, SYSTEM, CORRECTIONS, SCHEMA = ROW_CHECKS
+WATERMARKS, CHECKPOINTS, INPUTS, REPLAY, SIGNATURE = range(12, 17)
 MERGES, FOREIGN_KEYS, STATISTICS, MANIFESTS, PROFILES = range(17, 22)
 
 CHECKS = {

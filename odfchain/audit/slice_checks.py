@@ -45,7 +45,7 @@ from odfchain.audit.report import (
     Skipped,
     fault,
 )
-from odfchain.audit.row_checks import ExpectedSchema, RowChecks, SchemaInForce, SliceFinding
+from odfchain.audit.row_checks import ExpectedSchema, SchemaInForce
 from odfchain.chain.index import DATA_EVENTS
 from odfchain.errors import OdfchainError, OversizedInputError, SchemaError, StoreError
 from odfchain.odf.arrow_schema import slice_schema, to_arrow
@@ -58,6 +58,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.progress import Progress
 from odfchain.slices.footers import bounds_of, leaves, nanoseconds_per_unit, shown
 from odfchain.slices.reader import hash_parquet, open_parquet
+from odfchain.slices.row_rules import RowChecks, SliceFinding
 from odfchain.slices.state import KeptRows, SliceFile
 from odfchain.storage.local import LocalObjectStore
 from odfchain.text import counted, one_line
@@ -389,7 +390,9 @@ def _decode(
         digest = LogicalDigest(schema, executor=leaves)
         checks = None
         if job.expected is not None:
-            checks = RowChecks(schema, job.expected, job.slice.offset_interval, job.time)
+            checks = RowChecks(
+                schema, job.expected.vocabulary, job.expected.required, job.slice.offset_interval, job.time
+            )
             faults, notes = job.expected.check(schema)
             found += map(Note, notes)
             found += (job.fault(item.check, path, item.message) for item in faults)

@@ -97,7 +97,7 @@ def first_gap(offsets: pa.Array, expected: int) -> int | None:
     if offsets.null_count:
         return 0
     wanted = np.uint64(expected) + np.arange(len(offsets), dtype=np.uint64)
-    wrong = np.flatnonzero(offsets.to_numpy(zero_copy_only=False).astype(np.uint64) != wanted)
+    wrong = np.flatnonzero(offsets.to_numpy(zero_copy_only=False).astype(np.uint64, copy=False) != wanted)
     return int(wrong[0]) if len(wrong) else None
 
 

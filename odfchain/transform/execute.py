@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from odfchain.chain.rules import as_stored, type_fits
@@ -35,7 +33,8 @@ from odfchain.odf.sources import SqlQueryStep, Transform
 from odfchain.odf.times import Timestamp
 from odfchain.odf.transform_options import unmarked
 from odfchain.progress import Progress
-from odfchain.slices.reader import ParquetSource, data_batches, first_gap, open_parquet
+from odfchain.slices.reader import ParquetSource, data_batches, open_parquet
+from odfchain.slices.row_rules import RowChecks
 from odfchain.slices.state import SliceFile, Walk, last_of_each, rows_of, takes_back
 from odfchain.slices.writer import (
     LogicalHash,
@@ -363,8 +362,6 @@ class JobThreads(ThreadPoolExecutor):
 
 _UNREADABLE = "not a readable Parquet file: "
 
-_CORRECT_FROM, _CORRECT_TO = 2, 3
-
 
 def check_output(
     path: Path,
@@ -527,48 +524,16 @@ def schema_difference(
 def _check_records(
     file: ParquetSource, vocabulary: DatasetVocabulary, interval: OffsetInterval, system_time: Timestamp
 ) -> None:
-    position, last_op = interval.start, 0
-    for batch in file.batches(list(vocabulary.columns)):
-        columns = [batch.column(name) for name in vocabulary.columns]
-        for name, column in zip(vocabulary.columns, columns, strict=True):
-            if column.null_count:
-                at = position + pc.index(column.is_null(), pa.scalar(True)).as_py()
-                raise _broken(f"offset {at}: column `{name}` is null")
-        offset, op, time, _ = columns
-        if (at := first_gap(offset, position)) is not None:
-            raise _broken(f"offset {position + at} was expected, the record has {offset[at].as_py()}")
-        last_op = _check_operations(op.to_numpy(zero_copy_only=False), position, last_op)
-        times = time.cast(pa.int64()).to_numpy()
-        if (at := _first(times != system_time.epoch_ms)) is not None:
-            raise _broken(
-                f"offset {position + at}: the system time is {times[at]} ms, "
-                f"that of the request is {system_time.epoch_ms} ms ({system_time.truncated_to_ms()})"
-            )
-        position += batch.num_rows
-    if position != interval.end + 1:  # the pages have fewer rows than the footer says
-        raise _broken(f"offset {position}: the file ends before, offset {interval.end} should be the last")
-    if last_op == _CORRECT_FROM:
-        raise _broken(f"offset {interval.end}: a correction (op 2) without its new values (op 3) after it")
-
-
-def _first(wrong: np.ndarray[Any, np.dtype[np.bool_]]) -> int | None:
-    found = np.flatnonzero(wrong)
-    return int(found[0]) if len(found) else None
-
-
-def _check_operations(ops: np.ndarray[Any, Any], position: int, before: int) -> int:
-    at = _first((ops < 0) | (ops > _CORRECT_TO))
-    if at is not None:
-        raise _broken(f"offset {position + at}: operation {ops[at]} (0 to 3 are defined)")
-    previous = np.concatenate(([before], ops[:-1]))
-    at = _first((previous == _CORRECT_FROM) != (ops == _CORRECT_TO))
-    if at is not None and ops[at] == _CORRECT_TO:
-        raise _broken(f"offset {position + at}: new values (op 3) without the old ones (op 2) before them")
-    if at is not None:
-        raise _broken(
-            f"offset {position + at - 1}: a correction (op 2) without its new values (op 3) after it"
-        )
-    return int(ops[-1])
+    names, time = vocabulary.columns, system_time.truncated_to_ms()
+    columns = pa.schema([file.schema_arrow.field(name).with_nullable(True) for name in names])
+    checks = RowChecks(columns, vocabulary, names, interval, time, same_time=True)
+    for batch in file.batches(list(names)):
+        checks.update(batch)
+    checks.finish()
+    for finding in checks.findings.values():
+        raise _broken(finding.message)
+    if checks.rows != interval.count:  # the pages have fewer rows than the footer says
+        raise _broken(f"the file ends after {checks.rows:,} of {interval.count:,} records")
 
 
 # --- files -----------------------------------------------------------------------------------------

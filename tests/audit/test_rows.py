@@ -94,7 +94,10 @@ BAD: dict[str, tuple[pa.Table, tuple[int, str]]] = {
         rows(0, "A", "B", op=[A, 4]),
         (9, "row at offset 1 has operation 4; known are 0 to 3"),
     ),
-    "a null offset": (rows(0, "A", "B", offset=[0, None]), (9, "the offset column has nulls")),
+    "a null offset": (
+        rows(0, "A", "B", offset=[0, None]),
+        (9, "the offset column has nulls, the first at offset 1"),
+    ),
     "system time after the block": (
         rows(0, "A", system_time=[BLOCK_TIME + 1]),
         (9, "row at offset 0: the system time is after that of the block, 2000-01-01T00:00:00Z"),
@@ -231,7 +234,10 @@ def test_a_null_in_a_column_that_is_declared_required(tmp_path: Path) -> None:
     dataset = make_seeded(tmp_path / "dataset", event)
     put(dataset, rows(0, "A"))
     assert verify_dataset(dataset).faults == []
-    assert fault_of(dataset, rows(1, "B", None)) == (11, "column `city` is declared required and has nulls")
+    assert fault_of(dataset, rows(1, "B", None)) == (
+        11,
+        "column `city` is declared required and has nulls, the first at offset 2",
+    )
 
 
 def test_system_columns_of_the_reference_implementation_are_as_it_declares_them(
