@@ -462,6 +462,26 @@ def read_resolution(given: str | Path | None, data: pa.Schema, key: Sequence[str
     return Resolution(decisions=decisions, source=str(path))
 
 
+def text_of(content: bytes, path: Path) -> str:
+    """The text of a file that was written by hand: UTF-8, or UTF-16 with a mark."""
+    encoding = next((name for mark, name in _BY_BOM if content.startswith(mark)), "utf-8-sig")
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError:
+        raise BadInputError("it is not UTF-8", file=str(path), hint="save it as `CSV UTF-8`") from None
+
+
+def csv_text(content: bytes, wanted: Iterable[str], path: Path) -> tuple[str, str, list[str]]:
+    """(text, separator, names of columns) of a CSV file, by the separator that gives most `wanted` names."""
+    csv.field_size_limit(MOST_BYTES)
+    text = text_of(content, path)
+    if text[:4].lower() == "sep=":
+        text = text.partition("\n")[2]
+    headers = {s: next(csv.reader(io.StringIO(text, newline=""), delimiter=s), []) for s in _SEPARATORS}
+    separator = max(_SEPARATORS, key=lambda s: len(set(wanted) & set(headers[s])))
+    return text, separator, headers[separator]
+
+
 class _File:
     """A file of decisions about rows with these columns."""
 
@@ -486,15 +506,8 @@ class _File:
             )
 
     def csv(self, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-        text = self._text(content)
-        if text[:4].lower() == "sep=":
-            text = text.partition("\n")[2]
-        first = text.partition("\n")[0].rstrip("\r")
-        headers = {s: next(csv.reader([first], delimiter=s), []) for s in _SEPARATORS}
-        separator = max(_SEPARATORS, key=lambda s: len(set(self._needed) & set(headers[s])))
-        header = headers[separator]
+        text, separator, header = csv_text(content, self._needed, self._path)
         self._check_columns(1, header)
-        csv.field_size_limit(MOST_BYTES)
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         try:
             next(reader)
@@ -508,7 +521,7 @@ class _File:
 
     def ndjson(self, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
         self._texts = False
-        for number, text in enumerate(self._text(content).split("\n"), 1):
+        for number, text in enumerate(text_of(content, self._path).split("\n"), 1):
             if not text.strip():
                 continue
             try:
@@ -519,15 +532,6 @@ class _File:
                 raise self.wrong(number, "it is not an object")
             self._check_columns(number, list(line))
             yield number, line
-
-    def _text(self, content: bytes) -> str:
-        encoding = next((name for mark, name in _BY_BOM if content.startswith(mark)), "utf-8-sig")
-        try:
-            return content.decode(encoding)
-        except UnicodeDecodeError:
-            raise BadInputError(
-                "it is not UTF-8", file=str(self._path), hint="save it as `CSV UTF-8`"
-            ) from None
 
     def decision(self, number: int, line: dict[str, Any]) -> tuple[Cell, Decision | None]:
         # None for a line that is not filled in

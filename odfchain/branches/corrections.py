@@ -24,6 +24,7 @@ from pyarrow import types as t
 from odfchain import errors
 from odfchain.branches import row_diff
 from odfchain.branches.branches import BlockGraph
+from odfchain.branches.conflict_file import csv_text, text_of
 from odfchain.branches.foreign_keys import references_of
 from odfchain.branches.key_lookup import WantedKeys, groups_with, key_schema, keys_of
 from odfchain.branches.merging import MergeMeans, Sides
@@ -51,8 +52,7 @@ from odfchain.workspace.read_slices import RecordedRows, readable
 
 # Files of corrections: the key and some columns of some rows, read strictly and without Spark.
 #
-# - CSV: UTF-8 with or without a BOM, a header; commas, semicolons or tabs. An empty field is null, `""` the
-#   empty text.
+# - CSV: UTF-8, or UTF-16 with a mark; commas, semicolons or tabs. An empty field is null, `""` empty text.
 # - NDJSON: an absent field is not changed, null is null.
 # - Parquet: columns are cast where nothing is lost.
 
@@ -60,7 +60,6 @@ MOST_BYTES = 256 << 20
 """Of a file of text, and of the rows of any file [bytes]."""
 FORMS = ("csv", "ndjson", "parquet")
 _SUFFIXES = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"}
-_SEPARATORS = (",", ";", "\t")
 _SHOWN = 60
 
 
@@ -151,15 +150,15 @@ def _csv(path: Path, wanted: Wanted) -> GivenRows:
         return "error"
 
     try:
-        separator, names, filled = _header(path, wanted)
+        text, separator, names = csv_text(path.read_bytes(), wanted.data.names, path)
         wanted.check(names, str(path))
-        if not filled:
+        if not text.partition("\n")[2].strip():
             none = pa.schema([wanted.data.field(name) for name in names]).empty_table()
             return GivenRows(str(path), none, dict.fromkeys(names, np.zeros(0, dtype=bool)))
         table = pacsv.read_csv(
-            path,
+            pa.BufferReader(text.encode()),
             # in one block, because no value may be longer than one
-            pacsv.ReadOptions(use_threads=False, block_size=path.stat().st_size + 1),
+            pacsv.ReadOptions(use_threads=False, block_size=4 * len(text) + 1),
             pacsv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=remember),
             pacsv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.string()),
@@ -168,8 +167,6 @@ def _csv(path: Path, wanted: Wanted) -> GivenRows:
                 quoted_strings_can_be_null=False,
             ),
         )
-    except UnicodeDecodeError:
-        raise errors.BadInputError("it is not UTF-8", file=str(path)) from None
     except (pa.ArrowException, csv.Error) as error:
         row = torn[0] if torn else None
         raise errors.BadInputError(f"it is not CSV: {first_line(error)}", file=str(path), row=row) from None
@@ -181,16 +178,6 @@ def _csv(path: Path, wanted: Wanted) -> GivenRows:
         )  # fmt: skip
     every = np.ones(table.num_rows, dtype=bool)
     return GivenRows(str(path), pa.table(columns), dict.fromkeys(names, every))
-
-
-def _header(path: Path, wanted: Wanted) -> tuple[str, list[str], bool]:
-    """The separator, the names of the columns (as most of them are known), and whether rows follow."""
-    found = []
-    for separator in _SEPARATORS:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            names = next(csv.reader(stream, delimiter=separator), [])
-            found.append((separator, names, any(line.strip() for line in stream)))
-    return max(found, key=lambda header: len(set(header[1]).intersection(wanted.data.names)))
 
 
 class _Digits(float):
@@ -210,11 +197,7 @@ def _digits(text: str) -> _Digits:
 
 def _ndjson(path: Path, wanted: Wanted) -> GivenRows:
     rows: list[dict[str, Any]] = []
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise errors.BadInputError("it is not UTF-8", file=str(path)) from None
-    for line in text.split("\n"):
+    for line in text_of(path.read_bytes(), path).split("\n"):
         if not line.strip():
             continue
         number = len(rows) + 1

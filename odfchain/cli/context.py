@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class Globals:
     """The global options."""
 
-    workspace: str | None
-    quiet: bool
-    yes: bool
-    debug: bool
+    workspace: str | None = None
+    quiet: bool = False
+    yes: bool = False
+    debug: bool = False
 
 
 def options() -> Globals:

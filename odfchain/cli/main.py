@@ -19,10 +19,10 @@ from typing import Any
 
 import click
 
-from odfchain.cli.context import Globals, report_error
-from odfchain.cli.parameters import argument, command, formats
+from odfchain.cli.context import report_error
+from odfchain.cli.parameters import argument, command, formats, global_options
 from odfchain.cli.screen import echo, echo_document, echo_json
-from odfchain.errors import was_interrupted
+from odfchain.errors import UsageError, was_interrupted
 from odfchain.spark.known_errors import known_error
 from odfchain.startup import start_lean
 from odfchain.text import first_line
@@ -48,6 +48,14 @@ _TOPICS = _topics()
 COMMANDS = [name for commands in _TOPICS.values() for name in commands]
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _ALIASES = {"ls": "list", "mv": "rename", "rm": "delete"}
+_OF_GIT = {
+    "clone": "`odfchain pull URL` brings a dataset from another place",
+    "commit": "`odfchain ingest DATASET FILE` commits the rows of a file",
+    "checkout": "there is no working copy: write DATASET@BRANCH where a command takes a dataset",
+    "remote": "`odfchain repo` gives names to other places",
+    "show": "`odfchain log DATASET` shows blocks, `odfchain tail DATASET` rows",
+}
+"""What users of git may type, and the command for it."""
 
 
 def module_of(command: str) -> str:
@@ -82,40 +90,15 @@ class LazyGroup(click.Group):
             import difflib
 
             close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
-            raise click.UsageError(f"No such command '{args[0]}'.{hint}", ctx)
+            hint = f"did you mean {close[0]}?" if close else "`odfchain --help` lists the commands"
+            raise UsageError(f"no such command '{args[0]}'", hint=_OF_GIT.get(args[0], hint))
         return super().resolve_command(ctx, args)
 
 
-@click.command(
-    cls=LazyGroup,
-    context_settings=SETTINGS,
-)
-@click.option(
-    "-w",
-    "--workspace",
-    envvar="ODFCHAIN_WORKSPACE",
-    metavar="DIR",
-    help="Work in the workspace of this folder instead of the current one.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
-@click.option("-y", "--yes", is_flag=True, help="Answer yes to every question.")
-@click.option("--no-color", is_flag=True, help="Do not colour the output.")
-@click.option("--debug", is_flag=True, help="Show a traceback when something unexpected happens.")
+@click.command(cls=LazyGroup, context_settings=SETTINGS, params=global_options())
 @click.version_option(package_name="odfchain", prog_name="odfchain")
-@click.pass_context
-def cli(
-    ctx: click.Context, workspace: str | None, quiet: bool, yes: bool, no_color: bool, debug: bool
-) -> None:  # fmt: skip
+def cli() -> None:
     """Content-addressed, verifiable ledgers of data (Open Data Fabric 0.34.1)."""
-    ctx.obj = Globals(workspace, quiet, yes, debug)
-    if no_color or os.environ.get("NO_COLOR"):
-        ctx.color = False
-        if not os.environ.get("NO_COLOR"):  # rich looks there
-            os.environ["NO_COLOR"] = "1"
-            ctx.call_on_close(
-                lambda: os.environ.pop("NO_COLOR")
-            )  # another command of this process may have colours
 
 
 @command("completions")
@@ -192,18 +175,13 @@ def _report_misuse(error: click.ClickException) -> None:
         for line in error.format_message().split("\n"):
             echo(line, err=True)
         return
-    # as click itself prints it
     context = getattr(error, "ctx", None)
-    if context is not None:
-        for line in context.get_usage().split("\n"):
-            echo(line, err=True)
-        if context.command.get_help_option(context) is not None:
-            echo(f"Try '{context.command_path} --help' for help.", err=True)
-        echo(err=True)
-    lines = error.format_message().split("\n")
-    # only this one lists choices, which are ours; others quote the arguments
-    for line in lines if isinstance(error, click.MissingParameter) else ["\n".join(lines)]:
-        echo(("Error: " if line is lines[0] or len(lines) == 1 else "") + line, err=True)
+    path = context.command_path if context is not None else "odfchain"
+    text = error.format_message()
+    if isinstance(error, click.MissingParameter):  # it lists choices, which are ours, line by line
+        text = " ".join(text.split())
+    message = text[:1].lower() + text[1:].removesuffix(".")
+    report_error(UsageError(message, hint=f"`{path} --help` shows how it is used"))
 
 
 def _interrupted() -> int:

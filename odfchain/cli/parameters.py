@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
+from odfchain.cli.context import Globals
 from odfchain.cli.screen import echo
 from odfchain.errors import OdfchainError, UsageError
 
@@ -35,7 +36,7 @@ class NameParam(click.ParamType[str]):
 
         del param
         try:
-            workspace = Workspace.open(ctx.find_root().params.get("workspace") or ".")
+            workspace = Workspace.open(ctx.ensure_object(Globals).workspace or ".")
             names = list(map(str, self._names(workspace, ctx, incomplete)))
         except OdfchainError:
             return []
@@ -150,11 +151,38 @@ class _Declared:
     """The function gets a dictionary, of what was given on the command line only."""
 
 
+def global_options(*, hidden: bool = False) -> list[click.Parameter]:
+    """The options of every command, that may stand before it or behind it; help lists them once."""
+    folder = {"metavar": "DIR", "envvar": None if hidden else "ODFCHAIN_WORKSPACE"}
+    flag: dict[str, Any] = {"is_flag": True}
+    given: list[tuple[list[str], str, dict[str, Any]]] = [
+        (["-w", "--workspace"], "Work in the workspace of this folder instead of the current one.", folder),
+        (["-q", "--quiet"], "Print results and errors only.", flag),
+        (["-y", "--yes"], "Answer yes to every question.", flag),
+        (["--no-color"], "Do not colour the output.", flag),
+        (["--debug"], "Show a traceback when something unexpected happens.", flag),
+    ]
+    shared: dict[str, Any] = {"hidden": hidden, "expose_value": False, "callback": _set_globally}
+    return [click.Option(names, help=text, **how, **shared) for names, text, how in given]
+
+
+def _set_globally(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+    found = ctx.ensure_object(Globals)
+    if option.name != "no_color":
+        setattr(found, str(option.name), value or getattr(found, str(option.name)))
+        return
+    if value and not os.environ.get("NO_COLOR"):  # rich looks there
+        os.environ["NO_COLOR"] = "1"
+        ctx.call_on_close(lambda: os.environ.pop("NO_COLOR"))  # another command here may have colours
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
 def command(name: str, group: click.Group | None = None) -> Callable[[Callable[..., Any]], click.Command]:
     """Makes a command of a function, whose parameters say what the options and arguments are."""
 
     def made(function: Callable[..., Any]) -> click.Command:
-        params: list[click.Parameter] = []
+        params = global_options(hidden=True)
         groups: dict[str, list[str]] = {}
         for each in inspect.signature(function).parameters.values():
             found = each.default.parameters(each.name, each.annotation)

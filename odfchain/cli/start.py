@@ -190,19 +190,21 @@ _STDIN = Path("-")
 
 @command("init")
 def init_command(
+    folder: Path | None = argument(),
     exists_ok: bool = option("Succeed if there is one already."),
     store: str | None = option(
         "Where the datasets are to be, or are: s3://, gs://, az://, s3+http://HOST/BUCKET/PREFIX.", "URL"
     ),
 ) -> None:
-    """Make a workspace in the current folder.
+    """Make a workspace in a folder, the current one if none is named; a folder that is not there is made.
 
     With --store its datasets are in an object store, for every machine that names the same URL; the folder
     has the keys, the settings, and copies of what was read. Credentials come from the environment.
     """
     from odfchain import Workspace
 
-    workspace = Workspace.init(Path(options().workspace or "."), exists_ok=exists_ok, store=store)
+    folder = folder or Path(options().workspace or ".")
+    workspace = Workspace.init(folder, exists_ok=exists_ok, store=store)
     say(f"workspace ready in {workspace.path}" + (f", datasets in {workspace.store}" if store else ""))
 
 

@@ -205,6 +205,10 @@ class WorkspaceFiles:
     def find(cls, start: Path, connect: Connect | None = None) -> WorkspaceFiles:
         """The workspace of `start` or of the nearest folder above it, or `NotAWorkspaceError`."""
         here = start.resolve()
+        if not here.is_dir():
+            raise errors.NotAWorkspaceError(
+                f"{here}: no such folder", hint="-w names the folder of a workspace"
+            )
         for folder in (here, *here.parents):
             if _is_workspace(folder):
                 return cls._of(folder / FOLDER, connect)

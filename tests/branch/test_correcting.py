@@ -170,6 +170,8 @@ def test_csv_of_spreadsheets(tmp_path: Path) -> None:
     assert rows == {"A": 'two\nlines, "quoted"', "B": "", "C": None}
     fixes.write_text("n;k\n7;A\n")
     assert dataset.correct(fixes).operations == {"-C": 1, "+C": 1}
+    fixes.write_bytes("sep=;\r\nn;k\r\n8;A\r\n".encode("utf-16"))
+    assert dataset.correct(fixes).operations == {"-C": 1, "+C": 1}
     fixes.write_text("k\ta\nA\t" + "long" * 500_000 + "\n")
     assert dataset.correct(fixes).operations == {"-C": 1, "+C": 1}
     fixes.write_bytes("k,a\nA,Zürich\n".encode("latin-1"))

@@ -123,9 +123,12 @@ def test_dataset_names_are_completed(cities: Callable[..., Result]) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["lst"], "No such command 'lst'. Did you mean 'list'?"),
+        (["lst"], "error: no such command 'lst'\nhint: did you mean list?\n"),
         (["list", "-o", "xml"], "'xml' is not one of"),
-        (["log"], "Missing argument"),
+        (
+            ["log"],
+            "error: missing argument 'DATASET[@POINT]'\nhint: `odfchain log --help` shows how it is used\n",
+        ),
         (["log", "a", "-n", "0"], "is not in the range"),
         (["add"], "name manifest files or use --stdin"),
         (["ingest", "a"], "name the files to ingest, or use --stdin"),

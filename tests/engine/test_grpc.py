@@ -539,7 +539,7 @@ def test_a_socket_has_no_port() -> None:
         engine_command.main(
             ["serve", "--socket", "x", "--port", "1"],
             standalone_mode=False,
-            obj=Globals(None, False, False, False),
+            obj=Globals(),
         )
 
 
