@@ -16,19 +16,18 @@ import pytest
 
 from odfchain.errors import FetchError, StorageFullError
 from odfchain.ingest.fetch_container import fetch_container
-from odfchain.ingest.fetching import UP_TO_DATE, FetchContext, etag_state, last_modified_state
-from odfchain.limits import FetchLimits
+from odfchain.ingest.fetching import UP_TO_DATE, etag_state, last_modified_state
 from odfchain.odf.events import SourceState
 from odfchain.odf.sources import EnvVar, FetchStepContainer
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Silent
 from tests.kit.plain_environment import BASIC_PROGRAMS
 from tests.kit.processes import is_gone
+from tests.kit.servers import MODIFIED_TIME, context
 from tests.kit.support import conformance
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}
 CSV = conformance("polling_cases")["common_input"]["CSV37"]
-NOW = Timestamp.parse("2030-01-01T00:00:00Z")
 
 SIMULATOR = """
 import json, os, pathlib, signal, subprocess, sys
@@ -94,16 +93,14 @@ class Engine:
     def image(self, name: str, program: str) -> None:
         (self.home / "images" / name).write_text(textwrap.dedent(program))
 
+    def nothing_left(self) -> bool:
+        """Neither a file nor a container."""
+        return not [*self.folder.iterdir(), *self.home.glob("odfchain-*")]
+
     def poll(self, image: str = "busybox", variables: dict[str, str] | None = None, **kwargs: Any) -> Any:
-        context = FetchContext(
-            folder=self.folder,
-            previous=self.state,
-            system_time=NOW,
-            variables=variables or {},
-            limits=kwargs.pop("limits", FetchLimits()),
-            progress=kwargs.pop("progress", Silent()),
-        )
-        result = fetch_container(FetchStepContainer(image=image, **kwargs), context)
+        limits = {key: kwargs.pop(key) for key in ("deadline", "max_bytes", "progress") if key in kwargs}
+        given = context(self.folder, self.state, variables=variables or {}, **limits)
+        result = fetch_container(FetchStepContainer(image=image, **kwargs), given)
         left = [] if result is UP_TO_DATE else [result.path]
         assert list(self.folder.iterdir()) == left
         assert not list(self.home.glob("odfchain-*")), "no container is left"
@@ -118,8 +115,7 @@ class Engine:
     def refused(self, *args: Any, **kwargs: Any) -> str:
         with pytest.raises(FetchError) as caught:
             self.poll(*args, **kwargs)
-        assert list(self.folder.iterdir()) == []
-        assert not list(self.home.glob("odfchain-*"))
+        assert self.nothing_left()
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
@@ -225,19 +221,18 @@ def test_case_protocol_in(engine: Engine) -> None:
         "ODF_NEW_LAST_MODIFIED_PATH": "/opt/odf/out/new-last-modified",
         "ODF_NEW_HAS_MORE_DATA_PATH": "/opt/odf/out/new-has-more-data",
     }
-    engine.state = last_modified_state(NOW)
+    engine.state = last_modified_state(MODIFIED_TIME)
     engine.poll(command=("true",))
-    assert engine.environment["ODF_LAST_MODIFIED"] == "2030-01-01T00:00:00Z"
+    assert engine.environment["ODF_LAST_MODIFIED"] == "2015-10-21T07:28:00Z"
     assert engine.environment["ODF_ETAG"] == ""
 
 
 def says(etag: str | None = None, time: str | None = None, out: str = "") -> dict[str, Any]:
-    script = ""
-    if etag is not None:
-        script += f"printf '{etag}' > $ODF_NEW_ETAG_PATH; "
-    if time is not None:
-        script += f"printf '{time}' > $ODF_NEW_LAST_MODIFIED_PATH; "
-    return {"command": ("sh",), "args": ("-c", f"{script}printf '{out}'")}
+    script = f"printf '{out}'"
+    for text, path in ((etag, "$ODF_NEW_ETAG_PATH"), (time, "$ODF_NEW_LAST_MODIFIED_PATH")):
+        if text is not None:
+            script += f"; printf '{text}' > {path}"
+    return {"command": ("sh", "-c", script)}
 
 
 def test_case_protocol_states(engine: Engine) -> None:
@@ -314,23 +309,23 @@ def test_variables_that_cannot_be_told(engine: Engine, name: str, value: str) ->
 # --- ends --------------------------------------------------------------------------------------------
 
 
-def endless(engine: Engine) -> tuple[dict[str, Any], Path]:
+def pid_of(engine: Engine, name: str, program: str) -> Path:
+    """Makes an image whose program first says which process it is, in this file."""
     pid = engine.outside / "pid"
-    engine.image(
-        "endless",
-        f"""
-        import os
-        open({str(pid)!r}, "w").write(str(os.getpid()))
-        while True:
-            print("y" * 1000)
-        """,
-    )
-    return {"image": "endless"}, pid
+    begin = f"import os, signal\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n"
+    engine.image(name, begin + textwrap.dedent(program))
+    return pid
+
+
+ENDLESS = """
+    while True:
+        print("y" * 1000)
+"""
 
 
 def test_the_output_is_bounded(engine: Engine) -> None:
-    step, pid = endless(engine)
-    said = engine.refused(**step, limits=FetchLimits(max_bytes=100_000))
+    pid = pid_of(engine, "endless", ENDLESS)
+    said = engine.refused("endless", max_bytes=100_000)
     assert said == "container endless: prints more than 100,000 bytes (limit max_bytes)"
     assert is_gone(pid)
     assert [call[0] for call in engine.calls] == ["run", "rm"]
@@ -347,8 +342,8 @@ def test_a_batch_size_that_is_none_is_refused_before_the_container_starts(engine
 
 
 def test_the_deadline(engine: Engine) -> None:
-    step, pid = endless(engine)
-    said = engine.refused(**step, limits=FetchLimits(deadline=1.5, max_bytes=1 << 50))
+    pid = pid_of(engine, "endless", ENDLESS)
+    said = engine.refused("endless", deadline=1.5, max_bytes=1 << 50)
     assert said == "container endless: has not ended after 1.5 s (the deadline of a fetch)"
     assert is_gone(pid)
 
@@ -361,26 +356,16 @@ class Interrupted(Silent):
 
 
 def test_an_interrupt(engine: Engine) -> None:
-    step, pid = endless(engine)
+    pid = pid_of(engine, "endless", ENDLESS)
     with pytest.raises(KeyboardInterrupt):
-        engine.poll(**step, progress=Interrupted())
+        engine.poll("endless", progress=Interrupted())
     assert is_gone(pid)
-    assert list(engine.folder.iterdir()) == []
-    assert not list(engine.home.glob("odfchain-*"))
+    assert engine.nothing_left()
 
 
 def test_a_runtime_that_is_killed_takes_its_container_with_it(engine: Engine) -> None:
-    pid = engine.outside / "pid"
-    engine.image(
-        "killer",
-        f"""
-        import os, signal
-        open({str(pid)!r}, "w").write(str(os.getpid()))
-        os.kill(os.getppid(), signal.SIGKILL)
-        os.close(1); os.close(2)
-        signal.pause()
-        """,
-    )
+    kill = "os.kill(os.getppid(), signal.SIGKILL)"
+    pid = pid_of(engine, "killer", f"{kill}\nos.close(1)\nos.close(2)\nsignal.pause()")
     assert "container killer: was killed by signal 9" in engine.refused("killer")
     assert is_gone(pid)
 

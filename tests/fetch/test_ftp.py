@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from odfchain.ingest.fetching import UP_TO_DATE, Fetched, etag_state, last_modif
 from odfchain.odf.sources import EventTimeSourceFromSystemTime, FetchStepUrl
 from odfchain.odf.times import Timestamp
 from tests.kit.ftp_server import MDTM, Ftp, Sending
-from tests.kit.servers import CSV37, MODIFIED_TIME, Clock, Meter, closed_port, context
+from tests.kit.servers import CSV37, MODIFIED_TIME, Clock, Meter, closed_port, context, fetched, refusal
 
 BIG = bytes(range(256)) * 2_000
 STATE = last_modified_state(MODIFIED_TIME)
@@ -24,24 +25,8 @@ def served(**changes: Any) -> Ftp:
     return Ftp(**({"files": {"/data.csv": CSV37}} | changes))
 
 
-def get(
-    folder: Path, url: str, *, clock: Clock | None = None, secrets: tuple[str, ...] = (), **changes: Any
-) -> Any:
-    timing = (clock or Clock()).timing
-    given = context(folder, name="the source", secrets=frozenset(secrets), timing=timing, **changes)
-    return fetch_ftp(url, given)
-
-
-def refused(folder: Path, url: str, error: type[FetchError] = FetchError, **changes: Any) -> str:
-    """Fetches what must fail; returns the one line it says, and sees to it that nothing stays."""
-    with pytest.raises(error) as caught:
-        get(folder, url, **changes)
-    assert list(folder.iterdir()) == []
-    said = str(caught.value)
-    assert said.startswith("the source: ")
-    assert said.isprintable()
-    assert len(said) < 400
-    return said
+get = partial(fetched, fetch_ftp)
+refused = partial(refusal, get)
 
 
 # --- what is brought, and what is remembered -------------------------------------------------------
@@ -76,14 +61,10 @@ def test_a_file_is_brought_once_for_each_time_of_its_modification(tmp_path: Path
 
 def test_the_step_says_what_the_event_time_is(tmp_path: Path) -> None:
     with served() as server:
-        step = FetchStepUrl(url=server.url())
-        found = fetch_url(step, context(tmp_path))
-        other = fetch_url(
-            FetchStepUrl(url=step.url, event_time=EventTimeSourceFromSystemTime()), context(tmp_path)
-        )
-    assert isinstance(found, Fetched)
-    assert isinstance(other, Fetched)
-    assert (found.event_time, other.event_time) == (MODIFIED_TIME, None)
+        for event_time, time in ((None, MODIFIED_TIME), (EventTimeSourceFromSystemTime(), None)):
+            found = fetch_url(FetchStepUrl(url=server.url(), event_time=event_time), context(tmp_path))
+            assert isinstance(found, Fetched)
+            assert found.event_time == time
 
 
 @pytest.mark.parametrize("content", [b"", BIG])
@@ -177,7 +158,7 @@ def test_a_path_begins_where_the_user_does(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_url_of_a_file(tmp_path: Path, url: str, said: str) -> None:
-    assert refused(tmp_path, url, retries=0) == f"the source: {said}"
+    assert refused(tmp_path, url, retries=0) == said
 
 
 def test_a_place_does_not_show_its_password() -> None:
@@ -192,9 +173,9 @@ def test_a_place_does_not_show_its_password() -> None:
 def test_what_is_not_there(tmp_path: Path) -> None:
     with served() as server:
         said = refused(tmp_path, server.url("gone.csv"), SourceNotFoundError)
-        assert said == "the source: not found: FTP reply 550 /gone.csv: No such file"
+        assert said == "not found: FTP reply 550 /gone.csv: No such file"
         said = refused(tmp_path, server.url("gone/data.csv"), SourceNotFoundError)
-        assert said == "the source: not found: FTP reply 550 /gone: No such folder"
+        assert said == "not found: FTP reply 550 /gone: No such folder"
         refused(tmp_path, server.url("gone.csv"), SourceNotFoundError, previous=STATE)
     assert server.count("USER") == 3, "one attempt each"
 
@@ -218,12 +199,12 @@ def test_a_password_that_is_not_escaped_is_not_shown(tmp_path: Path, password: s
 def test_values_of_variables_stay_out_of_what_servers_say(tmp_path: Path) -> None:
     with served() as server:
         said = refused(tmp_path, server.url("s3cret.csv"), SourceNotFoundError, secrets=("s3cret",))
-    assert said == "the source: not found: FTP reply 550 /***.csv: No such file"
+    assert said == "not found: FTP reply 550 /***.csv: No such file"
 
 
 def test_other_refusals_are_final(tmp_path: Path) -> None:
     with served(replies={"RETR": ["553-Not\r\n like\x1b[2J\r\n553 this"]}) as server:
-        assert refused(tmp_path, server.url()) == "the source: FTP reply 553-Not like\\x1b[2J 553 this"
+        assert refused(tmp_path, server.url()) == "FTP reply 553-Not like\\x1b[2J 553 this"
     assert server.count("RETR") == 1
 
 
@@ -233,29 +214,44 @@ def test_other_refusals_are_final(tmp_path: Path) -> None:
 def test_failures_that_pass(tmp_path: Path) -> None:
     clock = Clock()
     busy = "421 Too many users"
-    with served(
-        replies={"HELLO": [busy, "", "120 Soon"], "MDTM": ["450 Busy"], "RETR": ["451 Trouble"]}
-    ) as server:
+    replies = {"HELLO": [busy, "", "120 Soon"], "MDTM": ["450 Busy"], "RETR": ["451 Trouble"]}
+    with served(replies=replies) as server:
         result = get(tmp_path, server.url(), clock=clock, retries=5, first_wait=0.5)
     assert result.path.read_bytes() == CSV37
     assert result.state == STATE, "a state that is not told for once is no missing state"
     assert clock.waits == [0.5, 1, 2, 4, 8]
 
 
-def test_failures_that_do_not_pass(tmp_path: Path) -> None:
-    with served(replies={"HELLO": ["421 Too many users"] * 3}) as server:
-        said = refused(tmp_path, server.url(), retries=2)
-    assert said == "the source: FTP reply 421 Too many users (3 attempts)"
+def hello(*replies: str) -> dict[str, Any]:
+    return {"replies": {"HELLO": [*replies]}}
+
+
+NO_FTP = "the server does not answer in FTP"
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "busy": (hello(*["421 Too many users"] * 3), {"retries": 2}, "FTP reply 421 Too many users (3 attempts)"),
+    "no FTP": (hello("HTTP/1.1 400 Bad Request"), {}, f"{NO_FTP}: HTTP/1.1 400 Bad Request (1 attempt)"),
+    "no text": (hello("\x00\xff"), {}, f"{NO_FTP}: \\x00ÿ (1 attempt)"),
+    "a reply without end": (hello("220-x" + "\r\n and on" * 100_000), {}, "the server talks without end"),
+    "silence": (hello("220-There is"), {"idle_timeout": 0.05}, "no byte within 0.05 s (1 attempt)"),
+    "more than announced": (
+        {"sendings": [Sending(pieces=[CSV37, b"more"], after="226 Done")]},
+        {},
+        "more came than the announced 37 bytes (1 attempt)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_server_may_not_do(tmp_path: Path, what: str) -> None:
+    script, limits, said = REFUSED[what]
+    with served(**script) as server:
+        assert refused(tmp_path, server.url(), **{"retries": 0} | limits) == said
+
+
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     with closed_port() as port:
         said = refused(tmp_path, f"ftp://127.0.0.1:{port}/x", retries=1)
-    assert said == "the source: cannot connect: connection refused (2 attempts)"
-
-
-def test_a_server_that_is_none(tmp_path: Path) -> None:
-    with served(replies={"HELLO": ["HTTP/1.1 400 Bad Request", "\x00\xff"]}) as server:
-        said = refused(tmp_path, server.url(), retries=0)
-        assert said == "the source: the server does not answer in FTP: HTTP/1.1 400 Bad Request (1 attempt)"
-        assert "does not answer in FTP" in refused(tmp_path, server.url(), retries=0)
+    assert said == "cannot connect: connection refused (2 attempts)"
 
 
 @pytest.mark.parametrize(
@@ -306,24 +302,23 @@ def test_or_begun_anew(tmp_path: Path, changes: dict[str, Any], restarts: int) -
 def test_a_transfer_that_breaks_again_and_again(tmp_path: Path) -> None:
     with served(files={"/data.csv": BIG}, sendings=[Sending(cut=1_000) for _ in range(3)]) as server:
         said = refused(tmp_path, server.url(), retries=2)
-    assert said == "the source: FTP reply 426 Connection broken (3 attempts)"
+    assert said == "FTP reply 426 Connection broken (3 attempts)"
     assert [line for line in server.heard if line.startswith("REST")] == ["REST 1000", "REST 2000"]
 
 
 # --- limits ----------------------------------------------------------------------------------------
 
 
-def slowly(clock: Clock) -> Iterator[bytes]:
-    """A byte a minute."""
-    while True:
-        clock.now += 60
-        yield b"x"
-
-
 def test_a_file_that_trickles(tmp_path: Path) -> None:
     clock = Clock()
-    with served(sizes=False, sendings=[Sending(pieces=slowly(clock))]) as server:
-        assert refused(tmp_path, server.url(), clock=clock) == "the source: not complete after 3600 s"
+
+    def a_byte_a_minute() -> Iterator[bytes]:
+        while True:
+            clock.now += 60
+            yield b"x"
+
+    with served(sizes=False, sendings=[Sending(pieces=a_byte_a_minute())]) as server:
+        assert refused(tmp_path, server.url(), clock=clock) == "not complete after 3600 s"
 
 
 def test_replies_that_trickle(tmp_path: Path) -> None:
@@ -334,33 +329,16 @@ def test_replies_that_trickle(tmp_path: Path) -> None:
         return "220-Patience\r\n 220 is"
 
     with served(replies={"HELLO": [lines]}) as server:
-        assert refused(tmp_path, server.url(), clock=clock) == "the source: not complete after 3600 s"
-
-
-def test_replies_without_end(tmp_path: Path) -> None:
-    with served(replies={"HELLO": ["220-x" + "\r\n and on" * 100_000]}) as server:
-        assert refused(tmp_path, server.url()) == "the source: the server talks without end"
-
-
-def test_a_silent_server(tmp_path: Path) -> None:
-    with served(replies={"HELLO": ["220-There is"]}) as server:
-        said = refused(tmp_path, server.url(), idle_timeout=0.05, retries=0)
-    assert said == "the source: no byte within 0.05 s (1 attempt)"
+        assert refused(tmp_path, server.url(), clock=clock) == "not complete after 3600 s"
 
 
 def test_a_file_that_is_too_large(tmp_path: Path) -> None:
     with served(files={"/data.csv": BIG}) as server:
         said = refused(tmp_path, server.url(), max_bytes=1_000)
-        assert said == "the source: larger than the allowed 1,000 bytes"
+        assert said == "larger than the allowed 1,000 bytes"
         server.sizes = False
         assert refused(tmp_path, server.url(), max_bytes=1_000) == said
         assert get(tmp_path, server.url(), max_bytes=len(BIG)).path.read_bytes() == BIG
-
-
-def test_more_than_was_announced(tmp_path: Path) -> None:
-    with served(sendings=[Sending(pieces=[CSV37, b"more"], after="226 Done")]) as server:
-        said = refused(tmp_path, server.url(), retries=0)
-    assert said == "the source: more came than the announced 37 bytes (1 attempt)"
 
 
 def test_no_room_for_the_file(tmp_path: Path) -> None:
@@ -378,17 +356,15 @@ def test_the_data_come_from_the_host_that_was_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "reply",
-    ["227 (1,2,3)", "227 (127,0,0,1,999,1)", "227 (127,0,0,1,0,0)", "200 OK", "227 (127,0,0,1,1,9999999999999)"],
+    ("command", "reply"),
+    [
+        ("PASV", "227 (1,2,3)"), ("PASV", "227 (127,0,0,1,999,1)"), ("PASV", "227 (127,0,0,1,0,0)"),
+        ("PASV", "200 OK"), ("PASV", "227 (127,0,0,1,1,9999999999999)"),
+        ("EPSV", "229 (|||x|)"), ("EPSV", "229 (|||-1|)"), ("EPSV", "229 (|||70000|)"), ("EPSV", "229 ()"),
+        ("EPSV", "229"), ("EPSV", "229 (||1|)"),
+    ],
 )  # fmt: skip
-def test_ports_that_are_none(tmp_path: Path, reply: str) -> None:
-    with served(replies={"PASV": [reply]}) as server:
-        assert "the server does not answer in FTP" in refused(tmp_path, server.url(), retries=0)
-
-
-@pytest.mark.parametrize(
-    "reply", ["229 (|||x|)", "229 (|||-1|)", "229 (|||70000|)", "229 ()", "229", "229 (||1|)"]
-)
-def test_ports_that_are_none_over_ipv6(tmp_path: Path, reply: str) -> None:
-    with served(host="::1", replies={"EPSV": [reply]}) as server:
-        assert "the server does not answer in FTP" in refused(tmp_path, server.url(), retries=0)
+def test_ports_that_are_none(tmp_path: Path, command: str, reply: str) -> None:
+    host = "::1" if command == "EPSV" else "127.0.0.1"
+    with served(host=host, replies={command: [reply]}) as server:
+        assert NO_FTP in refused(tmp_path, server.url(), retries=0)

@@ -11,7 +11,7 @@ import pytest
 
 from odfchain.errors import FetchError, SourceNotFoundError
 from odfchain.ingest.fetch_files import fetch_glob
-from odfchain.ingest.fetching import UP_TO_DATE, FetchContext, Fetched, etag_state, last_modified_state
+from odfchain.ingest.fetching import UP_TO_DATE, Fetched, etag_state, last_modified_state
 from odfchain.odf.enums import SourceOrdering
 from odfchain.odf.events import SourceState
 from odfchain.odf.sources import (
@@ -21,24 +21,14 @@ from odfchain.odf.sources import (
     FetchStepFilesGlob,
 )
 from odfchain.odf.times import Timestamp
-from odfchain.progress import Silent
+from tests.kit.servers import MODIFIED_TIME, Meter, context
 from tests.kit.support import conformance
 
 CASES = {case["id"]: case for case in conformance("polling_cases")["cases"]}
 FROM_NAME = EventTimeSourceFromPath(pattern=r"data-(\d+-\d+-\d+)\.csv", timestamp_format="%Y-%m-%d")
 FROM_METADATA = EventTimeSourceFromMetadata()
 BY_TIME = SourceOrdering.BY_EVENT_TIME
-NOW = Timestamp.parse("2030-01-01T00:00:00Z")
-
-
-class Notes(Silent):
-    """Remembers what the user is told."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+BY_CHANGE: Mapping[str, Any] = {"order": BY_TIME, "event_time": FROM_METADATA}
 
 
 class Source:
@@ -51,7 +41,7 @@ class Source:
         self.run.mkdir()
         self.state: SourceState | None = None
         self.recorded: Timestamp | None = None
-        self.progress = Notes()
+        self.progress = Meter()
 
     def add(self, name: str, content: str = "x\n", mtime: float = 1_600_000_000) -> Path:
         path = self.folder / name
@@ -63,16 +53,15 @@ class Source:
     def poll(
         self, pattern: str = "data-*.csv", variables: Mapping[str, str] | None = None, **step: Any
     ) -> Any:
-        context = FetchContext(
-            folder=self.run,
-            previous=self.state,
-            system_time=NOW,
+        given = context(
+            self.run,
+            self.state,
             variables=variables or {},
             progress=self.progress,
             previous_time=self.recorded,
         )
         step = {"event_time": FROM_NAME} | step
-        result = fetch_glob(FetchStepFilesGlob(path=f"{self.folder}/{pattern}", **step), context)
+        result = fetch_glob(FetchStepFilesGlob(path=f"{self.folder}/{pattern}", **step), given)
         assert list(self.run.iterdir()) == [], "files are not copied"
         if result is not UP_TO_DATE:
             self.state = result.state
@@ -98,10 +87,8 @@ def test_the_tested_cases_in_their_order(source: Source) -> None:
         name for name, case in CASES.items() if name.startswith("glob.") and case["confidence"] == "tested"
     ]
     assert len(tested) == 6
-
     with pytest.raises(SourceNotFoundError, match="no file matches"):
         source.poll()
-
     first = source.add("data-2020-10-01.csv")
     assert source.poll() == Fetched(
         path=first,
@@ -196,20 +183,19 @@ def test_new_files_are_not_called_late(source: Source) -> None:
 
 
 def test_ordered_by_change_late_and_changed_files_are_read(source: Source) -> None:
-    by_change: Mapping[str, Any] = {"order": BY_TIME, "event_time": FROM_METADATA}
     source.add("data-b.csv", mtime=1_600_000_000)
     source.add("data-a.csv", mtime=1_600_000_001)
-    assert source.drain(**by_change) == ["data-b.csv+", "data-a.csv"]
+    assert source.drain(**BY_CHANGE) == ["data-b.csv+", "data-a.csv"]
     assert source.state == etag_state("2020-09-13T12:26:41Z data-a.csv")
-    assert source.drain(**by_change) == []
+    assert source.drain(**BY_CHANGE) == []
     source.add("data-0.csv", mtime=1_600_000_002.5)
     source.add("data-b.csv", "changed", mtime=1_600_000_003)
-    result = source.poll(**by_change)
+    result = source.poll(**BY_CHANGE)
     assert (result.path.name, str(result.event_time)) == ("data-0.csv", "2020-09-13T12:26:42.500Z")
-    assert source.drain(**by_change) == ["data-b.csv"]
+    assert source.drain(**BY_CHANGE) == ["data-b.csv"]
     source.add("data-a.csv", mtime=1_600_000_003)
     source.add("data-c.csv", mtime=1_600_000_003)
-    assert source.drain(**by_change) == ["data-c.csv"], "of the same time, the name decides"
+    assert source.drain(**BY_CHANGE) == ["data-c.csv"], "of the same time, the name decides"
 
 
 # --- order by event time -----------------------------------------------------------------------------
@@ -219,13 +205,8 @@ def test_ordered_by_event_time(source: Source) -> None:
     """Beyond glob.derived_1."""
     time = EventTimeSourceFromPath(pattern=r"data-(\d+-\w+-\d+)", timestamp_format="d-MMM-yyyy")
     step: Mapping[str, Any] = {"order": BY_TIME, "event_time": time}
-    for name in (
-        "data-2-Jan-2021.csv",
-        "data-10-Dec-2020.csv",
-        "data-1-Feb-2020.csv",
-        "data-1-Feb-2020-b.csv",
-    ):
-        source.add(name)
+    for day in ("2-Jan-2021", "10-Dec-2020", "1-Feb-2020", "1-Feb-2020-b"):
+        source.add(f"data-{day}.csv")
     first = source.poll(**step)
     assert (first.path.name, str(first.event_time)) == ("data-1-Feb-2020-b.csv", "2020-02-01T00:00:00Z")
     assert source.drain(**step) == ["data-1-Feb-2020.csv+", "data-10-Dec-2020.csv+", "data-2-Jan-2021.csv"]
@@ -244,15 +225,14 @@ def test_order_by_event_time_needs_one(source: Source, event_time: Any) -> None:
 
 
 def test_another_order_than_the_state_was_recorded_in(source: Source) -> None:
-    by_change: Mapping[str, Any] = {"order": BY_TIME, "event_time": FROM_METADATA}
     source.add("data-2020-10-01.csv", mtime=2_000)
     source.drain()
     source.add("data-2020-10-03.csv", mtime=1_000)
     source.add("data-2020-10-02.csv", mtime=3_000)
-    assert source.drain(**by_change) == ["data-2020-10-02.csv"]
+    assert source.drain(**BY_CHANGE) == ["data-2020-10-02.csv"]
     source.state = etag_state("data-2020-10-00.csv")
     with pytest.raises(FetchError, match=r"'data-2020-10-00.csv', is gone, so its time is not known"):
-        source.poll(**by_change)
+        source.poll(**BY_CHANGE)
 
 
 # --- several folders ---------------------------------------------------------------------------------
@@ -332,14 +312,13 @@ def test_templates(source: Source) -> None:
 
 @pytest.mark.parametrize("path", ["data/*.csv", "~/data/*.csv", "", "./*.csv", "/data/\0*.csv"])
 def test_paths_that_are_not_absolute(source: Source, path: str) -> None:
-    context = FetchContext(folder=source.run, previous=None, system_time=NOW)
     with pytest.raises(FetchError, match="not an absolute path"):
-        fetch_glob(FetchStepFilesGlob(path=path), context)
+        fetch_glob(FetchStepFilesGlob(path=path), context(source.run))
 
 
 def test_a_state_of_another_kind_means_nothing(source: Source) -> None:
     source.add("data-2020-10-01.csv")
-    source.state = last_modified_state(NOW)
+    source.state = last_modified_state(MODIFIED_TIME)
     assert source.drain() == ["data-2020-10-01.csv"]
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from odfchain.errors import FetchError, SourceNotFoundError, StoreError
+from odfchain.errors import SourceNotFoundError, StoreError
 from odfchain.ingest.fetch_url import fetch_object, fetch_url
 from odfchain.ingest.fetching import UP_TO_DATE, Fetched, FetchResult, etag_state, last_modified_state
-from odfchain.odf.events import SourceState
 from odfchain.odf.sources import FetchStepUrl
 from odfchain.odf.times import Timestamp
 from tests.kit.servers import (
@@ -22,32 +23,21 @@ from tests.kit.servers import (
     Clock,
     Meter,
     Reply,
-    Request,
     Server,
     closed_port,
     context,
+    fetched,
+    refusal,
 )
 from tests.kit.stand_ins import BUCKET, simulated_s3
 
-
-class Bucket:
-    """A bucket of the simulated store."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
-
-    def put(self, key: str, body: bytes) -> None:
-        """Store an object."""
-        import obstore
-        from obstore.store import S3Store
-
-        obstore.put(S3Store(BUCKET, endpoint=self.endpoint, client_options={"allow_http": True}), key, body)
+Put = Callable[[str, bytes], object]
 
 
 @pytest.fixture(scope="module")
-def _store() -> Iterator[Bucket]:
+def _store() -> Iterator[str]:
     with simulated_s3() as address:
-        yield Bucket(address)
+        yield address
 
 
 @pytest.fixture(autouse=True)
@@ -59,80 +49,80 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def bucket(_store: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", _store.endpoint)
-    return _store
+def put(_store: str, monkeypatch: pytest.MonkeyPatch) -> Put:
+    """Stores an object in the simulated store, which the environment names."""
+    import obstore
+    from obstore.store import S3Store
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", _store)
+    return partial(obstore.put, S3Store(BUCKET, endpoint=_store, client_options={"allow_http": True}))
 
 
-def get(folder: Path, url: str, previous: SourceState | None = None, **changes: Any) -> FetchResult:
-    clock = changes.pop("clock", None) or Clock()
-    secrets = changes.pop("secrets", frozenset())
-    given = context(folder, previous, name="the object", secrets=secrets, timing=clock.timing, **changes)
-    return fetch_object(url, given)
+@contextlib.contextmanager
+def scripted(*, head: Reply, get: Reply) -> Iterator[None]:
+    """A store that the environment names answers so."""
+    with (
+        Server(lambda request: head if request.method == "HEAD" else get) as server,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        patched.setenv("AWS_ENDPOINT_URL", server.url(""))
+        yield
+
+
+get = partial(fetched, fetch_object)
+refused = partial(refusal, get, retries=0)
 
 
 def new(folder: Path, url: str, **changes: Any) -> Fetched:
-    result = get(folder, url, **changes)
+    result: FetchResult = get(folder, url, **changes)
     assert result is not UP_TO_DATE
     return result
 
 
-def refused(folder: Path, url: str, error: type[FetchError] = FetchError, **changes: Any) -> str:
-    with pytest.raises(error) as caught:
-        get(folder, url, **({"retries": 0} | changes))
-    assert list(folder.iterdir()) == []
-    assert str(caught.value).startswith("the object: ")
-    assert str(caught.value).isprintable()
-    assert len(str(caught.value)) < 400
-    assert "s3cret" not in str(caught.value)
-    return str(caught.value)
-
-
-def test_an_object_is_brought_once_for_each_of_its_states(tmp_path: Path, bucket: Bucket) -> None:
-    bucket.put("a/data.csv", CSV37)
+def test_an_object_is_brought_once_for_each_of_its_states(tmp_path: Path, put: Put) -> None:
+    put("a/data.csv", CSV37)
     meter = Meter()
     first = new(tmp_path, f"s3://{BUCKET}/a/data.csv", progress=meter)
     assert first.path.read_bytes() == CSV37
-    assert (first.path.parent, first.name, first.has_more) == (tmp_path, "the object", False)
-    assert (meter.phases, meter.steps) == ([("Downloading the object", 37)], 37)
+    assert (first.path.parent, first.name, first.has_more) == (tmp_path, "the source", False)
+    assert (meter.phases, meter.steps) == ([("Downloading the source", 37)], 37)
     assert first.state is not None
     assert first.state.kind == "odf/etag"
     assert first.state.value.startswith('"')
     assert first.event_time is not None
     assert abs(first.event_time.epoch_ms - Timestamp.now().epoch_ms) < 3_600_000
     assert get(tmp_path, f"s3a://{BUCKET}/a/data.csv", first.state) is UP_TO_DATE
-    bucket.put("a/data.csv", CSV37 + b"D,4\n")
+    put("a/data.csv", CSV37 + b"D,4\n")
     second = new(tmp_path, f"s3://{BUCKET}/a/data.csv", previous=first.state)
     assert second.path.read_bytes() == CSV37 + b"D,4\n"
     assert second.state != first.state
 
 
-def test_through_the_step(tmp_path: Path, bucket: Bucket) -> None:
-    bucket.put("k/data.csv", CSV37)
+def test_through_the_step(tmp_path: Path, put: Put) -> None:
+    put("k/data.csv", CSV37)
     url = "s3://${{ env.BUCKET }}/k/data.csv"
     result = fetch_url(FetchStepUrl(url=url), context(tmp_path, variables={"BUCKET": BUCKET}))
     assert result is not UP_TO_DATE
     assert (result.name, result.path.read_bytes()) == (url, CSV37)
 
 
-def test_keys_are_percent_decoded(tmp_path: Path, bucket: Bucket) -> None:
-    bucket.put("ä %41.csv", CSV37)
+def test_keys_are_percent_decoded(tmp_path: Path, put: Put) -> None:
+    put("ä %41.csv", CSV37)
     assert new(tmp_path, f"s3://{BUCKET}/ä %2541.csv").path.read_bytes() == CSV37
 
 
-def test_a_large_and_an_empty_object(tmp_path: Path, bucket: Bucket) -> None:
+def test_a_large_and_an_empty_object(tmp_path: Path, put: Put) -> None:
     large = bytes(range(256)) * 20_000
     for body in (b"", large):
-        bucket.put("x", body)
+        put("x", body)
         meter = Meter()
         assert new(tmp_path, f"s3://{BUCKET}/x", progress=meter).path.read_bytes() == body
-        assert (meter.phases, meter.steps) == ([("Downloading the object", len(body))], len(body))
+        assert (meter.phases, meter.steps) == ([("Downloading the source", len(body))], len(body))
 
 
-def test_what_is_not_there(tmp_path: Path, bucket: Bucket) -> None:
+def test_what_is_not_there(tmp_path: Path, put: Put) -> None:
     for url in (f"s3://{BUCKET}/none.csv", "s3://no-such-bucket/x.csv"):
-        said = refused(tmp_path, url, SourceNotFoundError)
-        assert said == "the object: no such object or bucket"
+        assert refused(tmp_path, url, SourceNotFoundError) == "no such object or bucket"
 
 
 @pytest.mark.parametrize(
@@ -151,17 +141,17 @@ def test_what_is_not_there(tmp_path: Path, bucket: Bucket) -> None:
         ("s3://bucket1/a/../b", "illegal character sequence"),
     ],
 )
-def test_what_is_no_object(tmp_path: Path, bucket: Bucket, url: str, said: str) -> None:
+def test_what_is_no_object(tmp_path: Path, put: Put, url: str, said: str) -> None:
     assert said in refused(tmp_path, url)
 
 
-def test_larger_than_allowed(tmp_path: Path, bucket: Bucket) -> None:
-    bucket.put("x", b"x" * 101)
+def test_larger_than_allowed(tmp_path: Path, put: Put) -> None:
+    put("x", b"x" * 101)
     assert "larger than the allowed 100 bytes" in refused(tmp_path, f"s3://{BUCKET}/x", max_bytes=100)
 
 
-def test_no_room(tmp_path: Path, bucket: Bucket) -> None:
-    bucket.put("x", CSV37)
+def test_no_room(tmp_path: Path, put: Put) -> None:
+    put("x", CSV37)
     with pytest.raises(StoreError, match="No such file"):
         get(tmp_path / "gone", f"s3://{BUCKET}/x")
 
@@ -170,18 +160,15 @@ def test_nobody_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closed_port() as port:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
         said = refused(tmp_path, f"s3://{BUCKET}/x", retries=1)
-        assert said == "the object: HTTP error: error sending request"
+        assert said == "HTTP error: error sending request"
         monkeypatch.delenv("AWS_ALLOW_HTTP")
         assert "HTTP error" in refused(tmp_path, f"s3://{BUCKET}/x"), "http only if the environment says so"
 
 
-def test_a_refusal_is_told_in_one_line_without_values(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_is_told_in_one_line_without_values(tmp_path: Path) -> None:
     body = b"<Error>\n<Code>AccessDenied</Code>\n</Error>"
-    with Server(lambda r: Reply(status=403, body=b"" if r.method == "HEAD" else body)) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
-        said = refused(tmp_path, f"s3://{BUCKET}/my-value.csv", secrets=frozenset({"my-value"}))
+    with scripted(head=Reply(status=403), get=Reply(status=403, body=body)):
+        said = refused(tmp_path, f"s3://{BUCKET}/my-value.csv", secrets={"my-value"})
     assert "403" in said
     assert "my-value" not in said
 
@@ -189,46 +176,32 @@ def test_a_refusal_is_told_in_one_line_without_values(
 # --- a store that is scripted ----------------------------------------------------------------------
 
 
-def scripted(replies: dict[str, Reply]) -> Any:
-    """Answers by method."""
-
-    def answer(request: Request) -> Reply:
-        return replies[request.method]
-
-    return answer
-
-
 def described(tag: str | None, body: bytes = CSV37, **changes: Any) -> Reply:
     headers = {"Last-Modified": MODIFIED} | ({"ETag": tag} if tag else {})
-    return Reply(headers=headers, **({"body": body} | changes))
+    return Reply(headers=headers, body=body, **changes)
 
 
-def test_an_object_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_changes_meanwhile(tmp_path: Path) -> None:
     """The state is that of the bytes that were brought, not of the bytes that were asked about."""
-    head = Reply(headers={"Last-Modified": MODIFIED, "ETag": '"old"'}, length=10)
-    with Server(scripted({"HEAD": head, "GET": described('"new"')})) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+    with scripted(head=described('"old"', length=10), get=described('"new"')):
         result = new(tmp_path, f"s3://{BUCKET}/x", previous=etag_state('"older"'))
     assert (result.state, result.path.read_bytes()) == (etag_state('"new"'), CSV37)
     assert result.event_time == MODIFIED_TIME
 
 
-def test_a_body_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    head = Reply(headers={"Last-Modified": MODIFIED, "ETag": '"v"'}, length=1_000)
-    with Server(
-        scripted({"HEAD": head, "GET": described('"v"', b"x" * 1_000, cut=500, length=1_000)})
-    ) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+def test_a_body_that_breaks_off(tmp_path: Path) -> None:
+    broken = described('"v"', b"x" * 1_000, cut=500)
+    with scripted(head=broken, get=broken):
         refused(tmp_path, f"s3://{BUCKET}/x", first_wait=0.001)
 
 
-def test_a_silent_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Server(Reply(raw=[b"HTTP/1.1 "], stall=True)) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+def test_a_silent_store(tmp_path: Path) -> None:
+    silent = Reply(raw=[b"HTTP/1.1 "], stall=True)
+    with scripted(head=silent, get=silent):
         refused(tmp_path, f"s3://{BUCKET}/x", idle_timeout=0.05)
 
 
-def test_a_body_that_trickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_trickles(tmp_path: Path) -> None:
     clock = Clock()
 
     def slowly() -> Iterator[bytes]:
@@ -238,11 +211,9 @@ def test_a_body_that_trickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             clock.now += 60
             yield b"x" * 100_000
 
-    head = Reply(headers={"Last-Modified": MODIFIED, "ETag": '"v"'}, length=100_000_000)
-    with Server(scripted({"HEAD": head, "GET": Reply(raw=slowly())})) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+    with scripted(head=described('"v"', length=100_000_000), get=Reply(raw=slowly())):
         said = refused(tmp_path, f"s3://{BUCKET}/x", clock=clock, deadline=600.0)
-    assert said == "the object: not complete after 600 s"
+    assert said == "not complete after 600 s"
 
 
 @pytest.mark.parametrize(
@@ -278,9 +249,8 @@ def test_a_store_that_is_not_configured(tmp_path: Path) -> None:
     assert "Account must be specified" in refused(tmp_path, "az://box/a.csv")
 
 
-def test_an_object_without_a_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Server(lambda _: described(None)) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+def test_an_object_without_a_tag(tmp_path: Path) -> None:
+    with scripted(head=described(None), get=described(None)):
         result = new(tmp_path, f"s3://{BUCKET}/x")
         assert get(tmp_path, f"s3://{BUCKET}/x", result.state) is UP_TO_DATE
     assert result.state == last_modified_state(MODIFIED_TIME)

@@ -14,6 +14,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
+from odfchain.errors import FetchError
 from odfchain.ingest.fetching import FetchContext
 from odfchain.limits import FetchLimits
 from odfchain.odf.events import SourceState
@@ -221,3 +224,35 @@ def context(folder: Path, previous: SourceState | None = None, **changes: Any) -
         limits=FetchLimits(**({"first_wait": 0.001} | limits)),
         **changes,
     )
+
+
+def fetched(
+    fetch: Callable[[str, FetchContext], Any],
+    folder: Path,
+    url: str,
+    previous: SourceState | None = None,
+    *,
+    clock: Clock | None = None,
+    secrets: Iterable[str] = (),
+    **changes: Any,
+) -> Any:
+    """What a fetcher brings, which waits for nothing in earnest and calls the URL "the source"."""
+    timing = (clock or Clock()).timing
+    given = context(folder, previous, name="the source", secrets=frozenset(secrets), timing=timing, **changes)
+    return fetch(url, given)
+
+
+def refusal(
+    get: Callable[..., Any], folder: Path, url: str, error: type[FetchError] = FetchError, **changes: Any
+) -> str:
+    """Fetches what must fail; returns the one line it says after the source, and nothing stays of it."""
+    before = set(folder.iterdir())
+    with pytest.raises(error) as caught:
+        get(folder, url, **changes)
+    assert set(folder.iterdir()) == before
+    said = str(caught.value)
+    assert said.isprintable()
+    assert len(said) < 400
+    assert "s3cret" not in said
+    assert said.startswith(("the source: ", "the source (redirected to http"))
+    return said.removeprefix("the source: ")

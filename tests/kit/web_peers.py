@@ -14,17 +14,23 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import pytest
+
+from odfchain.errors import OdfchainError, TransferError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
+from odfchain.storage.http_store import HttpTransport
 from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
+from odfchain.storage.store import PEER_LIMITS, Store
 from odfchain.transfer.open_peer import KINDS, Kind, Listing
 from tests.kit.memory_peer import MemoryTransport
+from tests.kit.servers import Clock
 from tests.kit.small_s3 import SmallS3
 
 
@@ -232,3 +238,28 @@ class Published:
         path = self.folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+
+
+@contextlib.contextmanager
+def http_peer(url: str, *, clock: Clock | None = None, **options: Any) -> Iterator[Store]:
+    """A dataset on the web that waits for nothing in earnest; limits are given by their names."""
+    limits = {key: options.pop(key) for key in list(options) if hasattr(PEER_LIMITS, key)}
+    timing = (clock or Clock()).timing
+    peer = Store(HttpTransport(PeerUrl.parse(url), replace(PEER_LIMITS, **limits), timing=timing, **options))
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+@contextlib.contextmanager
+def refused_by(
+    peer: Store, key: object, match: str | None = None, kind: type[OdfchainError] = TransferError
+) -> Iterator[pytest.ExceptionInfo[OdfchainError]]:
+    """What is done raises this error, whose one line begins with the peer and the object."""
+    with pytest.raises(kind, match=match) as caught:
+        yield caught
+    text = str(caught.value)
+    assert text.startswith(f"{peer.where}{key}")
+    assert text.isprintable()
+    assert len(text) < 500

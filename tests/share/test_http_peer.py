@@ -11,7 +11,6 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,16 @@ import pytest
 
 import odfchain
 from odfchain.errors import AccessError, CorruptedPeerError, TransferError
-from odfchain.limits import LIMITS
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
 from odfchain.storage.http_store import HttpTransport
 from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
-from odfchain.storage.store import PEER_LIMITS, Store
+from odfchain.storage.store import Store
 from tests.kit.servers import Clock, Meter, Reply, Request, Server, closed_port
 from tests.kit.stand_ins import write_certificate
 from tests.kit.support import cases
-from tests.kit.web_peers import Published, by_threads
+from tests.kit.web_peers import Published, by_threads, http_peer, refused_by
 
 BODY = bytes(range(256)) * 2_000
 BLOCK = b"a block"
@@ -39,30 +37,9 @@ KEY = ObjectKey(ObjectKind.DATA, hash_bytes(BODY))
 
 
 @contextlib.contextmanager
-def opened(url: str, *, clock: Clock | None = None, **options: Any) -> Iterator[Store]:
-    """A peer that waits for nothing in earnest; limits are given by their names."""
-    limits = {key: options.pop(key) for key in list(options) if hasattr(PEER_LIMITS, key)}
-    timing = (clock or Clock()).timing
-    peer = Store(HttpTransport(PeerUrl.parse(url), replace(PEER_LIMITS, **limits), timing=timing, **options))
-    try:
-        yield peer
-    finally:
-        peer.close()
-
-
-@contextlib.contextmanager
 def serving(*script: Reply | Callable[[Request], Reply], **options: Any) -> Iterator[tuple[Server, Store]]:
-    with Server(*script) as server, opened(server.url("/ds"), **options) as peer:
+    with Server(*script) as server, http_peer(server.url("/ds"), **options) as peer:
         yield server, peer
-
-
-def said(error: pytest.ExceptionInfo[TransferError], peer: Store, key: object) -> str:
-    """The message, which names object and peer in one line."""
-    text = str(error.value)
-    assert text.startswith(f"{peer.where}{key}")
-    assert text.isprintable()
-    assert len(text) < 500
-    return text
 
 
 def ranged(request: Request, body: bytes) -> Reply:
@@ -101,9 +78,8 @@ def test_statuses_of_the_shared_cases(case: dict[str, Any], tmp_path: Path) -> N
             assert len(server.requests) == 2
         else:
             kinds = {401: AccessError, 403: AccessError, 404: CorruptedPeerError}
-            with pytest.raises(kinds[case["status"]]) as caught:
+            with refused_by(peer, "", str(case["status"]), kinds[case["status"]]) as caught:
                 ask()
-            assert str(case["status"]) in said(caught, peer, "")
             assert len(server.requests) == 1
             if kind == "refs":
                 assert "static hosts answer 403 for what is absent" in (caught.value.hint or "")
@@ -123,9 +99,8 @@ def test_a_gateway_answers_500_for_what_is_absent() -> None:
 @pytest.mark.parametrize("status", [204, 206, 300, 302, 304, 400, 405, 418, 451])
 def test_other_statuses_are_final(status: int) -> None:
     with serving(Reply(status, body=BLOCK)) as (server, peer):
-        with pytest.raises(TransferError) as caught:
+        with refused_by(peer, f"blocks/{NAME}", f"HTTP status {status}"):
             peer.block(NAME)
-        assert f"HTTP status {status}" in said(caught, peer, f"blocks/{NAME}")
         assert len(server.requests) == 1
 
 
@@ -145,18 +120,13 @@ def test_failures_that_pass_are_tried_again() -> None:
 def test_waits_grow_and_end() -> None:
     clock = Clock()
     with serving(lambda _: Reply(503), clock=clock) as (server, peer):
-        with pytest.raises(TransferError) as caught:
+        with refused_by(peer, "refs/head", r"503 \(Service Unavailable\) \(4 attempts\)$"):
             peer.head()
-        assert said(caught, peer, "refs/head").endswith("503 (Service Unavailable) (4 attempts)")
         assert len(server.requests) == 4
         assert clock.waits == [0.5, 1.0, 2.0]
 
 
-def test_a_server_may_ask_for_a_pause() -> None:
-    clock = Clock()
-    with serving(Reply(429, {"Retry-After": "7"}), HEAD, clock=clock) as (_, peer):
-        assert peer.head() == NAME
-        assert clock.waits == [7.0]
+def test_a_server_may_ask_for_a_pause_that_is_too_long() -> None:
     with serving(Reply(503, {"Retry-After": "86400"}), HEAD) as (_, peer):
         with pytest.raises(TransferError, match="pause of 86400 s, which is too long") as caught:
             peer.head()
@@ -164,14 +134,14 @@ def test_a_server_may_ask_for_a_pause() -> None:
 
 
 def test_nobody_is_there() -> None:
+    refused = r"cannot connect: connection refused \(2 attempts\)$"
     with (
         closed_port() as port,
-        opened(f"http://127.0.0.1:{port}/x", retries=1) as peer,
-        pytest.raises(TransferError) as caught,
+        http_peer(f"http://127.0.0.1:{port}/x", retries=1) as peer,
+        refused_by(peer, "refs/head", refused),
     ):
         peer.head()
-    assert said(caught, peer, "refs/head").endswith("cannot connect: connection refused (2 attempts)")
-    with opened("http://no-such-host.invalid/x", retries=0) as peer, pytest.raises(TransferError):
+    with http_peer("http://no-such-host.invalid/x", retries=0) as peer, pytest.raises(TransferError):
         peer.head()
 
 
@@ -196,11 +166,11 @@ def test_connections_are_kept_and_counted(tmp_path: Path) -> None:
     names = [dataset.put(ObjectKind.BLOCK, f"{i}".encode()).name for i in range(50)]
     with by_threads(tmp_path) as place:
         url = place.publish(tmp_path / "ds").text
-        with opened(url) as peer:
+        with http_peer(url) as peer:
             assert [peer.block(name) for name in names] == [f"{i}".encode() for i in range(50)]
             assert len(place.connections) == 1
         place.connections.clear()
-        with opened(url, parallel=3) as peer, ThreadPoolExecutor(12) as threads:
+        with http_peer(url, parallel=3) as peer, ThreadPoolExecutor(12) as threads:
             list(threads.map(peer.block, names))
         assert 1 <= len(place.connections) <= 3
 
@@ -230,7 +200,7 @@ ABSENT = b"HTTP/1.1 404 No\r\nContent-Length: 300\r\n\r\n" + b"n" * 300
 
 def test_a_connection_is_kept_after_answers_that_nobody_reads() -> None:
     thread, port = answers([ABSENT, CHUNKED, ABSENT.replace(b"HTTP/1.1", b"HTTP/1.0"), WHOLE[:5]], [WHOLE])
-    with opened(f"http://127.0.0.1:{port}/", retries=0) as peer:
+    with http_peer(f"http://127.0.0.1:{port}/", retries=0) as peer:
         assert peer.head() is None
         assert peer.block(NAME) == BLOCK
         assert peer.head() is None
@@ -240,7 +210,7 @@ def test_a_connection_is_kept_after_answers_that_nobody_reads() -> None:
 
 def test_a_kept_connection_that_was_closed_is_replaced_at_no_cost() -> None:
     thread, port = answers([WHOLE], [WHOLE], [WHOLE])
-    with opened(f"http://127.0.0.1:{port}/", retries=0) as peer:
+    with http_peer(f"http://127.0.0.1:{port}/", retries=0) as peer:
         for _ in range(3):
             assert peer.block(NAME) == BLOCK
     thread.join()
@@ -248,7 +218,7 @@ def test_a_kept_connection_that_was_closed_is_replaced_at_no_cost() -> None:
 
 def test_what_comes_after_a_body_is_not_taken_for_the_next_answer() -> None:
     thread, port = answers([WHOLE + ABSENT], [WHOLE])
-    with opened(f"http://127.0.0.1:{port}/", retries=0) as peer:
+    with http_peer(f"http://127.0.0.1:{port}/", retries=0) as peer:
         assert peer.block(NAME) == BLOCK
         assert peer.block(NAME) == BLOCK
     thread.join()
@@ -297,36 +267,19 @@ def test_a_byte_now_and_then_ends_at_the_deadline(form: str, tmp_path: Path) -> 
     }[form]
     began = clock.now
     with serving(Reply(raw=raw), clock=clock) as (_, peer):
-        with pytest.raises(TransferError, match="not complete after 38 s") as caught:
+        with refused_by(peer, KEY, "not complete after 38 s") as caught:
             peer.fetch(KEY, len(BODY), tmp_path / "target", SILENT)
-        said(caught, peer, KEY)
         assert caught.value.hint == "run the command again: what has arrived is kept"
     assert clock.now - began >= 38
 
 
 def test_a_silent_server_is_given_up() -> None:
     for raw in ([b""], [b"HTTP/1.1 200 OK\r\n"], [b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nab"]):
-        with serving(Reply(raw=raw, stall=True), idle_timeout=0.05, retries=0) as (_, peer):
-            with pytest.raises(TransferError) as caught:
-                peer.block(NAME)
-            assert said(caught, peer, f"blocks/{NAME}").endswith("no byte within 0.05 s (1 attempt)")
-
-
-@pytest.mark.parametrize(
-    "headers", [{}, {"Transfer-Encoding": "chunked"}], ids=["until the connection ends", "chunked"]
-)
-def test_endless_bodies_end(headers: dict[str, str], tmp_path: Path) -> None:
-    piece = b"1000\r\n" + b"x" * 0x1000 + b"\r\n" if headers else b"x" * 0x1000
-    endless = Reply(headers=headers, pieces=itertools.repeat(piece))
-    with serving(lambda _: endless) as (_, peer):
-        with pytest.raises(TransferError, match="larger than the allowed 128 bytes"):
-            peer.head()
-        with pytest.raises(TransferError, match="larger than the allowed 1,048,576 bytes"):
+        with (
+            serving(Reply(raw=raw, stall=True), idle_timeout=0.05, retries=0) as (_, peer),
+            refused_by(peer, f"blocks/{NAME}", r"no byte within 0.05 s \(1 attempt\)$"),
+        ):
             peer.block(NAME)
-        with pytest.raises(CorruptedPeerError, match="hashes to"):
-            peer.fetch(KEY, len(BODY), tmp_path / "target", SILENT)
-        assert peer.hint(1_000) is None
-    assert not (tmp_path / "target").exists()
 
 
 @pytest.mark.parametrize("length", [0, len(BODY) - 1, len(BODY) + 1, 10**17])
@@ -338,16 +291,6 @@ def test_another_length_than_expected_is_refused_before_the_body(length: int, tm
     ):
         peer.fetch(KEY, len(BODY), tmp_path / "target", SILENT)
     assert not (tmp_path / "target").exists()
-
-
-@pytest.mark.parametrize("length", [LIMITS.block_bytes + 1, 10**17])
-def test_a_block_that_is_announced_as_too_large_is_not_read(length: int) -> None:
-    reply = Reply(raw=[b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length], stall=True)
-    with (
-        serving(reply) as (_, peer),
-        pytest.raises(TransferError, match="larger than the allowed 1,048,576 bytes"),
-    ):
-        peer.block(NAME)
 
 
 @pytest.mark.parametrize(
@@ -381,9 +324,8 @@ def test_a_block_that_is_announced_as_too_large_is_not_read(length: int) -> None
 )  # fmt: skip
 def test_answers_that_break_the_protocol_are_refused_at_once(raw: Any, expected: str) -> None:
     with serving(Reply(raw=raw)) as (server, peer):
-        with pytest.raises(TransferError) as caught:
+        with refused_by(peer, f"blocks/{NAME}", re.escape(expected)):
             peer.block(NAME)
-        assert expected in said(caught, peer, f"blocks/{NAME}")
         assert len(server.requests) == 1
 
 
@@ -394,7 +336,7 @@ def test_no_url_is_logged(tls: ssl.SSLContext, certificate: Path, caplog: pytest
         for context in (None, tls):
             with (
                 Server(lambda _, reply=reply: reply, tls=context) as server,
-                opened(server.url("/s3cret")) as peer,
+                http_peer(server.url("/s3cret")) as peer,
             ):
                 with contextlib.suppress(TransferError), pytest.MonkeyPatch.context() as patched:
                     patched.setenv("SSL_CERT_FILE", str(certificate))
@@ -473,12 +415,12 @@ def test_another_rest_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_hint_is_asked_for_once() -> None:
-    for reply in (
-        Reply(503),
-        Reply(403),
-        Reply(reset=True, raw=[]),
-        Reply(headers={"Content-Encoding": "br"}),
-    ):
+    endless = (
+        Reply(pieces=itertools.repeat(b"x" * 0x1000)),
+        Reply(headers={"Transfer-Encoding": "chunked"}, pieces=itertools.repeat(b"1\r\nx\r\n")),
+    )
+    refusals = (Reply(503), Reply(403), Reply(reset=True, raw=[]), Reply(headers={"Content-Encoding": "br"}))
+    for reply in endless + refusals:
         with serving(reply, HEAD) as (server, peer):
             assert peer.hint(10) is None
             assert len(server.requests) == 1
@@ -491,13 +433,6 @@ def to(location: str, status: int = 302) -> Reply:
     return Reply(status, {"Location": location})
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_followed(status: int) -> None:
-    with serving(to("/else", status), HEAD) as (server, peer):
-        assert peer.head() == NAME
-        assert [r.target for r in server.requests] == ["/ds/refs/head", "/else"]
-
-
 def test_three_redirects_and_no_more() -> None:
     with serving(to("/1"), to("/2"), to("/3"), HEAD) as (_, peer):
         assert peer.head() == NAME
@@ -505,21 +440,6 @@ def test_three_redirects_and_no_more() -> None:
         with pytest.raises(TransferError, match="more than 3 redirects"):
             peer.head()
         assert len(server.requests) == 4
-    with serving(lambda _: to("/1")) as (_, peer), pytest.raises(TransferError, match="in a circle"):
-        peer.head()
-
-
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "127.0.0.2", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433"]  # noqa: S104
-)  # fmt: skip
-def test_redirects_do_not_lead_inward(host: str) -> None:
-    with Server(HEAD, host="0.0.0.0") as hidden:  # noqa: S104
-        location = f"http://{host}:{hidden.port}/x"
-        with serving(to(location)) as (_, peer):
-            with pytest.raises(TransferError, match="private network address is refused") as caught:
-                peer.head()
-            assert location in said(caught, peer, "refs/head")
-        assert hidden.requests == []
 
 
 def test_credentials_stay_with_their_origin() -> None:
@@ -530,12 +450,12 @@ def test_credentials_stay_with_their_origin() -> None:
     ):
         with Server(HEAD, Reply(400)) as other, Server(to("/b"), to(other.url("/c")), Reply(400)) as server:
             url = server.url("/ds").replace("//", f"//{user}")
-            with opened(url, allow_private=True, **options) as peer:
+            with http_peer(url, allow_private=True, **options) as peer:
                 assert peer.head() == NAME
                 assert "s3cret" not in peer.where
-                with pytest.raises(TransferError) as caught:
+                with refused_by(peer, "refs/head") as caught:
                     peer.head()
-                assert "s3cret" not in said(caught, peer, "refs/head")
+                assert "s3cret" not in str(caught.value)
             assert [r.headers.get("authorization") for r in server.requests] == [sent] * 3
             assert "authorization" not in other.requests[0].headers
 
@@ -584,23 +504,22 @@ def test_https(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with (
         Server(Reply(body=BODY, cut=100_000), lambda r: ranged(r, BODY), tls=tls) as server,
-        opened(server.url("/ds")) as peer,
+        http_peer(server.url("/ds")) as peer,
     ):
         peer.fetch(KEY, len(BODY), tmp_path / "target", SILENT)
     assert (tmp_path / "target").read_bytes() == BODY
     with (
         Server(to("http://127.0.0.1/x"), tls=tls) as server,
-        opened(server.url("/ds"), allow_private=True) as peer,
+        http_peer(server.url("/ds"), allow_private=True) as peer,
         pytest.raises(TransferError, match="from https to http"),
     ):
         peer.head()
 
 
 def test_a_certificate_that_is_not_trusted(tls: ssl.SSLContext) -> None:
-    with Server(HEAD, tls=tls) as server, opened(server.url("/ds")) as peer:
-        with pytest.raises(TransferError, match="certificate is not trusted") as caught:
+    with Server(HEAD, tls=tls) as server, http_peer(server.url("/ds")) as peer:
+        with refused_by(peer, "refs/head", "certificate is not trusted"):
             peer.head()
-        said(caught, peer, "refs/head")
         assert server.requests == []
 
 
@@ -610,7 +529,7 @@ def test_certificates_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_p
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / name))
         with (
             Server() as server,
-            opened(server.url("/ds").replace("http:", "https:")) as peer,
+            http_peer(server.url("/ds").replace("http:", "https:")) as peer,
             pytest.raises(TransferError, match="certificates of trusted authorities") as caught,
         ):
             peer.head()
@@ -621,7 +540,7 @@ def test_https_to_a_server_that_speaks_http() -> None:
     with Server(lambda _: HEAD) as server:
         url = server.url("/ds").replace("http:", "https:")
         with (
-            opened(url, retries=0, connect_timeout=0.2) as peer,
+            http_peer(url, retries=0, connect_timeout=0.2) as peer,
             pytest.raises(TransferError, match="TLS"),
         ):
             peer.head()
@@ -630,7 +549,7 @@ def test_https_to_a_server_that_speaks_http() -> None:
 def test_a_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with Server(HEAD) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url("").replace("//", "//me:p%77@"))
-        with opened("http://data.invalid/ds", token="t") as peer:  # noqa: S106
+        with http_peer("http://data.invalid/ds", token="t") as peer:  # noqa: S106
             assert peer.head() == NAME
     (request,) = proxy.requests
     assert request.target == "http://data.invalid/ds/refs/head"
@@ -675,7 +594,7 @@ def test_https_goes_through_a_proxy_unseen(
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with Server(HEAD, tls=tls) as server, tunnel(server.port, b"HTTP/1.1 200 Yes\r\n\r\n") as (port, asked):
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
-        with opened("https://data.invalid/ds", token="s3cret") as peer:  # noqa: S106
+        with http_peer("https://data.invalid/ds", token="s3cret") as peer:  # noqa: S106
             assert peer.head() == NAME
     # Python before 3.12 says HTTP/1.0
     assert re.sub(rb"1\.0", b"1.1", asked[0]) == (
@@ -691,13 +610,13 @@ def test_https_goes_through_a_proxy_that_speaks_tls_itself(
     yes = b"HTTP/1.1 200 Yes\r\n\r\n"
     with Server(Reply(body=BODY), tls=tls) as server, tunnel(server.port, yes, tls) as (port, asked):
         monkeypatch.setenv("https_proxy", f"https://me:pw@127.0.0.1:{port}")
-        with opened("https://data.invalid/ds") as peer:
+        with http_peer("https://data.invalid/ds") as peer:
             peer.fetch(KEY, len(BODY), tmp_path / "target", SILENT)
     assert (tmp_path / "target").read_bytes() == BODY
     assert b"\r\nProxy-Authorization: Basic bWU6cHc=\r\n" in asked[0]
     with Server(HEAD, tls=tls) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url(""))
-        with opened("http://data.invalid/ds") as peer:
+        with http_peer("http://data.invalid/ds") as peer:
             assert peer.head() == NAME
     assert proxy.requests[0].target == "http://data.invalid/ds/refs/head"
 
@@ -705,14 +624,17 @@ def test_https_goes_through_a_proxy_that_speaks_tls_itself(
 def test_a_proxy_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     with Server(Reply(407)) as proxy:
         monkeypatch.setenv("https_proxy", proxy.url(""))
-        with opened("https://data.invalid/ds") as peer, pytest.raises(AccessError, match="407"):
+        with http_peer("https://data.invalid/ds") as peer, pytest.raises(AccessError, match="407"):
             peer.head()
 
 
 def test_a_redirect_inward_is_not_sent_to_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with Server(to("http://10.0.0.1/x"), HEAD) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url(""))
-        with opened("http://data.invalid/ds") as peer, pytest.raises(TransferError, match="private network"):
+        with (
+            http_peer("http://data.invalid/ds") as peer,
+            pytest.raises(TransferError, match="private network"),
+        ):
             peer.head()
     assert len(proxy.requests) == 1
 
@@ -721,6 +643,6 @@ def test_a_proxy_is_not_asked_for_this_machine_and_must_be_one(monkeypatch: pyte
     monkeypatch.setenv("http_proxy", "socks5://me:s3cret@127.0.0.1:1")
     with serving(HEAD) as (_, peer):
         assert peer.head() == NAME
-    with opened("http://data.invalid/ds") as peer, pytest.raises(TransferError, match="proxy") as caught:
+    with http_peer("http://data.invalid/ds") as peer, pytest.raises(TransferError, match="proxy") as caught:
         peer.head()
     assert "s3cret" not in str(caught.value)
