@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,15 +13,13 @@ from odfchain.errors import CorruptedPeerError
 from odfchain.limits import LIMITS
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes
-from odfchain.storage.http_store import HttpTransport
-from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import HINT_KEY
-from odfchain.storage.store import Store
 from odfchain.transfer.pulling import SyncStatus, pull_dataset
 from odfchain.transfer.sync import AHEAD
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.hostile_server import End, HostilePeer, Trick, answer, body, lookup, raw
 from tests.kit.scenario import chain_of, numbered
+from tests.kit.web_peers import http_peer
 
 CHAIN = chain_of(numbered(200))
 NAMES = CHAIN.hashes
@@ -33,17 +31,9 @@ def workspace(tmp_path: Path) -> WorkspaceFiles:
     return WorkspaceFiles.init(tmp_path)
 
 
-@pytest.fixture
-def opened() -> Iterator[Callable[[str], Store]]:
-    peers: list[Store] = []
-
-    def make(url: str) -> Store:
-        peers.append(Store(HttpTransport(PeerUrl.parse(url))))
-        return peers[-1]
-
-    yield make
-    for peer in peers:
-        peer.close()
+def clone(workspace: WorkspaceFiles, server: HostilePeer) -> SyncStatus:
+    with http_peer(server.url) as peer:
+        return pull_dataset(workspace, peer, ALIAS).status
 
 
 def honest(end: End) -> Trick:
@@ -69,11 +59,9 @@ class Once(HostilePeer):
         super()._play(connection, trick if self.played[key] == 1 else honest(End.CLOSE), data)
 
 
-def test_a_clone_with_a_hint_asks_for_each_block_once(
-    workspace: WorkspaceFiles, opened: Callable[[str], Store]
-) -> None:
+def test_a_clone_with_a_hint_asks_for_each_block_once(workspace: WorkspaceFiles) -> None:
     with HostilePeer(lookup(CHAIN, hint=True)) as server:
-        assert pull_dataset(workspace, opened(server.url), ALIAS).status is SyncStatus.CREATED
+        assert clone(workspace, server) is SyncStatus.CREATED
         blocks = server.asked("blocks/")
         assert sorted(blocks) == sorted(str(CHAIN.key(n)) for n in range(len(NAMES)))
         first = server.requests.index(HINT_KEY) + 1
@@ -85,10 +73,10 @@ def test_a_clone_with_a_hint_asks_for_each_block_once(
 @pytest.mark.parametrize("end", [End.CLOSE, End.RESET])
 @pytest.mark.parametrize("apart", [20, 50])
 def test_a_clone_does_not_mind_a_server_that_breaks_off_now_and_then(
-    end: End, apart: int, workspace: WorkspaceFiles, opened: Callable[[str], Store]
+    end: End, apart: int, workspace: WorkspaceFiles
 ) -> None:
     with Once(every(apart, raw(end=end))) as server:
-        pull_dataset(workspace, opened(server.url), ALIAS)
+        clone(workspace, server)
     assert workspace.dataset("name").chain.hashes(CHAIN.head) == NAMES
     assert server.played.keys() == every(apart, raw()).keys()
 
@@ -108,29 +96,23 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("what", UNUSUAL)
-def test_what_fails_ahead_is_asked_for_again_by_the_walk(
-    what: str, workspace: WorkspaceFiles, opened: Callable[[str], Store]
-) -> None:
+def test_what_fails_ahead_is_asked_for_again_by_the_walk(what: str, workspace: WorkspaceFiles) -> None:
     with Once({str(CHAIN.key(30)): UNUSUAL[what]}) as server:
-        pull_dataset(workspace, opened(server.url), ALIAS)
+        clone(workspace, server)
     assert workspace.dataset("name").chain.hashes(CHAIN.head) == NAMES
     assert server.played == {str(CHAIN.key(30)): 2}
 
 
-def test_a_block_that_is_wrong_is_named_though_it_was_asked_for_ahead(
-    workspace: WorkspaceFiles, opened: Callable[[str], Store]
-) -> None:
+def test_a_block_that_is_wrong_is_named_though_it_was_asked_for_ahead(workspace: WorkspaceFiles) -> None:
     with HostilePeer(lookup(CHAIN, hint=True), {str(CHAIN.key(30)): UNUSUAL["another body"]}) as server:
         with pytest.raises(CorruptedPeerError, match="hashes to") as caught:
-            pull_dataset(workspace, opened(server.url), ALIAS)
+            clone(workspace, server)
         assert str(caught.value).startswith(f"{server.url}{CHAIN.key(30)}")
     assert not list(workspace.datasets())
 
 
-def test_a_clone_from_a_server_that_closes_after_each_answer_is_complete(
-    workspace: WorkspaceFiles, opened: Callable[[str], Store]
-) -> None:
+def test_a_clone_from_a_server_that_closes_after_each_answer_is_complete(workspace: WorkspaceFiles) -> None:
     with HostilePeer(lookup(CHAIN, hint=True), {"blocks/*": honest(End.CLOSE)}) as server:
-        pull_dataset(workspace, opened(server.url), ALIAS)
+        clone(workspace, server)
         assert len(server.asked("blocks/")) <= len(NAMES) + 2, "hardly any was asked for twice"
     assert workspace.dataset("name").chain.hashes(CHAIN.head) == NAMES

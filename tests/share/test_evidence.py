@@ -22,25 +22,21 @@ from odfchain.chain.equivocation import (
     read_evidence_file,
 )
 from odfchain.chain.statements import SignedHead
-from odfchain.errors import (
-    ChainsDifferError,
-    NameCollisionError,
-    SignatureError,
-    StoreError,
-)
+from odfchain.errors import ChainsDifferError, NameCollisionError, SignatureError, StoreError
 from odfchain.limits import ATTEST
 from odfchain.transfer.pulling import SyncStatus
 from odfchain.transfer.signed_statements import SignaturePolicy
 from tests.kit.forge import OWNER, STRANGER, container, header, signed
 from tests.kit.scenario import Chain
 from tests.kit.served_workspace import add_slice, make_dataset
-from tests.kit.signed_heads import COMMON, NOW, Reader, head_of, line, owned, publish
+from tests.kit.signed_heads import COMMON, NOW, Reader, head_of, line, now, owned, publish
 from tests.kit.support import ROOT, Run, hash_of
 
 ONE = owned([*COMMON, "one", "two"])
 FORK = owned([*COMMON[:-1], "other", "thing", "more", "yet more"])
 """Parts from `ONE` at block 4."""
-PLAIN = SignaturePolicy(now=lambda: NOW)
+PLAIN = SignaturePolicy(now=now)
+OTHER = hash_of("b")
 
 
 @pytest.fixture
@@ -51,6 +47,21 @@ def reader(tmp_path: Path) -> Reader:
 @pytest.fixture
 def peer(tmp_path: Path) -> Path:
     return tmp_path / "peer"
+
+
+@pytest.fixture
+def forked(reader: Reader, peer: Path) -> Reader:
+    """A reader with a copy of `ONE`, from where there is `FORK` now."""
+    publish(peer, ONE)
+    reader.pull(peer.as_uri(), PLAIN)
+    publish(peer, FORK)
+    return reader
+
+
+def refused(reader: Reader, peer: Path) -> ChainsDifferError:
+    with pytest.raises(ChainsDifferError, match="than was seen") as caught:
+        reader.pull(peer.as_uri(), PLAIN)
+    return caught.value
 
 
 def claim(chain: Chain, number: int = -1) -> Claim:
@@ -94,11 +105,9 @@ def test_two_histories_are_proved_and_read_back(other: Chain) -> None:
     assert set(found.hashes) == {ONE.hashes[number], other.hashes[number]}
     assert read_evidence(found.to_bytes(), "file") == found
     assert claim(other).prove(claim(ONE)) == found
-    # down to where they part
     parted = sum(a == b for a, b in zip(ONE.hashes, other.hashes, strict=False))
-    assert sorted(len(branch.blocks) for branch in found.branches) == sorted(
-        len(chain.hashes) - parted for chain in (ONE, other)
-    )
+    lengths = sorted(len(chain.hashes) - parted for chain in (ONE, other))
+    assert sorted(len(branch.blocks) for branch in found.branches) == lengths, "down to where they part"
 
 
 def test_a_proof_is_as_its_schema_says() -> None:
@@ -132,15 +141,9 @@ def test_two_heads_with_one_number_need_no_blocks() -> None:
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        (strangers(signed(head=hash_of("b"))), "not signed by the dataset's key but by"),
-        (
-            signed(head=hash_of("b"), dataset_id=STRANGER.dataset_id).sign(STRANGER),
-            "the heads are of two datasets",
-        ),
-        (
-            signed(head=hash_of("b"), sequence_number=6).sign(OWNER),
-            "do not lead from block 6 to block 5",
-        ),
+        (strangers(signed(head=OTHER)), "not signed by the dataset's key but by"),
+        (signed(head=OTHER, dataset_id=STRANGER.dataset_id).sign(STRANGER), "the heads are of two datasets"),
+        (signed(head=OTHER, sequence_number=6).sign(OWNER), "do not lead from block 6 to block 5"),
     ],
 )
 def test_what_proves_nothing_is_refused(statement: str, words: str) -> None:
@@ -214,70 +217,50 @@ def test_context_that_is_too_long_is_left_out_and_a_proof_that_is_too_long_is_no
 # --- it is kept ----------------------------------------------------------------------------------------
 
 
-def test_a_fork_is_refused_and_the_proof_kept(reader: Reader, peer: Path) -> None:
-    publish(peer, ONE)
-    reader.pull(peer.as_uri(), PLAIN)
-    publish(peer, FORK)
+def test_a_fork_is_refused_and_the_proof_kept(forked: Reader, peer: Path) -> None:
     for _ in range(2):  # the second time adds nothing
-        with pytest.raises(ChainsDifferError, match="than was seen") as caught:
-            reader.pull(peer.as_uri(), PLAIN)
-        assert (caught.value.hint or "").endswith("`odfchain evidence`")
-    assert only(reader) == proof()
-    (kept,) = reader.sharing.evidence.list(OWNER.dataset_id)
+        assert (refused(forked, peer).hint or "").endswith("`odfchain evidence`")
+    assert only(forked) == proof()
+    (kept,) = forked.sharing.evidence.list(OWNER.dataset_id)
     assert [(s.time, s.where) for s in kept.sightings] == [(NOW, f"{peer.as_uri()}/")]
-    assert reader.sharing.evidence.list(STRANGER.dataset_id) == []
+    assert forked.sharing.evidence.list(STRANGER.dataset_id) == []
 
 
-def test_force_takes_the_other_history_and_keeps_the_proof(reader: Reader, peer: Path) -> None:
-    publish(peer, ONE)
-    reader.pull(peer.as_uri(), PLAIN)
-    publish(peer, FORK)
-    outcome = reader.pull(peer.as_uri(), PLAIN, force=True).outcome
+def test_force_takes_the_other_history_and_keeps_the_proof(forked: Reader, peer: Path) -> None:
+    outcome = forked.pull(peer.as_uri(), PLAIN, force=True).outcome
     assert outcome.status is SyncStatus.OVERWRITTEN
     assert any("has signed two blocks 6" in text for text in outcome.warnings)
-    assert only(reader) == proof()
-    assert reader.signature() == line(head_of(FORK))
+    assert only(forked) == proof()
+    assert forked.signature() == line(head_of(FORK))
     # and back again: the same proof
     publish(peer, ONE)
-    reader.pull(peer.as_uri(), PLAIN, force=True)
-    assert only(reader) == proof()
-    assert reader.signature() == line(head_of(ONE))
+    forked.pull(peer.as_uri(), PLAIN, force=True)
+    assert only(forked) == proof()
+    assert forked.signature() == line(head_of(ONE))
 
 
-def test_a_fork_is_proved_also_after_the_copy_was_deleted(reader: Reader, peer: Path) -> None:
-    publish(peer, ONE)
-    reader.pull(peer.as_uri(), PLAIN)
-    (dataset,) = reader.files.datasets()
-    reader.files.delete(dataset)
-    publish(peer, FORK)
-    with pytest.raises(ChainsDifferError, match="than was seen"):
-        reader.pull(peer.as_uri(), PLAIN)
-    found = only(reader)
+def test_a_fork_is_proved_also_after_the_copy_was_deleted(forked: Reader, peer: Path) -> None:
+    (dataset,) = forked.files.datasets()
+    forked.files.delete(dataset)
+    refused(forked, peer)
+    found = only(forked)
     assert (found.sequence_number, set(found.hashes)) == (6, {ONE.hashes[6], FORK.hashes[6]})
 
 
-def test_a_fork_that_is_pulled_under_another_name_is_proved_too(reader: Reader, peer: Path) -> None:
-    publish(peer, ONE)
-    reader.pull(peer.as_uri(), PLAIN)
-    publish(peer, FORK)
-    before = reader.state()
+def test_a_fork_that_is_pulled_under_another_name_is_proved_too(forked: Reader, peer: Path) -> None:
+    before = forked.state()
     with pytest.raises(NameCollisionError) as caught:
-        reader.pull(peer.as_uri(), PLAIN, name="other")
+        forked.pull(peer.as_uri(), PLAIN, name="other")
     assert "`odfchain evidence`" in (caught.value.hint or "")
-    assert set(only(reader).hashes) == {ONE.hashes[6], FORK.hashes[6]}
-    assert reader.state() == before
+    assert set(only(forked).hashes) == {ONE.hashes[6], FORK.hashes[6]}
+    assert forked.state() == before
 
 
-def test_blocks_of_somebody_else_are_no_proof_against_the_owner(reader: Reader, peer: Path) -> None:
-    publish(peer, ONE)
-    reader.pull(peer.as_uri(), PLAIN)
-    publish(peer, FORK, strangers(signed(head=FORK.head, sequence_number=7)).encode() + b"\n")
-    with pytest.raises(ChainsDifferError, match="than was seen"):
-        reader.pull(peer.as_uri(), PLAIN)
-    publish(peer, FORK, None)
-    with pytest.raises(ChainsDifferError, match="than was seen"):
-        reader.pull(peer.as_uri(), PLAIN)
-    assert reader.sharing.evidence.list() == []
+def test_blocks_of_strangers_are_no_proof_against_the_owner(forked: Reader, peer: Path) -> None:
+    for signature in (strangers(signed(head=FORK.head, sequence_number=7)).encode() + b"\n", None):
+        publish(peer, FORK, signature)
+        refused(forked, peer)
+    assert forked.sharing.evidence.list() == []
 
 
 def test_owners_who_meet_their_own_dataset_with_another_history_are_told(tmp_path: Path, peer: Path) -> None:
@@ -313,21 +296,15 @@ def test_a_damaged_file_is_made_anew_when_the_conflict_is_met_again(tmp_path: Pa
 # --- the command ---------------------------------------------------------------------------------------
 
 
-def test_the_command_lists_exports_and_checks(reader: Reader, peer: Path, tmp_path: Path, run: Run) -> None:
-    at = ("-w", reader.root)
+def test_the_command_lists_exports_and_checks(forked: Reader, peer: Path, tmp_path: Path, run: Run) -> None:
+    at = ("-w", forked.root)
     assert run(*at, "evidence").err == "no owner is known to have signed two histories\n"
-    publish(peer, ONE)
-    reader.pull(peer.as_uri(), PLAIN)
-    publish(peer, FORK)
-    with pytest.raises(ChainsDifferError, match="than was seen"):
-        reader.pull(peer.as_uri(), PLAIN)
+    refused(forked, peer)
 
     (row,) = run(*at, "evidence", "-o", "json").rows
     assert row["dataset"] == "copy"
-    assert (row["sequenceNumber"], {row["block"], row["otherBlock"]}) == (
-        6,
-        {str(ONE.hashes[6]), str(FORK.hashes[6])},
-    )
+    assert row["sequenceNumber"] == 6
+    assert {row["block"], row["otherBlock"]} == {str(ONE.hashes[6]), str(FORK.hashes[6])}
     assert row["sightings"] == [{"time": str(NOW), "from": f"{peer.as_uri()}/"}]
     assert [head["sequenceNumber"] for head in row["signed"]] == [6, 7]
     assert run(*at, "evidence", "copy", "-o", "json").rows == [row]
@@ -342,9 +319,9 @@ def test_the_command_lists_exports_and_checks(reader: Reader, peer: Path, tmp_pa
     checked = run("-w", tmp_path / "nowhere", "evidence", "--check", file, "-o", "json")
     assert (checked.code, checked.rows[0]["id"]) == (0, str(OWNER.dataset_id))
     file.write_bytes(file.read_bytes().replace(b'"sequenceNumber":6', b'"sequenceNumber":5'))
-    refused = run("evidence", "--check", file)
-    assert refused.code == 6
-    assert f"error: {file}: not a proof of two histories" in refused.err
+    damaged = run("evidence", "--check", file)
+    assert damaged.code == 6
+    assert f"error: {file}: not a proof of two histories" in damaged.err
 
 
 def test_the_command_names_damaged_proofs(reader: Reader, run: Run) -> None:

@@ -6,7 +6,6 @@ is clean, the message names the peer and the object, and the dataset can be pull
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import socket
 import subprocess
@@ -27,10 +26,7 @@ from odfchain.odf.enums import DatasetKind
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage import http_connection as http_dial
 from odfchain.storage import routes as fetch_address
-from odfchain.storage.http_store import HttpTransport
-from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, ObjectKind, SignedFile
-from odfchain.storage.store import PEER_LIMITS, Store
 from odfchain.transfer import sync
 from odfchain.transfer.pulling import SyncOptions, pull_dataset
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -53,8 +49,8 @@ from tests.kit.hostile_server import (
 )
 from tests.kit.pull_client import OURS, Client, Ended, published
 from tests.kit.scenario import time_of
-from tests.kit.servers import Clock
 from tests.kit.support import ROOT, hash_of, seeded_id, tree_of
+from tests.kit.web_peers import http_peer, refused_by
 
 RSS = 300 << 20
 SECONDS = 15.0
@@ -114,20 +110,19 @@ def done(ended: Ended) -> None:
     assert ended.code == 0, ended.err
 
 
-def refused(ended: Ended, *says: str) -> str:
-    """It ended in one clear line, with little time and memory; returns the line."""
+def refused(ended: Ended, *says: str) -> None:
+    """It ended in one clear line, with little time and memory."""
     assert ended.code == 1, ended.err
     assert ended.rss < RSS
     assert ended.seconds < SECONDS
     if not OURS:
-        return ""
+        return
     first, *hints = ended.err.splitlines()
     assert len(hints) <= 1, ended.err
     assert first.isprintable()
     assert len(first) < 1_000
     for text in says:
         assert text in first
-    return first
 
 
 def state(workspace: Path) -> dict[str, dict[str, bytes]]:
@@ -156,11 +151,27 @@ def copy_of(chain: RealChain) -> dict[str, bytes]:
     return {str(key): data for key, data in chain.objects.items()} | {HEAD_KEY: str(chain.head).encode()}
 
 
-def both(
-    world: World, empty: Path, behind: Path, found: Lookup, tricks: dict[str, Trick] | None = None, *says: str
-) -> None:
-    withstands(world, empty, found, tricks, *says)
-    withstands(world, behind, found, tricks, *says)
+@dataclass(frozen=True)
+class Readers:
+    """A reader with an empty workspace, and one with an older copy."""
+
+    world: World
+    empty: Path
+    behind: Path
+
+    def withstand(
+        self, found: Lookup, tricks: dict[str, Trick] | None = None, *says: str
+    ) -> list[HostilePeer]:
+        return [withstands(self.world, each, found, tricks, *says) for each in (self.empty, self.behind)]
+
+    def withstand_trick(self, key: str, trick: Trick, *says: str) -> None:
+        """One object of an honest peer is not what it should be, and named."""
+        self.withstand(lookup(self.world.chain), {key: trick}, key, *says)
+
+
+@pytest.fixture
+def readers(world: World, empty: Path, behind: Path) -> Readers:
+    return Readers(world, empty, behind)
 
 
 def new_objects(chain: RealChain) -> dict[str, str]:
@@ -180,84 +191,79 @@ OBJECTS = ("newest block", "block", "data", "checkpoint")
 # --- one object is not what it should be ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", OBJECTS)
-def test_a_wrong_body_for_the_right_name(kind: str, world: World, empty: Path, behind: Path) -> None:
-    key = new_objects(world.chain)[kind]
-    flipped = body(lambda honest: honest[:-1] + bytes([honest[-1] ^ 1]))
-    both(world, empty, behind, lookup(world.chain), {key: flipped}, key, "hashes to")
+ALL = ("head", *OBJECTS)
+FILES = ("data", "checkpoint")
+
+
+def redirect(*locations: str) -> Trick:
+    lines = "".join(f"Location: {to}\r\n" for to in locations)
+    return raw(f"HTTP/1.1 302 Found\r\n{lines}Content-Length: 0\r\n\r\n".encode())
+
+
+def changed(change: Callable[[bytes], bytes]) -> tuple[tuple[str, ...], Trick, str]:
+    return ("head",), body(change), ""
+
+
+TRICKS: dict[str, tuple[tuple[str, ...], Trick, str]] = {
+    "a wrong body": (OBJECTS, body(lambda honest: honest[:-1] + bytes([honest[-1] ^ 1])), "hashes to"),
+    "endless until-close": (ALL, ENDLESS, ""),
+    "endless chunks": (ALL, ENDLESS_CHUNKS, ""),
+    "headers without end": (ALL, HEADER_FLOOD, "headers are larger"),
+    "empty": (ALL, body(lambda _: b""), ""),
+    "html": (ALL, body(lambda _: b"<html><h1>It works!</h1></html>\n"), ""),
+    "too short": (ALL, length(lambda size: size - 1), ""),
+    "longer than its block says": (FILES, length(lambda size: size + 1_000), "bytes, not the"),
+    "encoded": (ALL, Trick(lambda honest: [answer(honest, more="Content-Encoding: gzip\r\n")]), ""),
+    "bad chunks": (
+        ALL,
+        raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\x1b[2Jjunk\r\n"),
+        "",
+    ),
+    "no http": (ALL, raw(b"\x16\x03\x01\x02\x00\r\n\r\n" * 100), ""),
+    "announced as huge": (ALL, raw(answer(b"", length=10**15), end=End.HANG), ""),
+    "unknown multibase": changed(lambda head: b"b" + head[1:]),
+    "sha2": changed(lambda head: b"f1220" + head[5:]),
+    "short": changed(lambda head: head[:-2]),
+    "two": changed(lambda head: head + b"\n" + head),
+    "path": changed(lambda head: b"../" + head),
+    "control characters": changed(lambda head: b"\x1b]0;owned\x07\xff\x00" + head),
+    "wide": changed(lambda head: "\N{FULLWIDTH LATIN SMALL LETTER F}".encode() + head[1:]),
+    **{
+        f"redirect to {location}": (("head",), redirect(location), "redirect")
+        for location in ("file:///etc/passwd", "/ds/refs/head", "ftp://127.0.0.1/", "http://[::")
+    },
+}
+"""For which objects, what is answered, and what the message has besides their keys."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "trick", "says"),
+    [
+        pytest.param(kind, trick, says, id=f"{name}-{kind}")
+        for name, (kinds, trick, says) in TRICKS.items()
+        for kind in kinds
+    ],
+)
+def test_an_answer_that_cannot_be_the_object(kind: str, trick: Trick, says: str, readers: Readers) -> None:
+    readers.withstand_trick(new_objects(readers.world.chain)[kind], trick, says)
 
 
 @pytest.mark.parametrize("kind", ["newest block", "block"])
-def test_another_datasets_block_under_the_name(kind: str, world: World, empty: Path, behind: Path) -> None:
-    key = new_objects(world.chain)[kind]
-    foreign = body(lambda _: world.other.blocks[-1])
-    both(world, empty, behind, lookup(world.chain), {key: foreign}, key, "hashes to")
-
-
-@pytest.mark.parametrize("kind", ["head", *OBJECTS])
-@pytest.mark.parametrize("form", ["until-close", "chunks"])
-def test_an_endless_body(kind: str, form: str, world: World, empty: Path, behind: Path) -> None:
-    key = new_objects(world.chain)[kind]
-    trick = ENDLESS if form == "until-close" else ENDLESS_CHUNKS
-    both(world, empty, behind, lookup(world.chain), {key: trick}, key)
-
-
-@pytest.mark.parametrize("kind", ["head", *OBJECTS])
-def test_headers_without_end(kind: str, world: World, empty: Path, behind: Path) -> None:
-    key = new_objects(world.chain)[kind]
-    both(world, empty, behind, lookup(world.chain), {key: HEADER_FLOOD}, key, "headers are larger")
-
-
-@pytest.mark.parametrize("kind", ["head", *OBJECTS])
-@pytest.mark.parametrize(
-    "trick",
-    [
-        pytest.param(body(lambda _: b""), id="empty"),
-        pytest.param(body(lambda _: b"<html><h1>It works!</h1></html>\n"), id="html"),
-        pytest.param(length(lambda size: size - 1), id="too short"),
-        pytest.param(Trick(lambda honest: [answer(honest, more="Content-Encoding: gzip\r\n")]), id="encoded"),
-        pytest.param(
-            raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\x1b[2Jjunk\r\n"),
-            id="bad chunks",
-        ),
-        pytest.param(raw(b"\x16\x03\x01\x02\x00\r\n\r\n" * 100), id="no http"),
-        pytest.param(raw(answer(b"", length=10**15), end=End.HANG), id="announced as huge"),
-    ],
-)
-def test_an_answer_that_cannot_be_the_object(
-    kind: str, trick: Trick, world: World, empty: Path, behind: Path
-) -> None:
-    key = new_objects(world.chain)[kind]
-    both(world, empty, behind, lookup(world.chain), {key: trick}, key)
-
-
-@pytest.mark.parametrize("kind", ["data", "checkpoint"])
-def test_a_longer_object_than_its_block_says(kind: str, world: World, empty: Path, behind: Path) -> None:
-    key = new_objects(world.chain)[kind]
-    both(
-        world, empty, behind, lookup(world.chain), {key: length(lambda size: size + 1_000)}, key, "bytes, not the"
-    )  # fmt: skip
+def test_another_datasets_block_under_the_name(kind: str, readers: Readers) -> None:
+    foreign = body(lambda _: readers.world.other.blocks[-1])
+    readers.withstand_trick(new_objects(readers.world.chain)[kind], foreign, "hashes to")
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
-def test_an_object_that_is_not_there(kind: str, world: World, empty: Path, behind: Path) -> None:
-    key = new_objects(world.chain)[kind]
-    found = lookup(world.chain)
-    both(world, empty, behind, lambda asked: None if asked == key else found(asked), None, key, "not there")
+def test_an_object_that_is_not_there(kind: str, readers: Readers) -> None:
+    key, found = new_objects(readers.world.chain)[kind], lookup(readers.world.chain)
+    readers.withstand(lambda asked: None if asked == key else found(asked), None, key, "not there")
 
 
-def test_a_huge_block(world: World, empty: Path, behind: Path) -> None:
-    chain = world.chain.fork()
+def test_a_huge_block(readers: Readers) -> None:
+    chain = readers.world.chain.fork()
     chain.note("x" * LIMITS.block_bytes)
-    both(
-        world,
-        empty,
-        behind,
-        lookup(chain),
-        None,
-        str(chain.key(-1)),
-        "larger than the allowed 1,048,576 bytes",
-    )
+    readers.withstand(lookup(chain), None, str(chain.key(-1)), "larger than the allowed 1,048,576 bytes")
 
 
 # --- the head ------------------------------------------------------------------------------------------
@@ -271,26 +277,8 @@ def test_a_newline_after_the_head_is_accepted(end: bytes, world: World, empty: P
     assert tree_of(dataset)["refs/head"] == str(world.chain.head).encode()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda head: b"b" + head[1:], id="unknown multibase"),
-        pytest.param(lambda head: b"f1220" + head[5:], id="sha2"),
-        pytest.param(lambda head: head[:-2], id="short"),
-        pytest.param(lambda head: head + b"\n" + head, id="two"),
-        pytest.param(lambda head: b"../" + head, id="path"),
-        pytest.param(lambda head: b"\x1b]0;owned\x07\xff\x00" + head, id="control characters"),
-        pytest.param(lambda head: "\N{FULLWIDTH LATIN SMALL LETTER F}".encode() + head[1:], id="wide"),
-    ],
-)
-def test_a_head_that_is_no_hash(
-    change: Callable[[bytes], bytes], world: World, empty: Path, behind: Path
-) -> None:
-    both(world, empty, behind, lookup(world.chain), {HEAD_KEY: body(change)}, HEAD_KEY)
-
-
-def test_a_place_without_a_dataset(world: World, empty: Path, behind: Path) -> None:
-    both(world, empty, behind, lambda _: None, None, "there is no dataset")
+def test_a_place_without_a_dataset(readers: Readers) -> None:
+    readers.withstand(lambda _: None, None, "there is no dataset")
 
 
 # --- signed statements ---------------------------------------------------------------------------------
@@ -332,24 +320,12 @@ def test_statements_that_cannot_be_any_are_not_kept_and_do_no_harm(
 # --- redirects -----------------------------------------------------------------------------------------
 
 
-def redirect(*locations: str) -> Trick:
-    lines = "".join(f"Location: {to}\r\n" for to in locations)
-    return raw(f"HTTP/1.1 302 Found\r\n{lines}Content-Length: 0\r\n\r\n".encode())
-
-
-@pytest.mark.parametrize("kind", ["head", *OBJECTS])
-def test_a_redirect_inward_is_not_followed(kind: str, world: World, empty: Path, behind: Path) -> None:
-    key = new_objects(world.chain)[kind]
-    with HostilePeer(lookup(world.chain)) as inner:
-        both(world, empty, behind, lookup(world.chain), {key: redirect(inner.url + key)}, key, "redirect")
+@pytest.mark.parametrize("kind", ALL)
+def test_a_redirect_inward_is_not_followed(kind: str, readers: Readers) -> None:
+    key = new_objects(readers.world.chain)[kind]
+    with HostilePeer(lookup(readers.world.chain)) as inner:
+        readers.withstand_trick(key, redirect(inner.url + key), "redirect")
         assert inner.requests == []
-
-
-@pytest.mark.parametrize(
-    "location", ["file:///etc/passwd", "/ds/refs/head", "ftp://127.0.0.1/", "http://[::"]
-)
-def test_a_redirect_to_nowhere(location: str, world: World, empty: Path, behind: Path) -> None:
-    both(world, empty, behind, lookup(world.chain), {HEAD_KEY: redirect(location)}, HEAD_KEY, "redirect")
 
 
 def test_redirects_without_end(world: World, empty: Path) -> None:
@@ -359,7 +335,7 @@ def test_redirects_without_end(world: World, empty: Path) -> None:
 
 
 def test_a_redirect_from_a_public_address_inward(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is at a public address cannot be had on loopback: names and connections lead to it here."""
     names = {
@@ -372,9 +348,8 @@ def test_a_redirect_from_a_public_address_inward(
     monkeypatch.setattr(http_dial, "resolve", lambda host, port, *, name: names[host])
     monkeypatch.setattr(fetch_address, "getproxies", dict)
     for target in ("inner.example", "local.example"):
-        with HostilePeer(
-            lookup(world.chain), {HEAD_KEY: redirect(f"http://{target}/ds/refs/head")}
-        ) as server:
+        inward = redirect(f"http://{target}/ds/refs/head")
+        with HostilePeer(lookup(world.chain), {HEAD_KEY: inward}) as server:
 
             def connected(address: Any, timeout: Any, port: int = server.port) -> socket.socket:
                 dialled.append(address[0])
@@ -382,21 +357,21 @@ def test_a_redirect_from_a_public_address_inward(
 
             monkeypatch.setattr(socket, "create_connection", connected)
             with (
-                by_library("http://public.example/ds/") as peer,
+                http_peer("http://public.example/ds/") as peer,
                 pytest.raises(TransferError, match="private network address is refused"),
             ):
-                pull_dataset(workspace_in(tmp_path / target), peer, ALIAS)
+                pull_dataset(WorkspaceFiles.find(empty), peer, ALIAS)
     assert dialled == ["93.184.216.34", "93.184.216.34"]
 
 
 # --- chains that are none, or another's ------------------------------------------------------------------
 
 
-def test_another_datasets_block_in_the_chain(world: World, empty: Path, behind: Path) -> None:
-    chain = world.chain.fork()
-    chain.objects |= world.other.objects
-    chain.append(ev.SetInfo(description="x"), prev_block_hash=world.other.hashes[1])
-    both(world, empty, behind, lookup(chain), None, "the chain of", "sequence number")
+def test_another_datasets_block_in_the_chain(readers: Readers) -> None:
+    chain, other = readers.world.chain.fork(), readers.world.other
+    chain.objects |= other.objects
+    chain.append(ev.SetInfo(description="x"), prev_block_hash=other.hashes[1])
+    readers.withstand(lookup(chain), None, "the chain of", "sequence number")
 
 
 def test_another_dataset_under_a_known_url(world: World, behind: Path) -> None:
@@ -406,26 +381,22 @@ def test_another_dataset_under_a_known_url(world: World, behind: Path) -> None:
     withstands(world, behind, lookup(other), None, "holds the dataset")
 
 
-def test_a_cycle_ends_at_its_first_block(world: World, empty: Path, behind: Path) -> None:
+def test_a_cycle_ends_at_its_first_block(readers: Readers) -> None:
     """The hash of a block that names its own successor is not known before the successor: one of them lies."""
-    chain = world.chain.fork()
+    chain = readers.world.chain.fork()
     back = hash_of("a block that cannot be")
     chain.append(ev.SetInfo(description="x"), prev_block_hash=back)
     key = str(ObjectKey(ObjectKind.BLOCK, back))
     tricks = {key: body(lambda _: chain.blocks[-1])}
-    for workspace in (empty, behind):
-        peer = withstands(world, workspace, lookup(chain), tricks, key, "hashes to")
+    for peer in readers.withstand(lookup(chain), tricks, key, "hashes to"):
         assert peer.asked("blocks/") == [str(chain.key(-1)), key]
 
 
 @pytest.mark.parametrize("number", [LIMITS.chain_blocks, 2**63, 2**64 - 1])
-def test_a_head_that_claims_an_endless_chain_costs_one_block(
-    number: int, world: World, empty: Path, behind: Path
-) -> None:
-    chain = world.chain.fork()
+def test_a_head_that_claims_an_endless_chain_costs_one_block(number: int, readers: Readers) -> None:
+    chain = readers.world.chain.fork()
     chain.append(ev.SetInfo(description="x"), sequence_number=number)
-    for workspace in (empty, behind):
-        peer = withstands(world, workspace, lookup(chain), None, "at most 10,000,000 blocks")
+    for peer in readers.withstand(lookup(chain), None, "at most 10,000,000 blocks"):
         assert peer.asked("blocks/") == [str(chain.key(-1))]
 
 
@@ -456,14 +427,11 @@ def a_second_seed(chain: RealChain) -> None:
 @pytest.mark.parametrize(
     "spoil", [back_in_time, nothing_new, a_gap_in_the_offsets, another_checkpoint, a_second_seed]
 )
-def test_a_block_against_the_rules(
-    spoil: Callable[[RealChain], None], world: World, empty: Path, behind: Path
-) -> None:
-    chain = world.chain.fork()
+def test_a_block_against_the_rules(spoil: Callable[[RealChain], None], readers: Readers) -> None:
+    chain = readers.world.chain.fork()
     spoil(chain)
     says = f"block {chain.sequence - 1} ({str(chain.head)[:17]}"
-    for workspace in (empty, behind):
-        peer = withstands(world, workspace, lookup(chain), None, says, "breaks the rule")
+    for peer in readers.withstand(lookup(chain), None, says, "breaks the rule"):
         assert peer.asked("data/") == []
 
 
@@ -475,19 +443,17 @@ def test_a_chain_that_does_not_begin_with_a_seed(world: World, empty: Path, behi
     withstands(world, behind, lookup(chain), None, "not Seed")
 
 
-@pytest.mark.parametrize("declared", [True, False], ids=["declared", "until-close"])
-@pytest.mark.parametrize("size", [1, 100_000, 2**62])
-def test_a_size_that_is_not_the_objects(
-    size: int, declared: bool, world: World, empty: Path, behind: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("size", "declared"), [(1, True), (1, False), (100_000, True), (2**62, True), (2**62, False)]
+)
+def test_a_size_that_is_not_the_objects(size: int, declared: bool, readers: Readers) -> None:
     """The largest does not fit anywhere, so nothing of it is asked for."""
-    chain = world.older.fork()
+    chain = readers.world.older.fork()
     chain.rows("C", size=size)
     key = new_objects(chain)["data"]
     found = lookup(chain)
     tricks = {} if declared else {key: Trick(lambda honest: [b"HTTP/1.1 200 OK\r\n\r\n", honest])}
-    for workspace in (empty, behind) if declared or size != 100_000 else ():
-        peer = withstands(world, workspace, found, tricks, key)
+    for peer in readers.withstand(found, tricks, key):
         assert (key in peer.requests) == (size < 2**62)
 
 
@@ -557,35 +523,8 @@ def test_a_hint_of_a_million_lines_takes_little_memory(world: World, empty: Path
 ALIAS = DatasetAlias.parse(conformance.DATASET)
 
 
-@contextlib.contextmanager
-def by_library(url: str, **limits: Any) -> Iterator[Store]:
-    """A peer that waits for nothing in earnest."""
-    clock = limits.pop("clock", None) or Clock()
-    peer = Store(HttpTransport(PeerUrl.parse(url), replace(PEER_LIMITS, **limits), timing=clock.timing))
-    try:
-        yield peer
-    finally:
-        peer.close()
-
-
-def workspace_in(folder: Path) -> WorkspaceFiles:
-    folder.mkdir(exist_ok=True)
-    return WorkspaceFiles.init(folder, exists_ok=True)
-
-
-def library_refuses(workspace: Path, peer: HostilePeer, key: str, says: str, **limits: Any) -> None:
-    """Pulling raises one clear error and changes nothing."""
-    before = state(workspace)
-    with by_library(peer.url, **limits) as link, pytest.raises(TransferError, match=says) as caught:
-        # one at a time: the clock that one request turns is that of all
-        pull_dataset(WorkspaceFiles.find(workspace), link, ALIAS, SyncOptions(parallel=1))
-    assert str(caught.value).startswith(f"{peer.url}{key}")
-    assert str(caught.value).isprintable()
-    assert state(workspace) == before
-
-
 @pytest.mark.skipif(not OURS, reason="needs clocks from outside")
-@pytest.mark.parametrize("kind", ["head", *OBJECTS])
+@pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("place", ["empty", "behind"])
 @pytest.mark.parametrize(
     ("trick", "says"),
@@ -604,8 +543,12 @@ def test_a_body_that_breaks_off(
     """It is asked for again, so the waits are not real here."""
     workspace: Path = request.getfixturevalue(place)
     key = new_objects(world.chain)[kind]
-    with HostilePeer(lookup(world.chain), {key: trick}) as peer:
-        library_refuses(workspace, peer, key, says)
+    before = state(workspace)
+    with HostilePeer(lookup(world.chain), {key: trick}) as peer, http_peer(peer.url) as link:
+        # one at a time: the clock that one request turns is that of all
+        with refused_by(link, key, says):
+            pull_dataset(WorkspaceFiles.find(workspace), link, ALIAS, SyncOptions(parallel=1))
+        assert state(workspace) == before
         # kept connections that turn out to be closed do not count as attempts
         extra = len(peer.asked(key)) - 1 - SHARING.retries
         assert 0 <= extra <= SHARING.parallel
@@ -619,7 +562,7 @@ def test_the_limit_of_blocks_is_inclusive(
     limits = replace(LIMITS, chain_blocks=blocks)
     monkeypatch.setattr(compare, "LIMITS", limits)
     monkeypatch.setattr(sync, "LIMITS", limits)
-    with HostilePeer(lookup(world.chain)) as peer, by_library(peer.url) as link:
+    with HostilePeer(lookup(world.chain)) as peer, http_peer(peer.url) as link:
         if allowed:
             pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
             assert len(published(empty)) == 1
@@ -636,7 +579,7 @@ def test_the_bytes_of_a_chain_are_bounded(world: World, empty: Path, monkeypatch
     size = sum(map(len, world.chain.blocks))
     for most, allowed in ((size - 1, False), (size, True)):
         monkeypatch.setattr(sync, "SHARING", replace(SHARING, chain_bytes=most))
-        with HostilePeer(lookup(world.chain)) as peer, by_library(peer.url) as link:
+        with HostilePeer(lookup(world.chain)) as peer, http_peer(peer.url) as link:
             if allowed:
                 pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
                 continue
