@@ -1,4 +1,4 @@
-"""What tests of workspaces on object stores begin with."""
+"""What tests of workspaces on object stores, and of tokens that a user keeps, begin with."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from odfchain.api.workspace import Workspace
+from odfchain.transfer.credentials import Credentials
 from tests.kit import shared_store
+from tests.kit.kept_tokens import User
 from tests.kit.small_s3 import SmallS3
+from tests.kit.support import Run
 
 
 @pytest.fixture
@@ -30,3 +33,16 @@ def one(store: SmallS3, tmp_path: Path) -> Workspace:
 def other(store: SmallS3, tmp_path: Path) -> Workspace:
     """Another one, which has nothing else in common with it."""
     return shared_store.machine(store, tmp_path / "other")
+
+
+@pytest.fixture
+def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
+    """The user's own."""
+    monkeypatch.setenv("ODFCHAIN_CREDENTIALS", str(tmp_path / "home" / "credentials.json"))
+    return Credentials.of_user()
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch, run: Run, credentials: Credentials) -> User:
+    """A user who keeps no token yet."""
+    return User(monkeypatch, run, credentials)

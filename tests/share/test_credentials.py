@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,26 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.cli.main import main
 from odfchain.errors import AccessError, UnsupportedPeerError
 from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.credentials import Credentials, checked_token
 from odfchain.workspace.workspace_files import WorkspaceFiles
+from tests.kit.kept_tokens import TOKEN, User
 from tests.kit.served_workspace import make_dataset
 from tests.kit.servers import Reply, Request, Server
-
-SECRET = "s3cret-Token.1~+/=="  # noqa: S105 - for the test's own servers
-
-
-@pytest.fixture
-def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
-    monkeypatch.setenv("ODFCHAIN_CREDENTIALS", str(tmp_path / "home" / "credentials.json"))
-    return Credentials.of_user()
+from tests.kit.sharing import Sharing
 
 
 def test_a_token_is_for_its_origin_alone(credentials: Credentials) -> None:
-    credentials.put(PeerUrl.parse("https://a.example/x"), SECRET)
-    assert credentials.get(PeerUrl.parse("https://A.example:443/y/z")) == SECRET
+    credentials.put(PeerUrl.parse("https://a.example/x"), TOKEN)
+    assert credentials.get(PeerUrl.parse("https://A.example:443/y/z")) == TOKEN
     for other in ("http://a.example/x", "https://a.example:444/", "https://b.a.example/", "https://a.example.b/",
                   "file:///a.example"):  # fmt: skip
         assert credentials.get(PeerUrl.parse(other)) is None
@@ -44,7 +34,7 @@ def test_a_token_is_for_its_origin_alone(credentials: Credentials) -> None:
     assert credentials.remove(None) == ["https://b.example"]
     assert credentials.origins() == []
     with pytest.raises(UnsupportedPeerError, match="a token is for a server"):
-        credentials.put(PeerUrl.parse("file:///srv/x"), SECRET)
+        credentials.put(PeerUrl.parse("file:///srv/x"), TOKEN)
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a\nb", "tök", "a" * 9_000, "=a"])
@@ -65,7 +55,7 @@ def test_a_damaged_file_is_said(credentials: Credentials, content: str) -> None:
 
 
 def test_a_file_that_others_can_read_is_refused(credentials: Credentials) -> None:
-    credentials.put(PeerUrl.parse("https://a.example"), SECRET)
+    credentials.put(PeerUrl.parse("https://a.example"), TOKEN)
     credentials.path.chmod(0o644)
     with pytest.raises(AccessError, match="mode 0644 lets others read your tokens") as caught:
         credentials.get(PeerUrl.parse("https://a.example"))
@@ -94,7 +84,7 @@ def private(folder: Path, seen: list[str | None], redirect: str | None = None) -
         path = request.target.lstrip("/")
         if redirect is not None:
             return Reply(302, {"Location": redirect + path})
-        if seen[-1] != f"Bearer {SECRET}":
+        if seen[-1] != f"Bearer {TOKEN}":
             return Reply(401)
         return Reply(body=(folder / path).read_bytes()) if (folder / path).is_file() else Reply(404)
 
@@ -107,81 +97,58 @@ def shelf(tmp_path: Path) -> Path:
     """A folder with a dataset, to be handed out by a web server."""
     theirs = WorkspaceFiles.init(tmp_path / "theirs")
     make_dataset(theirs, "cities", 100)
-    assert (
-        main(["-w", str(tmp_path / "theirs"), "push", "cities", "--to", f"{tmp_path.as_uri()}/shelf/cities"])
-        == 0
-    )
+    Sharing(theirs).push("cities", f"{tmp_path.as_uri()}/shelf/cities")
     return tmp_path / "shelf"
 
 
-def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = main(list(args))
-    said = capsys.readouterr()
-    assert SECRET not in said.out + said.err
-    return code, said.out, said.err
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkspaceFiles:
+    """The workspace of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return WorkspaceFiles.init(tmp_path)
 
 
 def test_private_datasets_are_pulled_without_a_terminal(
-    credentials: Credentials,
-    shelf: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    user: User, shelf: Path, mine: WorkspaceFiles
 ) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    monkeypatch.chdir(mine)
-    assert main(["init"]) == 0
     seen: list[str | None] = []
     with private(shelf, seen) as url:
-        code, _, err = run(capsys, "pull", f"{url}cities")
-        assert (code, "odfchain login URL" in err) == (8, True)
-        monkeypatch.setattr("sys.stdin", io.StringIO(""))
-        code, _, err = run(capsys, "login", url)
-        assert (code, "standard input is not a terminal: no token can be asked for" in err) == (2, True)
-        monkeypatch.setattr("sys.stdin", io.StringIO(f"{SECRET}\n"))
-        assert run(capsys, "login", url, "--stdin")[0] == 0
-        assert run(capsys, "pull", f"{url}cities")[0] == 0
-        assert run(capsys, "pull", "--all")[0] == 0
-        assert set(seen[1:]) == {f"Bearer {SECRET}"}
-        code, out, _ = run(capsys, "login", "-o", "json")
-        assert json.loads(out) == [{"origin": url.rstrip("/")}]
-        assert SECRET not in "".join(p.read_text() for p in (mine / ".odfchain").rglob("*.y*ml"))
-        assert run(capsys, "logout", url)[0] == 0
-        assert run(capsys, "pull", "--all")[0] == 8
-        assert run(capsys, "logout", url)[0] == 2
+        refused = user.run("pull", f"{url}cities")
+        assert (refused.code, "odfchain login URL" in refused.err) == (8, True)
+        refused = user.run("login", url)
+        assert refused.code == 2
+        assert "standard input is not a terminal: no token can be asked for" in refused.err
+        assert user.run("login", url, "--stdin", piped=f"{TOKEN}\n").code == 0
+        assert user.run("pull", f"{url}cities").code == 0
+        assert user.run("pull", "--all").code == 0
+        assert set(seen[1:]) == {f"Bearer {TOKEN}"}
+        assert user.run("login", "-o", "json").rows == [{"origin": url.rstrip("/")}]
+        assert TOKEN not in "".join(p.read_text() for p in mine.root.rglob("*.y*ml"))
+        assert user.run("logout", url).code == 0
+        assert user.run("pull", "--all").code == 8
+        assert user.run("logout", url).code == 2
 
 
 def test_a_redirect_to_another_origin_takes_no_token_along(
-    credentials: Credentials,
-    shelf: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    user: User, shelf: Path, mine: WorkspaceFiles
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["init"]) == 0
     config = Path(".odfchain/config.yaml")  # both servers are on this machine
     config.write_text(config.read_text().replace("PrivateRedirects: false", "PrivateRedirects: true"))
     there: list[str | None] = []
     here: list[str | None] = []
     with private(shelf, there) as other, private(shelf, here, redirect=other) as url:
-        credentials.put(PeerUrl.parse(url), SECRET)
-        code, _, err = run(capsys, "pull", f"{url}cities")
-        assert (code, "HTTP status 401" in err) == (8, True), err
-    assert set(here) == {f"Bearer {SECRET}"}
+        user.credentials.put(PeerUrl.parse(url), TOKEN)
+        refused = user.run("pull", f"{url}cities")
+        assert (refused.code, "HTTP status 401" in refused.err) == (8, True), refused.err
+    assert set(here) == {f"Bearer {TOKEN}"}
     assert set(there) == {None}
 
 
-def test_plain_http_to_another_machine_has_to_be_accepted(
-    credentials: Credentials, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{SECRET}\n"))
-    code, _, err = run(capsys, "login", "http://a.example", "--stdin")
-    assert (code, "--plain-http" in err, credentials.path.exists()) == (8, True, False)
-    code, _, err = run(capsys, "login", "http://a.example", "--stdin", "--plain-http")
-    assert (code, "over plain http" in err) == (0, True)
-    assert run(capsys, "logout", "--all")[0] == 0
-    assert run(capsys, "logout")[0] == 2
-    assert os.environ.get("ODFCHAIN_TOKEN") is None
+def test_plain_http_to_another_machine_has_to_be_accepted(user: User) -> None:
+    refused = user.run("login", "http://a.example", "--stdin", piped=f"{TOKEN}\n")
+    assert (refused.code, "--plain-http" in refused.err) == (8, True)
+    assert not user.credentials.path.exists()
+    warned = user.run("login", "http://a.example", "--stdin", "--plain-http", piped=f"{TOKEN}\n")
+    assert (warned.code, "over plain http" in warned.err) == (0, True)
+    assert user.run("logout", "--all").code == 0
+    assert user.run("logout").code == 2

@@ -16,18 +16,14 @@ import pytest
 
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.statements import Problem
-from odfchain.errors import (
-    ChainsDifferError,
-    CorruptedPeerError,
-    OdfchainError,
-    SignatureError,
-)
+from odfchain.errors import ChainsDifferError, CorruptedPeerError, OdfchainError, SignatureError
 from odfchain.odf.times import Timestamp
 from odfchain.transfer.pulling import SyncStatus
 from odfchain.transfer.signed_statements import SignaturePolicy
 from tests.kit import forge
 from tests.kit.forge import STRANGER
 from tests.kit.forged_signatures import forged
+from tests.kit.scenario import Chain
 from tests.kit.signed_heads import COMMON, REQUIRE, Reader, head_of, line, now, owned, publish
 from tests.kit.web_peers import WebPlace, by_threads
 
@@ -102,19 +98,43 @@ def test_without_an_attack_the_signed_head_is_accepted(scene: Scene) -> None:
 # --- rollback, freeze, fork: twelve attacks ------------------------------------------------------------
 
 
-def test_rollback_by_one_block(scene: Scene) -> None:
-    publish(scene.folder, owned(COMMON[:-1]))
-    refused(
-        scene, ChainsDifferError, REQUIRE, "offers an older chain than was seen before: its head is block 3"
-    )
-    honest(scene)
+def proved(chain: Chain, words: str) -> tuple[Chain, bytes, type[OdfchainError], str, str]:
+    return chain, line(head_of(chain)), ChainsDifferError, words, "the proof is kept"
 
 
-def test_rollback_to_the_seed(scene: Scene) -> None:
-    publish(scene.folder, owned([]))
-    refused(
-        scene, ChainsDifferError, REQUIRE, "offers an older chain than was seen before: its head is block 1"
-    )
+OLDER = "offers an older chain than was seen before"
+HISTORIES: dict[str, tuple[Chain, bytes, type[OdfchainError], str, str]] = {
+    **{
+        f"rollback to block {number}": (
+            chain, line(head_of(chain)), ChainsDifferError, f"{OLDER}: its head is block {number}", "",
+        )
+        for number, chain in ((3, owned(COMMON[:-1])), (1, owned([])))
+    },
+    "fork at the same sequence number": proved(
+        owned([*COMMON[:-1], "another"]), "offers another chain than was seen before"
+    ),
+    "fork below the newest block, shorter": proved(owned([COMMON[0], "another"]), OLDER),
+    "fork that is longer": proved(FORK, "another chain .* which it does not contain"),
+    "older head, newest signature": (
+        OLD, line(head_of(NEW)), SignatureError, "of a newer head .* set back, or blocks were withheld", "",
+    ),
+    "newer head, older signature": (
+        NEW, line(head_of(OLD)), SignatureError, "of an older head .*what came after it is not signed", "",
+    ),
+    # it does not stick: the memory is of blocks that were received, so the owner's next head is accepted
+    "fast forward to a number that nobody reaches": (
+        NEW, line(forge.signed(head=NEW.head, sequence_number=2**63)), SignatureError,
+        "of a newer head .block 9223372036854775808", "",
+    ),
+}  # fmt: skip
+"""The chain and the signature that are offered, and how that is refused: error, words, hint."""
+
+
+@pytest.mark.parametrize("attack", HISTORIES)
+def test_history(attack: str, scene: Scene) -> None:
+    chain, signature, kind, words, hint = HISTORIES[attack]
+    publish(scene.folder, chain, signature)
+    assert hint in (refused(scene, kind, REQUIRE, words).hint or "")
     honest(scene)
 
 
@@ -122,30 +142,9 @@ def test_rollback_after_the_copy_was_deleted(scene: Scene) -> None:
     (dataset,) = scene.reader.files.datasets()
     scene.reader.files.delete(dataset)
     publish(scene.folder, owned(COMMON[:-1]))
-    refused(scene, ChainsDifferError, REQUIRE, "offers an older chain than was seen before")
+    refused(scene, ChainsDifferError, REQUIRE, OLDER)
     publish(scene.folder, NEW)
     assert scene.reader.pull(scene.url, REQUIRE).outcome.status is SyncStatus.CREATED
-
-
-def test_fork_at_the_same_sequence_number(scene: Scene) -> None:
-    publish(scene.folder, owned([*COMMON[:-1], "another"]))
-    error = refused(scene, ChainsDifferError, REQUIRE, "offers another chain than was seen before")
-    assert "the proof is kept" in (error.hint or "")
-    honest(scene)
-
-
-def test_fork_below_the_newest_block_that_is_shorter(scene: Scene) -> None:
-    publish(scene.folder, owned([COMMON[0], "another"]))
-    error = refused(scene, ChainsDifferError, REQUIRE, "offers an older chain than was seen before")
-    assert "the proof is kept" in (error.hint or "")
-    honest(scene)
-
-
-def test_fork_that_is_longer(scene: Scene) -> None:
-    publish(scene.folder, FORK)
-    error = refused(scene, ChainsDifferError, REQUIRE, "another chain .* which it does not contain")
-    assert "the proof is kept" in (error.hint or "")
-    honest(scene)
 
 
 def test_freeze_past_the_longest_age(scene: Scene) -> None:
@@ -167,29 +166,10 @@ def test_freeze_without_a_longest_age_is_seen_by_nobody(scene: Scene) -> None:
     honest(scene)
 
 
-def test_mix_of_an_older_head_with_the_newest_signature(scene: Scene) -> None:
-    publish(scene.folder, OLD, line(head_of(NEW)))
-    refused(scene, SignatureError, REQUIRE, "of a newer head .* set back, or blocks were withheld")
-    honest(scene)
-
-
-def test_mix_of_a_newer_head_with_an_older_signature(scene: Scene) -> None:
-    publish(scene.folder, NEW, line(head_of(OLD)))
-    refused(scene, SignatureError, REQUIRE, "of an older head .*what came after it is not signed")
-    honest(scene)
-
-
 def test_mix_of_a_newer_head_with_older_blocks(scene: Scene) -> None:
     publish(scene.folder, NEW)
     (scene.folder / str(NEW.key(-2))).unlink()
     refused(scene, CorruptedPeerError, REQUIRE, "not there .HTTP status 404., though the chain refers to it")
-    honest(scene)
-
-
-def test_fast_forward_to_a_number_that_nobody_reaches(scene: Scene) -> None:
-    """It does not stick: the memory is of blocks that were received, so the owner's next head is accepted."""
-    publish(scene.folder, NEW, line(forge.signed(head=NEW.head, sequence_number=2**63)))
-    refused(scene, SignatureError, REQUIRE, "of a newer head .block 9223372036854775808")
     honest(scene)
 
 
@@ -241,9 +221,6 @@ def test_signature(attack: str, scene: Scene) -> None:
     honest(scene)
 
 
-OTHER = forge.signed(dataset_id=STRANGER.dataset_id, head=NEW.head, sequence_number=6)
-
-
 def test_signature_downgraded_by_leaving_it_out_where_the_policy_is_remembered(scene: Scene) -> None:
     publish(scene.folder, NEW, None)
     error = refused(scene, SignatureError, None, "a signature is required")
@@ -256,5 +233,6 @@ def test_signature_downgraded_by_leaving_it_out_where_the_policy_is_remembered(s
 def test_another_dataset_at_the_place_is_not_the_owners_after_a_change_of_keys(scene: Scene) -> None:
     """The id is the key, so a new key is a new dataset, however its heads are signed."""
     chain = owned([*COMMON, "d3", "note 2", "note 3"], STRANGER)
-    publish(scene.folder, chain, line(replace(OTHER, head=chain.head, sequence_number=7), STRANGER))
+    other = forge.signed(dataset_id=STRANGER.dataset_id, head=chain.head, sequence_number=7)
+    publish(scene.folder, chain, line(other, STRANGER))
     refused(scene, ChainsDifferError, REQUIRE, "holds the dataset did:odf:")

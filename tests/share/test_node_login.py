@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from odfchain.cli.main import main
 from odfchain.odf.times import Timestamp
-from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
-from odfchain.transfer.credentials import Credentials
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
+from tests.kit.kept_tokens import PASSWORD, TOKEN, User
 from tests.kit.servers import Reply, Request, Server, closed_port
 
 RECORDED = Path("fixtures/conformance/smart_live.json")
-PASSWORD = "pass word-ß"  # noqa: S105 - for the test's own servers
-TOKEN = "ka_s3cret"  # noqa: S105 - as above
 INFO = (200, {"isMultiTenant": True})
 
 
@@ -46,33 +40,6 @@ class Node(Server):
         return [(f"{r.method} {r.target}", r.body, r.headers.get("authorization")) for r in self.requests]
 
 
-@dataclass
-class Typed:
-    """A user with a terminal, or a pipe."""
-
-    monkeypatch: pytest.MonkeyPatch
-    capsys: pytest.CaptureFixture[str]
-    credentials: Credentials
-
-    def login(self, *args: str, piped: str = "") -> tuple[int, str]:
-        self.monkeypatch.setattr("sys.stdin", io.StringIO(piped))
-        self.capsys.readouterr()
-        code = main(["login", *args])
-        said = self.capsys.readouterr()
-        for secret in (PASSWORD, TOKEN):
-            assert secret not in said.out + said.err
-        return code, said.err
-
-    def kept(self, url: str) -> str | None:
-        return self.credentials.get(PeerUrl.parse(url))
-
-
-@pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    monkeypatch.setenv("ODFCHAIN_CREDENTIALS", str(tmp_path / "credentials.json"))
-    return Typed(monkeypatch, capsys, Credentials.of_user())
-
-
 def recorded(name: str) -> tuple[bytes, int, Any]:
     """Body of the request, status and document of the answer, between two reference nodes."""
     (flow,) = (each for each in json.loads(RECORDED.read_text())["flows"] if each["id"] == name)
@@ -82,18 +49,16 @@ def recorded(name: str) -> tuple[bytes, int, Any]:
 
 
 @pytest.mark.parametrize(("flow", "code"), [("login", 0), ("login_rejected", 8)])
-def test_a_login_is_as_recorded(user: Typed, flow: str, code: int) -> None:
+def test_a_login_is_as_recorded(user: User, flow: str, code: int) -> None:
     body, status, document = recorded(flow)
     sent = json.loads(json.loads(body)["loginCredentialsJson"])
     with Node({"GET /info": INFO, "POST /platform/login": (status, document)}) as there:
         url = f"odf+{there.place}"
-        found, said = user.login(
-            url, "--user", sent["login"], "--password-stdin", piped=f"{sent['password']}\n"
-        )
+        password = ("--user", sent["login"], "--password-stdin")
+        found, said = user.login(url, *password, piped=f"{sent['password']}\n")
         assert (found, user.kept(url)) == (code, document.get("accessToken"))
         assert [each[0] for each in there.asked] == ["GET /info", "POST /platform/login"]
-        assert there.asked[1][1] == body
-        assert there.asked[1][2] is None
+        assert there.asked[1][1:] == (body, None)
         if code:
             assert document["message"] in said
             assert "check the user and the password" in said
@@ -103,7 +68,7 @@ def test_a_login_is_as_recorded(user: Typed, flow: str, code: int) -> None:
             assert sent["password"] not in user.credentials.path.read_text()
 
 
-def test_the_node_is_found_below_a_prefix(user: Typed) -> None:
+def test_the_node_is_found_below_a_prefix(user: User) -> None:
     answers = {"GET /odf/info": INFO, "POST /odf/platform/login": (200, {"accessToken": TOKEN})}
     with Node(answers) as there:
         url = f"odf+{there.place}odf/alice/airports"
@@ -132,12 +97,11 @@ def test_the_node_is_found_below_a_prefix(user: Typed) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_login_keeps_nothing(
-    user: Typed, answers: dict[str, tuple[int, Any]], code: int, said: str
+    user: User, answers: dict[str, tuple[int, Any]], code: int, said: str
 ) -> None:
     with Node(answers) as there:
-        found, err = user.login(
-            f"odf+{there.place}x", "--user", "me", "--password-stdin", piped=f"{PASSWORD}\n"
-        )
+        password = ("--user", "me", "--password-stdin")
+        found, err = user.login(f"odf+{there.place}x", *password, piped=f"{PASSWORD}\n")
     assert (found, said in err, "\x1b" in err) == (code, True, False), err
     if "takes no passwords" in err:
         assert "odfchain token create" in err
@@ -158,13 +122,13 @@ def test_what_is_no_login_keeps_nothing(
     ],
 )
 def test_passwords_are_asked_for_where_they_can_be_given(
-    user: Typed, args: list[str], code: int, said: str
+    user: User, args: list[str], code: int, said: str
 ) -> None:
     found, err = user.login(*args)
     assert (found, said in err) == (code, True), err
 
 
-def test_who_sits_at_a_terminal_is_asked(user: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_sits_at_a_terminal_is_asked(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, bool]] = []
 
     def prompt(text: str, *, hide_input: bool = False, **_: Any) -> str:
@@ -190,7 +154,7 @@ def test_who_sits_at_a_terminal_is_asked(user: Typed, monkeypatch: pytest.Monkey
         (502, 0, "could not be checked"),
     ],
 )
-def test_a_token_is_checked_at_the_node(user: Typed, status: int, code: int, said: str) -> None:
+def test_a_token_is_checked_at_the_node(user: User, status: int, code: int, said: str) -> None:
     with Node({"GET /info": INFO, "GET /platform/token/validate": (status, {})}) as there:
         found, err = user.login(f"odf+{there.place}", "--token-stdin", piped=f"{TOKEN}\n")
         assert (found, said in err) == (code, True), err
@@ -198,14 +162,14 @@ def test_a_token_is_checked_at_the_node(user: Typed, status: int, code: int, sai
         assert [each[2] for each in there.asked] == [None, f"Bearer {TOKEN}"]
 
 
-def test_a_node_that_is_away_does_not_keep_a_token_from_being_kept(user: Typed) -> None:
+def test_a_node_that_is_away_does_not_keep_a_token_from_being_kept(user: User) -> None:
     with closed_port() as port:
         found, err = user.login(f"odf+http://127.0.0.1:{port}/", "--token-stdin", piped=f"{TOKEN}\n")
         assert (found, "could not be checked" in err) == (0, True), err
         assert user.kept(f"http://127.0.0.1:{port}/") == TOKEN
 
 
-def test_our_own_server_knows_its_tokens_and_no_passwords(user: Typed, tmp_path: Path) -> None:
+def test_our_own_server_knows_its_tokens_and_no_passwords(user: User, tmp_path: Path) -> None:
     home = WorkspaceFiles.init(tmp_path / "node")
     tokens = TokenFile(home.root)
     made = tokens.create("laptop", ["push:%"], Timestamp.now())
