@@ -104,7 +104,7 @@ diff --profile airports --policy drift.yaml -o html > drift.html
 manifest airports -o json
 manifest airports --write
 export airports -o ndjson
-export airports --output airports.parquet
+export airports --to airports.parquet
 digest airports.parquet
 export airports --format delta --to file://$PWD/delta
 sql -c 'select iata, elevation from airports order by "offset"' -o json

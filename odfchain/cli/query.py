@@ -157,9 +157,7 @@ def _format_of(output: str | None, path: Path | None) -> str:
     """
     found = output or _named_format(path) or RESULT_FORMATS[0]
     if found in _BINARY and path is None and sys.stdout.isatty():
-        raise errors.UsageError(
-            f"{found} is not for a terminal", hint="write it with --output FILE, or pipe it on"
-        )
+        raise errors.UsageError(f"{found} is not for a terminal", hint="write it to a file, or pipe it on")
     return found
 
 
@@ -277,65 +275,58 @@ _TABLES = ("lode", "delta", "iceberg")
 @command("export")
 def export_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    output: str | None = option(
-        "The format; csv unless --output says another one.", "-o", "--output-format", choices=_FORMATS
+    form: str | None = option(
+        "The format; csv unless the name of --to ends in another one.",
+        "-o",
+        "--format",
+        choices=(*_FORMATS, *_TABLES),
     ),
-    state: bool = option("Only the records in force, not every one that was recorded."),
-    file: Path | None = option("Write to a file, not to standard output.", "--output", "FILE"),
-    folder: Path | None = option(
-        "Write numbered files to a folder that is new or empty.", "--output-dir", "DIR"
-    ),
-    records_per_file: int | None = option("The most records of a file in --output-dir.", "N", least=1),
-    table: str | None = option("Write a table, or a Lode store, with --to.", "--format", choices=_TABLES),
-    target: str | None = option("The folder of the table or store: a path, or a URL of file.", "--to", "URL"),
+    to: str | None = option("A file, or a folder; standard output if not given.", "PATH"),
+    records_per_file: int | None = option("The most records of a file; files are numbered.", "N", least=1),
     chosen: dict[str, Any] = keywords(ExportOptions),
 ) -> None:
     """Export the records of a dataset, in order of offset, system columns included.
 
-    POINT is a block's number or hash, or a system time; without it the newest block is meant. Files appear
-    when they are complete, a folder when all of them are. CSV and NDJSON look as those of `odfchain sql`.
+    POINT is a block's number or hash, or a system time; without it the newest block is meant. With --to a
+    folder that is new or empty (DIR/, or with --records-per-file) files are numbered. A file appears when it
+    is complete, a folder when all its files are. CSV and NDJSON look as those of `odfchain sql`.
 
-    With --format, make a table of Delta or Iceberg, or a Lode store, of the dataset's own slices (linked or
-    copied), with a version for each block that has data. The next export continues it; where the histories
-    have parted, or something else is there, it refuses. With --rows state, each export replaces the rows.
-    """
-    if table is not None or target is not None:
-        if table is None or target is None:
-            raise errors.UsageError(
-                "--format and --to go together", hint="say both: --format delta --to FOLDER"
-            )
-        if output or state or file or folder or records_per_file:
-            raise errors.UsageError(
-                "--format writes a table, not files", hint="for the state say --rows state"
-            )
-        _export_table(dataset, table, target, chosen)
+    delta, iceberg and lode are a table, or a store, of the dataset's own slices (linked or copied), with a
+    version for each block that has data. The next export continues it; where the histories have parted, or
+    something else is there, it refuses. With --rows state, each export replaces the rows.
+    """  # fmt: skip
+    if form in _TABLES:
+        if to is None or records_per_file:
+            hint = f"say where: --format {form} --to FOLDER, without --records-per-file"
+            raise errors.UsageError(f"{form} is a folder with files of its own", hint=hint)
+        _export_table(dataset, str(form), to, chosen)
         return
+    state = chosen.pop("rows", "records") == "state"
     if chosen:
-        raise errors.UsageError(
-            "--rows, --catalog and --force are for tables", hint="give --format and --to, too"
-        )
-    if file is not None and folder is not None:
-        raise errors.UsageError("--output and --output-dir are two places", hint="use one of them")
-    if records_per_file is not None and folder is None:
-        raise errors.UsageError(
-            "--records-per-file makes several files", hint="say where with --output-dir DIR"
-        )
+        raise errors.UsageError("--catalog and --force are for tables", hint="give --format delta or iceberg")
+    if records_per_file is not None and to is None:
+        raise errors.UsageError("--records-per-file makes several files", hint="say where with --to DIR")
+    if to is not None and "://" in to:
+        raise errors.UsageError(f"{to}: files are written to a folder of this machine", hint="give a path")
+    target = None if to is None else Path(to)
+    several = target is not None and (records_per_file or str(to).endswith("/") or target.is_dir())
+    file = None if several else target
     if file is not None:
         _check_writable(file)
     began = time.perf_counter()
     workspace = open_workspace()
     named = _named_format(file)
-    form = output or (named if named in _FORMATS else _FORMATS[0])
-    if folder is None:
+    form = form or (named if named in _FORMATS else _FORMATS[0])
+    if not several:
         _format_of(form, file)  # says which ones no terminal gets
     from odfchain.api.scan import exported
 
     result = exported(workspace, dataset, state=state)
-    if folder is None:
+    if target is None or not several:
         show_answer(result, form, file, began=began, most=0)
     else:
         rows = Counted(result)
-        count = _write_folder(rows, form, folder, records_per_file)
+        count = _write_folder(rows, form, target, records_per_file)
         _say_read(result, f"{counted(rows.rows, 'row')} in {counted(count, 'file')}", began)
 
 

@@ -300,7 +300,7 @@ class ExportOptions(Watched):
     format: str = field(kw_only=False)
     to: str | Path = field(kw_only=False)
     rows: Annotated[
-        str, "What a table has: records (usual), or those in force.", {"choices": ["records", "state"]}
+        str, "What is exported: records (usual), or those in force.", {"choices": ["records", "state"]}
     ] = "records"
     catalog: Annotated[str | None, "Register an Iceberg table in this catalog of PyIceberg's.", "NAME"] = None
     """None is one in the folder."""

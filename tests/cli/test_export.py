@@ -41,29 +41,28 @@ def test_records_come_in_order_at_any_point(run: Run) -> None:
         assert (result.code, values(result.out)) == (0, list(range(count)))
         assert result.err.startswith("My.Rows @ ")
         assert f", {count} rows, " in result.err
-    state = run("export", "my.rows@3", "--state", "-o", "ndjson").out.splitlines()
+    state = run("export", "my.rows@3", "--rows", "state", "-o", "ndjson").out.splitlines()
     assert [json.loads(line)["v"] for line in state] == list(range(8))
 
 
 def test_files_have_so_many_records(run: Run, tmp_path: Path) -> None:
     for output in ("csv", "ndjson", "parquet"):
         folder = tmp_path / output
-        result = run("export", "my.rows", "-o", output, "--output-dir", folder, "--records-per-file", "40")
+        result = run("export", "my.rows", "-o", output, "--to", folder, "--records-per-file", "40")
         assert result.code == 0
         assert "85 rows in 3 files" in result.err
         assert sorted(path.name for path in folder.iterdir()) == [f"{n:06}.{output}" for n in (1, 2, 3)]
     assert [len(values((tmp_path / "csv" / f"{n:06}.csv").read_text())) for n in (1, 2, 3)] == [40, 40, 5]
     tables = [pq.read_table(tmp_path / "parquet" / f"{n:06}.parquet") for n in (1, 2, 3)]
     assert [v for t in tables for v in t.column("v").to_pylist()] == list(range(85))
-    assert (
-        run("export", "my.rows", "--output-dir", tmp_path / "one").err.split(", ")[1] == "85 rows in 1 file"
-    )
+    one = run("export", "my.rows", "--to", f"{tmp_path}/one/")
+    assert one.err.split(", ")[1] == "85 rows in 1 file"
 
 
 def test_the_name_of_a_file_says_its_format(run: Run, tmp_path: Path) -> None:
-    assert run("export", "my.rows", "--output", tmp_path / "a.parquet").code == 0
+    assert run("export", "my.rows", "--to", tmp_path / "a.parquet").code == 0
     assert pq.read_table(tmp_path / "a.parquet").column("offset").to_pylist() == list(range(85))
-    assert run("export", "my.rows", "--output", tmp_path / "a.txt").code == 0
+    assert run("export", "my.rows", "--to", tmp_path / "a.txt").code == 0
     assert values((tmp_path / "a.txt").read_text()) == list(range(85))
 
 
@@ -79,7 +78,7 @@ def test_a_folder_appears_whole(run: Run, workspace: Workspace, tmp_path: Path) 
     first, last = sorted((root.folder / "data").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     data = last.read_bytes()
     last.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    args = ("-w", tmp_path / "w", "export", "x", "--records-per-file", "1", "--output-dir", tmp_path / "out")
+    args = ("-w", tmp_path / "w", "export", "x", "--records-per-file", "1", "--to", tmp_path / "out")
     result = run(*args)
     assert result.code == 6
     assert str(last) in result.err
@@ -134,17 +133,15 @@ def test_tables(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said", "code"),
     [
-        (["--output", "a", "--output-dir", "b"], "two places", 2),
-        (["--records-per-file", "2"], "--output-dir DIR", 2),
-        (["--output-dir", "."], "not empty", 5),
-        (["--output-dir", "no/b"], "no such folder", 2),
-        (["--output", "no/b"], "no such folder", 2),
-        (["--format", "delta"], "--format and --to go together", 2),
-        (["--to", "t"], "--format and --to go together", 2),
-        (["--format", "delta", "--to", "t", "-o", "csv"], "--format writes a table", 2),
-        (["--format", "delta", "--to", "t", "--state"], "say --rows state", 2),
-        (["--rows", "state"], "are for tables", 2),
+        (["--records-per-file", "2"], "--to DIR", 2),
+        (["--to", "."], "not empty", 5),
+        (["--to", "no/b/"], "no such folder", 2),
+        (["--to", "no/b"], "no such folder", 2),
+        (["--to", "s3://bucket/a.csv"], "files are written to a folder of this machine", 2),
+        (["--format", "delta"], "--format delta --to FOLDER", 2),
+        (["--format", "delta", "--to", "t", "--records-per-file", "2"], "without --records-per-file", 2),
         (["--force", "-o", "csv"], "are for tables", 2),
+        (["--catalog", "c"], "are for tables", 2),
         (["--format", "delta", "--to", "t", "--catalog", "c"], "--catalog is for Iceberg", 2),
         (["--format", "delta", "--to", "s3://bucket/t"], "exports are written to folders", 2),
     ],

@@ -151,7 +151,7 @@ def walk(
         assert copy is not None
         holds(elsewhere["copy"], 1, 0, 1)
     for output in ("csv", "ndjson", "parquet"):
-        done = run("-w", workspace.path, "export", "types", "--state", "--output", folder / f"x.{output}")
+        done = run("-w", workspace.path, "export", "types", "--rows", "state", "--to", folder / f"x.{output}")
         assert done.code == 0, done.err
     assert trees(pq.read_table(folder / "x.parquet"), cases) == expected(cases, [1, 0, 1])
 
