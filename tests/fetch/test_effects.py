@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfchain.errors import FetchError
-from odfchain.ingest.fetching import (
-    Effect,
-    FetchContext,
-    host_as_written,
-    is_admitted,
-)
+from odfchain.ingest.fetching import Effect, FetchContext, host_as_written, is_admitted
 from odfchain.odf.events import SetPollingSource
 from odfchain.odf.sources import (
     EnvVar,

@@ -237,7 +237,9 @@ class Published:
     def _write(self, key: str, data: bytes) -> None:
         path = self.folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        draft = path.with_name("draft")
+        draft.write_bytes(data)
+        draft.replace(path)  # a server may still be reading the old one
 
 
 @contextlib.contextmanager

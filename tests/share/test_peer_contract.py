@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -61,44 +62,34 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def peer(place: Place, dataset: Published) -> Iterator[Callable[[], Store]]:
-    """Opens the dataset, as it is now."""
-    opened: list[Store] = []
-
-    def open_it() -> Store:
-        url = place.publish(dataset.folder)
-        opened.append(open_peer(PeerUrl(url.text.replace(" ", "%20")), PeerOptions(retries=0)))
-        return opened[-1]
-
-    yield open_it
-    for found in opened:
-        found.close()
-
-
-Open = Callable[[], Store]
+def peer(place: Place, dataset: Published) -> Iterator[Store]:
+    """The dataset, as it is at each request."""
+    url = place.publish(dataset.folder)
+    with contextlib.closing(open_peer(PeerUrl(url.text.replace(" ", "%20")), PeerOptions(retries=0))) as peer:
+        yield peer
 
 
 # --- the head ----------------------------------------------------------------------------------------
 
 
-def test_a_dataset_without_a_head_is_none(peer: Open) -> None:
-    assert peer().head() is None
+def test_a_dataset_without_a_head_is_none(peer: Store) -> None:
+    assert peer.head() is None
 
 
-def test_a_folder_that_is_missing_is_no_dataset(peer: Open, dataset: Published) -> None:
+def test_a_folder_that_is_missing_is_no_dataset(peer: Store, dataset: Published) -> None:
     dataset.folder.rmdir()
-    assert peer().head() is None
+    assert peer.head() is None
 
 
 @pytest.mark.parametrize("form", [b"%s", b"%s\n", b" \r\n%s\r\n\t"])
-def test_white_space_around_the_head_does_not_matter(peer: Open, dataset: Published, form: bytes) -> None:
+def test_white_space_around_the_head_does_not_matter(peer: Store, dataset: Published, form: bytes) -> None:
     dataset.head(form % str(NAME).encode())
-    assert peer().head() == NAME
+    assert peer.head() == NAME
 
 
-def test_the_head_may_be_in_another_base(peer: Open, dataset: Published) -> None:
+def test_the_head_may_be_in_another_base(peer: Store, dataset: Published) -> None:
     dataset.head(str(NAME).upper().encode())
-    assert peer().head() == NAME
+    assert peer.head() == NAME
 
 
 @pytest.mark.parametrize(
@@ -106,58 +97,52 @@ def test_the_head_may_be_in_another_base(peer: Open, dataset: Published) -> None
     [b"", b"\n", b"\xef\xbb\xbf" + str(NAME).encode(), b"q" + str(NAME).encode(), str(NAME)[:-2].encode(),
      b"f1220" + b"0" * 64, b"<html>\x1b[31m", b"\xff\xfe", str(NAME).encode() + b"\n" + str(NAME)[:10].encode()],
 )  # fmt: skip
-def test_a_head_that_is_no_hash_of_a_block_is_refused(peer: Open, dataset: Published, text: bytes) -> None:
+def test_a_head_that_is_no_hash_of_a_block_is_refused(peer: Store, dataset: Published, text: bytes) -> None:
     dataset.head(text)
-    opened = peer()
-    with refused_by(opened, "refs/head", kind=CorruptedPeerError):
-        opened.head()
+    with refused_by(peer, "refs/head", kind=CorruptedPeerError):
+        peer.head()
 
 
-def test_a_head_may_be_as_long_as_its_limit_and_no_longer(peer: Open, dataset: Published) -> None:
+def test_a_head_may_be_as_long_as_its_limit_and_no_longer(peer: Store, dataset: Published) -> None:
     text = str(NAME).encode()
     dataset.head(text.ljust(LIMITS.ref_bytes))
-    assert peer().head() == NAME
+    assert peer.head() == NAME
     dataset.head(text.ljust(LIMITS.ref_bytes + 1))
-    opened = peer()
-    with refused_by(opened, "refs/head", "larger than"):
-        opened.head()
+    with refused_by(peer, "refs/head", "larger than"):
+        peer.head()
 
 
 # --- blocks ------------------------------------------------------------------------------------------
 
 
-def test_a_block_comes_as_its_bytes(peer: Open, dataset: Published) -> None:
+def test_a_block_comes_as_its_bytes(peer: Store, dataset: Published) -> None:
     for data in (b"x", b"", b"y" * LIMITS.block_bytes):
-        assert peer().block(dataset.put(ObjectKind.BLOCK, data).name) == data
+        assert peer.block(dataset.put(ObjectKind.BLOCK, data).name) == data
 
 
-def test_a_block_that_is_not_there_is_missed_by_name(peer: Open) -> None:
-    opened = peer()
-    with refused_by(opened, f"blocks/{NAME}", "not there", CorruptedPeerError) as caught:
-        opened.block(NAME)
+def test_a_block_that_is_not_there_is_missed_by_name(peer: Store) -> None:
+    with refused_by(peer, f"blocks/{NAME}", "not there", CorruptedPeerError) as caught:
+        peer.block(NAME)
     assert caught.value.hint is not None
 
 
-def test_another_block_under_the_name_is_refused(peer: Open, dataset: Published) -> None:
+def test_another_block_under_the_name_is_refused(peer: Store, dataset: Published) -> None:
     key = dataset.put(ObjectKind.BLOCK, b"another", named=NAME)
-    opened = peer()
-    with refused_by(opened, key, f"hashes to {hash_bytes(b'another')}", CorruptedPeerError):
-        opened.block(NAME)
+    with refused_by(peer, key, f"hashes to {hash_bytes(b'another')}", CorruptedPeerError):
+        peer.block(NAME)
 
 
-def test_a_block_larger_than_the_limit_is_refused(peer: Open, dataset: Published) -> None:
+def test_a_block_larger_than_the_limit_is_refused(peer: Store, dataset: Published) -> None:
     key = dataset.put(ObjectKind.BLOCK, b"y" * (LIMITS.block_bytes + 1))
-    opened = peer()
-    with refused_by(opened, key, "larger than"):
-        opened.block(key.name)
+    with refused_by(peer, key, "larger than"):
+        peer.block(key.name)
 
 
-def test_many_threads_read_at_once(peer: Open, dataset: Published) -> None:
+def test_many_threads_read_at_once(peer: Store, dataset: Published) -> None:
     bodies = [f"block {i}".encode() * 20 for i in range(100)]
     names = [dataset.put(ObjectKind.BLOCK, body).name for body in bodies]
-    opened = peer()
     with ThreadPoolExecutor(16) as threads:
-        assert list(threads.map(opened.block, names)) == bodies
+        assert list(threads.map(peer.block, names)) == bodies
 
 
 # --- objects -----------------------------------------------------------------------------------------
@@ -166,10 +151,10 @@ def test_many_threads_read_at_once(peer: Open, dataset: Published) -> None:
 @pytest.mark.parametrize("part", [ObjectKind.DATA, ObjectKind.CHECKPOINT])
 @pytest.mark.parametrize("data", [b"", b"1", BIG], ids=["empty", "small", "big"])
 def test_an_object_arrives_in_a_file(
-    peer: Open, dataset: Published, tmp_path: Path, part: ObjectKind, data: bytes
+    peer: Store, dataset: Published, tmp_path: Path, part: ObjectKind, data: bytes
 ) -> None:
     meter = Meter()
-    peer().fetch(dataset.put(part, data), len(data), tmp_path / "target", meter)
+    peer.fetch(dataset.put(part, data), len(data), tmp_path / "target", meter)
     assert (tmp_path / "target").read_bytes() == data
     assert meter.steps == len(data)
 
@@ -184,11 +169,11 @@ def test_an_object_arrives_in_a_file(
     ],
 )
 def test_what_a_broken_run_left_is_continued_or_replaced(
-    peer: Open, dataset: Published, tmp_path: Path, left: bytes
+    peer: Store, dataset: Published, tmp_path: Path, left: bytes
 ) -> None:
     target, meter = tmp_path / "target", Meter()
     target.write_bytes(left)
-    peer().fetch(dataset.put(ObjectKind.DATA, BIG), len(BIG), target, meter)
+    peer.fetch(dataset.put(ObjectKind.DATA, BIG), len(BIG), target, meter)
     assert target.read_bytes() == BIG
     assert meter.steps == len(BIG)
 
@@ -198,23 +183,21 @@ def test_what_a_broken_run_left_is_continued_or_replaced(
 )
 @pytest.mark.parametrize("begun", [0, 5_000])
 def test_an_object_that_is_not_what_it_is_called_leaves_nothing(
-    peer: Open, dataset: Published, tmp_path: Path, body: bytes, begun: int
+    peer: Store, dataset: Published, tmp_path: Path, body: bytes, begun: int
 ) -> None:
     key = dataset.put(ObjectKind.DATA, body, named=hash_bytes(BIG))
     target = tmp_path / "target"
     if begun:
         target.write_bytes(BIG[:begun])
-    opened = peer()
-    with refused_by(opened, key, kind=CorruptedPeerError):
-        opened.fetch(key, len(BIG), target, SILENT)
+    with refused_by(peer, key, kind=CorruptedPeerError):
+        peer.fetch(key, len(BIG), target, SILENT)
     assert not target.exists()
 
 
-def test_an_object_that_is_not_there_is_missed_by_name(peer: Open, tmp_path: Path) -> None:
-    opened = peer()
+def test_an_object_that_is_not_there_is_missed_by_name(peer: Store, tmp_path: Path) -> None:
     key = ObjectKey(ObjectKind.CHECKPOINT, NAME)
-    with refused_by(opened, key, "not there", CorruptedPeerError):
-        opened.fetch(key, 10, tmp_path / "target", SILENT)
+    with refused_by(peer, key, "not there", CorruptedPeerError):
+        peer.fetch(key, 10, tmp_path / "target", SILENT)
     assert not (tmp_path / "target").exists()
 
 
@@ -224,11 +207,11 @@ HASHES = [hash_of(f"block {i}") for i in range(5)]
 LINES = b"".join(f"{name}\n".encode() for name in HASHES)
 
 
-def test_the_hint_lists_hashes(peer: Open, dataset: Published) -> None:
-    assert peer().hint(5) is None
+def test_the_hint_lists_hashes(peer: Store, dataset: Published) -> None:
+    assert peer.hint(5) is None
     for text in (LINES, LINES[:-1]):
         dataset.hint(text)
-        found = peer().hint(5)
+        found = peer.hint(5)
         assert found is not None
         assert list(found) == HASHES
 
@@ -237,9 +220,9 @@ def test_the_hint_lists_hashes(peer: Open, dataset: Published) -> None:
     "text",
     [b"", b"\n", LINES + b"\n", LINES.upper(), LINES[:-2], LINES.replace(b"\n", b" "), b"\xff", LINES * 2],
 )
-def test_a_hint_that_is_wrong_is_no_hint(peer: Open, dataset: Published, text: bytes) -> None:
+def test_a_hint_that_is_wrong_is_no_hint(peer: Store, dataset: Published, text: bytes) -> None:
     dataset.hint(text)
-    assert peer().hint(5) is None
+    assert peer.hint(5) is None
 
 
 # --- signed statements ---------------------------------------------------------------------------------
@@ -247,16 +230,15 @@ def test_a_hint_that_is_wrong_is_no_hint(peer: Open, dataset: Published, text: b
 
 @pytest.mark.parametrize("file", SignedFile)
 def test_signed_statements_come_as_they_are_up_to_their_limit(
-    peer: Open, dataset: Published, file: SignedFile
+    peer: Store, dataset: Published, file: SignedFile
 ) -> None:
-    assert peer().signed(file) is None
+    assert peer.signed(file) is None
     for data in (b"", b"any bytes\xff\n", b"x" * file.limit):
         dataset.signed(file, data)
-        assert peer().signed(file) == data
+        assert peer.signed(file) == data
     dataset.signed(file, b"x" * (file.limit + 1))
-    opened = peer()
-    with refused_by(opened, file.value, "larger than"):
-        opened.signed(file)
+    with refused_by(peer, file.value, "larger than"):
+        peer.signed(file)
 
 
 # --- writing -----------------------------------------------------------------------------------------
@@ -270,17 +252,9 @@ def writable(
     environment(monkeypatch, tmp_path / "home")
     root = tmp_path / "writable"
     root.mkdir()
-    opened: list[Store] = []
-    with WRITABLE[request.param](root) as place:
+    with WRITABLE[request.param](root) as place, contextlib.ExitStack() as stack:
         url = place.publish(root / "new")
-
-        def open_it() -> Store:
-            opened.append(open_writable(url))
-            return opened[-1]
-
-        yield open_it
-        for peer in opened:
-            peer.close()
+        yield lambda: stack.enter_context(contextlib.closing(open_writable(url)))
 
 
 def test_what_is_written_can_be_read(writable: Callable[[], Store], tmp_path: Path) -> None:
@@ -333,15 +307,15 @@ def test_of_many_writers_one_wins(writable: Callable[[], Store]) -> None:
     writable().swap_head(None, NAME)
     peers = [writable() for _ in HASHES]
 
-    def swap(index: int) -> Multihash | None:
+    def swap(peer: Store, name: Multihash) -> Multihash | None:
         try:
-            peers[index].swap_head(NAME, HASHES[index])
+            peer.swap_head(NAME, name)
         except RefConflictError:
             return None
-        return HASHES[index]
+        return name
 
     with ThreadPoolExecutor(len(HASHES)) as threads:
-        won = [name for name in threads.map(swap, range(len(HASHES))) if name]
+        won = [name for name in threads.map(swap, peers, HASHES) if name]
     assert won == [writable().head()]
 
 
@@ -359,20 +333,19 @@ def test_a_source_that_is_not_what_it_is_called_is_not_stored(
 
 
 @pytest.mark.parametrize("place", ["http.server in threads"], indirect=True)
-def test_what_a_kind_does_not_do_is_refused(peer: Open, tmp_path: Path) -> None:
-    opened = peer()
+def test_what_a_kind_does_not_do_is_refused(peer: Store, tmp_path: Path) -> None:
     key = ObjectKey(ObjectKind.DATA, NAME)
     for write in (
-        lambda: opened.put(key, tmp_path, SILENT),
-        lambda: opened.swap_head(None, NAME),
-        lambda: opened.put_hint(HASHES),
-        lambda: opened.put_signed(SignedFile.HEAD, None),
+        lambda: peer.put(key, tmp_path, SILENT),
+        lambda: peer.swap_head(None, NAME),
+        lambda: peer.put_hint(HASHES),
+        lambda: peer.put_signed(SignedFile.HEAD, None),
     ):
         with pytest.raises(TransferError, match="cannot be written here"):
             write()
-    assert not opened.contains(key)
+    assert not peer.contains(key)
     with pytest.raises(UnsupportedPeerError):
-        opened.transport.folders("")
+        peer.transport.folders("")
 
 
 # --- only in folders ---------------------------------------------------------------------------------

@@ -29,32 +29,20 @@ from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT
 from odfchain.storage.folder_store import FolderTransport
 from odfchain.storage.fsio import LocalScratch
-from odfchain.storage.local import (
-    HEAD,
-    LocalObjectStore,
-    LocalRefStore,
-    check_object_name,
-    parse_ref,
-)
+from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore, check_object_name, parse_ref
 from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.transfer.open_peer import open_writable
 from tests.kit.case_language import Expected, Given, attempts, check_refusal
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
-from tests.kit.support import (
-    cases,
-    conformance,
-    hash_of,
-    seeded_id,
-    tree_of,
-)
+from tests.kit.support import cases, conformance, hash_of, seeded_id, tree_of
 
 DEVIATIONS = {
     "white space around a reference": (
         "The reference implementation takes a newline after the hash in refs/head for an internal error. "
         "Hosts and editors add one, and it can mean nothing else: it is read, and never written."
-    ),
+    )
 }
 """Where odfchain does not do what a case says, and why."""
 
