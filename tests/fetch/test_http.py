@@ -176,14 +176,6 @@ def test_http_derived_6_a_silent_server(tmp_path: Path) -> None:
     assert said == "no byte within 0.05 s (1 attempt)"
 
 
-def test_every_http_case_is_tested() -> None:
-    from tests.kit.support import conformance
-
-    ids = {c["id"] for c in conformance("polling_cases")["cases"] if c["id"].startswith("http.")}
-    tested = {"ok", "repeat", "touched", "404", "removed", "unreachable"}
-    assert ids == {f"http.{name}" for name in tested} | {f"http.derived_{n}" for n in (1, 2, 3, 4, 6, 7)}
-
-
 # --- conditions and states -------------------------------------------------------------------------
 
 

@@ -27,12 +27,6 @@ def test_something_else_for_a_default() -> None:
     assert "default may also be a number" in str(caught.value.hint)
 
 
-def test_every_template_case_is_tested() -> None:
-    assert {name for name in CASES if name.startswith("template.")} == {
-        "template.default", "template.int", "template.float", "template.bad", "template.str"
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

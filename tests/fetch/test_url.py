@@ -22,7 +22,6 @@ from odfchain.odf.sources import (
 )
 from odfchain.odf.times import Timestamp
 from tests.kit.servers import CSV37, MODIFIED, MODIFIED_TIME, Reply, Server, context
-from tests.kit.support import conformance
 
 MTIME_NS = 1_445_412_480_123_456_789
 MTIME = Timestamp.parse("2015-10-21T07:28:00.123Z")
@@ -128,14 +127,6 @@ def test_url_other_scheme(folder: Path, url: str) -> None:
         said
         == f"{url}: this kind of URL is not supported (file, http, https, ftp, s3, gs, az, azure and abfs are)"
     )
-
-
-def test_every_url_case_is_tested() -> None:
-    ids = {case["id"] for case in conformance("polling_cases")["cases"]}
-    assert {name for name in ids if name.startswith(("url.", "url_file."))} == {
-        "url_file.missing", "url_file.first", "url_file.unchanged", "url_file.event_time",
-        "url.env_missing", "url.env_set", "url.env_default", "url.other_scheme",
-    }  # fmt: skip
 
 
 # --- files -----------------------------------------------------------------------------------------
