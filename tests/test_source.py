@@ -200,8 +200,6 @@ def test_the_package_only_becomes_smaller() -> None:
 def house() -> ModuleType:
     """The program that measures the structure; it stands in no package."""
     spec = spec_from_file_location("house", ROOT / "bench" / "house.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

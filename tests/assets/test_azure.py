@@ -38,8 +38,6 @@ def azure(
 ) -> Iterator[SmallAzure | Azurite]:
     for server in stand_ins(tmp_path, request.param):
         configured(server.endpoint, monkeypatch)
-        create_container(server.endpoint, "scenes")
-        create_container(server.endpoint, "open", public=True)
         yield server
 
 
@@ -51,12 +49,25 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallAzure]:
 
 
 def configured(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An account with two containers."""
     for name in OTHERS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
     monkeypatch.setenv("AZURE_ALLOW_HTTP", "true")
+    create_container(endpoint, "scenes")
+    create_container(endpoint, "open", public=True)
+
+
+X = parse_href("az://scenes/x.tif")
+
+
+@pytest.fixture
+def lock(small: SmallAzure, tmp_path: Path) -> AssetLock:
+    """Of one object, `X`."""
+    put(X, BYTES, tmp_path)
+    return derived(tmp_path, B04=X.href())
 
 
 def stores(folder: Path, *trusted: str, **allowed: Any) -> Stores:
@@ -72,13 +83,10 @@ def at(server: SmallAzure | Azurite, container: str, key: str) -> Location:
     return Location("az", container, server.endpoint, key)
 
 
-def item(name: str, **hrefs: str) -> dict[str, Any]:
-    assets = {key: {"href": href} for key, href in hrefs.items()}
-    return {"type": "Feature", "stac_version": "1.0.0", "id": name, "assets": assets}
-
-
 def derived(folder: Path, **hrefs: str) -> AssetLock:
-    (folder / "i.json").write_text(json.dumps(item("S2A", **hrefs)))
+    assets = {key: {"href": href} for key, href in hrefs.items()}
+    item = {"type": "Feature", "stac_version": "1.0.0", "id": "S2A", "assets": assets}
+    (folder / "i.json").write_text(json.dumps(item))
     return AssetLock.derive([str(folder / "i.json")], folder=folder)
 
 
@@ -104,8 +112,7 @@ def test_facts_are_what_azure_says(azure: SmallAzure | Azurite, tmp_path: Path) 
 
 
 def test_conditions_of_requests(azure: SmallAzure | Azurite, tmp_path: Path) -> None:
-    place = parse_href("az://scenes/x.tif")
-    tag, store = put(place, BYTES, tmp_path), stores(tmp_path).store_of(place)
+    tag, store = put(X, BYTES, tmp_path), stores(tmp_path).store_of(X)
     assert bytes(obstore.get(store, "x.tif", options={"if_match": tag}).bytes()) == BYTES
     with pytest.raises(PreconditionError):
         obstore.get(store, "x.tif", options={"if_match": '"0x8D0"'})
@@ -118,11 +125,8 @@ def test_conditions_of_requests(azure: SmallAzure | Azurite, tmp_path: Path) -> 
 
 
 def test_files_to_azure_and_within_it_and_away_again(
-    azure: SmallAzure | Azurite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azure: SmallAzure | Azurite, bucket: SmallS3, tmp_path: Path
 ) -> None:
-    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(key, "k")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
     large = bytes(range(256)) * (PIECE // 256 * 2 + 1)  # more than two pieces: blocks, and a list of them
     (tmp_path / "ä.tif").write_bytes(BYTES)
     (tmp_path / "large").write_bytes(large)
@@ -137,57 +141,40 @@ def test_files_to_azure_and_within_it_and_away_again(
     within = there.relocate("az://scenes/q", layout="source-key", prefix="az://scenes/p")
     assert [row.location.key for row in within.rows] == ["q/S2A/B04.tif", "q/S2A/all"]
     assert [row.facts.size_bytes for row in within.rows] == [7, len(large)]
-    with SmallS3() as bucket:
-        away = within.only(assets=["B04"]).relocate(bucket.url("m/r"))
-        assert not away.faults
-        assert bucket.objects == {"m/r/S2A/B04.tif": BYTES}
+    away = within.only(assets=["B04"]).relocate(bucket.url("m/r"))
+    assert not away.faults
+    assert bucket.objects == {"m/r/S2A/B04.tif": BYTES}
     back = within.relocate(str(tmp_path / "back"), folder=tmp_path)
     assert (tmp_path / "back/S2A/all").read_bytes() == large
     assert [row.facts for row in back.rows] == [Facts(7), Facts(len(large))]
 
 
-def test_a_copy_within_a_container_is_the_store_s(small: SmallAzure, tmp_path: Path) -> None:
-    create_container(small.endpoint, "scenes")
-    tag = put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
-    lock = derived(tmp_path, B04="az://scenes/x.tif")
+def test_a_copy_within_a_container_is_the_store_s(small: SmallAzure, lock: AssetLock) -> None:
     small.requests.clear()
     moved = lock.relocate("az://scenes/p")
     assert small.sent("GET") == ["scenes/p/S2A/B04.tif"]  # which is not there
     (copied,) = [headers for method, _, headers in small.requests if method == "PUT"]
     assert copied["x-ms-copy-source"] == f"{small.endpoint}/scenes/x.tif"
     assert small.blobs["scenes/p/S2A/B04.tif"][0] == BYTES
-    assert moved.rows[0].facts.etag not in (None, tag)
+    assert moved.rows[0].facts.etag not in (None, lock.rows[0].facts.etag)
 
 
-def test_a_copy_of_what_changed_meanwhile_is_removed(small: SmallAzure, tmp_path: Path) -> None:
-    create_container(small.endpoint, "scenes")
-    put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
-    lock = derived(tmp_path, B04="az://scenes/x.tif")
-
+@pytest.mark.parametrize(
+    ("meanwhile", "to", "said"),
+    [("PUT", "az://scenes/p", "changed since it was locked: etag"), ("GET", "{folder}/a", "changed since it was locked")],
+    ids=["a copy of the store's is removed", "case 36: what changes before it is read is not copied"],
+)  # fmt: skip
+def test_what_changed_meanwhile(
+    small: SmallAzure, lock: AssetLock, tmp_path: Path, meanwhile: str, to: str, said: str
+) -> None:
     def changed(method: str, path: str) -> None:
-        if method == "PUT":
+        if method == meanwhile:
             small.blobs["scenes/x.tif"] = (b"7654321", '"0x8D9"')
 
     small.before = changed
-    moved = lock.relocate("az://scenes/p")
-    assert [(fault.error.exit_code, str(fault.error)) for fault in moved.faults] == [
-        (6, "changed since it was locked: etag")
-    ]
+    moved = lock.relocate(to.format(folder=tmp_path))
+    assert [(fault.error.exit_code, said in str(fault.error)) for fault in moved.faults] == [(6, True)]
     assert set(small.blobs) == {"scenes/x.tif"}
-
-
-def test_case_36_what_changes_before_it_is_read_is_not_copied(small: SmallAzure, tmp_path: Path) -> None:
-    create_container(small.endpoint, "scenes")
-    put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
-    lock = derived(tmp_path, B04="az://scenes/x.tif")
-
-    def changed(method: str, path: str) -> None:
-        if method == "GET":
-            small.blobs["scenes/x.tif"] = (BYTES, '"0x8D9"')
-
-    small.before = changed
-    moved = lock.relocate(str(tmp_path / "a"))
-    assert [fault.error.exit_code for fault in moved.faults] == [6]
     assert not (tmp_path / "a/S2A/B04.tif").exists()
 
 
@@ -204,7 +191,6 @@ def headers_of(small: SmallAzure, location: Location, where: Stores) -> list[dic
 def test_a_stranger_s_account_gets_no_key(
     small: SmallAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_container(small.endpoint, "open", public=True)
     put(parse_href("az://open/x.tif"), BYTES, tmp_path)
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2023-11-03&sig=s3cr3t")
     monkeypatch.setenv("AZURE_STORAGE_TOKEN", "b34r3r")
@@ -217,7 +203,6 @@ def test_a_stranger_s_account_gets_no_key(
 
 
 def test_an_account_that_the_user_named_is_signed_for(small: SmallAzure, tmp_path: Path) -> None:
-    create_container(small.endpoint, "scenes")
     location = at(small, "scenes", "x.tif")
     put(location, BYTES, tmp_path)
     for headers in headers_of(small, location, stores(tmp_path, small.endpoint)):
@@ -255,22 +240,17 @@ def test_a_wrong_key_is_told_as_such(
     small: SmallAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stand-in does check signatures."""
-    create_container(small.endpoint, "scenes")
-    put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
+    put(X, BYTES, tmp_path)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "b3RoZXI=")
-    assert "403" in stores(tmp_path).probe(parse_href("az://scenes/x.tif")).problem
+    assert "403" in stores(tmp_path).probe(X).problem
 
 
-@pytest.mark.parametrize(
-    "location", ["az://scenes/x.tif", "own"], ids=["no endpoint", "the account's endpoint"]
-)
-def test_exported_facts_are_as_the_store_wrote_them(small: SmallAzure, tmp_path: Path, location: str) -> None:
+@pytest.mark.parametrize("own", [False, True], ids=["no endpoint", "the account's endpoint"])
+def test_exported_facts_are_as_the_store_wrote_them(small: SmallAzure, tmp_path: Path, own: bool) -> None:
     """Entity tags of Azure are texts in quotes like others: they are written to the file and read again."""
-    create_container(small.endpoint, "scenes")
-    tag = put(parse_href("az://scenes/x.tif"), BYTES, tmp_path)
-    row = AssetRow("S2A", "B04", parse_href(location) if ":" in location else at(small, "scenes", "x.tif"))
+    tag = put(X, BYTES, tmp_path)
+    row = AssetRow("S2A", "B04", at(small, "scenes", "x.tif") if own else X)
     facts = stores(tmp_path, small.endpoint).probe(row.location).facts
-    assert facts is not None
     AssetLock(table_of([replace(row, facts=facts)]), tmp_path).write(tmp_path / "x.parquet")
     read = AssetLock.read(tmp_path / "x.parquet")
     assert read.rows == [replace(row, facts=Facts(7, tag, "2015-10-21T07:28:00+00:00"))]

@@ -20,7 +20,6 @@ from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import SCHEMA, AssetRow
 from odfchain.assets.locks import AssetLock, check_rows, table_of
 from odfchain.assets.objects import Facts, Probe, Stores
-from odfchain.cli.main import main
 from odfchain.cli.start import manifest_template
 from odfchain.storage.locations import Location
 from odfchain.workspace.commit import commit
@@ -28,6 +27,7 @@ from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.asset_cases import numbered_rows
 from tests.kit.lying_objects import BYTES, LyingObjects
 from tests.kit.root_rows import MADE, START, append, records, schema_event, schema_with
+from tests.kit.support import Run
 
 LOCKED = Facts(7, '"abc"', "2015-10-21T07:28:00+00:00")
 SHA_2, SHA_3, MD5 = (
@@ -59,25 +59,20 @@ def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def lock_of(path: Path, hrefs: dict[str, str], facts: Facts = LOCKED) -> str:
     """A lock file with an asset for each href."""
     rows = [AssetRow("S2A", name, parse_href(href), facts) for name, href in hrefs.items()]
-    AssetLock(table_of(rows, checksums=facts.file_checksum is not None), path).write(
-        path / "assets.lock.parquet"
-    )
+    lock = AssetLock(table_of(rows, checksums=facts.file_checksum is not None), path)
+    lock.write(path / "assets.lock.parquet")
     return str(path / "assets.lock.parquet")
 
 
-def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = main(["assets", *words])
-    shown = capsys.readouterr()
-    return code, shown.out, shown.err
+@pytest.fixture
+def lock(server: LyingObjects, nobody: str, tmp_path: Path) -> str:
+    """Of assets that are the same, grown, gone, and of a server that is silent."""
+    hrefs = {name: f"{server.origin}/{name}.tif" for name in ("same", "grown", "gone")}
+    return lock_of(tmp_path, hrefs | {"silent": f"{nobody}/x.tif"})
 
 
-def test_what_is_printed_and_how_it_ends(
-    server: LyingObjects, nobody: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = ("same", "grown", "gone")
-    hrefs = {name: f"{server.origin}/{name}.tif" for name in names} | {"silent": f"{nobody}/x.tif"}
-    lock = lock_of(tmp_path, hrefs)
-    code, out, err = ran(capsys, "check", lock, "--allow-private")
+def test_what_is_printed_and_how_it_ends(server: LyingObjects, lock: str, assets: Run) -> None:
+    code, out, err = assets("check", lock, "--allow-private")
     assert code == 6
     assert [line.split() for line in out.splitlines()[1:4]] == [
         ["S2A", "gone", "missing", "no", "such", "object"],
@@ -86,7 +81,7 @@ def test_what_is_printed_and_how_it_ends(
     ]
     assert err.strip() == "1 same, 1 changed, 1 missing, 1 unreachable"
     # the same under the other tool's name, and in the forms for programs
-    code, out, _ = ran(capsys, "validate", lock, "--allow-private", "-o", "ndjson")
+    code, out, _ = assets("validate", lock, "--allow-private", "-o", "ndjson")
     assert code == 6
     found = {each["asset_key"]: each for each in map(json.loads, out.splitlines())}
     assert found["same"] == {
@@ -94,13 +89,11 @@ def test_what_is_printed_and_how_it_ends(
         "store_endpoint_url": None, "key": "same.tif", "valid": True, "errors": [], "status": "same",
         "note": "",
     }  # fmt: skip
-    assert {name: each["valid"] for name, each in found.items() if name != "same"} == dict.fromkeys(
-        ("grown", "gone", "silent"), False
-    )
+    assert [found[name]["valid"] for name in ("grown", "gone", "silent")] == [False] * 3
     assert found["grown"]["errors"] == ["size 7 → 8", "etag"]
-    code, out, _ = ran(capsys, "check", lock, "--allow-private", "-o", "json")
+    code, out, _ = assets("check", lock, "--allow-private", "-o", "json")
     assert (code, json.loads(out)) == (6, list(found.values()))
-    code, out, _ = ran(capsys, "check", lock, "--allow-private", "-o", "html")
+    code, out, _ = assets("check", lock, "--allow-private", "-o", "html")
     assert code == 6
     assert out.startswith("<!DOCTYPE html>")
     assert out.index(" missing</span>") < out.index(" unreachable</span>")
@@ -110,35 +103,25 @@ def test_what_is_printed_and_how_it_ends(
     ("chosen", "code"),
     [(["same"], 0), (["silent"], 8), (["same", "silent"], 8), (["gone", "silent"], 6), (["grown"], 6)],
 )
-def test_the_exit_code(
-    chosen: list[str], code: int, server: LyingObjects, nobody: str, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    names = ("same", "grown", "gone")
-    hrefs = {name: f"{server.origin}/{name}.tif" for name in names} | {"silent": f"{nobody}/x.tif"}
-    lock = lock_of(tmp_path, hrefs)
+def test_the_exit_code(chosen: list[str], code: int, lock: str, assets: Run) -> None:
     options = [word for name in chosen for word in ("--asset", name)]
     for output in ("table", "html"):
-        assert ran(capsys, "check", lock, "--allow-private", *options, "-o", output)[0] == code
+        assert assets("check", lock, "--allow-private", *options, "-o", output)[0] == code
 
 
-def test_nothing_to_compare_is_a_note(
-    server: LyingObjects, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_to_compare_is_a_note(server: LyingObjects, tmp_path: Path, assets: Run) -> None:
     lock = lock_of(tmp_path, {"same": f"{server.origin}/same.tif"}, Facts())
-    code, out, err = ran(capsys, "check", lock, "--allow-private")
+    code, out, err = assets("check", lock, "--allow-private")
     assert code == 0
     assert "unknown" in out
     assert "there is nothing that both the lock and the store say" in out
     assert err.strip() == "1 unknown"
 
 
-def test_a_time_alone_is_a_note(
-    server: LyingObjects, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_time_alone_is_a_note(server: LyingObjects, tmp_path: Path, assets: Run) -> None:
     for time, shown in (("2015-10-21T07:28:00Z", ""), ("2014-01-01T00:00:00+00:00", "last modified 2014")):
         lock = lock_of(tmp_path, {"same": f"{server.origin}/same.tif"}, Facts(7, '"abc"', time))
-        code, out, err = ran(capsys, "check", lock, "--allow-private")
+        code, out, err = assets("check", lock, "--allow-private")
         assert (code, err.strip()) == (0, "1 same")
         assert shown in out
         assert bool(out) == bool(shown)
@@ -147,7 +130,7 @@ def test_a_time_alone_is_a_note(
 # --- locks of others -----------------------------------------------------------------------------
 
 
-def test_a_package_is_checked_wherever_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_package_is_checked_wherever_it_is(tmp_path: Path, assets: Run) -> None:
     made = tmp_path / "made"
     (made / "assets").mkdir(parents=True)
     (made / "assets" / "a.tif").write_bytes(BYTES)
@@ -159,34 +142,29 @@ def test_a_package_is_checked_wherever_it_is(tmp_path: Path, capsys: pytest.Capt
         archive.extractall(tmp_path / "elsewhere")
     there = tmp_path / "elsewhere" / "assets.lock.parquet"
     assert there.read_bytes() == before
-    assert ran(capsys, "check", str(there), "--offline")[0] == 0
-    assert ran(capsys, "check", str(there))[0] == 0
+    assert assets("check", there, "--offline").code == assets("check", there).code == 0
     (there.parent / "assets" / "a.tif").write_bytes(b"12345678")
-    assert ran(capsys, "check", str(there))[1].splitlines()[1].split()[:3] == ["S2A", "a", "changed"]
+    assert assets("check", there).out.splitlines()[1].split()[:3] == ["S2A", "a", "changed"]
     (there.parent / "assets" / "a.tif").unlink()
-    assert ran(capsys, "check", str(there))[1].splitlines()[1].split()[:3] == ["S2A", "a", "missing"]
+    assert assets("check", there).out.splitlines()[1].split()[:3] == ["S2A", "a", "missing"]
 
 
-def test_absolute_paths_of_somebody_are_not_looked_at(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_absolute_paths_of_somebody_are_not_looked_at(tmp_path: Path, assets: Run) -> None:
     (tmp_path / "a.tif").write_bytes(BYTES)
     lock = lock_of(tmp_path, {"a": str(tmp_path / "a.tif")}, Facts(7))
-    code, out, _ = ran(capsys, "check", lock)
-    assert code == 8
-    assert "an absolute path in a lock that was not made here" in out
-    assert ran(capsys, "check", lock, "--trust-files")[0] == 0
+    code, out, _ = assets("check", lock)
+    assert (code, "an absolute path in a lock that was not made here" in out) == (8, True)
+    assert assets("check", lock, "--trust-files")[0] == 0
 
 
-def test_damaged_and_missing_locks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_and_missing_locks(tmp_path: Path, assets: Run) -> None:
     table = numbered_rows(3)
     path = tmp_path / "x.parquet"
     AssetLock(table.append_column("href", table.column("key")), path.parent).write(path)
     for options in (["check"], ["check", "--offline"], ["href"], ["validate"]):
-        code, _, err = ran(capsys, *options, str(path))
-        assert code == 6
-        assert "column `href` is not one of a lock's" in err
-    assert ran(capsys, "check", str(tmp_path / "none.parquet"))[0] == 4
+        code, _, err = assets(*options, path)
+        assert (code, "column `href` is not one of a lock's" in err) == (6, True)
+    assert assets("check", str(tmp_path / "none.parquet"))[0] == 4
     with pytest.raises(odf.errors.AssetError, match="no such file"):
         odf.AssetLock.read(tmp_path / "none.parquet")
     with pytest.raises(odf.errors.AssetError, match=r"faulty|lock"):
@@ -195,36 +173,32 @@ def test_damaged_and_missing_locks(tmp_path: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("checksum", [SHA_2, SHA_3, MD5])
 def test_checksums_are_read_when_that_is_asked_for(
-    checksum: str, server: LyingObjects, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checksum: str, server: LyingObjects, tmp_path: Path, assets: Run
 ) -> None:
     facts = Facts(7, '"abc"', None, checksum)
-    lock = lock_of(
-        tmp_path, {"same": f"{server.origin}/same.tif", "grown": f"{server.origin}/grown.tif"}, facts
-    )
+    lock = lock_of(tmp_path, {name: f"{server.origin}/{name}.tif" for name in ("same", "grown")}, facts)
     only = ("--asset", "same", "--allow-private")
-    assert ran(capsys, "check", lock, "--offline")[0] == 0
-    assert ran(capsys, "check", lock, *only, "--checksum")[0] == 0
+    assert assets("check", lock, "--offline")[0] == 0
+    assert assets("check", lock, *only, "--checksum")[0] == 0
     server.answers["/same.tif"] = {"bytes": b"7654321"}
     server.requests.clear()
-    assert ran(capsys, "check", lock, *only)[0] == 0, "the store says the same"
+    assert assets("check", lock, *only)[0] == 0, "the store says the same"
     assert [method for method, *_ in server.requests] == ["HEAD"]
-    code, out, _ = ran(capsys, "check", lock, "--allow-private", "--checksum")
+    code, out, _ = assets("check", lock, "--allow-private", "--checksum")
     assert code == 6
     assert [line.split()[1:] for line in out.splitlines()[1:]] == [
         ["grown", "changed", "size", "7", "→", "8,", "etag"], ["same", "changed", "checksum"],
     ]  # fmt: skip
     assert ("GET", "/grown.tif") not in [(method, path) for method, path, _ in server.requests]
     server.answers["/same.tif"]["get"] = 404
-    assert "missing" in ran(capsys, "check", lock, *only, "--checksum")[1]
+    assert "missing" in assets("check", lock, *only, "--checksum")[1]
 
 
-def test_a_lock_without_checksums_has_none_to_compare(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = ran(capsys, "check", lock_of(tmp_path, {"a": "a.tif"}), "--checksum")
+def test_a_lock_without_checksums_has_none_to_compare(tmp_path: Path, assets: Run) -> None:
+    code, _, err = assets("check", lock_of(tmp_path, {"a": "a.tif"}), "--checksum")
     assert code == 2
     assert "has no checksums" in err
-    assert ran(capsys, "check", str(tmp_path / "assets.lock.parquet"), "--offline", "-o", "html")[0] == 2
+    assert assets("check", str(tmp_path / "assets.lock.parquet"), "--offline", "-o", "html")[0] == 2
 
 
 # --- how stores are asked ------------------------------------------------------------------------
@@ -268,30 +242,13 @@ def test_as_many_requests_as_were_allowed_run_at_a_time(
 
 def test_who_does_not_answer_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "_SECONDS", 0.5)
-    heard: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def silent() -> None:
-            for _ in range(3):
-                try:
-                    connection, _address = listening.accept()
-                except OSError:
-                    return
-                heard.append(connection.recv(4))
-                kept.append(connection)
-
-        kept: list[socket.socket] = []
-        thread = threading.Thread(target=silent, daemon=True)
-        thread.start()
-        origin = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        found = stores(tmp_path).probe(parse_href(f"{origin}/x.tif"))
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join()
-    for connection in kept:
-        connection.close()
-    assert not found.missing
-    assert found.problem
-    assert b"GET " not in heard
+    over = threading.Event()
+    with LyingObjects({"/x.tif": {}}) as server:
+        server.held.append(over)
+        server.before = lambda method, path: over.wait()  # type: ignore[assignment]
+        found = stores(tmp_path).probe(parse_href(f"{server.origin}/x.tif"))
+    assert (found.missing, bool(found.problem)) == (False, True)
+    assert {method for method, *_ in server.requests} == {"HEAD"}
 
 
 def test_results_come_before_all_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +267,7 @@ def test_results_come_before_all_is_asked(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_rows_of_a_dataset_are_judged_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assets: Run
 ) -> None:
     """Whoever published it may have recorded anything."""
     workspace = odf.init(tmp_path)
@@ -321,11 +278,11 @@ def test_the_rows_of_a_dataset_are_judged_too(
     columns = numbered_rows(4).to_pydict()
     columns["key"][1] = "../b"
     append(root, records(schema, 0, [0] * 4, [START] * 4, *columns.values()), MADE)
-    code, out, err = ran(capsys, "check", "s2.assets", "--offline", "-o", "ndjson")
+    code, out, err = assets("check", "s2.assets", "--offline", "-o", "ndjson")
     assert (code, err.strip()) == (6, "s2.assets: 4 rows, 1 faulty")
     assert [(each["row"], each["errors"]) for each in map(json.loads, out.splitlines())] == [
         (1, ["an empty path segment in the key, or a segment of dots"]),
     ]  # fmt: skip
-    code, _, err = ran(capsys, "check", "s2.assets")
+    code, _, err = assets("check", "s2.assets")
     assert code == 6
     assert "row 1 (S2A_33UWP_000000001 B04)" in err

@@ -21,15 +21,6 @@ from tests.kit.small_s3 import SmallS3
 LARGE = bytes(range(256)) * (PIECE // 256) * 2 + b"the end"
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallS3]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    with SmallS3() as found:
-        yield found
-
-
 def lock_of(folder: Path, content: bytes = LARGE, **facts: Any) -> AssetLock:
     (folder / "x.tif").write_bytes(content)
     row = AssetRow("S2A", "B04", parse_href("x.tif"), Facts(**{"size_bytes": len(content)} | facts))
@@ -38,9 +29,12 @@ def lock_of(folder: Path, content: bytes = LARGE, **facts: Any) -> AssetLock:
 
 def test_a_large_object_goes_in_parts(bucket: SmallS3, tmp_path: Path) -> None:
     parts = list[int]()
-    bucket.before = lambda method, path: parts.append(
-        int(bucket.requests[-1][2]["content-length"])
-    ) if method == "PUT" else None  # fmt: skip
+
+    def before(method: str, path: str) -> None:
+        if method == "PUT":
+            parts.append(int(bucket.requests[-1][2]["content-length"]))
+
+    bucket.before = before
     moved = lock_of(tmp_path).relocate(bucket.url("m"), checksum=True)
     assert not moved.faults
     assert sorted(parts) == [7, PIECE, PIECE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.kit.lock_datasets import lock_dataset
 from tests.kit.lying_objects import LyingObjects
 from tests.kit.query_datasets import make
 from tests.kit.small_branches import SPEC
+from tests.kit.support import Run
 
 
 @pytest.fixture
@@ -55,32 +57,26 @@ def catalog(server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_targets_are_judged_first(
-    catalog: str, server: LyingObjects, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    target: list[str], code: int, said: str,
-) -> None:  # fmt: skip
+    catalog: str, server: LyingObjects, tmp_path: Path, assets: Run, target: list[str], code: int, said: str
+) -> None:
     workspace = odf.init(tmp_path)
     lock_dataset(workspace)
     make(workspace, "other", SPEC)
-    assert main(["assets", "derive", catalog, "--allow-private", *target]) == code
-    assert said in capsys.readouterr().err
+    done = assets("derive", catalog, "--allow-private", *target)
+    assert (done.code, said in done.err) == (code, True)
     assert not server.requests
     assert not (tmp_path / "x.parquet").exists()
 
 
-def test_faults_are_told_line_by_line_and_keeping_on_changes_no_exit_code(
-    catalog: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    derive = ["assets", "derive", catalog, "--allow-private", "-o", "x.parquet"]
-    assert main(derive) == 8
-    said = capsys.readouterr().err.splitlines()
-    assert "error: s3 B04: no such object" in said
-    assert "nothing is written; --keep-going leaves out what failed" in said
+def test_faults_are_told_line_by_line_and_keeping_on_changes_no_exit_code(catalog: str, assets: Run) -> None:
+    derive = ["derive", catalog, "--allow-private", "-o", "x.parquet"]
+    done = assets(*derive)
+    told = {"error: s3 B04: no such object", "nothing is written; --keep-going leaves out what failed"}
+    assert (done.code, told - {*done.err.splitlines()}) == (8, set())
     assert not Path("x.parquet").exists()
-    assert main([*derive, "--keep-going"]) == 8
-    said = capsys.readouterr().err.splitlines()
-    assert any(
-        line.startswith("probed 2 assets of 3 items") and line.endswith(", 1 left out") for line in said
-    )
+    done = assets(*derive, "--keep-going")
+    assert done.code == 8
+    assert re.search("^probed 2 assets of 3 items.*, 1 left out$", done.err, re.MULTILINE)
     assert [row.item_id for row in odf.AssetLock.read("x.parquet").rows] == ["s1", "s2"]
 
 
@@ -94,15 +90,14 @@ def test_what_could_not_be_reached_stays_in_the_dataset(tmp_path: Path) -> None:
     assert new.completed_by(known, probed=True).rows == [rows[0], rows[4]]
 
 
-def test_locks_without_rows_are_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_locks_without_rows_are_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["init"]) == main(["new", "night", "--assets"]) == main(["add", "night.yaml"]) == 0
-    assert main(["assets", "export", "night", "-o", "x.parquet"]) == 0
+    for command in (["init"], ["new", "night", "--assets"], ["add", "night.yaml"]):
+        assert run(*command).code == 0
+    assert run("assets", "export", "night", "-o", "x.parquet").code == 0
     assert odf.AssetLock.read("x.parquet").rows == []
-    assert main(["assets", "check", "night"]) == 0
-    assert "no assets" in capsys.readouterr().err
+    done = run("assets", "check", "night")
+    assert (done.code, "no assets" in done.err) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -124,16 +119,14 @@ def test_locks_without_rows_are_locks(
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_told(
-    catalog: str, server: LyingObjects, capsys: pytest.CaptureFixture[str],
-    command: list[str], code: int, said: str,
-) -> None:  # fmt: skip
-    assert main(["assets", "derive", catalog, "--no-probe-metadata", "-o", "x.parquet"]) == 0
+    catalog: str, server: LyingObjects, assets: Run, command: list[str], code: int, said: str
+) -> None:
+    assert assets("derive", catalog, "--no-probe-metadata", "-o", "x.parquet").code == 0
     Path("folder").mkdir()
     Path("folder.parquet").mkdir()
     Path("cut.parquet").write_bytes(Path("x.parquet").read_bytes()[:300])
-    capsys.readouterr()
-    assert main(["assets", *command]) == code
-    assert said in capsys.readouterr().err
+    done = assets(*command)
+    assert (done.code, said in done.err) == (code, True)
     assert not server.requests
     assert not Path("y").exists()
 

@@ -24,11 +24,11 @@ from odfchain.assets.lock_table import (
 )
 from odfchain.assets.locks import AssetLock, table_of
 from odfchain.assets.objects import Facts
-from odfchain.cli.main import main
 from odfchain.errors import AssetError
 from odfchain.odf.logical_hash import LogicalDigest
 from tests.kit.asset_cases import Case, Hold, held, numbered_rows, written_rows
 from tests.kit.memory_growth import growth_of_commands
+from tests.kit.support import Run
 
 FIXTURE = json.loads(Path("fixtures/assets/tables.json").read_text())
 
@@ -106,12 +106,10 @@ def test_cases(hold: Hold, case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", FIXTURE["faulty"], ids=lambda case: case["id"])
-def test_case_21_the_command_names_each_faulty_row(
-    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_case_21_the_command_names_each_faulty_row(case: Case, tmp_path: Path, assets: Run) -> None:
     path = foreign(case, tmp_path)
-    assert main(["assets", "check", str(path), "--offline", "-o", "ndjson"]) == 6
-    shown = capsys.readouterr()
+    shown = assets("check", path, "--offline", "-o", "ndjson")
+    assert shown.code == 6
     if "extra" in case or "type" in case:
         assert case["fault"] in shown.err
         return

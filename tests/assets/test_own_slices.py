@@ -10,14 +10,16 @@ import pytest
 import odfchain as odf
 from odfchain.assets.locks import AssetLock
 from odfchain.assets.objects import StoreOptions
-from odfchain.cli.main import main
 from odfchain.errors import CorruptedPeerError, SourceNotFoundError, UsageError
 from tests.kit.query_datasets import make
 from tests.kit.small_branches import SPEC, add
+from tests.kit.support import Run
+
+Published = tuple[odf.Dataset, Path]
 
 
 @pytest.fixture
-def published(tmp_path: Path) -> tuple[odf.Dataset, Path]:
+def published(tmp_path: Path) -> Published:
     """A dataset of three slices, and a folder where they lie, too."""
     workspace = odf.init(tmp_path / "owner")
     make(workspace, "d", SPEC)
@@ -35,9 +37,7 @@ def copy_without_slices(dataset: odf.Dataset, tmp_path: Path) -> odf.Dataset:
     return other["d"]
 
 
-def test_case_50_slices_come_from_where_a_lock_says(
-    published: tuple[odf.Dataset, Path], tmp_path: Path
-) -> None:
+def test_case_50_slices_come_from_where_a_lock_says(published: Published, tmp_path: Path) -> None:
     dataset, place = published
     lock = dataset.slices_lock(str(place))
     assert [row.asset_key.partition("/")[0] for row in lock.rows] == ["data"] * 3
@@ -50,7 +50,7 @@ def test_case_50_slices_come_from_where_a_lock_says(
 
 
 def test_case_50_a_flipped_byte_is_refused_unless_another_lock_has_it_right(
-    published: tuple[odf.Dataset, Path], tmp_path: Path
+    published: Published, tmp_path: Path
 ) -> None:
     dataset, place = published
     moved = dataset.slices_lock(str(place)).relocate(
@@ -74,7 +74,7 @@ def test_case_50_a_flipped_byte_is_refused_unless_another_lock_has_it_right(
     assert copied.verify().verdict == "clean"
 
 
-def test_a_lock_of_another_dataset_is_no_help(published: tuple[odf.Dataset, Path], tmp_path: Path) -> None:
+def test_a_lock_of_another_dataset_is_no_help(published: Published, tmp_path: Path) -> None:
     dataset, place = published
     third = odf.init(tmp_path / "third")
     make(third, "x", SPEC)
@@ -85,21 +85,13 @@ def test_a_lock_of_another_dataset_is_no_help(published: tuple[odf.Dataset, Path
 
 
 def test_the_command_makes_a_lock_of_slices_and_fetches_by_it(
-    published: tuple[odf.Dataset, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     dataset, place = published
     monkeypatch.chdir(tmp_path)
-    lock = ["-o", "slices.lock.parquet"]
-    assert main(["-w", "owner", "assets", "derive", "--slices", "d", "--at", str(place), *lock]) == 0
+    derive, slices = ["-w", "owner", "assets", "derive", "-o", "l.parquet"], ["--slices", "d", "--at", place]
+    assert run(*derive, *slices).code == 0
     copied = copy_without_slices(dataset, tmp_path)
-    assert main(["-w", "other", "fetch", "d", "--lock", "slices.lock.parquet"]) == 0, (
-        "relative paths are ours"
-    )
+    assert run("-w", "other", "fetch", "d", "--lock", "l.parquet").code == 0, "relative paths are ours"
     assert copied.verify().verdict == "clean"
-    assert (
-        main(
-            ["-w", "owner", "assets", "derive", "--slices", "d", "--at", str(place), "--allow-retract", *lock]
-        )
-        == 2
-    )
-    assert main(["-w", "owner", "assets", "derive", *lock]) == 2
+    assert run(*derive, *slices, "--allow-retract").code == run(*derive).code == 2

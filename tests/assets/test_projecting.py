@@ -24,11 +24,11 @@ from odfchain.assets.lock_table import AssetRow
 from odfchain.assets.locks import AssetLock, table_of
 from odfchain.assets.objects import Facts, Selection, Stores
 from odfchain.assets.stac import Projection, StacReader
-from odfchain.cli.main import main
 from odfchain.errors import AssetError, NameCollisionError, UsageError
 from odfchain.storage.locations import Location
 from tests.kit.asset_cases import Case, Hold, held
 from tests.kit.stac_validation import check_stac
+from tests.kit.support import Run
 
 FIXTURE = json.loads(Path("fixtures/assets/projection.json").read_text())
 EXTENSION = "https://stac-extensions.github.io/{}/schema.json"
@@ -158,13 +158,9 @@ def test_extensions_that_cannot_be_brought_up_to_date_stay(caplog: pytest.LogCap
     check_stac(found)
     typed = {"href": "./t.png", "file:data_type": "uint8"}
     found, _ = written(item(stac_extensions=["file/v1.0.0"], thumbnail=typed), row)
-    assert [each for each in found["stac_extensions"] if "/file/" in each] == [
-        EXTENSION.format("file/v1.0.0")
-    ]
+    assert [e for e in found["stac_extensions"] if "/file/" in e] == [EXTENSION.format("file/v1.0.0")]
     found, _ = written(item(thumbnail=typed), row)
-    assert not [each for each in found["stac_extensions"] if "/file/" in each], (
-        "nobody said so before, either"
-    )
+    assert "/file/" not in str(found["stac_extensions"]), "it was not said before, either"
 
 
 def test_items_that_were_rows_of_a_table() -> None:
@@ -172,22 +168,16 @@ def test_items_that_were_rows_of_a_table() -> None:
     check_stac(found)
 
 
+MINIO = ["http://minio:9000", "https://minio:9000"]
 ENDPOINTS = {
-    "s3": [
-        None,
-        "http://minio:9000",
-        "https://minio:9000",
-        "http://minio:9000/a",
-        "http://[::1]:9000",
-        "https://h",
-    ],
+    "s3": [None, *MINIO, "http://minio:9000/a", "http://[::1]:9000", "https://h"],
     "az": [
         None,
-        "https://acct.blob.core.windows.net",
-        "https://zz.blob.core.windows.net",
+        *(f"https://{name}.blob.core.windows.net" for name in ("acct", "zz")),
         "http://h:10000/acct",
     ],
 }
+AZURE = {"type": "ms-azure", "platform": "https://{account}.blob.core.windows.net"}
 SCHEMES = st.fixed_dictionaries(
     {},
     optional={
@@ -195,13 +185,7 @@ SCHEMES = st.fixed_dictionaries(
             lambda url: {"type": "custom-s3", "platform": url, "x": "minio"}
         ),
         "h": st.just({"type": "aws-s3", "platform": "https://{bucket}.s3.{region}.amazonaws.com"}),
-        "z": st.sampled_from(["acct", "Foo", "zz"]).map(
-            lambda name: {
-                "type": "ms-azure",
-                "platform": "https://{account}.blob.core.windows.net",
-                "account": name,
-            }
-        ),
+        "z": st.sampled_from(["acct", "Foo", "zz"]).map(lambda name: {**AZURE, "account": name}),
         "t": st.just({"type": "custom-s3", "platform": "https://{bucket}.h"}),
     },
 )
@@ -262,10 +246,8 @@ def test_files_beside_the_lock_are_named_from_where_the_item_lies() -> None:
 def test_an_item_with_a_self_link_lies_where_it_is_written(tmp_path: Path) -> None:
     links = [{"rel": "self", "href": "https://h/items/a.json"}, {"rel": "parent", "href": "../catalog.json"}]
     document = item() | {"links": links}
-    document["assets"]["more"] = {
-        "href": "./more.tif",
-        "alternate": {"x": {"href": "y.tif"}, "z": {"href": "?q=1"}},
-    }
+    alternates = {"x": {"href": "y.tif"}, "z": {"href": "?q=1"}}
+    document["assets"]["more"] = {"href": "./more.tif", "alternate": alternates}
     row = AssetRow("a", "thumbnail", parse_href("assets/t.png"))
     folder = tmp_path / "stac"
     where = Projection({row.key: row}, tmp_path, primary=True)
@@ -281,8 +263,8 @@ def test_an_item_with_a_self_link_lies_where_it_is_written(tmp_path: Path) -> No
         "more": "https://h/items/more.tif",
     }
     assert found["assets"]["thumbnail"]["alternate"]["original"]["href"] == "https://h/items/t.png"
-    others = {"x": {"href": "https://h/items/y.tif"}, "z": {"href": "?q=1"}}
-    assert found["assets"]["more"]["alternate"] == others, "a query is no file"
+    alternates["x"] = {"href": "https://h/items/y.tif"}
+    assert found["assets"]["more"]["alternate"] == alternates, "a query is no file"
     assert where.item(found, folder)[0] == found
     twice = item() | {"links": [*links, {"rel": "canonical", "href": "https://o/a.json"}]}
     found, _ = where.item(twice, folder)
@@ -292,28 +274,21 @@ def test_an_item_with_a_self_link_lies_where_it_is_written(tmp_path: Path) -> No
 
 
 CATALOG = {"type": "Catalog", "id": "c", "description": "c", "license": "proprietary"}
-COLLECTION = {
-    "type": "Collection",
-    "id": "s2",
-    "description": "s2",
-    "license": "proprietary",
-    "extent": {"spatial": {"bbox": [[0, 0, 1, 1]]}, "temporal": {"interval": [[None, None]]}},
-}
+EXTENT = {"spatial": {"bbox": [[0, 0, 1, 1]]}, "temporal": {"interval": [[None, None]]}}
+COLLECTION = {**CATALOG, "type": "Collection", "id": "s2", "extent": EXTENT}
 
 
 def a_catalog(folder: Path, version: str) -> dict[str, Any]:
     """A catalog with a collection, an Item, an ItemCollection and Items on lines; its documents by path."""
     links = [{"rel": "self", "href": "https://h/c.json"}, {"rel": "child", "href": "./s2/collection.json"}]
     said: dict[str, Any] = {"stac_version": version, "stac_extensions": []}
+    two = [item(version), item(version) | {"id": "b"}]
     documents = {
         "catalog.json": {**CATALOG, **said, "links": links},
         "s2/collection.json": {**COLLECTION, **said, "links": [{"rel": "item", "href": "./a/a.json"}]},
         "s2/a/a.json": item(version) | {"id": "x"},
-        "more/items.geojson": {
-            "type": "FeatureCollection",
-            "features": [item(version), item(version) | {"id": "b"}],
-        },
-        "more/lines.ndjson": [item(version), item(version) | {"id": "b"}],
+        "more/items.geojson": {"type": "FeatureCollection", "features": two},
+        "more/lines.ndjson": two,
     }
     for name, document in documents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -354,12 +329,13 @@ def test_folders_of_documents_are_written_as_they_are(tmp_path: Path, version: s
 
 @pytest.mark.parametrize("way", [["--primary"], ["--as", "mirror"], ["--keep-version"]])
 def test_the_command_writes_what_derives_to_the_same_lock(
-    way: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    way: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assets: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
     a_catalog(tmp_path / "in", "1.0.0")
-    derive = ["assets", "derive", "--no-probe-metadata", "-o"]
-    assert main([*derive, "claimed.parquet", "in"]) == 0
+    derive = ["derive", "--no-probe-metadata", "-o"]
+    project = ["project", "moved.parquet", "--items", "in", "--out", "out", *way]
+    assert assets(*derive, "claimed.parquet", "in").code == 0
     rows = [
         replace(
             row, location=checked_location("s3", "m", "http://minio:9000", f"{row.item_id}/{row.asset_key}")
@@ -367,15 +343,14 @@ def test_the_command_writes_what_derives_to_the_same_lock(
         for row in odf.AssetLock.read("claimed.parquet").rows
     ]
     AssetLock(table_of(rows), tmp_path).write(tmp_path / "moved.parquet")
-    assert main(["assets", "project", "moved.parquet", "--items", "in", "--out", "out", *way]) == 0
-    assert "wrote 5 documents below out: 10 assets have their locations" in capsys.readouterr().err
+    done = assets(*project)
+    assert done.code == 0
+    assert "wrote 5 documents below out: 10 assets have their locations" in done.err
     name = {"--primary": [], "--as": ["--alternate", "mirror"]}.get(way[0], ["--alternate", "locked"])
-    assert main([*derive, "again.parquet", "out", *name]) == 0
+    assert assets(*derive, "again.parquet", "out", *name).code == 0
     assert odf.AssetLock.read("again.parquet").table.equals(odf.AssetLock.read("moved.parquet").table)
-    assert main(["assets", "project", "moved.parquet", "--items", "in", "--out", "out", *way]) == 5
-    assert (
-        main(["assets", "project", "x.parquet", "--items", "x", "--out", "y", "--as", "a", "--primary"]) == 2
-    )
+    assert assets(*project).code == 5
+    assert assets("project", "x", "--items", "x", "--out", "y", "--as", "a", "--primary").code == 2
 
 
 def test_older_catalogs_are_brought_up_to_date(tmp_path: Path) -> None:

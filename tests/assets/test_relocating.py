@@ -19,11 +19,7 @@ from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow, LockFile
 from odfchain.assets.locks import AssetLock, table_of
 from odfchain.assets.objects import Facts, StoreOptions, Stores
-from odfchain.assets.relocating import (
-    Arrivals,
-    Relocated,
-    Relocation,
-)
+from odfchain.assets.relocating import Arrivals, Relocated, Relocation
 from odfchain.cli.start import manifest_template
 from odfchain.storage.locations import Location
 from tests.kit.lying_objects import BYTES, LyingObjects
@@ -34,22 +30,13 @@ from tests.kit.stand_ins import simulated_s3
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
 
+PRIVATE = StoreOptions(allow_private=True)
 LOCKED = Facts(7, '"abc"', "2015-10-21T07:28:00+00:00")
 
 
 @pytest.fixture
 def server() -> Iterator[LyingObjects]:
     with LyingObjects({f"/o/{n}.tif": {} for n in range(5)}) as found:
-        yield found
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallS3]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "t0k3n")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    with SmallS3() as found:
         yield found
 
 
@@ -61,10 +48,17 @@ def stores(folder: Path, *trusted: str) -> Stores:
     return Stores(folder, allow_private=True, trusted=frozenset(trusted))
 
 
-def moved(found: list[AssetRow], to: Location, folder: Path, trusted: str = "", **options: Any) -> Relocated:
-    chosen = Relocation(**options)
-    here = stores(folder, trusted)
+def moved(
+    found: list[AssetRow], folder: Path, to: Location | None = None, trusted: str = "", **options: Any
+) -> Relocated:
+    """Copied into `folder/a`, or elsewhere."""
+    chosen, here = Relocation(**options), stores(folder, trusted)
+    to = to or Location.parse(f"file://{folder}/a", folder=True)
     return chosen.run(chosen.plan(found, to), here, here, Arrivals(folder / "arrivals"))
+
+
+def locked(server: LyingObjects, folder: Path, count: int = 5) -> AssetLock:
+    return AssetLock(table_of(rows(server, count)), folder, True)
 
 
 def test_case_39_a_plan_proves_nothing(server: LyingObjects) -> None:
@@ -76,18 +70,17 @@ def test_case_39_a_plan_proves_nothing(server: LyingObjects) -> None:
 
 
 def test_files_are_named_relative_to_their_lock(server: LyingObjects, tmp_path: Path) -> None:
-    to = Location.parse(f"file://{tmp_path}/assets", folder=True)
-    found = moved(rows(server), to, tmp_path, relative_to=tmp_path)
+    found = moved(rows(server), tmp_path, relative_to=tmp_path)
     assert not found.faults
     assert (found.copied, found.copied_bytes) == (5, 35)
-    assert [row.location.key for row in found.rows] == [f"assets/S2A/B{n}.tif" for n in range(5)]
+    assert [row.location.key for row in found.rows] == [f"a/S2A/B{n}.tif" for n in range(5)]
     assert {row.facts for row in found.rows} == {Facts(7)}
-    assert (tmp_path / "assets/S2A/B0.tif").read_bytes() == BYTES
+    assert (tmp_path / "a/S2A/B0.tif").read_bytes() == BYTES
 
 
 def test_case_36_what_changed_is_not_copied(server: LyingObjects, tmp_path: Path) -> None:
     server.answers["/o/3.tif"] = {"etag": '"new"'}
-    found = moved(rows(server), Location.parse(f"file://{tmp_path}/a", folder=True), tmp_path)
+    found = moved(rows(server), tmp_path)
     assert [row.asset_key for row in found.rows] == ["B0", "B1", "B2", "B4"]
     assert [(fault.asset_key, fault.error.exit_code) for fault in found.faults] == [("B3", 6)]
     assert not (tmp_path / "a/S2A/B3.tif").exists()
@@ -97,7 +90,7 @@ def test_case_37_the_facts_are_those_of_the_copy(
     server: LyingObjects, bucket: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = Location.parse(bucket.url("m/p"), folder=True)
-    found = moved(rows(server), to, tmp_path, trusted=str(to.endpoint), checksum=True)
+    found = moved(rows(server), tmp_path, to, str(to.endpoint), checksum=True)
     assert not found.faults
     assert {row.facts.size_bytes for row in found.rows} == {7}
     assert all(row.facts.etag not in (None, '"abc"') for row in found.rows)
@@ -106,7 +99,7 @@ def test_case_37_the_facts_are_those_of_the_copy(
     }
     # a target that is not what was written is removed
     monkeypatch.setattr(Stores, "probe", _shortened(Stores.probe, to))
-    short = moved(rows(server, 1), to, tmp_path / "x", trusted=str(to.endpoint), overwrite=True)
+    short = moved(rows(server, 1), tmp_path / "x", to, str(to.endpoint), overwrite=True)
     assert [fault.error.exit_code for fault in short.faults] == [8]
     assert "m/p/S2A/B0.tif" not in "".join(bucket.objects)
 
@@ -126,7 +119,6 @@ def _shortened(asked: Any, to: Location) -> Any:
 def test_case_38_a_second_run_copies_the_rest(
     server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to = Location.parse(f"file://{tmp_path}/a", folder=True)
     copied, write = 0, Stores.write
 
     def killed(*args: Any) -> Any:
@@ -138,9 +130,9 @@ def test_case_38_a_second_run_copies_the_rest(
 
     monkeypatch.setattr(Stores, "write", killed)
     with pytest.raises(KeyboardInterrupt):
-        moved(rows(server), to, tmp_path, jobs=1)
+        moved(rows(server), tmp_path, jobs=1)
     monkeypatch.undo()
-    again = moved(rows(server), to, tmp_path)
+    again = moved(rows(server), tmp_path)
     assert again.copied == 2
     assert len(again.rows) == 5
 
@@ -161,9 +153,9 @@ def test_a_copy_takes_four_of_the_requests_at_a_time(
         return write(*args)
 
     monkeypatch.setattr(Stores, "write", counted)
-    source = AssetLock(table_of(rows(server, 4)), tmp_path, True)
-    stores = StoreOptions(jobs=jobs, allow_private=True)
-    done = source.relocate(f"file://{tmp_path}/a/", folder=tmp_path, stores=stores)
+    source = locked(server, tmp_path, 4)
+    options = StoreOptions(jobs=jobs, allow_private=True)
+    done = source.relocate(f"file://{tmp_path}/a/", folder=tmp_path, stores=options)
     assert (len(done.table), most[1]) == (4, copies)
 
 
@@ -202,7 +194,7 @@ def test_case_38_a_killed_process_leaves_the_old_lock_and_what_arrived(
 
 def test_two_relocations_into_one_lock_at_once(server: LyingObjects, tmp_path: Path) -> None:
     """Both have copied everything when they end, and what remembers their arrivals is gone."""
-    lock = AssetLock(table_of(rows(server)), tmp_path, True)
+    lock = locked(server, tmp_path)
     met = threading.Barrier(2)
     # each waits for the other before its first object: they do run at once
     first = {"left": 2}
@@ -216,12 +208,7 @@ def test_two_relocations_into_one_lock_at_once(server: LyingObjects, tmp_path: P
     arrived = tmp_path / "new.parquet.arrived"
 
     def run(_: int) -> AssetLock:
-        found = lock.relocate(
-            str(tmp_path / "a"),
-            folder=tmp_path,
-            arrivals=arrived,
-            stores=StoreOptions(allow_private=True),
-        )
+        found = lock.relocate(str(tmp_path / "a"), folder=tmp_path, arrivals=arrived, stores=PRIVATE)
         found.write(tmp_path / "new.parquet")
         arrived.unlink(missing_ok=True)
         return found
@@ -239,7 +226,7 @@ def test_two_relocations_into_one_dataset_at_once(
     server: LyingObjects, tmp_path: Path, engine: SparkEngine
 ) -> None:
     """One of them records the rows, the other has nothing new to say."""
-    lock = AssetLock(table_of(rows(server)), tmp_path, True)
+    lock = locked(server, tmp_path)
     assert engine.session  # which begins once
     workspace = odf.init(tmp_path / "w")
     workspace.add(manifest_template(odf.DatasetAlias.parse("s2.mirror"), "assets"))
@@ -248,10 +235,8 @@ def test_two_relocations_into_one_dataset_at_once(
     def run(_: int) -> bool:
         here = odf.open(tmp_path / "w")
         here._engines.spark = engine
-        found = lock.relocate(
-            str(tmp_path / "a"), folder=tmp_path, arrivals=tmp_path / "arrived",
-            stores=StoreOptions(allow_private=True),
-        )  # fmt: skip
+        arrived = tmp_path / "arrived"
+        found = lock.relocate(str(tmp_path / "a"), folder=tmp_path, arrivals=arrived, stores=PRIVATE)
         met.wait(TIMEOUT)
         return here["s2.mirror"].record_lock(found).up_to_date
 
@@ -264,15 +249,14 @@ def test_two_relocations_into_one_dataset_at_once(
 
 
 def test_damaged_lines_of_arrivals_are_not_believed(server: LyingObjects, tmp_path: Path) -> None:
-    to = Location.parse(f"file://{tmp_path}/a", folder=True)
-    moved(rows(server), to, tmp_path)
+    moved(rows(server), tmp_path)
     path = tmp_path / "arrivals"
     whole = path.read_bytes()
     lines = whole.splitlines(keepends=True)
 
     def copied_after(data: bytes, **options: Any) -> int:
         path.write_bytes(data)
-        return moved(rows(server), to, tmp_path, **options).copied
+        return moved(rows(server), tmp_path, **options).copied
 
     assert copied_after(whole) == 0
     assert copied_after(whole[:-1]) == 1  # cut
@@ -290,23 +274,23 @@ def test_damaged_lines_of_arrivals_are_not_believed(server: LyingObjects, tmp_pa
     assert copied_after(whole, checksum=True) == 5  # they have no checksum
     assert copied_after(path.read_bytes(), checksum=True) == 0
     other = Location.parse(f"file://{tmp_path}/b", folder=True)
-    assert moved(rows(server), other, tmp_path).copied == 5  # made for another target
+    assert moved(rows(server), tmp_path, other).copied == 5  # made for another target
     (tmp_path / "a/S2A/B0.tif").write_bytes(b"123")
     assert copied_after(whole, overwrite=True) == 1  # it is not there any more
 
 
 def test_a_line_that_was_cut_spoils_no_other(server: LyingObjects, tmp_path: Path) -> None:
-    to, path = Location.parse(f"file://{tmp_path}/a", folder=True), tmp_path / "arrivals"
-    moved(rows(server), to, tmp_path)
+    path = tmp_path / "arrivals"
+    moved(rows(server), tmp_path)
     path.write_bytes(path.read_bytes()[:-10])
-    assert moved(rows(server), to, tmp_path).copied == 1
-    assert moved(rows(server), to, tmp_path).copied == 0
+    assert moved(rows(server), tmp_path).copied == 1
+    assert moved(rows(server), tmp_path).copied == 0
 
 
 def test_arrivals_in_a_folder_that_is_to_come(server: LyingObjects, tmp_path: Path) -> None:
-    lock = AssetLock(table_of(rows(server)), tmp_path, True)
+    lock = locked(server, tmp_path)
     arrived = tmp_path / "not/there/new.parquet.arrived"
-    found = lock.relocate(str(tmp_path / "a"), arrivals=arrived, stores=StoreOptions(allow_private=True))
+    found = lock.relocate(str(tmp_path / "a"), arrivals=arrived, stores=PRIVATE)
     assert not found.faults
     assert arrived.read_bytes().count(b"\n") == 5
 
@@ -315,11 +299,10 @@ def test_case_35_what_is_there_is_not_replaced(server: LyingObjects, tmp_path: P
     there = tmp_path / "a/S2A/B0.tif"
     there.parent.mkdir(parents=True)
     there.write_bytes(b"12345")
-    to = Location.parse(f"file://{tmp_path}/a", folder=True)
-    refused = moved(rows(server, 1), to, tmp_path)
+    refused = moved(rows(server, 1), tmp_path)
     assert [fault.error.exit_code for fault in refused.faults] == [5]
     assert there.read_bytes() == b"12345"
-    assert moved(rows(server, 1), to, tmp_path, overwrite=True).copied == 1
+    assert moved(rows(server, 1), tmp_path, overwrite=True).copied == 1
     assert there.read_bytes() == BYTES
 
 
@@ -328,7 +311,6 @@ def test_case_40_credentials_go_only_where_the_user_said(bucket: SmallS3, tmp_pa
     location = Location.parse(bucket.url("b/k.tif"))
 
     def headers(*trusted: str) -> dict[str, str]:
-
         bucket.requests.clear()
         stores(tmp_path, *trusted).probe(location)
         return bucket.requests[0][2]
@@ -337,28 +319,23 @@ def test_case_40_credentials_go_only_where_the_user_said(bucket: SmallS3, tmp_pa
     assert {"authorization", "x-amz-security-token"} <= set(headers(str(location.endpoint)))
 
 
+@pytest.mark.usefixtures("bucket")
 def test_large_objects_go_from_server_to_server_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library cannot read an object while it asks for the pieces of another: a thread reads ahead."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     data = bytes(range(256)) * (5 << 12) + b"end"
     monkeypatch.setattr(objects, "PIECE", 5 << 20)  # four pieces; no part may be smaller
     with LyingObjects({"/x.tif": {"bytes": data * 4}}) as server, simulated_s3("mirror") as target:
         location = parse_href(f"{server.origin}/x.tif")
-        lock = AssetLock(table_of([AssetRow("s1", "B04", location, Facts(len(data) * 4))]), tmp_path)
-        options = StoreOptions(allow_private=True)
-        moved = lock.relocate(f"s3+{target}/mirror", checksum=True, stores=options)
+        right, wrong = (
+            AssetLock(table_of([AssetRow("s1", "B04", location, facts)], checksums=True), tmp_path)
+            for facts in (Facts(len(data) * 4), Facts(file_checksum="1220" + "0" * 64))
+        )
+        moved = right.relocate(f"s3+{target}/mirror", checksum=True, stores=PRIVATE)
         assert not moved.faults
         (row,) = moved.rows
         assert row.facts.size_bytes == len(data) * 4
         assert row.facts.file_checksum == f"1220{hashlib.sha256(data * 4).hexdigest()}"
-        wrong = AssetLock(
-            table_of(
-                [AssetRow("s2", "B04", location, Facts(file_checksum="1220" + "0" * 64))], checksums=True
-            ),
-            tmp_path,
-        )
-        (fault,) = wrong.relocate(f"s3+{target}/mirror", stores=options).faults
+        (fault,) = wrong.relocate(f"s3+{target}/mirror/wrong", stores=PRIVATE).faults
         assert fault.error.exit_code == 6

@@ -33,6 +33,20 @@ def link(rel: str, href: str) -> dict[str, str]:
     return {"rel": rel, "href": href}
 
 
+def answers_with(documents: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {path: {"bytes": json.dumps(document).encode()} for path, document in documents.items()}
+
+
+def serving(documents: dict[str, Any]) -> LyingObjects:
+    return LyingObjects(answers_with(documents))
+
+
+def write(folder: Path, documents: dict[str, Any]) -> None:
+    for name, document in documents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(document))
+
+
 def named(
     folder: Path, *sources: str, private: bool = True, **selection: Any
 ) -> tuple[list[NamedAsset], list[AssetFault]]:
@@ -49,9 +63,7 @@ def hrefs(folder: Path, *sources: str) -> dict[str, str]:
 
 
 def test_items_in_a_folder_and_alone(tmp_path: Path) -> None:
-    for name in ("a", "b c"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "item.json").write_text(json.dumps(item(name)))
+    write(tmp_path, {f"{name}/item.json": item(name) for name in ("a", "b c")})
     expected = {name: f"file://{tmp_path}/{name}/B04.tif".replace(" ", "%20") for name in ("a", "b c")}
     assert hrefs(tmp_path, str(tmp_path)) == expected
     assert hrefs(tmp_path, str(tmp_path / "a" / "item.json"), str(tmp_path)) == expected, "each document once"
@@ -68,7 +80,7 @@ def test_collections_of_items_and_lines(tmp_path: Path, monkeypatch: pytest.Monk
         data = (tmp_path / name).read_bytes()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         assert hrefs(tmp_path, "-") == {**expected, "a": "./B04.tif"}, "nobody says where it was read"
-    with LyingObjects({"/x/items.json": {"bytes": json.dumps(collection).encode()}}) as server:
+    with serving({"/x/items.json": collection}) as server:
         found = hrefs(tmp_path, f"{server.origin}/x/items.json")
         assert found == {**expected, "a": f"{server.origin}/x/B04.tif"}
     monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(document_bytes=10))
@@ -79,16 +91,11 @@ def test_collections_of_items_and_lines(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_page_of_a_search_is_no_collection(tmp_path: Path) -> None:
     page = {"type": "FeatureCollection", "features": [item("a")], "links": [link("next", "./items?page=2")]}
-    (tmp_path / "items.json").write_text(json.dumps(page))
+    write(tmp_path, {"items.json": page})
     assert hrefs(tmp_path, str(tmp_path / "items.json")) == {"a": f"file://{tmp_path}/B04.tif"}
     start = {"type": "Collection", "stac_version": "1.1.0", "id": "c", "links": [link("items", "./c/items")]}
     answers = {"/c": start, "/c/items": page}
-    with (
-        LyingObjects(
-            {path: {"bytes": json.dumps(each).encode()} for path, each in answers.items()}
-        ) as server,
-        pytest.raises(AssetError, match="goes on on another one"),
-    ):
+    with serving(answers) as server, pytest.raises(AssetError, match="goes on on another one"):
         named(tmp_path, f"{server.origin}/c")
 
 
@@ -102,21 +109,16 @@ def test_geoparquet_with_structs_and_with_maps(tmp_path: Path) -> None:
     pq.write_table(table.set_column(2, "assets", maps), tmp_path / "maps.geoparquet")
     for name in ("items.parquet", "maps.geoparquet"):
         assert hrefs(tmp_path, str(tmp_path / name)) == {"a": "https://h/x/B04.tif", "b": "s3://b/B08.tif"}
-    assert hrefs(tmp_path, str(tmp_path / "maps.geoparquet"))["a"] == "https://h/x/B04.tif"
-    sizes = pa.array(
-        [{"B04": {"href": "./x.tif", "file:size": 7}, "B08": {"href": None, "file:size": None}}, None]
-    )
+    sizes = {"B04": {"href": "./x.tif", "file:size": 7}, "B08": {"href": None, "file:size": None}}
+    pq.write_table(pa.table({"id": ["a", "b"], "assets": [sizes, None]}), tmp_path / "nulls.parquet")
+    (found,), faults = named(tmp_path, str(tmp_path / "nulls.parquet"))
+    read = (found.item_id, found.asset_key, found.location.key, found.size)
+    assert read == ("a", "B04", f"{tmp_path}/x.tif", 7)
     scheme = {"m": {"type": "custom-s3", "platform": "http://minio:9000"}, "n": None}
-    alternates = [
-        {"B04": {"href": "./x", "alternate": {"s3": {"href": "s3://b/k", "storage:refs": ["n", "m"]}}}}
-    ]
-    pq.write_table(pa.table({"id": ["a", "b"], "assets": sizes}), tmp_path / "nulls.parquet")
-    table = pa.table({"id": ["a"], "assets": alternates, "storage:schemes": [scheme]})
+    other = {"href": "s3://b/k", "storage:refs": ["n", "m"]}
+    asset = {"B04": {"href": "./x", "alternate": {"s3": other}}}
+    table = pa.table({"id": ["a"], "assets": [asset], "storage:schemes": [scheme]})
     pq.write_table(table, tmp_path / "schemes.parquet")
-    found, faults = named(tmp_path, str(tmp_path / "nulls.parquet"))
-    assert [(a.item_id, a.asset_key, a.location.key, a.size) for a in found] == [
-        ("a", "B04", f"{tmp_path}/x.tif", 7)
-    ]
     found, more = named(tmp_path, str(tmp_path / "schemes.parquet"), alternate="s3")
     assert [asset.location.endpoint for asset in found] == ["http://minio:9000"]
     assert not faults + more
@@ -138,22 +140,19 @@ def test_a_catalog_is_walked_and_no_document_read_twice(tmp_path: Path) -> None:
         "2024/catalog.json": catalog(parent="../catalog.json", child="../catalog.json", item="./a/a.json"),
         "2024/a/a.json": item("a"),
     }
-    for name, document in documents.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(json.dumps(document))
+    write(tmp_path, documents)
     found = hrefs(tmp_path, str(tmp_path / "catalog.json"))
     assert found == {"a": f"file://{tmp_path}/2024/a/B04.tif"}
-    answers = {f"/{name}": {"bytes": json.dumps(document).encode()} for name, document in documents.items()}
-    with LyingObjects(answers) as server:
+    with serving({f"/{name}": document for name, document in documents.items()}) as server:
         origin = server.origin
         assert hrefs(tmp_path, f"{origin}/catalog.json") == {"a": f"{origin}/2024/a/B04.tif"}
-        assert sorted(path for _, path, _ in server.requests) == sorted(answers)
+        assert sorted(path for _, path, _ in server.requests) == sorted(server.answers)
         with pytest.raises(AccessError, match="private"):
             named(tmp_path, f"{origin}/catalog.json", private=False)
 
 
 def test_a_package_with_its_lock_is_a_folder_of_documents(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(item("a", "./assets/B04.tif")))
+    write(tmp_path, {"a.json": item("a", "./assets/B04.tif")})
     row = AssetRow("a", "B04", parse_href("assets/B04.tif"))
     AssetLock(table_of([row]), tmp_path).write(tmp_path / "assets.lock.parquet")
     assert hrefs(tmp_path, str(tmp_path)) == {"a": f"file://{tmp_path}/assets/B04.tif"}
@@ -166,12 +165,12 @@ def test_files_of_assets_in_a_folder_are_no_documents(tmp_path: Path) -> None:
     (tmp_path / "area.geojson").write_text('{"type": "Feature", "properties": {}, "geometry": null}')
     names = ("table.parquet", "MTL.json", "broken.json", "area.geojson")
     assets = {name.partition(".")[0]: {"href": f"./{name}"} for name in names}
-    (tmp_path / "z.json").write_text(json.dumps({**item("z"), "assets": assets}))
+    write(tmp_path, {"z.json": {**item("z"), "assets": assets}})
     found, faults = named(tmp_path, str(tmp_path), assets=frozenset({"MTL"}))
     assert [asset.location.key for asset in found] == [f"{tmp_path}/MTL.json"]
     assert not faults
     del assets["broken"]
-    (tmp_path / "z.json").write_text(json.dumps({**item("z"), "assets": assets}))
+    write(tmp_path, {"z.json": {**item("z"), "assets": assets}})
     with pytest.raises(AssetError, match=r"broken\.json: not JSON"):
         named(tmp_path, str(tmp_path))
 
@@ -179,14 +178,14 @@ def test_files_of_assets_in_a_folder_are_no_documents(tmp_path: Path) -> None:
 def test_absolute_links_are_followed_and_files_of_this_machine_are_not_named_by_servers(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "b.json").write_text(json.dumps(item("b")))
-    with LyingObjects({"/a.json": {"bytes": json.dumps(item("a", "file:///etc/passwd")).encode()}}) as server:
+    write(tmp_path, {"b.json": item("b")})
+    with serving({"/a.json": item("a", "file:///etc/passwd")}) as server:
         both = catalog(item=f"{server.origin}/a.json", item2=f"{tmp_path}/b.json")
-        (tmp_path / "catalog.json").write_text(json.dumps(both))
+        write(tmp_path, {"catalog.json": both})
         found, faults = named(tmp_path, str(tmp_path / "catalog.json"))
         assert [asset.item_id for asset in found] == ["b"]
         assert ["a B04" in str(fault) and "file of this machine" in str(fault) for fault in faults] == [True]
-        server.answers["/c.json"] = {"bytes": json.dumps(catalog(child=f"file://{tmp_path}/b.json")).encode()}
+        server.answers |= answers_with({"/c.json": catalog(child=f"file://{tmp_path}/b.json")})
         with pytest.raises(AssetError, match="file of this machine"):
             named(tmp_path, f"{server.origin}/c.json")
 
@@ -195,7 +194,7 @@ def hold_scheme(case: Case, tmp_path: Path) -> None:
     said = {"href": case["href"], "storage:refs": case["refs"]}
     assets = {"main": said, "other": {"href": "./x", "alternate": {"s3": said}}}
     document = {**item("a"), "assets": assets, "properties": {"storage:schemes": case["schemes"]}}
-    (tmp_path / "a.json").write_text(json.dumps(document))
+    write(tmp_path, {"a.json": document})
     for options in ({"assets": frozenset({"main"})}, {"assets": frozenset({"other"}), "alternate": "s3"}):
         found, faults = named(tmp_path, str(tmp_path), **options)
         if "fault" not in case:
@@ -218,7 +217,7 @@ def test_what_a_scheme_names_is_asked_without_credentials(tmp_path: Path) -> Non
     schemes = {"m": {"type": "custom-s3", "platform": "http://minio:9000"}}
     assets = {"x": {"href": "s3://b/k", "storage:refs": ["m"]}}
     document = {**item("a"), "assets": assets, "properties": {"storage:schemes": schemes}}
-    (tmp_path / "a.json").write_text(json.dumps(document))
+    write(tmp_path, {"a.json": document})
     (found,), _ = named(tmp_path, str(tmp_path))
     assert not Stores(tmp_path).is_signed(found.location)
     named_by_user = Stores(tmp_path, trusted=frozenset({"http://minio:9000"}))
@@ -226,16 +225,13 @@ def test_what_a_scheme_names_is_asked_without_credentials(tmp_path: Path) -> Non
 
 
 def test_an_alternate_is_as_long_as_its_asset(tmp_path: Path) -> None:
+    signed = {"href": "s3://b/b?X-Amz-Date=1", "file:size": 8}
     assets = {
         "a": {"href": "./a", "file:size": 7, "alternate": {"m": {"href": "s3://b/a"}}},
-        "b": {
-            "href": "./b",
-            "file:size": 7,
-            "alternate": {"m": {"href": "s3://b/b?X-Amz-Date=1", "file:size": 8}},
-        },
+        "b": {"href": "./b", "file:size": 7, "alternate": {"m": signed}},
         "c": {"href": "./c"},
     }
-    (tmp_path / "x.json").write_text(json.dumps({**item("i"), "assets": assets}))
+    write(tmp_path, {"x.json": {**item("i"), "assets": assets}})
     found, faults = named(tmp_path, str(tmp_path), alternate="m", strip_query=True)
     assert [(asset.location.key, asset.size) for asset in found] == [("a", 7), ("b", 8)]
     assert [fault.asset_key for fault in faults] == ["c"]
@@ -245,8 +241,8 @@ def test_an_alternate_is_as_long_as_its_asset(tmp_path: Path) -> None:
 
 def test_catalogs_before_stac_1_do_not_say_what_they_are(tmp_path: Path) -> None:
     old = {"stac_version": "0.9.0", "id": "c", "description": "c", "links": [link("item", "./a.json")]}
-    (tmp_path / "c.json").write_text(json.dumps(old))
-    (tmp_path / "a.json").write_text(json.dumps(item("a")))
+    write(tmp_path, {"c.json": old})
+    write(tmp_path, {"a.json": item("a")})
     assert hrefs(tmp_path, str(tmp_path / "c.json")) == {"a": f"file://{tmp_path}/B04.tif"}
 
 
@@ -286,19 +282,17 @@ def test_all_faults_of_a_run_are_told(tmp_path: Path) -> None:
         "\ud800": {"href": "x.tif"},
         "f" * 5000: {"href": "x.tif"},
     }
-    (tmp_path / "x.json").write_text(json.dumps({**item("i"), "assets": assets}))
+    write(tmp_path, {"x.json": {**item("i"), "assets": assets}})
     found, faults = named(tmp_path, str(tmp_path / "x.json"))
     assert [asset.asset_key for asset in found] == ["b"]
     assert [fault.asset_key for fault in faults] == [key for key in assets if key != "b"]
     assert "secret" not in "".join(map(str, faults))
-    (tmp_path / "x.json").write_text(json.dumps(item("a\x1b")))
+    write(tmp_path, {"x.json": item("a\x1b")})
     assert ["the Item's id" in str(fault) for fault in named(tmp_path, str(tmp_path / "x.json"))[1]] == [True]
 
 
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = {f"{n}.json": catalog(child=f"./{n + 1}.json") for n in range(40)}
-    for name, document in chain.items():
-        (tmp_path / name).write_text(json.dumps(document))
+    write(tmp_path, {f"{n}.json": catalog(child=f"./{n + 1}.json") for n in range(40)})
     with pytest.raises(AssetError, match="catalogs within each other"):
         named(tmp_path, str(tmp_path / "0.json"))
     monkeypatch.setattr("odfchain.assets.stac.ASSETS", type(ASSETS)(documents=3))

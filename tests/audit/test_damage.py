@@ -165,7 +165,6 @@ def names_other_head(path: Path) -> Callable[[Report, object], None]:
 
 
 def named_by(content: object, path: Path) -> Path:
-    assert isinstance(content, bytes)
     return path.parents[1] / "blocks" / content.decode("ascii", "replace").strip().lower()
 
 
@@ -232,7 +231,6 @@ def index(make: Make, tmp_path: Path) -> Path:
 
 def is_noted(path: Path, whole: bytes, content: object, report: Report) -> None:
     """All is as without the index, but for one note; none about bits that mean nothing."""
-    assert isinstance(content, bytes)
     assert (report.verdict, report.faults, report.unchecked) == ("clean", [], [])
     noted = [note for note in report.notes if note.startswith(f"{path}: the index of the chain is ")]
     assert len(noted) == (not is_harmless(whole, content)), (report.notes, content)
@@ -272,5 +270,4 @@ def test_a_damaged_index_is_made_anew_when_it_is_used(index: Path) -> None:
         index.write_bytes(content)
         dataset = DatasetFiles.open(index.parents[1])
         head = dataset.chain.head()
-        assert head is not None
         assert dataset.chain.hashes(head) == [line.hash for line in verify_dataset(dataset).lines]

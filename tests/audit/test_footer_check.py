@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 import random
 from decimal import Decimal
@@ -18,12 +17,11 @@ import odfchain as odf
 from odfchain.audit.page import render_page
 from odfchain.audit.report import STATISTICS
 from odfchain.audit.slice_checks import FooterCheck
-from odfchain.cli.main import main
 from odfchain.slices.footers import file_stats
 from odfchain.slices.reader import open_parquet
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import START, add_root, append, records, schema_with
-from tests.kit.support import write_lying
+from tests.kit.support import Run, write_lying
 
 
 def findings(path: Path) -> list[str]:
@@ -171,10 +169,7 @@ def test_bounds_that_no_text_can_hold(tmp_path: Path) -> None:
     assert stats["columns"] == [{"name": "s", "null_count": 0}, {"name": "d", "null_count": 0}]
 
 
-def test_a_lying_slice_fails_a_verification(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    workspace = odf.init(tmp_path / "ws")
+def test_a_lying_slice_fails_a_verification(workspace: odf.Workspace, verify: Run) -> None:
     schema = schema_with(pa.field("city", pa.string()))
     root = add_root(workspace, "cities", schema)
     watermark = odf.Timestamp.from_datetime(START)
@@ -185,9 +180,9 @@ def test_a_lying_slice_fails_a_verification(
     append(root, table, watermark, records(schema, 1, [0, 0], [START, START], ["Bonn", "Lima"]))
     (_, lying) = DatasetState.read(root.chain).slices()
     path = root.data.locate(lying.slice.physical_hash)
-    monkeypatch.chdir(tmp_path / "ws")
-    assert main(["verify", "cities", "-o", "json"]) == 6
-    (document,) = json.loads(capsys.readouterr().out)
+    done = verify("cities", "-o", "json")
+    (document,) = done.rows
+    assert done.code == 6
     (fault,) = document["faults"]
     message = "column `city`: the footer says 'Bonn' … 'Lima', the rows have 'Bonn' … 'Oslo'"
     assert (fault["check"], fault["file"], fault["message"]) == (STATISTICS, path, message)
@@ -195,5 +190,4 @@ def test_a_lying_slice_fails_a_verification(
     check = document["checks"][STATISTICS - 1]
     assert (check["name"], check["state"], check["checked"]) == ("slice statistics", "failed", 2)
     assert "slice statistics" in render_page([document])
-    assert main(["verify", "cities"]) == 6
-    assert message in capsys.readouterr().out
+    assert message in verify("cities").out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +50,14 @@ class Merging:
         for step in steps_of(case):
             self.scene.take(step)
         self.record = MergeRecord(
-            base=(self.block("base"),),
-            source=self.head("theirs"),
-            source_ref="theirs",
-            target=self.head(HEAD),
+            base=(self.block("base"),), source=self.head("theirs"), source_ref="theirs", target=self.head()
         )
 
     def block(self, label: str) -> Multihash:
         return Multihash.parse(self.scene.labels[label])
 
-    def head(self, ref: str) -> Multihash:
-        head = self.scene.on(ref).chain.head()
-        assert head is not None
-        return head
+    def head(self, ref: str = HEAD) -> Multihash:
+        return self.scene.on(ref).chain.head()
 
     def write(
         self, rows: list[str], *, columns: int = 3, watermark: str | None = None, **record: Any
@@ -71,7 +67,6 @@ class Merging:
         state = DatasetState.read(dataset.chain)
         schema = self.scene._schema(HEAD)
         declared = state.schema
-        assert declared is not None
         if columns == 4:
             schema = schema.append(pa.field("c", pa.string()))
             field = DataField(name="c", type=DataTypeOption(inner=DataTypeString()))
@@ -97,37 +92,33 @@ class Merging:
     def verify(self) -> Report:
         return verify_dataset(self.scene.on(HEAD))
 
+    def verified(self, rows: list[str], **record: Any) -> Report:
+        self.write(rows, **record)
+        return self.verify()
+
+
+Make = Callable[[Case], Merging]
+
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Any:
+def merging(tmp_path: Path) -> Iterator[Make]:
+    """Makes the dataset of a case."""
     with Workspace.init(tmp_path / "workspace") as workspace:
-        yield workspace
+        yield lambda case: Merging(workspace, tmp_path, case)
 
 
-def verified(workspace: Workspace, tmp_path: Path, case: Case, rows: list[str], **record: Any) -> Report:
-    merging = Merging(workspace, tmp_path, case)
-    merging.write(rows, **record)
-    return merging.verify()
-
-
-def test_a_true_merge_passes(workspace: Workspace, tmp_path: Path) -> None:
-    report = verified(workspace, tmp_path, DISJOINT, GOOD)
-    assert (report.faults, report.state(MERGES), report.ok) == ([], "passed", True)
-    assert report.done[MERGES] == 1
-
-
-def test_without_merges_there_is_nothing_to_check(workspace: Workspace, tmp_path: Path) -> None:
-    assert Merging(workspace, tmp_path, DISJOINT).verify().state(MERGES) == "notApplicable"
+KEYLESS: Case = {"theirs": ["2ab", "3cd"], "key": []}
+NOT_MADE = "k=1 is not what the merge makes of it"
 
 
 @pytest.mark.parametrize(
     ("case", "rows", "record", "says"),
     [
-        (DISJOINT, ["-C 1qy", "+C 1qw", "+A 2ab"], {}, "k=1 is not what the merge makes of it: column `b`, recorded 'w', computed 'z'"),
+        (DISJOINT, ["-C 1qy", "+C 1qw", "+A 2ab"], {}, f"{NOT_MADE}: column `b`, recorded 'w', computed 'z'"),
         (DISJOINT, ["-C 1qy", "+C 1q∅", "+A 2ab"], {}, "column `b`, recorded null, computed 'z'"),
         (DISJOINT, ["-C 1qy", "+C 1qz @2", "+A 2ab"], {}, "column `event_time`, recorded 2025-01-02"),
-        (DISJOINT, ["-C 1pz", "+C 1qz", "+A 2ab"], {}, "k=1 is not what the merge makes of it: before it, column `a`, recorded 'p', computed 'q'"),
-        (DISJOINT, ["-R 1qy", "+A 2ab"], {}, "k=1 is not what the merge makes of it: after it, recorded no row, computed a row"),
+        (DISJOINT, ["-C 1pz", "+C 1qz", "+A 2ab"], {}, f"{NOT_MADE}: before it, column `a`, recorded 'p', computed 'q'"),
+        (DISJOINT, ["-R 1qy", "+A 2ab"], {}, f"{NOT_MADE}: after it, recorded no row, computed a row"),
         (DISJOINT, ["+A 1qz", "+A 2ab"], {}, "before it, recorded no row, computed a row"),
         (DISJOINT, [*GOOD, "+A 3cd"], {}, "k=3 is changed, which the merge does not change: after it, recorded a row, computed no row"),
         (DISJOINT, GOOD[:2], {}, "k=2 is not changed as the merge changes it: it has no rows: after it, recorded no row, computed a row"),
@@ -143,100 +134,73 @@ def test_without_merges_there_is_nothing_to_check(workspace: Workspace, tmp_path
         (TORN, ["-C 1qy", "+C 1wz", "+A 2ab", "+A 3cd"], ONE, "k=3 is changed, which the merge does not"),
         (TORN, ["+A 2ab"], ONE, "k=1 is not as it merges in b"),
         (DISJOINT, GOOD, {"granularity": Granularity.ROW}, "it records 0 decided conflicts, and the merge has 2"),
+        (KEYLESS, ["+A 2ab", "+A 3cw"], {}, "row 2 of the block, column `b`, recorded 'w', computed 'd'"),
+        (KEYLESS, ["+A 2ab"], {}, "row 2 of the block, recorded no row, computed a row"),
+        (KEYLESS, ["+A 2ab", "+A 3cd", "+A 4ef"], {}, "row 3 of the block, recorded a row, computed no row"),
     ],
 )  # fmt: skip
 def test_other_rows_than_the_merge_has_are_a_fault_that_names_row_column_and_both_values(
-    workspace: Workspace, tmp_path: Path, case: Case, rows: list[str], record: dict[str, Any], says: str
+    merging: Make, case: Case, rows: list[str], record: dict[str, Any], says: str
 ) -> None:
-    report = verified(workspace, tmp_path, case, rows, **record)
+    faults = merging(case).verified(rows, **record).faults
     takes_back_wrongly = rows[:1] == ["-C 1pz"]
-    assert {fault.check for fault in report.faults} == {MERGES} | (
-        {CORRECTIONS} if takes_back_wrongly else set()
-    )
-    assert says in " ".join(fault.message for fault in report.faults)
-
-
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        (["+A 2ab", "+A 3cw"], "row 2 of the block, column `b`, recorded 'w', computed 'd'"),
-        (["+A 2ab"], "row 2 of the block, recorded no row, computed a row"),
-        (["+A 2ab", "+A 3cd", "+A 4ef"], "row 3 of the block, recorded a row, computed no row"),
-    ],
-)
-def test_a_forged_row_without_a_key_is_named_by_its_place(
-    workspace: Workspace, tmp_path: Path, rows: list[str], says: str
-) -> None:
-    report = verified(workspace, tmp_path, {"theirs": ["2ab", "3cd"], "key": []}, rows)
-    assert says in " ".join(fault.message for fault in report.faults)
+    assert {fault.check for fault in faults} == {MERGES, *([CORRECTIONS] if takes_back_wrongly else [])}
+    assert says in " ".join(fault.message for fault in faults)
 
 
 def test_what_a_forged_value_is_shown_as_is_bounded_and_does_not_act() -> None:
     value, name = "\x1b[31m" + "x" * 100_000, "\x1b]0;y\x07" + "n" * 1_000
-    text = merge_check._cell(name, pa.chunked_array([[value]]), pa.chunked_array([["\u202e"]]))
-    assert text is not None
-    assert text == printable(text)
-    assert len(text) < 300
-    assert str(Difference(1, name, None, None)) == printable(str(Difference(1, name, None, None)))
-    assert len(str(Difference(1, name, None, None))) < 300
+    cell = merge_check._cell(name, pa.chunked_array([[value]]), pa.chunked_array([["\u202e"]]))
+    for text in (cell, str(Difference(1, name, None, None))):
+        assert text == printable(text)
+        assert len(text) < 300
+
+
+OURS, THEIRS = ({"conflicts": 1, "resolution": side} for side in (Resolution.OURS, Resolution.THEIRS))
 
 
 @pytest.mark.parametrize(
-    ("case", "rows", "record"),
+    ("case", "rows", "record", "decided"),
     [
-        (TORN, GOOD, {"resolution": Resolution.OURS}),
-        (TORN, ["-C 1qy", "+C 1pz", "+A 2ab"], {"resolution": Resolution.THEIRS}),
-        (DELETED, ["+A 2ab"], {"resolution": Resolution.OURS}),
-        (DELETED, ["-R 1qy", "+A 2ab"], {"resolution": Resolution.THEIRS}),
-    ],
-    ids=["ours", "theirs", "ours stays", "theirs deletes"],
-)
-def test_a_side_that_was_taken_is_followed_exactly(
-    workspace: Workspace, tmp_path: Path, case: Case, rows: list[str], record: dict[str, Any]
-) -> None:
-    assert verified(workspace, tmp_path, case, rows, conflicts=1, **record).ok
-
-
-@pytest.mark.parametrize(
-    ("case", "rows", "note"),
-    [
-        (TORN, ["-C 1qy", "+C 1wz", "+A 2ab"], "k=1, a: edited by hand: w"),
-        (TORN, ["-C 1qy", "+C 1pz", "+A 2ab"], "k=1, a: theirs"),
-        (TORN, GOOD, "k=1, a: ours"),
-        (TORN, ["-C 1qy", "+C 1xz", "+A 2ab"], "k=1, a: base"),
-        (TORN, ["-R 1qy", "+A 2ab"], "k=1: deleted"),
-        (DELETED, ["+A 2ab"], "k=1: ours"),
-        (DELETED, ["-R 1qy", "+A 2ab"], "k=1: theirs"),
-        (DELETED, ["-C 1qy", "+C 1xy", "+A 2ab"], "k=1: base"),
-        (DELETED, ["-C 1qy", "+C 1ww", "+A 2ab"], "k=1: edited by hand"),
+        (TORN, GOOD, OURS, None),
+        (TORN, ["-C 1qy", "+C 1pz", "+A 2ab"], THEIRS, None),
+        (DELETED, ["+A 2ab"], OURS, None),
+        (DELETED, ["-R 1qy", "+A 2ab"], THEIRS, None),
+        (TORN, ["-C 1qy", "+C 1wz", "+A 2ab"], ONE, "k=1, a: edited by hand: w"),
+        (TORN, ["-C 1qy", "+C 1pz", "+A 2ab"], ONE, "k=1, a: theirs"),
+        (TORN, GOOD, ONE, "k=1, a: ours"),
+        (TORN, ["-C 1qy", "+C 1xz", "+A 2ab"], ONE, "k=1, a: base"),
+        (TORN, ["-R 1qy", "+A 2ab"], ONE, "k=1: deleted"),
+        (DELETED, ["+A 2ab"], ONE, "k=1: ours"),
+        (DELETED, ["-R 1qy", "+A 2ab"], ONE, "k=1: theirs"),
+        (DELETED, ["-C 1qy", "+C 1xy", "+A 2ab"], ONE, "k=1: base"),
+        (DELETED, ["-C 1qy", "+C 1ww", "+A 2ab"], ONE, "k=1: edited by hand"),
     ],
 )
-def test_what_was_decided_one_by_one_is_said(
-    workspace: Workspace, tmp_path: Path, case: Case, rows: list[str], note: str
+def test_a_side_that_was_taken_is_followed_and_what_was_decided_one_by_one_is_said(
+    merging: Make, case: Case, rows: list[str], record: dict[str, Any], decided: str | None
 ) -> None:
-    report = verified(workspace, tmp_path, case, rows, **ONE)
+    report = merging(case).verified(rows, **record)
     assert (report.faults, report.ok) == ([], True)
-    assert f"block 5, conflict decided: {note}" in report.notes
+    if decided:
+        assert f"block 5, conflict decided: {decided}" in report.notes
 
 
-def test_another_base_source_or_target_is_a_fault(workspace: Workspace, tmp_path: Path) -> None:
-    merging = Merging(workspace, tmp_path, DISJOINT)
-    seed = merging.scene.on(HEAD).chain.hashes(merging.head(HEAD))[0]
-    merging.scene.take({"branch": "other", "at": "base"})
-    merging.scene.take({"on": "other", "rows": ["-C 1xy", "+C 1xw"]})
-    merging.write(GOOD, base=(merging.block("base"), merging.head("other")))
-    merging.write([], base=(seed,), target=merging.head(HEAD))
-    merging.write([], source=merging.head("other"), target=merging.head(HEAD))
-    merging.write([], source=merging.head("other"))
-    report = merging.verify()
+def test_another_base_source_or_target_is_a_fault(merging: Make) -> None:
+    made = merging(DISJOINT)
+    seed = made.scene.on(HEAD).chain.hashes(made.head())[0]
+    made.scene.take({"branch": "other", "at": "base"})
+    made.scene.take({"on": "other", "rows": ["-C 1xy", "+C 1xw"]})
+    made.write(GOOD, base=(made.block("base"), made.head("other")))
+    made.write([], base=(seed,), target=made.head())
+    made.write([], source=made.head("other"), target=made.head())
+    made.write([], source=made.head("other"))
+    report = made.verify()
     assert [fault.sequence_number for fault in report.faults] == [5, 6, 7, 8]
-    says = [
-        "the base that it records is",
-        "the base that it records is",
-        "not what its two sides merge",
-        "target",
-    ]
-    for fault, text in zip(report.faults, says, strict=True):
+    base = "the base that it records is"
+    for fault, text in zip(
+        report.faults, [base, base, "not what its two sides merge", "target"], strict=True
+    ):
         assert (fault.check, text in fault.message) == (MERGES, True), fault
 
 
@@ -252,87 +216,78 @@ def test_another_base_source_or_target_is_a_fault(workspace: Workspace, tmp_path
     ids=["at the fork", "later", "gone", "never there", "event time"],
 )
 @pytest.mark.parametrize("key", [["k"], ["k", "a"]])
-def test_a_source_that_is_not_sound_is_a_fault(
-    workspace: Workspace, tmp_path: Path, theirs: list[Any], key: list[str]
-) -> None:
+def test_a_source_that_is_not_sound_is_a_fault(merging: Make, theirs: list[Any], key: list[str]) -> None:
     """A forged `-C` would move the base, and override ours in silence."""
-    merging = Merging(workspace, tmp_path, {"ours": ["2ab"], "theirs": theirs, "key": key})
-    merging.write(["-C 1xy", "+C 1xz"])
-    (fault,) = merging.verify().faults
+    made = merging({"ours": ["2ab"], "theirs": theirs, "key": key})
+    (fault,) = made.verified(["-C 1xy", "+C 1xz"]).faults
     assert fault.check == MERGES
     assert "what it merged is not sound, by check 10" in fault.message
 
 
-def test_a_source_that_is_damaged_is_a_fault(workspace: Workspace, tmp_path: Path) -> None:
-    merging = Merging(workspace, tmp_path, DISJOINT)
-    merging.write(GOOD)
-    theirs = merging.scene.on("theirs")
-    event = theirs.chain.get(merging.record.source).event
-    assert isinstance(event, ev.AddData)
-    assert event.new_data is not None
+def test_a_source_that_is_damaged_is_a_fault(merging: Make) -> None:
+    made = merging(DISJOINT)
+    made.write(GOOD)
+    theirs = made.scene.on("theirs")
+    event = theirs.chain.get(made.record.source).event
     path = Path(theirs.data.locate(event.new_data.physical_hash))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    (fault,) = merging.verify().faults
+    (fault,) = made.verify().faults
     assert (fault.check, fault.file) == (MERGES, str(path))
     assert "by check 6" in fault.message
 
 
-def test_a_record_that_is_carried_on_is_one_merge(workspace: Workspace, tmp_path: Path) -> None:
-    merging = Merging(workspace, tmp_path, DISJOINT)
-    merging.write(GOOD)
-    dataset = merging.scene.on(HEAD)
+def test_a_record_that_is_carried_on_is_one_merge(merging: Make) -> None:
+    made = merging(DISJOINT)
+    made.write(GOOD)
+    dataset = made.scene.on(HEAD)
     state = DatasetState.read(dataset.chain)
     last = state.head_block.event
-    assert isinstance(last, ev.AddData)
-    assert last.new_source_state is not None
     again = ev.AddData(
         prev_offset=state.last_offset, new_watermark=Timestamp.parse("2025-03-01T00:00:00Z"),
         new_source_state=last.new_source_state,
     )  # fmt: skip
     commit(dataset, state, [again], [], system_time=state.next_system_time())
-    report = merging.verify()
+    report = made.verify()
     assert (report.faults, report.done[MERGES], report.state(MERGES)) == ([], 1, "passed")
 
 
-def test_a_record_that_is_not_understood_is_a_fault(workspace: Workspace, tmp_path: Path) -> None:
-    merging = Merging(workspace, tmp_path, DISJOINT)
-    dataset = merging.scene.on(HEAD)
+def test_a_record_that_is_not_understood_is_a_fault(merging: Make) -> None:
+    made = merging(DISJOINT)
+    dataset = made.scene.on(HEAD)
     state = DatasetState.read(dataset.chain)
     wrong = ev.SourceState(source_name="odfchain/merge", kind="odfchain/merge", value="{}")
     event = ev.AddData(prev_offset=state.last_offset, new_watermark=state.watermark, new_source_state=wrong)
     commit(dataset, state, [event], [], system_time=state.next_system_time())
-    (fault,) = merging.verify().faults
+    (fault,) = made.verify().faults
     assert (fault.check, fault.sequence_number) == (MERGES, 5)
     assert "not understood" in fault.message
 
 
-def test_the_watermark_of_a_merge_is_justified_by_its_rows(workspace: Workspace, tmp_path: Path) -> None:
+def test_the_watermark_of_a_merge_is_justified_by_its_rows(merging: Make) -> None:
     """Earlier rows of the chain do not justify that it moves here."""
     case = DISJOINT | {"base": ["1xy @9"], "ours": ["-C 1xy @9", "+C 1qy @9"]}
     case["theirs"] = ["-C 1xy @9", "+C 1xz @9", "2ab @3"]
-    merging = Merging(workspace, tmp_path, case)
-    merging.write(["-C 1qy @9", "+C 1qz @9", "+A 2ab @3"], watermark="2025-01-12T00:00:00Z")
-    faults = merging.verify().faults
+    rows = ["-C 1qy @9", "+C 1qz @9", "+A 2ab @3"]
+    faults = merging(case).verified(rows, watermark="2025-01-12T00:00:00Z").faults
     assert any("watermark" in fault.message and fault.check == MERGES for fault in faults)
 
 
-def test_the_schema_after_a_merge_has_the_columns_of_both(workspace: Workspace, tmp_path: Path) -> None:
-    columns = [["k", "string"], ["a", "string"], ["b", "string"], ["c", "string"]]
-    case: Case = {
-        "steps": [
-            {"branch": "theirs"},
-            {"on": "theirs", "columns": columns},
-            {"on": "theirs", "rows": ["-C 1xy", "+C 1xyn"]},
-        ]
-    }
-    merging = Merging(workspace, tmp_path / "one", case)
-    merging.write(["-C 1xy", "+C 1xyn"], columns=4)
-    assert merging.verify().ok
-    (tmp_path / "two").mkdir()
-    with Workspace.init(tmp_path / "two" / "workspace") as other:
-        merging = Merging(other, tmp_path / "two", case)
-        merging.write([])
-        assert any("the schema after it" in fault.message for fault in merging.verify().faults)
+WIDER: Case = {
+    "steps": [
+        {"branch": "theirs"},
+        {"on": "theirs", "columns": [[name, "string"] for name in "kabc"]},
+        {"on": "theirs", "rows": ["-C 1xy", "+C 1xyn"]},
+    ]
+}
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(["-C 1xy", "+C 1xyn"], 4), ([], 3)])
+def test_the_schema_after_a_merge_has_the_columns_of_both(
+    merging: Make, rows: list[str], columns: int
+) -> None:
+    report = merging(WIDER).verified(rows, columns=columns)
+    assert report.ok == (columns == 4)
+    assert any("the schema after it" in fault.message for fault in report.faults) == (columns == 3)
 
 
 REVERTED: Case = {"ours": [["-C 1xy", "+C 1qy"], ["-C 1qy", "+C 1qz"]]}
@@ -345,45 +300,39 @@ REVERTED: Case = {"ours": [["-C 1xy", "+C 1qy"], ["-C 1qy", "+C 1qz"]]}
         (["-C 1qz", "+C 1xy"], {}, "is not what the merge makes of it"),
         (["-C 1qz", "+C 1xz"], {"mode": MergeMode.MERGE}, "the base that it records is"),
         (["-C 1qz", "+C 1xz"], {"source": 0}, "its source is not the block before the one that it reverts"),
-        (["-C 1qz", "+C 1xz"], {"base": "two"}, "it reverts what is not one block before it"),
+        (["-C 1qz", "+C 1xz"], {"base": [4, 5]}, "it reverts what is not one block before it"),
     ],
 )
 def test_a_revert_is_checked_as_the_merge_that_it_is(
-    workspace: Workspace, tmp_path: Path, rows: list[str], record: dict[str, Any], says: str | None
+    merging: Make, rows: list[str], record: dict[str, Any], says: str | None
 ) -> None:
-    merging = Merging(workspace, tmp_path, REVERTED | {"theirs": []})
-    blocks = merging.scene.on(HEAD).chain.hashes(merging.head(HEAD))
-    told: dict[str, Any] = {"mode": MergeMode.REVERT, "base": (blocks[4],), "source": blocks[3]} | record
-    if "source" in record:
-        told["source"] = blocks[record["source"]]
-    if "base" in record:
-        told["base"] = (blocks[4], blocks[5])
-    merging.write(rows, **told)
-    report = merging.verify()
+    made = merging(REVERTED | {"theirs": []})
+    blocks = made.scene.on(HEAD).chain.hashes(made.head())
+    told = {"mode": MergeMode.REVERT, "base": [4], "source": 3} | record
+    told |= {"base": tuple(blocks[n] for n in told["base"]), "source": blocks[told["source"]]}
+    report = made.verified(rows, **told)
     if says is None:
         assert (report.faults, report.ok) == ([], True)
     else:
         assert says in report.faults[0].message
 
 
-def test_a_source_without_a_key_is_appended(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_source_without_a_key_is_appended(merging: Make) -> None:
     case: Case = {"key": [], "base": ["1xy"], "ours": ["2ab"], "theirs": [["3cd"], ["3cd", "1xy"]]}
-    merging = Merging(workspace, tmp_path, case)
-    merging.write(["3cd", "3cd", "1xy"])
-    assert merging.verify().ok
-    merging.write(["4ef"], target=merging.head(HEAD))
-    (fault,) = merging.verify().faults
+    made = merging(case)
+    assert made.verified(["3cd", "3cd", "1xy"]).ok
+    (fault,) = made.verified(["4ef"], target=made.head()).faults
     assert fault.check == MERGES
 
 
 def test_a_merge_that_is_what_it_should_be_is_known_by_its_logical_hash(
-    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    merging: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows are not read again; so they have the system time of their block."""
-    merging = Merging(workspace, tmp_path, DISJOINT)
-    assert run_here(workspace)("merge", "d", "theirs").code == 0
+    made = merging(DISJOINT)
+    assert run_here(made.scene.workspace)("merge", "d", "theirs").code == 0
     monkeypatch.setattr(MergeAgain, "_written", None)
-    report = merging.verify()
+    report = made.verify()
     assert (report.faults, report.done[MERGES]) == ([], 1)
 
 
@@ -421,14 +370,11 @@ def test_foreign_keys_hold_against_the_blocks_that_the_record_names(
         base=(before.head,), source=names[0][-1], source_ref="v", target=before.head,
         references={} if back is None else {parent.seed.dataset_id: names[1][-1 - back]},
     )  # fmt: skip
-    rows = read_rows(Interval(theirs, before.head, record.source), MergedColumns.of(before)).drop_columns(
-        "offset"
-    )
-    time = before.next_system_time()
+    rows = read_rows(Interval(theirs, before.head, record.source), MergedColumns.of(before))
+    rows, time = rows.drop_columns("offset"), before.next_system_time()
     with dataset.staging() as staging:
-        stage_changes(dataset, before, rows, staging=staging, system_time=time, record=record).commit(
-            dataset, before, time
-        )
+        staged = stage_changes(dataset, before, rows, staging=staging, system_time=time, record=record)
+        staged.commit(dataset, before, time)
     report = examine(dataset, find=Auditor(scene.workspace._files).find).report
     assert report.state(MERGES) == state, report.faults
     assert says in " ".join(fault.message for fault in report.faults)

@@ -380,7 +380,6 @@ def test_every_block_is_in_one_row_and_the_rows_are_few(wrong: tuple[int, ...], 
 def test_a_mark_for_many_blocks_is_as_bad_as_the_worst() -> None:
     report = docs.document(blocks=1_000, faulty={500: "damaged"}, unchecked=(1, 2, 500))
     strip = strip_of(report["blocks"], 100)
-    assert strip is not None
     assert (len(strip["marks"]), strip["each"]) == (100, 10)
     assert [i for i, mark in enumerate(strip["marks"]) if mark["state"] == "faulty"] == [50]
     assert [i for i, mark in enumerate(strip["marks"]) if mark["state"] == "unchecked"] == [0]

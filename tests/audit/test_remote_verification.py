@@ -7,9 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 
 from odfchain.api.workspace import Workspace
@@ -22,10 +20,9 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.derived_dataset import FIRST, SECOND, on_paper
-from tests.kit.support import ROOT, Result
+from tests.kit.report_documents import SCHEMA, Document
+from tests.kit.support import Run
 from tests.kit.web_peers import by_threads
-
-SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +58,16 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewh
         yield Elsewhere(f"{server.url}readings/", workspace, root, copied)
 
 
+Verify = Callable[..., tuple[int, Document]]
+
+
 @pytest.fixture
-def verify(
-    tmp_path: Path, elsewhere: Elsewhere, run: Callable[..., Result]
-) -> Iterator[Callable[..., tuple[int, dict[str, Any]]]]:
+def verify(tmp_path: Path, elsewhere: Elsewhere, run: Run) -> Iterator[Verify]:
     """(exit code, report) of a verification; afterwards nothing of the dataset is in the workspace."""
     here = tmp_path / "here"
     Workspace.init(here)
 
-    def verified(*args: object) -> tuple[int, dict[str, Any]]:
+    def verified(*args: object) -> tuple[int, Document]:
         result = run("-w", here, "verify", "--remote", elsewhere.url, *args, "-o", "json")
         (report,) = result.rows
         SCHEMA.validate(report)
@@ -82,7 +80,7 @@ def verify(
     assert len(Workspace.open(here)) == 0
 
 
-def places(report: dict[str, Any]) -> set[tuple[int, str]]:
+def places(report: Document) -> set[tuple[int, str]]:
     return {(fault["check"], fault["file"]) for fault in report["faults"]}
 
 
@@ -91,16 +89,11 @@ def replace(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-Verify = Callable[..., tuple[int, dict[str, Any]]]
-
-
 def test_a_dataset_elsewhere_is_verified_with_its_signature(verify: Verify, elsewhere: Elsewhere) -> None:
     code, report = verify("--require-signature")
     assert (code, report["verdict"], report["counts"]["records"]) == (0, "clean", 6)
-    assert (report["signature"]["status"], report["signature"]["signer"]) == (
-        "signed",
-        str(elsewhere.dataset.id),
-    )
+    signature = report["signature"]
+    assert (signature["status"], signature["signer"]) == ("signed", str(elsewhere.dataset.id))
     assert report["checks"][15]["state"] == "passed"
 
 
@@ -137,9 +130,8 @@ def test_a_block_that_a_peer_does_not_give(verify: Verify, elsewhere: Elsewhere)
 
 
 def test_a_block_with_other_bytes(verify: Verify, elsewhere: Elsewhere) -> None:
-    head = elsewhere.dataset.chain.head()
-    assert head is not None
-    before = elsewhere.dataset.chain.get(head).prev_block_hash
+    chain = elsewhere.dataset.chain
+    before = chain.get(chain.head()).prev_block_hash
     path = elsewhere.folder / "blocks" / str(before)
     replace(path, path.read_bytes()[:-1] + b"x")
     code, report = verify()
@@ -152,9 +144,7 @@ def test_no_dataset_elsewhere(verify: Verify, elsewhere: Elsewhere) -> None:
     assert (code, places(report)) == (6, {(1, f"{elsewhere.url}refs/head")})
 
 
-def test_a_replay_elsewhere_is_refused(
-    elsewhere: Elsewhere, tmp_path: Path, run: Callable[..., Result]
-) -> None:
+def test_a_replay_elsewhere_is_refused(elsewhere: Elsewhere, tmp_path: Path, run: Run) -> None:
     Workspace.init(tmp_path / "here")
     result = run("-w", tmp_path / "here", "verify", "--remote", elsewhere.url, "--replay")
     assert (result.code, "pull the datasets" in result.err) == (2, True)
@@ -168,11 +158,8 @@ def test_a_stripped_signature_is_unsigned_and_where_one_is_required_a_fault(
 ) -> None:
     (elsewhere.folder / HEAD_SIGNATURE_KEY).unlink()
     code, report = verify()
-    assert (code, report["signature"]["status"], report["checks"][15]["state"]) == (
-        0,
-        "unsigned",
-        "notChecked",
-    )
+    found = report["signature"]["status"], report["checks"][15]["state"]
+    assert (code, *found) == (0, "unsigned", "notChecked")
     code, report = verify("--require-signature")
     assert (code, places(report)) == (6, {(16, f"{elsewhere.url}{HEAD_SIGNATURE_KEY}")})
 

@@ -11,31 +11,19 @@ from pathlib import Path
 import click
 import pytest
 
-from odfchain.api.workspace import Workspace
 from odfchain.audit.report import CHECKS
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
 from odfchain.cli.main import main
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.derived_dataset import FIRST, SECOND, on_paper
-from tests.kit.support import Result
+from tests.kit.derived_dataset import Made
+from tests.kit.support import Run
+
+Show = Callable[..., list[str]]
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> tuple[DatasetFiles, DatasetFiles]:
-    """(`readings`, `copied`)."""
-    return on_paper(Workspace.init(tmp_path), FIRST, SECOND)
-
-
-@pytest.fixture
-def run(tmp_path: Path, run: Callable[..., Result]) -> Callable[..., Result]:
-    return lambda *args: run("-w", tmp_path, "verify", *args)
-
-
-@pytest.fixture
-def in_terminal(
-    tmp_path: Path, made: tuple[DatasetFiles, DatasetFiles], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., list[str]]:
+def in_terminal(tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch) -> Show:
     """The lines that a terminal of some width shows of `odfchain verify`."""
 
     def run(*args: object, width: int = 80) -> list[str]:
@@ -69,20 +57,18 @@ def slice_file(dataset: DatasetFiles) -> Path:
     return Path(dataset.data.locate(DatasetState.read(dataset.chain).slices()[0].slice.physical_hash))
 
 
-def test_lines_tell_faults_first_and_what_was_not_checked(
-    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
-    lines = run("copied").out.splitlines()
+def test_lines_tell_faults_first_and_what_was_not_checked(verify: Run, made: Made) -> None:
+    lines = verify("copied").out.splitlines()
     assert lines[0].startswith("ok    copied")
-    assert (
+    said = (
         "  not run, or not everywhere: check 15 (replayed transformations): it was not asked for (--replay)"
-        in lines
     )
+    assert said in lines
     assert not any(line.startswith(" 1 head reference ") for line in lines)
-    assert any(line.startswith(" 1 head reference ") for line in run("copied", "-v").out.splitlines())
+    assert any(line.startswith(" 1 head reference ") for line in verify("copied", "-v").out.splitlines())
     path = slice_file(made[0])
     path.unlink()
-    lines = run("%").out.splitlines()
+    lines = verify("%").out.splitlines()
     assert lines[0].startswith("FAULT readings")
     assert lines[1:4] == [
         "  check 5 (files present, sizes), block 2",
@@ -91,23 +77,18 @@ def test_lines_tell_faults_first_and_what_was_not_checked(
     ]
 
 
-def test_in_a_terminal_what_is_clean_is_short(
-    in_terminal: Callable[..., list[str]], made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
+def test_in_a_terminal_what_is_clean_is_short(in_terminal: Show, made: Made) -> None:
     lines = in_terminal("readings", width=130)
     assert lines[0].startswith("ok    readings: 4 blocks, 2 slices, 6 records, ")
     assert lines[1].startswith("  signed at ")
     assert lines[1].endswith(f" by {made[0].id}")
     assert len(lines) == 2
     lines = in_terminal("copied", width=130)
-    assert lines[2:] == [
-        "  not checked: check 15 (replayed transformations): it was not asked for (--replay)"
-    ]
+    said = "  not checked: check 15 (replayed transformations): it was not asked for (--replay)"
+    assert lines[2:] == [said]
 
 
-def test_in_a_terminal_all_checks_are_a_table_where_they_are_asked_for(
-    in_terminal: Callable[..., list[str]],
-) -> None:
+def test_in_a_terminal_all_checks_are_a_table_where_they_are_asked_for(in_terminal: Show) -> None:
     lines = in_terminal("readings", "--verbose", width=130)
     head = next(n for n, line in enumerate(lines) if line.startswith("check "))
     assert lines[head].split() == ["check", "state", "checked", "faults", "section"]
@@ -119,7 +100,7 @@ def test_in_a_terminal_all_checks_are_a_table_where_they_are_asked_for(
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_in_a_terminal_faults_come_first_and_long_names_are_folded(
-    in_terminal: Callable[..., list[str]], made: tuple[DatasetFiles, DatasetFiles], width: int
+    in_terminal: Show, made: Made, width: int
 ) -> None:
     path = slice_file(made[0])
     path.unlink()
@@ -135,9 +116,7 @@ def test_in_a_terminal_faults_come_first_and_long_names_are_folded(
     assert sum(line.startswith("ok    copied") for line in lines) == 1
 
 
-def test_in_a_terminal_the_signature_is_told_in_a_line(
-    in_terminal: Callable[..., list[str]], made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
+def test_in_a_terminal_the_signature_is_told_in_a_line(in_terminal: Show, made: Made) -> None:
     path = made[0].folder / HEAD_SIGNATURE_KEY
     path.unlink()
     lines = in_terminal("readings")
@@ -149,7 +128,7 @@ def test_in_a_terminal_the_signature_is_told_in_a_line(
 
 
 def test_a_report_is_a_page_as_well_in_utf_8_whatever_the_locale_is(
-    made: tuple[DatasetFiles, DatasetFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = tmp_path / "page.html"
     with page.open("w", encoding="ascii") as out, monkeypatch.context() as patch:
@@ -161,18 +140,9 @@ def test_a_report_is_a_page_as_well_in_utf_8_whatever_the_locale_is(
     assert not text.isascii()
 
 
-def test_what_is_to_be_verified_has_to_be_said(
-    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
-    result = run()
+def test_what_is_to_be_verified_has_to_be_said(verify: Run, made: Made) -> None:
+    result = verify()
     assert (result.code, "`odfchain verify %`" in result.err) == (2, True)
-    assert run("readings", "--remote", made[0].folder.as_uri()).code == 2
-    assert run("copied", "--integrity").code == 0
-    assert run("copied", "--integrity", "--replay").code == 2
-
-
-def test_trusted_auditors_spare_a_replay_and_nothing_else(
-    run: Callable[..., Result], made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
-    result = run("readings", "--trusted-by", "2")
-    assert (result.code, "add --replay" in result.err) == (2, True)
+    assert verify("readings", "--remote", made[0].folder.as_uri()).code == 2
+    assert verify("copied", "--integrity").code == 0
+    assert verify("copied", "--integrity", "--replay").code == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,28 +12,15 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.audit.report import CHECKS, Report
-from odfchain.cli.main import main
 from odfchain.errors import UsageError
 from odfchain.limits import LINEAGE
 from odfchain.odf import events as ev
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.derived_dataset import FIRST, SECOND, derive, executions, forge, on_paper, with_level
+from tests.kit.derived_dataset import Made, block_at, derive, executions, forge, with_level
 from tests.kit.root_rows import MADE
-from tests.kit.support import conformance
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    """A workspace whose engine would have to be started."""
-    return Workspace.init(tmp_path)
-
-
-@pytest.fixture
-def made(workspace: Workspace) -> tuple[DatasetFiles, DatasetFiles]:
-    """(a root, a derivative of it), two transactions each."""
-    return on_paper(workspace, FIRST, SECOND)
+from tests.kit.support import Run, conformance, hash_of
 
 
 def slice_path(dataset: DatasetFiles) -> Path:
@@ -63,7 +49,7 @@ def the_fault(workspace: Workspace, dataset: DatasetFiles) -> tuple[int, str, st
     return fault.check, fault.message.split(":")[0], Path(fault.file).name
 
 
-def check_derivative_content(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+def check_derivative_content(workspace: Workspace, made: Made) -> None:
     _, copied = made
     size = slice_path(copied).stat().st_size
     path = overwrite(copied, with_level(1, 9))
@@ -72,7 +58,7 @@ def check_derivative_content(workspace: Workspace, made: tuple[DatasetFiles, Dat
     assert "the records differ" in verified(workspace, copied).faults[0].message
 
 
-def check_root_content(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+def check_root_content(workspace: Workspace, made: Made) -> None:
     root, _ = made
     size = slice_path(root).stat().st_size
     path = overwrite(root, with_level(1, 9))
@@ -80,18 +66,17 @@ def check_root_content(workspace: Workspace, made: tuple[DatasetFiles, DatasetFi
     assert the_fault(workspace, root) == (6, "PhysicalHashMismatch", path.name)
 
 
-def check_size(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+def check_size(workspace: Workspace, made: Made) -> None:
     for dataset in made:
         path = overwrite(dataset, lambda t: t.slice(0, 2))
         assert the_fault(workspace, dataset) == (5, "SizeMismatch", path.name)
     assert "the records differ" in verified(workspace, made[1]).faults[0].message
 
 
-def check_checkpoint_without_data(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+def check_checkpoint_without_data(workspace: Workspace, made: Made) -> None:
     _, copied = made
     state = DatasetState.read(copied.chain)
     last = state.last_data
-    assert isinstance(last, ev.ExecuteTransform)
     content = b"a checkpoint"
     checkpoint = ev.Checkpoint(physical_hash=copied.checkpoints.put(content), size=len(content))
     read = tuple(
@@ -111,14 +96,14 @@ def check_checkpoint_without_data(workspace: Workspace, made: tuple[DatasetFiles
     assert the_fault(workspace, copied) == (5, "SizeMismatch", path.name)
 
 
-def check_recursive(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+def check_recursive(workspace: Workspace, made: Made) -> None:
     copied = [workspace[made[1].id]]
     for recursive, names in ((True, ["readings", "copied"]), (False, ["copied"])):
         reports = workspace.verify(copied, recursive=recursive)
         assert [(r.alias, r.ok) for r in reports] == [(name, True) for name in names]
 
 
-def check_integrity_only(workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+def check_integrity_only(workspace: Workspace, made: Made) -> None:
     root, copied = made
     workspace.delete(str(root.alias), force=True)
     report = verified(workspace, copied)
@@ -136,7 +121,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_case(case: str, workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]) -> None:
+def test_case(case: str, workspace: Workspace, made: Made) -> None:
     assert all(verified(workspace, dataset).ok for dataset in made)
     CASES[case](workspace, made)
 
@@ -148,9 +133,7 @@ def test_every_case_has_a_test() -> None:
 # --- beyond the cases ------------------------------------------------------------------------------
 
 
-def test_the_same_records_written_anew_are_a_note(
-    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
+def test_the_same_records_written_anew_are_a_note(workspace: Workspace, made: Made) -> None:
     root, copied = made
     size = slice_path(copied).stat().st_size
     path = overwrite(copied, lambda t: t, compression="gzip", use_dictionary=False)
@@ -160,13 +143,11 @@ def test_the_same_records_written_anew_are_a_note(
     (note,) = report.notes
     assert note.startswith(f"{path}: the slice was written anew, with the same records")
     path = overwrite(root, lambda t: t, compression="gzip", use_dictionary=False)
-    assert the_fault(workspace, root) == (5, "SizeMismatch", path.name), (
-        "a root's data come from nowhere else"
-    )
+    assert the_fault(workspace, root) == (5, "SizeMismatch", path.name), "its data come from nowhere else"
 
 
 def test_a_derivative_slice_with_any_byte_damaged_is_never_taken_for_other_records(
-    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
+    workspace: Workspace, made: Made
 ) -> None:
     _, copied = made
     path = slice_path(copied)
@@ -181,36 +162,31 @@ def test_a_derivative_slice_with_any_byte_damaged_is_never_taken_for_other_recor
 
 
 def test_recursive_names_what_is_missing_and_verifies_the_rest(
-    made: tuple[DatasetFiles, DatasetFiles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Made, workspace: Workspace, verify: Run
 ) -> None:
     root, copied = made
-    root_id = root.id
-    command = ["-w", str(tmp_path), "verify", "copied"]
-    assert main([*command, "--recursive"]) == 0
-    out = capsys.readouterr().out.splitlines()
-    named = [line.split(":")[0] for line in out if not line.startswith("  ")]
-    assert named == ["ok    readings", "ok    copied"]
-    Workspace.open(tmp_path).delete("readings", force=True)
-    assert main(command) == 0
-    capsys.readouterr()
-    assert main([*command, "--recursive"]) == 7
-    first, second, *_ = capsys.readouterr().out.splitlines()
+    said = f"its input readings ({root.id}) is not in this workspace"
+    done = verify("copied", "--recursive")
+    named = [line.split(":")[0] for line in done.out.splitlines() if not line.startswith("  ")]
+    assert (done.code, named) == (0, ["ok    readings", "ok    copied"])
+    workspace.delete("readings", force=True)
+    assert verify("copied").code == 0
+    done = verify("copied", "--recursive")
+    first, second, *_ = done.out.splitlines()
+    assert (done.code, second) == (7, f"  not checked, blocks 3, 4: {said}")
     assert first.startswith("PART  copied: 5 blocks, 2 slices, 6 records")
-    said = f"its input readings ({root_id}) is not in this workspace"
-    assert second == f"  not checked, blocks 3, 4: {said}"
-    assert main([*command, "--recursive", "-o", "json"]) == 7
-    (report,) = json.loads(capsys.readouterr().out)
+    done = verify("copied", "--recursive", "-o", "json")
+    (report,) = done.rows
+    assert done.code == 7
     assert (report["verdict"], report["faults"], report["counts"]["replayed"]) == ("incomplete", [], 0)
     assert report["unchecked"] == [{"check": 14, "message": said, "blocks": [3, 4]}]
     assert [check["number"] for check in report["checks"]] == list(CHECKS)
     assert [check["state"] for check in report["checks"]][13:15] == ["notChecked", "notChecked"]
     slice_path(copied).unlink()
-    assert main([*command, "--recursive"]) == 6, "a fault weighs more"
+    assert verify("copied", "--recursive").code == 6, "a fault weighs more"
 
 
-def test_recursive_verifies_what_cannot_be_read(
-    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
+def test_recursive_verifies_what_cannot_be_read(workspace: Workspace, made: Made) -> None:
     root, copied = made
     (copied.folder / "refs" / "head").write_text("nonsense")
     (root.folder / "blocks" / str(root.chain.head())).unlink()
@@ -222,15 +198,12 @@ def test_recursive_verifies_what_cannot_be_read(
     ]
 
 
-def test_a_range_is_checked_and_nothing_else(
-    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
-) -> None:
+def test_a_range_is_checked_and_nothing_else(workspace: Workspace, made: Made) -> None:
     _, copied = made
     slice_path(copied).unlink()
     dataset = workspace[copied.id]
     (fault,) = dataset.verify().faults
     number = fault.sequence_number
-    assert number is not None
     names = {b.block.sequence_number: b.hash for b in copied.chain.walk()}
     for after in (number, names[number]):
         report = dataset.verify(after=after)
@@ -242,35 +215,30 @@ def test_a_range_is_checked_and_nothing_else(
     assert [f.check for f in dataset.verify(after=number - 1, upto=number).faults] == [5]
     with pytest.raises(UsageError, match="the range begins after block"):
         dataset.verify(after=number, upto=number - 1)
-    with pytest.raises(UsageError, match="block 99 is not in its chain"):
-        dataset.verify(upto=99)
+    for unknown in (99, hash_of("x")):
+        with pytest.raises(UsageError, match=f"block {unknown} is not in its chain"):
+            dataset.verify(upto=unknown)
 
 
 @pytest.mark.parametrize("option", ["--from", "--to"])
-def test_a_range_is_for_one_dataset(
-    option: str, made: tuple[DatasetFiles, DatasetFiles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    head = str(made[1].chain.head())
-    assert main(["-w", str(tmp_path), "verify", "copied", option, head]) == 0
-    assert main(["-w", str(tmp_path), "verify", "copied", option, "1"]) == 0
-    assert main(["-w", str(tmp_path), "verify", "%", option, head]) == 2
-    assert "a range of blocks is for one dataset, these are 2" in capsys.readouterr().err
-    capsys.readouterr()
-    assert main(["-w", str(tmp_path), "verify", "copied", "--replay", option, "head"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: block 'head': ")
-    assert "hint: a block is given by its hash or its sequence number" in said
+def test_a_range_is_for_one_dataset(option: str, made: Made, verify: Run) -> None:
+    head = made[1].chain.head()
+    assert verify("copied", option, head).code == verify("copied", option, "1").code == 0
+    refused = verify("%", option, head)
+    assert (refused.code, "a range of blocks is for one dataset, these are 2" in refused.err) == (2, True)
+    refused = verify("copied", "--replay", option, "head")
+    assert (refused.code, refused.err[:21]) == (2, "error: block 'head': ")
+    assert "hint: a block is given by its hash or its sequence number" in refused.err
 
 
 def test_the_first_execution_begins_with_the_first_block_of_its_inputs(
-    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles]
+    workspace: Workspace, made: Made
 ) -> None:
     """A replay reads no more than is named, so it would not notice what was left out."""
     root, copied = made
     blocks = list(root.chain.walk())[::-1]
     number = executions(copied)[0]
-    event = copied.chain.get(copied.chain.hashes(DatasetState.read(copied.chain).head)[number]).event
-    assert isinstance(event, ev.ExecuteTransform)
+    event = copied.chain.get(block_at(copied, number)).event
     (item,) = event.query_inputs
     forge(copied, number, query_inputs=(dataclasses.replace(item, prev_block_hash=blocks[1].hash),))
     (fault,) = verified(workspace, copied).faults
@@ -279,7 +247,7 @@ def test_the_first_execution_begins_with_the_first_block_of_its_inputs(
 
 
 def test_a_long_line_of_inputs_ends_in_the_report(
-    workspace: Workspace, made: tuple[DatasetFiles, DatasetFiles], monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("odfchain.audit.verification.LINEAGE", dataclasses.replace(LINEAGE, depth=3))
     last = made[1]

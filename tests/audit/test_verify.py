@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,12 +19,11 @@ from odfchain.audit.chain_checks import StoredBlock
 from odfchain.audit.report import CHECKS, STATISTICS, Report
 from odfchain.audit.row_checks import SchemaInForce
 from odfchain.chain.chain import link_blocks
-from odfchain.errors import AppendError, ObjectCorruptedError
+from odfchain.errors import ObjectCorruptedError
 from odfchain.odf import events as ev
-from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
-from odfchain.odf.names import DatasetAlias, RemoteDatasetId
+from odfchain.odf.names import RemoteDatasetId
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import hash_parquet
@@ -49,11 +49,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_slice(dataset, ["C"])
     state = DatasetState.read(dataset.chain)
     checkpoint = ev.Checkpoint(physical_hash=dataset.checkpoints.put(CHECKPOINT), size=len(CHECKPOINT))
-    watermark = Timestamp.parse("2000-01-01T00:00:00Z")
-    add(
-        dataset,
-        ev.AddData(prev_offset=state.last_offset, new_checkpoint=checkpoint, new_watermark=watermark),
-    )
+    add(dataset, ev.AddData(prev_offset=state.last_offset, new_checkpoint=checkpoint, new_watermark=T))
     add_slice(dataset, ["D"])
     return folder
 
@@ -138,27 +134,21 @@ def test_a_damaged_file(dataset: DatasetFiles, place: str, damage: str) -> None:
     else:
         path.unlink()
     faults = found(verify_dataset(dataset))
-    expected = check if damage == "flipped" or check == 2 else 5
-    assert (expected, path.name) in faults
-    if damage == "gone":
-        return
-    assert {name for _, name in faults} == {path.name}, "nothing else is accused"
+    assert (check if damage == "flipped" or check == 2 else 5, path.name) in faults
+    assert damage == "gone" or {name for _, name in faults} == {path.name}, "nothing else is accused"
 
 
-def test_a_folder_where_a_slice_should_be(dataset: DatasetFiles) -> None:
-    path = slice_at(dataset, 0)
+@pytest.mark.parametrize(
+    ("place", "make"), [("first slice", Path.mkdir), *((place, os.mkfifo) for place in PLACES)]
+)
+def test_what_is_no_file_is_not_waited_for(
+    dataset: DatasetFiles, place: str, make: Callable[[Path], None]
+) -> None:
+    where, check = PLACES[place]
+    path = where(dataset)
     path.unlink()
-    path.mkdir()
-    assert (5, path.name) in found(verify_dataset(dataset))
-
-
-@pytest.mark.parametrize("kind", ["slice", "block", "checkpoint"])
-def test_a_pipe_where_a_file_should_be_is_not_waited_for(dataset: DatasetFiles, kind: str) -> None:
-    make = {"slice": lambda d: slice_at(d, 0), "block": lambda d: block_at(d, 2), "checkpoint": checkpoint_of}
-    path = make[kind](dataset)
-    path.unlink()
-    os.mkfifo(path)
-    assert (2 if kind == "block" else 5, path.name) in found(verify_dataset(dataset))
+    make(path)
+    assert (2 if check == 2 else 5, path.name) in found(verify_dataset(dataset))
 
 
 def test_a_block_file_of_any_size_is_not_read_into_memory(dataset: DatasetFiles) -> None:
@@ -194,25 +184,20 @@ def test_rows_for_which_memory_does_not_suffice_accuse_nobody(tmp_path: Path) ->
     dataset = make_seeded(tmp_path / "dataset", schema_event())
     count, time = 100_000, pa.timestamp("ms", "UTC")
     same = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["x" * 200_000]))
-    table = pa.table(
-        {
-            "offset": pa.array(range(count), pa.uint64()),
-            "op": pa.array([0] * count, pa.uint8()),
-            "system_time": pa.array([0] * count, time),
-            "event_time": pa.array([0] * count, time),
-            "city": same,
-        }
-    )
+    zeros = pa.array([0] * count)
+    columns = [
+        pa.array(range(count), pa.uint64()),
+        zeros.cast(pa.uint8()),
+        zeros.cast(time),
+        zeros.cast(time),
+    ]
+    table = pa.table([*columns, same], names=SCHEMA.names)
     path = dataset.folder / "staging" / "slice"
     pq.write_table(table, path, compression="zstd", dictionary_pagesize_limit=1 << 30, store_schema=False)
     name, size = hash_file(path)
     dataset.data.put_file(path, name)
-    new = ev.DataSlice(
-        logical_hash=name,
-        physical_hash=name,
-        offset_interval=ev.OffsetInterval(start=0, end=count - 1),
-        size=size,
-    )
+    offsets = ev.OffsetInterval(start=0, end=count - 1)
+    new = ev.DataSlice(logical_hash=name, physical_hash=name, offset_interval=offsets, size=size)
     add(dataset, ev.AddData(new_data=new))
     command = [sys.executable, "-c", BOMB, str(dataset.folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -223,43 +208,27 @@ def test_rows_for_which_memory_does_not_suffice_accuse_nobody(tmp_path: Path) ->
 def test_records_that_do_not_come_from_where_the_kind_of_dataset_has_them_from(
     tmp_path: Path, kind: DatasetKind
 ) -> None:
-    """A derivative's records follow from its query: what is added beside it would never be replayed."""
-    DatasetFiles.create_folders(tmp_path / "dataset", DatasetAlias.parse("d"))
-    dataset = DatasetFiles.open(tmp_path / "dataset")
-    seed = ev.Seed(dataset_id=seeded_id("d"), dataset_kind=kind)
-    events = [seed, set_transform("x"), schema_event()]
-    if kind is DatasetKind.ROOT:
-        events.append(execute("x", new_watermark=T))
-    else:
-        events.append(ev.AddData(new_watermark=T))
-    blocks = link_blocks(events, prev=None, next_sequence_number=0, system_time=T)
-    with pytest.raises(AppendError, match=f"is no event of a {kind.value.lower()} dataset"):
-        dataset.chain.check_all(blocks, expected_head=None)
-    dataset.chain.publish(blocks, expected_head=None)
-    wrong = {DatasetKind.ROOT: [1, 3], DatasetKind.DERIVATIVE: [3]}[kind]
+    """A derivative's records follow from its query: what is added to them would never be replayed."""
+    is_root = kind is DatasetKind.ROOT
+    records = execute("x", new_watermark=T) if is_root else ev.AddData(new_watermark=T)
+    dataset = make_seeded(tmp_path / "dataset", set_transform("x"), schema_event(), records, kind=kind)
     report = verify_dataset(dataset)
-    assert found(report) == [(4, block_at(dataset, number).name) for number in wrong]
+    assert found(report) == [(4, block_at(dataset, number).name) for number in ([1, 3] if is_root else [3])]
     assert f" is no event of a {kind.value.lower()} dataset: " in report.faults[0].message
 
 
 def test_an_input_that_is_added_later_is_read_from_its_beginning(tmp_path: Path) -> None:
-    DatasetFiles.create_folders(tmp_path / "dataset", DatasetAlias.parse("d"))
-    dataset = DatasetFiles.open(tmp_path / "dataset")
     first = ev.ExecuteTransformInput(dataset_id=seeded_id("x"), new_block_hash=hash_of("1"), new_offset=4)
     then = dataclasses.replace(
         first, prev_block_hash=hash_of("1"), new_block_hash=hash_of("2"), prev_offset=4, new_offset=9
     )
     added = dataclasses.replace(then, dataset_id=seeded_id("y"))
-    events = [
-        ev.Seed(dataset_id=seeded_id("d"), dataset_kind=DatasetKind.DERIVATIVE),
-        set_transform("x"),
-        ev.ExecuteTransform(query_inputs=(first,), new_watermark=T),
-        set_transform("x", "y"),
-        ev.ExecuteTransform(query_inputs=(then, added), new_watermark=T),
-    ]
-    blocks = link_blocks(events, prev=None, next_sequence_number=0, system_time=T)
-    dataset.chain.check_all(blocks, expected_head=None)
-    dataset.chain.publish(blocks, expected_head=None)
+    dataset = make_seeded(
+        tmp_path / "dataset",
+        set_transform("x"), ev.ExecuteTransform(query_inputs=(first,), new_watermark=T),
+        set_transform("x", "y"), ev.ExecuteTransform(query_inputs=(then, added), new_watermark=T),
+        kind=DatasetKind.DERIVATIVE,
+    )  # fmt: skip
     (fault,) = verify_dataset(dataset).faults
     assert (fault.check, fault.sequence_number) == (14, 4)
     assert str(seeded_id("y")) in fault.message
@@ -267,32 +236,32 @@ def test_an_input_that_is_added_later_is_read_from_its_beginning(tmp_path: Path)
 
 
 def test_what_a_stranger_calls_an_input_cannot_add_lines_to_a_report(tmp_path: Path) -> None:
-    DatasetFiles.create_folders(tmp_path / "dataset", DatasetAlias.parse("d"))
-    dataset = DatasetFiles.open(tmp_path / "dataset")
-    named = ev.TransformInput(
-        dataset_ref=RemoteDatasetId(None, seeded_id("x")), alias="x\x1b[31m\nok    other: 3 blocks"
-    )
+    alias = "x\x1b[31m\nok    other: 3 blocks"
+    named = ev.TransformInput(dataset_ref=RemoteDatasetId(None, seeded_id("x")), alias=alias)
     transform = dataclasses.replace(set_transform("x"), inputs=(named,))
-    seed = ev.Seed(dataset_id=seeded_id("d"), dataset_kind=DatasetKind.DERIVATIVE)
-    blocks = link_blocks(
-        [seed, transform, execute("x", new_watermark=T)], prev=None, next_sequence_number=0, system_time=T
-    )
-    dataset.chain.publish(blocks, expected_head=None)
+    records = execute("x", new_watermark=T)
+    dataset = make_seeded(tmp_path / "dataset", transform, records, kind=DatasetKind.DERIVATIVE)
     reason = verify_dataset(dataset).reasons[14]
     assert reason.startswith("its input x\\x1b[31m ok other: 3 blocks (did:odf:")
     assert reason.isprintable()
 
 
-def test_all_faults_are_found_at_once(dataset: DatasetFiles) -> None:
-    paths = [slice_at(dataset, 0), slice_at(dataset, 1), checkpoint_of(dataset)]
-    for path in paths:
-        flip(path)
-    slice_at(dataset, 2).unlink()
-    report = verify_dataset(dataset, jobs=3)
-    assert sorted(found(report)) == sorted(
-        [*[(6, path.name) for path in paths], (5, slice_at(dataset, 2).name)]
-    )
-    assert [f.sequence_number for f in report.faults] == [2, 3, 4, 5], "in the order of the chain"
+@pytest.mark.parametrize("jobs", [1, 2, 8])
+def test_all_faults_are_found_at_once_and_told_in_the_order_of_the_chain(
+    dataset: DatasetFiles, jobs: int
+) -> None:
+    add_slice(dataset, [f"{n} a larger slice {n}" for n in range(50)])
+    add_slice(dataset, ["as it was"])
+    first, second, third, large = (slice_at(dataset, index) for index in range(4))
+    checkpoint = checkpoint_of(dataset)
+    for path in (large, first, second, checkpoint):
+        flip(path, position=9)
+    third.unlink()
+    report = verify_dataset(dataset, jobs=jobs)
+    wrong = [(6, first), (6, second), (6, checkpoint), (5, third), (6, large)]
+    assert found(report) == [(check, path.name) for check, path in wrong]
+    assert [fault.sequence_number for fault in report.faults] == [2, 3, 4, 5, 6]
+    assert (report.slices, report.done[6], report.done[7]) == (5, 5, 1)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"f1620", b"no hash\n", b"\xff" * 40, b"f1620" + b"0" * 300])
@@ -321,27 +290,23 @@ def test_a_block_that_cannot_be_read_is_said_to_hide_the_rules(dataset: DatasetF
 # --- blocks that say what is not so ----------------------------------------------------------------
 
 
-def test_a_wrong_size(dataset: DatasetFiles) -> None:
-    new = add_slice(dataset, ["E"], size=1)
+@pytest.mark.parametrize(
+    ("said", "check", "message"),
+    [
+        ({"size": 1}, 5, "its block says 1"),
+        ({"logical_hash": hash_of("other records")}, 7, str(hash_of("other records"))),
+        ({"offset_interval": ev.OffsetInterval(start=4, end=9)}, 8, "1 records, its offsets say 6"),
+    ],
+    ids=["size", "logical hash", "more offsets than records"],
+)
+def test_a_slice_of_which_its_block_says_what_is_wrong(
+    dataset: DatasetFiles, said: dict[str, Any], check: int, message: str
+) -> None:
+    new = add_slice(dataset, ["E"], **said)
     report = verify_dataset(dataset)
-    assert found(report) == [(5, str(new.physical_hash))]
-    assert "its block says 1" in report.faults[0].message
-
-
-def test_a_wrong_logical_hash(dataset: DatasetFiles) -> None:
-    other = DatasetState.read(dataset.chain).slices()[0].slice.logical_hash
-    new = add_slice(dataset, ["E"], logical_hash=other)
-    report = verify_dataset(dataset)
-    assert found(report) == [(7, str(new.physical_hash))]
-    assert str(new.logical_hash) in report.faults[0].message
-    assert str(other) in report.faults[0].message
-
-
-def test_more_offsets_than_records(dataset: DatasetFiles) -> None:
-    new = add_slice(dataset, ["E"], offset_interval=ev.OffsetInterval(start=4, end=9))
-    report = verify_dataset(dataset)
-    assert found(report) == [(8, str(new.physical_hash))]
-    assert "1 records, its offsets say 6" in report.faults[0].message
+    assert found(report) == [(check, str(new.physical_hash))]
+    assert message in report.faults[0].message
+    assert check != 7 or str(new.logical_hash) in report.faults[0].message
 
 
 def test_a_gap_between_offsets_breaks_a_rule(dataset: DatasetFiles) -> None:
@@ -352,21 +317,9 @@ def test_a_gap_between_offsets_breaks_a_rule(dataset: DatasetFiles) -> None:
     assert (rows.check, rows.message) == (8, "row at offset 7 has offset 4; offsets have no gaps")
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 8])
-def test_the_order_in_which_slices_are_read_does_not_show(dataset: DatasetFiles, jobs: int) -> None:
-    add_slice(dataset, [f"{n} a larger slice {n}" for n in range(50)])
-    for index in (3, 0, 1):
-        flip(slice_at(dataset, index), position=9)
-    report = verify_dataset(dataset, jobs=jobs)
-    assert found(report) == [(6, slice_at(dataset, index).name) for index in (0, 1, 3)]
-    assert [fault.sequence_number for fault in report.faults] == [2, 3, 6]
-    assert (report.slices, report.done[6], report.done[7]) == (4, 5, 1)
-
-
 def test_slices_of_blocks_with_the_same_number_are_all_looked_at(dataset: DatasetFiles) -> None:
     slices = [slice_at(dataset, index) for index in (1, 2)]
     head = dataset.chain.head()
-    assert head is not None
     newest = dataset.chain.get(head)
     event = dataset.chain.get(Multihash.parse(block_at(dataset, 3).name)).event
     (again,) = link_blocks(
@@ -385,21 +338,16 @@ def test_a_schema_that_cannot_be_read_and_is_replaced_before_any_slice(dataset: 
     in_force = SchemaInForce(believed=True)
     head = hash_of("any block")
 
-    def declare(*events: ev.MetadataEvent) -> None:
-        blocks = link_blocks(list(events), prev=None, next_sequence_number=0, system_time=T)
-        for item in blocks:
-            in_force.add(StoredBlock(head, item.block, True, 0))
+    def declare(event: ev.MetadataEvent) -> None:
+        (item,) = link_blocks([event], prev=None, next_sequence_number=0, system_time=T)
+        in_force.add(StoredBlock(head, item.block, True, 0))
 
     declare(ev.SetDataSchema(raw_arrow_schema=b"no schema"))
     expected, problem = in_force.expected()
-    assert problem is not None
-    assert expected is not None
-    assert expected.schema is None
+    assert (expected.schema, problem is None) == (None, False)
     declare(schema_event())
     expected, problem = in_force.expected()
     assert problem is None
-    assert expected is not None
-    assert expected.schema is not None
     assert [field.name for field in expected.schema.fields] == SCHEMA.names
     in_force.add(StoredBlock(head, dataset.chain.get(dataset.chain.head()), False, 0))
     declare(schema_event())
@@ -422,7 +370,7 @@ def test_the_references_rule_for_null_structs_is_understood(dataset: DatasetFile
     columns = [pa.array([4, 5, 6, 7], pa.uint64()), pa.array([0] * 4, pa.uint8()), *times]
     schema = SCHEMA.append(pa.field("s", inner.type))
     table = pa.table([*columns, pa.array(["E"] * 4), inner], names=schema.names)
-    add(dataset, ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema))))
+    add(dataset, schema_event(schema))
     pq.write_table(table, path)
     correct, _ = hash_parquet(path)
     reference, _ = hash_parquet(path, null_rule="reference")

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from odfchain.odf.events import MetadataBlock
 from odfchain.odf.tree import from_tree
 from odfchain.odf.yaml import read_document
 from tests.kit.block_vectors import vectors
-from tests.kit.support import ROOT, Result, manifest
+from tests.kit.support import ROOT, Run, manifest
 
 
 def test_without_a_command_the_help_is_shown_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +48,7 @@ def test_lengths_of_time(text: str, seconds: float | None) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Result]) -> Callable[..., Result]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> Run:
     """The command line in a new folder, without Spark."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ODFCHAIN_WORKSPACE", raising=False)
@@ -57,7 +56,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Resu
 
 
 @pytest.fixture
-def cities(run: Callable[..., Result], tmp_path: Path) -> Callable[..., Result]:
+def cities(run: Run, tmp_path: Path) -> Run:
     """A workspace with one dataset."""
     (tmp_path / "cities.yaml").write_text(manifest())
     assert run("init").code == 0
@@ -72,7 +71,7 @@ def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 # --- help and version ------------------------------------------------------------------------------
 
 
-def test_help_groups_commands_by_what_people_do(run: Callable[..., Result]) -> None:
+def test_help_groups_commands_by_what_people_do(run: Run) -> None:
     lines = run("--help").out.splitlines()
     assert max(map(len, lines)) <= 80
     assert not [line for line in lines[1:] if line.endswith("...")]
@@ -84,14 +83,14 @@ def test_help_groups_commands_by_what_people_do(run: Callable[..., Result]) -> N
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_command_explains_itself(run: Callable[..., Result], command: str) -> None:
+def test_every_command_explains_itself(run: Run, command: str) -> None:
     result = run(command, "--help")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"Usage: odfchain {command}")
     assert (ROOT / "docs" / "commands" / f"{command}.md").is_file()
 
 
-def test_version(run: Callable[..., Result]) -> None:
+def test_version(run: Run) -> None:
     import odfchain
 
     found = json.loads(run("version", "-o", "json").out)
@@ -102,13 +101,13 @@ def test_version(run: Callable[..., Result]) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completions(run: Callable[..., Result], shell: str) -> None:
+def test_completions(run: Run, shell: str) -> None:
     result = run("completions", shell)
     assert result.code == 0
     assert "_ODFCHAIN_COMPLETE" in result.out
 
 
-def test_dataset_names_are_completed(cities: Callable[..., Result]) -> None:
+def test_dataset_names_are_completed(cities: Run) -> None:
     from click.shell_completion import BashComplete
 
     from odfchain.cli.main import cli
@@ -141,7 +140,7 @@ def test_dataset_names_are_completed(cities: Callable[..., Result]) -> None:
         (["completions", "csh"], "'csh' is not one of"),
     ],
 )
-def test_not_understood(run: Callable[..., Result], args: list[str], said: str) -> None:
+def test_not_understood(run: Run, args: list[str], said: str) -> None:
     result = run(*args)
     assert result.code == 2
     assert said in result.err
@@ -152,14 +151,14 @@ def test_not_understood(run: Callable[..., Result], args: list[str], said: str) 
 # --- workspaces and datasets -----------------------------------------------------------------------
 
 
-def test_outside_of_a_workspace(run: Callable[..., Result]) -> None:
+def test_outside_of_a_workspace(run: Run) -> None:
     for args in (["list"], ["log", "a"], ["verify", "%"], ["tail", "a"], ["delete", "a"]):
         result = run(*args)
         assert result.code == 4
         assert "odfchain init" in result.err
 
 
-def test_init(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_init(run: Run, tmp_path: Path) -> None:
     result = run("init")
     assert (result.code, result.out) == (0, "")
     assert str(tmp_path / ".odfchain") in result.err
@@ -168,7 +167,7 @@ def test_init(run: Callable[..., Result], tmp_path: Path) -> None:
 
 
 def test_a_workspace_is_found_upward_or_named(
-    cities: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cities: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "deep" / "down").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep" / "down")
@@ -180,7 +179,7 @@ def test_a_workspace_is_found_upward_or_named(
 
 
 def test_add_from_folders_and_standard_input(
-    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("init")
     for name in ("a", "b"):
@@ -196,7 +195,7 @@ def test_add_from_folders_and_standard_input(
     assert [r["name"] for r in run("list", "-o", "json").rows] == ["a", "b", "c", "d", "e"]
 
 
-def test_a_wrong_manifest_names_file_line_and_path(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_wrong_manifest_names_file_line_and_path(run: Run, tmp_path: Path) -> None:
     run("init")
     (tmp_path / "bad.yaml").write_text(manifest("{kind: Ledger, primaryKey: city}"))
     (tmp_path / "good.yaml").write_text(manifest(name="good"))
@@ -207,7 +206,7 @@ def test_a_wrong_manifest_names_file_line_and_path(run: Callable[..., Result], t
     assert run("list", "-o", "json").rows == [], "nothing is made when one manifest is wrong"
 
 
-def test_list_in_every_format(cities: Callable[..., Result]) -> None:
+def test_list_in_every_format(cities: Run) -> None:
     (row,) = cities("list", "-o", "json").rows
     assert (row["name"], row["kind"], row["records"], row["blocks"]) == ("cities", "Root", 0, 2)
     assert json.loads(cities("list", "-o", "ndjson").out) == row
@@ -219,7 +218,7 @@ def test_list_in_every_format(cities: Callable[..., Result]) -> None:
     assert row["id"] in cities("list", "--wide").out
 
 
-def test_an_empty_list_prints_no_data(run: Callable[..., Result]) -> None:
+def test_an_empty_list_prints_no_data(run: Run) -> None:
     run("init")
     result = run("list")
     assert (result.code, result.out) == (0, "")
@@ -227,7 +226,7 @@ def test_an_empty_list_prints_no_data(run: Callable[..., Result]) -> None:
     assert run("list", "-o", "json").rows == []
 
 
-def test_a_damaged_dataset_does_not_hide_the_others(cities: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_damaged_dataset_does_not_hide_the_others(cities: Run, tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(manifest(name="broken"))
     cities("add", "b.yaml")
     (row,) = [r for r in cities("list", "-o", "json").rows if r["name"] == "broken"]
@@ -241,14 +240,14 @@ def test_a_damaged_dataset_does_not_hide_the_others(cities: Callable[..., Result
     assert head in result.err
 
 
-def test_rename(cities: Callable[..., Result]) -> None:
+def test_rename(cities: Run) -> None:
     assert cities("rename", "Cities", "towns").code == 0
     assert [r["name"] for r in cities("list", "-o", "json").rows] == ["towns"]
     assert cities("rename", "cities", "x").code == 4
     assert cities("rename", "towns", "no such name").code == 2
 
 
-def test_delete_asks_first(cities: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_asks_first(cities: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     feed(monkeypatch, b"")
     result = cities("delete", "cities")
     assert (result.code, result.out) == (2, "")
@@ -259,7 +258,7 @@ def test_delete_asks_first(cities: Callable[..., Result], monkeypatch: pytest.Mo
     assert cities("-y", "delete", "cities").code == 4
 
 
-def test_unknown_datasets(cities: Callable[..., Result]) -> None:
+def test_unknown_datasets(cities: Run) -> None:
     for args in (
         ["log", "no"],
         ["tail", "no"],
@@ -276,7 +275,7 @@ def test_unknown_datasets(cities: Callable[..., Result]) -> None:
 # --- chains ----------------------------------------------------------------------------------------
 
 
-def test_log(cities: Callable[..., Result]) -> None:
+def test_log(cities: Run) -> None:
     rows = cities("log", "cities", "-o", "json").rows
     assert [r["event"]["kind"] for r in rows] == ["AddPushSource", "Seed"]
     assert [r["sequenceNumber"] for r in rows] == [1, 0]
@@ -291,13 +290,13 @@ def test_log(cities: Callable[..., Result]) -> None:
     assert "source 'default': read Csv, merge Append" in human
 
 
-def test_inspect_schema_before_the_first_data(cities: Callable[..., Result]) -> None:
+def test_inspect_schema_before_the_first_data(cities: Run) -> None:
     result = cities("inspect", "schema", "cities")
     assert result.code == 4
     assert "it gets one with its first data" in result.err
 
 
-def test_verify(cities: Callable[..., Result]) -> None:
+def test_verify(cities: Run) -> None:
     assert cities("verify", "%").out.startswith("ok    cities: 2 blocks, 0 slices")
     (report,) = cities("verify", "cities", "cities", "-o", "json").rows
     assert (report["verdict"], report["faults"], len(report["checks"])) == ("clean", [], len(CHECKS))
@@ -314,12 +313,7 @@ def encoded(tree: dict[str, Any], version: int) -> bytes:
 
 @pytest.mark.parametrize(("tree", "version", "digest", "hex_bytes"), vectors())
 def test_decode_and_encode_are_inverse(
-    run: Callable[..., Result],
-    tmp_path: Path,
-    tree: dict[str, Any],
-    version: int,
-    digest: str,
-    hex_bytes: str | None,
+    run: Run, tmp_path: Path, tree: dict[str, Any], version: int, digest: str, hex_bytes: str | None
 ) -> None:
     (tmp_path / "block").write_bytes(encoded(tree, version))
     for output in ("yaml", "json"):
@@ -331,7 +325,7 @@ def test_decode_and_encode_are_inverse(
         assert (tmp_path / "again").read_bytes() == (tmp_path / "block").read_bytes()
 
 
-def test_the_default_version_is_3(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_the_default_version_is_3(run: Run, tmp_path: Path) -> None:
     tree = vectors()[0].values[0]
     (tmp_path / "block").write_bytes(encoded(tree, 2))
     (tmp_path / "document").write_text(run("block", "decode", "block").out)
@@ -339,7 +333,7 @@ def test_the_default_version_is_3(run: Callable[..., Result], tmp_path: Path) ->
 
 
 def test_blocks_by_hash_and_from_standard_input(
-    cities: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cities: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     newest, seed = cities("log", "cities", "-o", "json").rows
     by_hash = cities("block", "decode", seed["blockHash"], "-o", "json").out
@@ -353,7 +347,7 @@ def test_blocks_by_hash_and_from_standard_input(
     assert cities("block", "decode", "f1620" + "0" * 64).code == 4
 
 
-def test_bytes_that_are_not_canonical_are_said_to_be(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_bytes_that_are_not_canonical_are_said_to_be(run: Run, tmp_path: Path) -> None:
     """A block is what its bytes hash to; encoding its content again may give another one."""
     data = encoded(vectors()[0].values[0], 3)
     padded = data + bytes(8)
@@ -365,7 +359,7 @@ def test_bytes_that_are_not_canonical_are_said_to_be(run: Callable[..., Result],
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff" * 64, b"\0" * 100, b"kind: MetadataBlock"])
-def test_what_is_no_block(run: Callable[..., Result], tmp_path: Path, data: bytes) -> None:
+def test_what_is_no_block(run: Run, tmp_path: Path, data: bytes) -> None:
     (tmp_path / "block").write_bytes(data)
     result = run("block", "decode", "block")
     assert (result.code, result.out) == (3, "")
@@ -382,7 +376,7 @@ def test_what_is_no_block(run: Callable[..., Result], tmp_path: Path, data: byte
         ("kind: MetadataBlock\nversion: 3\ncontent: {systemTime: yesterday}", "systemTime"),
     ],
 )
-def test_what_is_no_document(run: Callable[..., Result], tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_no_document(run: Run, tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "document").write_text(text)
     result = run("block", "encode", "document")
     assert (result.code, result.out) == (3, "")
@@ -393,7 +387,7 @@ def test_what_is_no_document(run: Callable[..., Result], tmp_path: Path, text: s
 # --- digest ----------------------------------------------------------------------------------------
 
 
-def test_digest(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_digest(run: Run, tmp_path: Path) -> None:
     table = pa.table({"a": [1, 2, None], "b": ["x", None, "z"]})
     pq.write_table(table, tmp_path / "one.parquet")
     pq.write_table(table, tmp_path / "two.parquet", compression="zstd", row_group_size=1)
@@ -408,7 +402,7 @@ def test_digest(run: Callable[..., Result], tmp_path: Path) -> None:
     ]
 
 
-def test_digest_of_something_else(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_digest_of_something_else(run: Run, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     result = run("digest", "text", "-o", "json")
     assert result.code == 3
@@ -420,9 +414,7 @@ def test_digest_of_something_else(run: Callable[..., Result], tmp_path: Path) ->
 # --- endings ---------------------------------------------------------------------------------------
 
 
-def test_an_unexpected_exception_is_one_line(
-    cities: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_exception_is_one_line(cities: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("by zero\nand more")
 
@@ -436,7 +428,7 @@ def test_an_unexpected_exception_is_one_line(
     assert "ZeroDivisionError: by zero" in result.err
 
 
-def test_an_interruption(cities: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption(cities: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -475,7 +467,7 @@ Captured.__module__ = "pyspark.errors.exceptions.captured"
 
 
 def test_an_exception_of_spark_is_told_after_its_session_is_closed(
-    cities: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    cities: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise Captured("[X.Y] the reason\x1b[2J\nand more")
@@ -505,7 +497,7 @@ def test_a_workspace_puts_exceptions_of_spark_into_words_before_it_closes(tmp_pa
     ],
 )
 def test_a_file_that_is_gone_is_named(
-    cities: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
+    cities: Run, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
 ) -> None:
     def fail(*_: object) -> None:
         raise error
@@ -518,7 +510,7 @@ def test_a_file_that_is_gone_is_named(
 
 
 def test_one_dataset_that_cannot_be_read_does_not_keep_the_others_back(
-    cities: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    cities: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 

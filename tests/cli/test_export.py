@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,9 +12,7 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from tests.kit.queried_workspace import add_numbers, new_workspace
-from tests.kit.support import Result
-
-Run = Callable[..., Result]
+from tests.kit.support import Run
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,13 @@ from odfchain.errors import BadInputError
 from odfchain.ingest.read_formats import INPUT_FORMATS
 from odfchain.odf.names import DatasetAlias
 from odfchain.workspace.options import FILE_FORMATS
-from tests.kit.support import Result
+from tests.kit.support import Run
 
 SALES = "id,city,amount,sold,code\n1,Bern,10.5,2024-05-01,007\n2,Basel,20,2024-05-02,008\n"
 
 
 @pytest.fixture
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cli: Callable[..., Result]
-) -> Callable[..., Result]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cli: Run) -> Run:
     """The command line in a new workspace beside `sales.csv`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ODFCHAIN_WORKSPACE", raising=False)
@@ -31,7 +28,7 @@ def run(
     return run_cli
 
 
-def test_a_snapshot_and_a_later_file_of_it(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_snapshot_and_a_later_file_of_it(run: Run, tmp_path: Path) -> None:
     made = run("import", "sales.csv", "--key", "id")
     assert made.code == 0, made.err
     assert made.out.splitlines()[1].split() == ["sales.csv", "2", "2", "0", "0", "0", "0-1"]
@@ -53,7 +50,7 @@ def test_a_snapshot_and_a_later_file_of_it(run: Callable[..., Result], tmp_path:
     assert "odfchain ingest sales FILE" in there.err
 
 
-def test_the_manifest_makes_the_same_dataset_again(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_the_manifest_makes_the_same_dataset_again(run: Run, tmp_path: Path) -> None:
     made = run("import", "sales.csv", "--as", "my/shop.sales", "--event-time", "sold", "-o", "json")
     assert made.code == 0, made.err
     document = json.loads(made.out)
@@ -120,7 +117,7 @@ def test_what_was_inferred_reads_the_file(workspace: Workspace, tmp_path: Path) 
 
 
 def test_nothing_stays_behind_when_it_fails(
-    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = Workspace.open(tmp_path)
 

@@ -44,7 +44,6 @@ class Keeper:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.kit.kept_commands"], env=self.env, stdout=subprocess.PIPE
         )
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"ready\n"
 
     def command(self, *args: str, program: str = THERE) -> list[str]:
@@ -152,10 +151,7 @@ def test_a_terminal_is_the_clients(common: Keeper, args: list[str]) -> None:
 def test_input_and_output_are_the_clients(common: Keeper) -> None:
     text = common.alone("block", "decode", "cities").stdout
     for data in (text, b"nonsense"):
-        there, alone = (
-            common.run(*READS, input=data),
-            common.alone(*READS, input=data),
-        )
+        there, alone = (common.run(*READS, input=data), common.alone(*READS, input=data))
         assert (there.returncode, there.stdout, there.stderr) == (
             alone.returncode,
             alone.stdout,

@@ -8,7 +8,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,8 @@ from odfchain.errors import UsageError
 from tests.kit.opened_files import opened_files
 from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, begun_with, environment
 from tests.kit.queried_workspace import BIG, TYPES, add_numbers, add_types, new_workspace
-from tests.kit.support import FIXTURES, Result
+from tests.kit.support import FIXTURES, Run
 
-Run = Callable[..., Result]
 CROSS = "select count(*) from rows a, rows b, rows c, rows d where a.v + b.v + c.v + d.v < 0"
 """Runs for longer than anybody waits."""
 
@@ -64,8 +62,6 @@ def process(workspace: Workspace, *args: str) -> subprocess.Popen[bytes]:
 
 def begun(asked: subprocess.Popen[bytes]) -> bytes:
     """The first line of an answer."""
-    assert asked.stdout is not None
-    assert asked.stderr is not None
     if not (line := asked.stdout.readline()):
         pytest.fail(f"it ended with {asked.wait()}: {asked.stderr.read()!r}")
     return line
@@ -452,8 +448,6 @@ def test_case_28_memory_is_used_up(sql: Run) -> None:
 @pytest.mark.soak
 def test_ctrl_c_ends_the_query(workspace: Workspace) -> None:
     with process(workspace, "sql", "-c", CROSS, "-o", "csv") as asked:
-        assert asked.stdout is not None
-        assert asked.stderr is not None
         assert begun(asked) == b"count(*)\n"  # it is being computed
         asked.send_signal(signal.SIGINT)
         assert asked.wait(timeout=20) == 130
@@ -468,8 +462,6 @@ WITHOUT_END = (
 
 def test_case_29_a_reader_that_goes_away_ends_the_query(workspace: Workspace) -> None:
     with process(workspace, "sql", "-c", WITHOUT_END, "-o", "csv") as asked:
-        assert asked.stdout is not None
-        assert asked.stderr is not None
         assert begun(asked) == b"value,value\n"
         asked.stdout.readline()
         asked.stdout.close()
@@ -478,7 +470,6 @@ def test_case_29_a_reader_that_goes_away_ends_the_query(workspace: Workspace) ->
 
 def test_a_reader_that_goes_away_before_there_is_a_row_ends_the_query(workspace: Workspace) -> None:
     with process(workspace, "sql", "-c", CROSS, "-o", "csv") as asked:
-        assert asked.stdout is not None
         assert begun(asked) == b"count(*)\n"
         asked.stdout.close()
         assert asked.wait(timeout=30) == 0

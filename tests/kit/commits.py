@@ -18,10 +18,11 @@ from tests.kit.support import RAW_SCHEMA, seeded_id
 T = Timestamp.parse("2000-01-01T00:00:00Z")
 
 
-def make_seeded(folder: Path, *more: ev.MetadataEvent) -> DatasetFiles:
+def make_seeded(folder: Path, *more: ev.MetadataEvent, kind: DatasetKind = DatasetKind.ROOT) -> DatasetFiles:
+    """A dataset of a seed and these events, whatever the append rules say of them."""
     DatasetFiles.create_folders(folder, DatasetAlias.parse("d"))
     dataset = DatasetFiles.open(folder)
-    seed = ev.Seed(dataset_id=seeded_id("d"), dataset_kind=DatasetKind.ROOT)
+    seed = ev.Seed(dataset_id=seeded_id("d"), dataset_kind=kind)
     blocks = link_blocks([seed, *more], prev=None, next_sequence_number=0, system_time=T)
     dataset.chain.publish(blocks, expected_head=None)
     return dataset

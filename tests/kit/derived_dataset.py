@@ -37,6 +37,9 @@ QUERIES = {
 Row = tuple[int, str, int]
 """Day of January 2024, sensor, level."""
 
+Made = tuple[DatasetFiles, DatasetFiles]
+"""(a root, a derivative of it)."""
+
 FIRST: list[Row] = [(1, "north", 1), (1, "south", 2), (2, "north", 3)]
 SECOND: list[Row] = [(2, "south", 4), (3, "north", 5), (4, "south", 6)]
 
@@ -163,7 +166,7 @@ def with_level(row: int, level: int) -> Callable[[pa.Table], pa.Table]:
 # --- without an engine -----------------------------------------------------------------------------
 
 
-def on_paper(workspace: Workspace, *transactions: list[Row]) -> tuple[DatasetFiles, DatasetFiles]:
+def on_paper(workspace: Workspace, *transactions: list[Row]) -> Made:
     """(`readings`, a derivative that repeats its rows), both with real files, and no engine was needed."""
     root = add_root(workspace, "readings", SCHEMA)
     copied = derive(workspace, "copied", "SELECT event_time, sensor, level FROM readings")._files

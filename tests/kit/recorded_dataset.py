@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from odfchain.chain.chain import link_blocks
 from odfchain.odf import events as ev
-from odfchain.odf.arrow_schema import encode_raw_arrow
+from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.slices.writer import SliceSpec, write_slice
@@ -49,11 +49,9 @@ def slice_of(dataset: DatasetFiles, start: int, cities: list[str]) -> ev.DataSli
     )
 
 
-def schema_event() -> ev.SetDataSchema:
+def schema_event(schema: pa.Schema = SCHEMA) -> ev.SetDataSchema:
     """The schema of the slices."""
-    from odfchain.odf.arrow_schema import from_arrow
-
-    return ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(SCHEMA)))
+    return ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema)))
 
 
 def add(dataset: DatasetFiles, event: ev.MetadataEvent, *, unchecked: bool = False) -> None:

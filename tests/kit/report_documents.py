@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import jsonschema
+
+from tests.kit.support import ROOT
+
 Document = dict[str, Any]
 
+SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text()))
 CHECKS = (
     ("head reference", "Metadata Chain"),
     ("block bytes", "Metadata Block Hashing"),
