@@ -46,7 +46,6 @@ def correct(dataset: DatasetFiles, old: str, new: str) -> Multihash:
     )
     spec = SliceSpec(SCHEMA.serialize().to_pybytes(), VOCABULARY, start, 0, str(dataset.folder / "staging"))
     facts = write_slice([batch], spec)
-    assert facts is not None
     name = Multihash.parse(facts.physical_hash)
     dataset.data.put_file(Path(facts.path), name)
     data = ev.DataSlice(
@@ -76,7 +75,6 @@ def test_a_fetched_branch_is_verified_once_and_believed_then(
     assert trusted(cities, start, block)
     assert FetchedBranches(cities).entries()[0].is_verified
     lost = cities.chain.get(block).new_data
-    assert lost is not None
     (cities.folder / "data" / str(lost.physical_hash)).unlink()
     ensure_verified(cities, block)
 

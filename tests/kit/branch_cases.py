@@ -297,7 +297,6 @@ class Scene:
 
     def _names(self, state: DatasetState) -> list[str]:
         schema = state.schema
-        assert schema is not None
         return [each.name for each in schema.fields if each.name not in state.vocabulary.columns]
 
     def _decided(

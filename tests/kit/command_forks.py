@@ -51,7 +51,6 @@ def commands_in_forks(env: dict[str, str]) -> Iterator[dict[str, str]]:
             stdout=subprocess.PIPE,
         )
         try:
-            assert server.stdout is not None
             assert server.stdout.readline() == b"ready\n"
             yield env | {"PATH": f"{folder}:{env['PATH']}"}
         finally:

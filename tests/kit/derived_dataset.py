@@ -96,7 +96,6 @@ def slice_table(dataset: DatasetFiles, number: int) -> pa.Table:
     """The records of a block."""
     event = dataset.chain.get(block_at(dataset, number)).event
     assert isinstance(event, ev.AddData | ev.ExecuteTransform)
-    assert event.new_data is not None
     return pq.ParquetFile(dataset.data.verified_path(event.new_data.physical_hash)).read()
 
 

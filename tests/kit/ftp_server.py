@@ -199,8 +199,7 @@ class _Talk:
             self._passive.close()
         self._passive = socket.create_server((self._server.host, 0), family=self._server._family)
         self._server._sockets.append(self._passive)
-        port: int = self._passive.getsockname()[1]
-        return port
+        return self._passive.getsockname()[1]
 
     def _send(self, path: str) -> str:
         assert self._passive is not None

@@ -21,19 +21,16 @@ _MAKER = Path(__file__).parent.parent.parent / "bench" / "long_chain.py"
 
 def long_chain(workspace: Path, name: str, blocks: int) -> DatasetFiles:
     """A dataset of a workspace with so many blocks, of whose slices none is here."""
-    made: DatasetFiles = _maker().long_chain(workspace, name, blocks)
-    return made
+    return _maker().long_chain(workspace, name, blocks)
 
 
 def lengthen(folder: Path, blocks: int) -> Multihash:
     """The dataset of a folder, made a moment ago, has so many blocks instead of its own; returns the head."""
-    head: Multihash = _maker().lengthen(folder, blocks)
-    return head
+    return _maker().lengthen(folder, blocks)
 
 
 def _maker() -> Any:
     spec = importlib.util.spec_from_file_location("long_chain", _MAKER)
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

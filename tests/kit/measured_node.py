@@ -19,7 +19,6 @@ def served(root: Path) -> Iterator[tuple[str, int]]:
     """The URL and the process of a node for the workspace in a folder."""
     command = [sys.executable, str(SIDES), "serve", str(root), str(root / "requests")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         try:
             yield process.stdout.readline().strip(), process.pid
         finally:
@@ -30,5 +29,4 @@ def peak_mib(pid: int) -> int:
     """The most that a process had resident [MiB]."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     found = re.search(r"VmHWM:\s*([0-9]+)", status)
-    assert found is not None
     return int(found[1]) >> 10

@@ -33,8 +33,7 @@ def rows_of(table: pa.Table) -> list[Row]:
     plain = [
         column.cast(pa.int64()) if pa.types.is_time64(column.type) else column for column in table.columns
     ]
-    found: list[Row] = pa.Table.from_arrays(plain, names=table.column_names).to_pylist()
-    return found
+    return pa.Table.from_arrays(plain, names=table.column_names).to_pylist()
 
 
 def same(value: Any) -> Any:

@@ -19,14 +19,12 @@ class Node:
         words = [COMMAND, "-w", str(folder), "serve", "--write", "--port", "0", "--print-address"]
         with (folder / "log").open("ab") as log:
             self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
-        assert self.process.stdout is not None
         self.url = self.process.stdout.readline().decode().strip()
         self.token = TokenFile(folder / ".odfchain")
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
     def processor_seconds(self) -> float:

@@ -142,5 +142,4 @@ def node(
 
 
 def _port(server: Server) -> int:
-    port: int = server.socket.getsockname()[1]
-    return port
+    return server.socket.getsockname()[1]

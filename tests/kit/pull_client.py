@@ -116,14 +116,10 @@ class Client:
         return code, rss
 
     def _say(self, line: str) -> None:
-        assert self._zygote is not None
-        assert self._zygote.stdin is not None
         self._zygote.stdin.write(line + "\n")
         self._zygote.stdin.flush()
 
     def _hear(self) -> str:
-        assert self._zygote is not None
-        assert self._zygote.stdout is not None
         return self._zygote.stdout.readline()
 
     def close(self) -> None:

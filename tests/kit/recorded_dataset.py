@@ -38,7 +38,6 @@ def slice_of(dataset: DatasetFiles, start: int, cities: list[str]) -> ev.DataSli
     )
     spec = SliceSpec(SCHEMA.serialize().to_pybytes(), VOCABULARY, start, 0, str(dataset.folder / "staging"))
     facts = write_slice([batch], spec)
-    assert facts is not None
     physical = Multihash.parse(facts.physical_hash)
     dataset.data.put_file(Path(facts.path), physical)
     return ev.DataSlice(

@@ -48,8 +48,7 @@ def main(args: list[str]) -> int:
 
 
 def _read() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(STATE.read_text(encoding="utf-8"))
-    return found
+    return json.loads(STATE.read_text(encoding="utf-8"))
 
 
 def _write(datasets: dict[str, Any]) -> None:

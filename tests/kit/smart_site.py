@@ -127,12 +127,10 @@ def closed(socket: ClientConnection) -> tuple[int, str]:
     """How the node ends the connection."""
     with pytest.raises(ConnectionClosed) as found:
         socket.recv(20)
-    assert found.value.rcvd is not None
     return found.value.rcvd.code, found.value.rcvd.reason
 
 
 def asked_for_objects(socket: ClientConnection, chain: Chain) -> list[Any]:
     assert say(socket, started(chain)) == {"Ok": {}}
     assert say(socket, blocks(packed(raw(chain)))) == {"Ok": {}}
-    found: list[Any] = say(socket, objects(chain))["Ok"]["object_transfer_strategies"]
-    return found
+    return say(socket, objects(chain))["Ok"]["object_transfer_strategies"]

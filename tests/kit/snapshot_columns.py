@@ -21,8 +21,7 @@ _SIMPLE = {
 
 
 def fixture(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    return json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def type_of(text: str) -> pa.DataType:

@@ -52,5 +52,4 @@ def simulated_s3(bucket: str = BUCKET) -> Iterator[str]:
     connection.close()
     yield f"http://{host}:{port}"
     server.stop()
-    assert server._server is not None
     server._server.server_close()

@@ -232,8 +232,7 @@ class Result(NamedTuple):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The records of `-o json`."""
-        found: list[dict[str, Any]] = json.loads(self.out)
-        return found
+        return json.loads(self.out)
 
 
 Run = Callable[..., Result]

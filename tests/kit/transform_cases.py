@@ -193,8 +193,7 @@ class Case:
     @property
     def id(self) -> str:
         """The name of the case."""
-        found: str = self.tree["id"]
-        return found
+        return self.tree["id"]
 
     @property
     def steps(self) -> int:
@@ -208,8 +207,7 @@ class Case:
 
     def expected(self, number: int) -> dict[str, Any]:
         """What is expected of a step."""
-        found: dict[str, Any] = self.tree["steps"][number]["expect"]
-        return found
+        return self.tree["steps"][number]["expect"]
 
     def fails(self, number: int) -> bool:
         """Whether a step is to be refused."""
@@ -324,14 +322,12 @@ class RawCase:
     @property
     def id(self) -> str:
         """The name of the case."""
-        found: str = self.tree["id"]
-        return found
+        return self.tree["id"]
 
     @property
     def expected(self) -> dict[str, Any]:
         """What is expected."""
-        found: dict[str, Any] = self.tree["expect"]
-        return found
+        return self.tree["expect"]
 
     def request(self, folder: Path) -> RawQueryRequest:
         """The request, over files that are written into `folder`."""

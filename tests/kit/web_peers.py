@@ -116,9 +116,7 @@ def by_child(root: Path) -> Iterator[WebPlace]:
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
         try:
-            assert child.stdout is not None
             found = re.search(r"port (\d+)", child.stdout.readline())
-            assert found is not None
             yield WebPlace(root, int(found[1]), [], [])
         finally:
             child.terminate()

@@ -95,7 +95,6 @@ def test_a_batch_is_ingested_once(workspace: odf.Workspace, engine: SparkEngine)
     assert not first.up_to_date
     assert (first.inputs[0].file, first.inputs[0].rows) == ("the frame", 2)
     state = dataset.summary.source_state
-    assert state is not None
     assert (state.kind, json.loads(state.value)) == ("odfchain/batch", {"orders": 0})
     # a process that died after the commit brings the batch again, and others may have written meanwhile
     dataset.ingest_frame(orders(7))

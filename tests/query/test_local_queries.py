@@ -257,7 +257,6 @@ def test_nothing_stays_behind(sent: signal.Signals, workspace: odf.Workspace) ->
         wait_for(lambda: any(Path(where).glob("*/000000.parquet")))  # it has what it reads
         asked.send_signal(sent)
         code = asked.wait(timeout=60)
-        assert asked.stderr is not None
         assert ("interrupted" in asked.stderr.read()) is (sent == signal.SIGINT)
     assert code == (130 if sent == signal.SIGINT else -sent)
     wait_for(lambda: not Path(f"/proc/{process}").exists())
@@ -273,7 +272,6 @@ def test_nothing_stays_behind_of_a_process_that_still_loads(tmp_path: Path) -> N
         [sys.executable, "-P", "-m", processes._PROGRAM, str(where)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment(),
     ) as process:  # fmt: skip
-        assert process.stdout is not None
         process.stdout.close()
         assert process.wait(timeout=60) == -signal.SIGKILL
     assert not where.exists()

@@ -41,13 +41,11 @@ def engine_process(socket: Path, folder: Path) -> Iterator[subprocess.Popen[str]
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        assert process.stdout is not None
         assert process.stdout.readline().strip() == f"unix:{socket}"
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
-        assert process.stdout is not None
         process.stdout.close()
 
 
@@ -113,10 +111,6 @@ def test_both_engines_record_the_same(workspace: Workspace, tmp_path: Path) -> N
     (own,) = workspace.add(derivative(DAILY, name="own", inputs=INPUTS))
     own.pull(system_time=LATER)
     there, here = remote.summary.last_data, own.summary.last_data
-    assert there is not None
-    assert here is not None
-    assert there.new_data is not None
-    assert here.new_data is not None
     assert there.new_data.logical_hash == here.new_data.logical_hash
     assert there.new_watermark == here.new_watermark
     assert remote.schema == own.schema

@@ -61,7 +61,6 @@ def test_an_input_that_is_not_here(home: Workspace) -> None:
 def test_a_circle_is_refused(home: Workspace) -> None:
     c, e = home["c"], home["e"]
     transform = c.summary.transform
-    assert transform is not None
     event = ev.SetTransform(
         inputs=(ev.TransformInput(dataset_ref=RemoteDatasetId(None, e.id), alias="e"),),
         transform=transform.transform,

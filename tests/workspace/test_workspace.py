@@ -279,10 +279,8 @@ def test_two_processes_making_the_same_name(workspace: WorkspaceFiles, tmp_path:
         for _ in range(4)
     ]  # fmt: skip
     for process in processes:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for process in processes:
-        assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
     results = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
