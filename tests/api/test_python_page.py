@@ -10,10 +10,10 @@ import pytest
 import odfchain as odf
 from odfchain.api.executing import Engines
 from odfchain.spark.session import SparkEngine
-from tests.kit.support import ROOT
+from tests.kit.support import ROOT, code_of
 
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS = code_of("docs/python.md", "python")
 
 
 def test_every_example_runs(engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,13 +48,13 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.manifests import read_snapshots
 from odfchain.odf.times import Timestamp
 from odfchain.storage.local import HEAD, LocalRefStore
-from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import merges
 from tests.kit import query_datasets
-from tests.kit.root_rows import OPERATIONS, records_after, schema_event, schema_with, staged_slice
-from tests.kit.support import FIXTURES, Result
+from tests.kit.root_rows import OPERATIONS, append_all, records_after, schema_event, schema_with
+from tests.kit.support import FIXTURES, Result, push_source, snapshot
 from tests.kit.verified import verify_dataset
 
 Case = dict[str, Any]
@@ -98,17 +98,19 @@ def hold(case: Case, folder: Path, run: RunCommand | None = None) -> None:
     Raises:
         AssertionError: it is not.
     """
-    with Workspace.init(folder / "workspace") as workspace:
-        scene = Scene.of(case, workspace, folder, run or run_here(workspace))
-        for step in steps_of(case):
-            scene.take(step)
+    scene = _made(case, folder, run)
+    with scene.workspace:
         scene.verify(case.get("notes", []))
 
 
 def made_scene(folder: Path, **case: Any) -> Scene:
     """The dataset of a case after all of its steps."""
+    return _made(case, folder)
+
+
+def _made(case: Case, folder: Path, run: RunCommand | None = None) -> Scene:
     workspace = Workspace.init(folder / "workspace")
-    scene = Scene.of(case, workspace, folder, run_here(workspace))
+    scene = Scene.of(case, workspace, folder, run or run_here(workspace))
     for step in steps_of(case):
         scene.take(step)
     return scene
@@ -143,7 +145,7 @@ class Scene:
     workspace: Workspace
     folder: Path
     run: RunCommand
-    columns: dict[str, list[tuple[str, str]]]
+    columns: dict[str, list[list[str]]]
     """By reference."""
     labels: dict[str, str] = field(default_factory=dict)
     hour: int = 0
@@ -155,8 +157,7 @@ class Scene:
         merge: dict[str, Any] = {"kind": case.get("source", "UpsertStream" if key else "Append")}
         if key:
             merge["primaryKey"] = key
-        source = {"kind": "AddPushSource", "sourceName": "default", "read": {"kind": "Csv"}, "merge": merge}
-        (made,) = read_snapshots(_manifest([source]))
+        (made,) = read_snapshots(snapshot("d", push_source(merge)))
         workspace.create(made, system_time=_MADE)
         scene = cls(workspace, folder, run, {})
         columns = case.get("columns", [["k", "string"], ["a", "string"], ["b", "string"]])
@@ -196,43 +197,33 @@ class Scene:
         self.hour += 1
         at = Timestamp.from_epoch_ms(Timestamp.parse(_MADE).epoch_ms + self.hour * 3_600_000)
         at = max(at, state.head_block.system_time)  # a command was there before
-        events: list[ev.MetadataEvent] = []
-        with dataset.staging() as staging:
-            staged: list[StagedFile] = []
-            if "columns" in step:
-                self.columns[on] = [(name, kind) for name, kind in step["columns"]]
-                events = [schema_event(self._schema(on))]
-            elif "event" in step:
-                (made,) = read_snapshots(_manifest([step["event"]]))
-                events = list(made.metadata)
-            elif "rows" in step:
-                event, file = self._slice(staging, state, self._schema(on), step["rows"], at)
-                events, staged = [event], [file]
-            else:
-                return
-            commit(dataset, state, events, staged, system_time=at)
+        if "rows" in step:
+            self._add_rows(dataset, state, self._schema(on), step["rows"], at)
+        elif "columns" in step:
+            self.columns[on] = step["columns"]
+            commit(dataset, state, [schema_event(self._schema(on))], [], system_time=at)
+        elif "event" in step:
+            (made,) = read_snapshots(snapshot("d", step["event"]))
+            commit(dataset, state, made.metadata, [], system_time=at)
 
     def _schema(self, on: str) -> pa.Schema:
         columns = self.columns.get(on) or self.columns[HEAD]
         return schema_with(*(pa.field(name, TYPES[kind]) for name, kind in columns))
 
-    def _slice(
-        self, folder: Path, state: DatasetState, schema: pa.Schema, rows: list[Any], at: Timestamp
-    ) -> tuple[ev.AddData, StagedFile]:
+    def _add_rows(
+        self, dataset: DatasetFiles, state: DatasetState, schema: pa.Schema, rows: list[Any], at: Timestamp
+    ) -> None:
         parsed = [parse_row(row, schema) for row in rows]
         days = [query_datasets.moment(f"2025-01-{row['day']:02}") for row in parsed]
         values = [[row["op"], day, *row["values"]] for row, day in zip(parsed, days, strict=True)]
-        last = state.last_offset
-        new, staged = staged_slice(folder, records_after(last, schema, values, at))
-        latest = Timestamp.from_datetime(max(days))
-        mark = latest if state.watermark is None else max(latest, state.watermark)
-        previous = state.last_data
+        latest, previous = Timestamp.from_datetime(max(days)), state.last_data
         kept: dict[str, Any] = {
             "new_source_state": previous.new_source_state if isinstance(previous, ev.AddData) else None,
             "new_checkpoint": state.checkpoint,
             "prev_checkpoint": state.checkpoint.physical_hash if state.checkpoint else None,
         }
-        return ev.AddData(prev_offset=last, new_data=new, new_watermark=mark, **kept), staged
+        table = records_after(state.last_offset, schema, values, at)
+        append_all(dataset, [table], max(latest, state.watermark or latest), at=at, **kept)
 
     # --- commands and what they bring -----------------------------------------------------------------
 
@@ -255,9 +246,8 @@ class Scene:
         assert missing == [], printed
         if "conflicts" in expected:
             lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-            seen["conflicts"] = [
-                _like(line, given) for line, given in zip(lines, expected["conflicts"], strict=False)
-            ]
+            pairs = zip(lines, expected["conflicts"], strict=False)
+            seen["conflicts"] = [{name: line.get(name) for name in given} for line, given in pairs]
             assert len(lines) == len(expected["conflicts"]), lines
         seen |= self._outcome(on, before, expected)
         assert seen == {"exit": 0} | {"says": []} | expected, printed
@@ -341,11 +331,6 @@ class Scene:
                 assert [text for text in notes if not any(text in note for note in report.notes)] == []
 
 
-def _manifest(events: list[dict[str, Any]]) -> str:
-    content = {"name": "d", "kind": "Root", "metadata": events}
-    return json.dumps({"kind": "DatasetSnapshot", "version": 1, "content": content})
-
-
 # --- rows ------------------------------------------------------------------------------------------------
 
 
@@ -417,10 +402,6 @@ def _as_given(rows: list[Spelled], given: list[Any]) -> list[Any]:
         operation = f"{op} " if op != "+A" or like.startswith("+A") else ""
         found.append(f"{operation}{text}" + (f" @{day}" if "@" in like or day != 1 else ""))
     return found
-
-
-def _like(line: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    return {name: line.get(name) for name in given}
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,8 @@ from odfchain.odf.times import Timestamp
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.root_rows import records_after, schema_event, schema_with, staged_slice
+from tests.kit.root_rows import append_all, records_after, schema_event, schema_with
+from tests.kit.support import push_source, snapshot
 
 DAY = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 COLUMNS = (pa.field("k", pa.string()), pa.field("a", pa.string()), pa.field("b", pa.string()))
@@ -33,12 +34,8 @@ def keyed(
     merge: str = "UpsertStream",
 ) -> DatasetFiles:
     """A root with a source of this key (none is an Append) and no rows; a schema, unless that is None."""
-    keys = f", primaryKey: [{', '.join(key)}]" if key else ""
-    text = (
-        f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {name}, kind: Root, metadata: [{{kind: AddPushSource, "
-        f"sourceName: default, read: {{kind: Csv}}, merge: {{kind: {merge if key else 'Append'}{keys}}}}}]}}\n"
-    )
-    (made,) = read_snapshots(text)
+    strategy = {"kind": merge, "primaryKey": list(key)} if key else {"kind": "Append"}
+    (made,) = read_snapshots(snapshot(name, push_source(strategy)))
     files = workspace.create(made, system_time=DAY.isoformat())._files
     if columns is not None:
         give_columns(files, columns)
@@ -71,7 +68,9 @@ def branch(dataset: DatasetFiles, name: str, at: Multihash | None = None) -> Dat
 
 def record(dataset: DatasetFiles, rows: Sequence[Row], columns: Sequence[pa.Field] = COLUMNS) -> Multihash:
     """A block with these rows; what is missing of a row at its end is null."""
-    return record_table(dataset, table_of(dataset, rows, columns))
+    table, mark = table_of(dataset, rows, columns), DatasetState.read(dataset.chain).watermark
+    latest = Timestamp.from_epoch_ms(table["event_time"].cast(pa.int64()).to_numpy().max())
+    return append_all(dataset, [table], max(latest, mark or latest))
 
 
 def table_of(dataset: DatasetFiles, rows: Sequence[Row], columns: Sequence[pa.Field] = COLUMNS) -> pa.Table:
@@ -80,15 +79,3 @@ def table_of(dataset: DatasetFiles, rows: Sequence[Row], columns: Sequence[pa.Fi
     state = DatasetState.read(dataset.chain)
     dated = [(row[0], DAY + dt.timedelta(days=row[1]), *row[2:]) for row in rows]
     return records_after(state.last_offset, schema, dated, state.next_system_time())
-
-
-def record_table(dataset: DatasetFiles, table: pa.Table) -> Multihash:
-    """A block with the rows of a table that has all columns."""
-    state = DatasetState.read(dataset.chain)
-    with dataset.staging() as staging:
-        new, staged = staged_slice(staging, table)
-        latest = Timestamp.from_epoch_ms(table["event_time"].cast(pa.int64()).to_numpy().max())
-        event = ev.AddData(
-            prev_offset=state.last_offset, new_data=new, new_watermark=max(latest, state.watermark or latest)
-        )
-        return commit(dataset, state, [event], [staged], system_time=state.next_system_time())[-1]

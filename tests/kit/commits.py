@@ -13,7 +13,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.workspace.commit import StagedFile, commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.support import RAW_SCHEMA, seeded_id
+from tests.kit.support import RAW_SCHEMA, data_slice, seeded_id
 
 T = Timestamp.parse("2000-01-01T00:00:00Z")
 
@@ -40,16 +40,8 @@ def transaction(
     path = staging / f"slice-{start}"
     path.write_bytes(content)
     name = hash_bytes(content)
-    event = ev.AddData(
-        prev_offset=start - 1 if start else None,
-        new_data=ev.DataSlice(
-            logical_hash=name,
-            physical_hash=name,
-            offset_interval=ev.OffsetInterval(start=start, end=start),
-            size=len(content),
-        ),
-    )
-    return event, StagedFile(path, name)
+    new = data_slice(start, start, len(content), name=name)
+    return ev.AddData(prev_offset=start - 1 if start else None, new_data=new), StagedFile(path, name)
 
 
 def run(dataset: DatasetFiles, *contents: bytes) -> None:

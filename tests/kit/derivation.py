@@ -21,7 +21,7 @@ from odfchain.transform.planner import PlannedStep, UpToDate, plan_next
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
-from tests.kit.support import T0, ChainBuilder, hash_of, seeded_id
+from tests.kit.support import T0, ChainBuilder, data_slice, hash_of, seeded_id
 
 
 def at(second: int) -> Timestamp:
@@ -105,12 +105,7 @@ class Root(Grown):
         start = 0 if self.last is None else self.last + 1
         label = f"{self.files.alias} {start} {self.builder.prev}"
         name = hash_of(label) if content is None else self.files.data.put(content)
-        data = ev.DataSlice(
-            logical_hash=name,
-            physical_hash=name,
-            offset_interval=ev.OffsetInterval(start=start, end=start + count - 1),
-            size=len(content or b"?"),
-        )
+        data = data_slice(start, start + count - 1, len(content or b"?"), name=name)
         found = self._add(data, watermark)
         self.last = data.offset_interval.end
         self.slices.append(data)
@@ -125,13 +120,8 @@ class Root(Grown):
             self.mark = watermark
         if self.mark is not None:
             self.marks.append(self.mark)
-        return self.append(
-            ev.AddData(
-                prev_offset=self.last,
-                new_data=data,
-                new_watermark=at(self.mark) if self.mark is not None else None,
-            )
-        )
+        mark = at(self.mark) if self.mark is not None else None
+        return self.append(ev.AddData(prev_offset=self.last, new_data=data, new_watermark=mark))
 
 
 def transform_of(*inputs: Grown, query: str = "SELECT 1") -> ev.SetTransform:
@@ -169,27 +159,18 @@ class Derived(Grown):
     def event_of(self, step: PlannedStep) -> ev.ExecuteTransform:
         count = sum(item.event.record_count for item in step.inputs)
         name = hash_of(f"output {self.builder.sequence}")
-        interval = ev.OffsetInterval(start=step.next_offset, end=step.next_offset + count - 1)
-        known = [
-            max(
-                (m.event_time for m in (*item.watermarks, item.known_watermark) if m is not None),
-                default=None,
-            )
-            for item in step.inputs
-        ]
+        marks = [[m.event_time for m in (*i.watermarks, i.known_watermark) if m] for i in step.inputs]
         watermark = step.prev_watermark
-        if None not in known:
-            lowest = min(mark for mark in known if mark is not None)
+        if all(marks):
+            lowest = min(map(max, marks))
             watermark = lowest if watermark is None else max(watermark, lowest)
         return ev.ExecuteTransform(
             query_inputs=tuple(item.event for item in step.inputs),
             prev_checkpoint=step.prev_checkpoint.physical_hash if step.prev_checkpoint else None,
             prev_offset=step.prev_offset,
-            new_data=(
-                ev.DataSlice(logical_hash=name, physical_hash=name, offset_interval=interval, size=1)
-                if count
-                else None
-            ),
+            new_data=data_slice(step.next_offset, step.next_offset + count - 1, 1, name=name)
+            if count
+            else None,
             new_checkpoint=ev.Checkpoint(physical_hash=name, size=1),
             new_watermark=watermark,
         )

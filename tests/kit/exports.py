@@ -20,7 +20,6 @@ from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.odf.arrow_schema import UUID_MARK
 from odfchain.odf.times import Timestamp
-from odfchain.workspace.commit import commit
 from tests.kit import query_datasets
 from tests.kit.support import ROOT
 
@@ -145,17 +144,10 @@ def add(workspace: Workspace, name: str, blocks: list[dict[str, Any]] = BLOCKS) 
 def part(dataset: Dataset) -> None:
     """Another history from block 4 on."""
     dataset.reset(at(dataset, 4), force=True)
-    make_more(dataset, [["+A", "2024-02-01", "LUG", "Lugano"]])
+    columns = [(f.name, "string") for f in dataset.scan().to_arrow().schema][4:]
+    rows = [["+A", "2024-02-01", "LUG", "Lugano"]]
+    query_datasets.add_rows(dataset._files, columns, rows, Timestamp.parse("2024-03-01T00:00:00Z"))
 
 
 def at(dataset: Dataset, number: int) -> Any:
     return dataset.at(number).head
-
-
-def make_more(dataset: Dataset, rows: list[list[Any]]) -> None:
-    files, state = dataset._files, dataset.summary
-    when = Timestamp.parse("2024-03-01T00:00:00Z")
-    columns = [(f.name, "string") for f in dataset.scan().to_arrow().schema][4:]
-    with files.staging() as folder:
-        event, staged = query_datasets._slice(folder, state, query_datasets._schema(columns), rows, when)
-        commit(files, state, [event], [staged], system_time=when)

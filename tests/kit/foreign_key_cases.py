@@ -27,7 +27,6 @@ import pyarrow as pa
 from odfchain.api.workspace import Workspace
 from odfchain.branches.foreign_keys import Broken, ForeignKeys
 from odfchain.errors import OdfchainError
-from odfchain.odf import events as ev
 from odfchain.odf.times import Timestamp
 from odfchain.storage.local import HEAD
 from odfchain.workspace.commit import commit
@@ -37,8 +36,8 @@ from odfchain.workspace.merge_record import merges
 from odfchain.workspace.points import refs_of
 from tests.kit import query_datasets
 from tests.kit.branch_cases import run_here
-from tests.kit.root_rows import records_after, schema_event, schema_with, staged_slice
-from tests.kit.support import FIXTURES
+from tests.kit.root_rows import append_all, records_after, schema_event, schema_with
+from tests.kit.support import FIXTURES, push_source, snapshot
 
 Case = dict[str, Any]
 _AT = Timestamp.parse("2100-01-01T00:00:00Z")
@@ -55,16 +54,12 @@ def manifest(name: str, spec: dict[str, Any]) -> str:
     """The definition of a dataset of a case."""
     metadata: list[dict[str, Any]] = []
     if spec.get("key"):
-        merge = {"kind": "UpsertStream", "primaryKey": spec["key"]}
-        read = {"kind": "Csv", "header": True}
-        metadata.append({"kind": "AddPushSource", "sourceName": "default", "read": read, "merge": merge})
+        metadata.append(push_source({"kind": "UpsertStream", "primaryKey": spec["key"]}, header=True))
     if "constraints" in spec:
         item = {"path": "CONSTRAINTS.yaml", "content": spec["constraints"]}
         attachments = {"kind": "Embedded", "items": [item]}
         metadata.append({"kind": "SetAttachments", "attachments": attachments})
-    metadata += spec.get("events", [])
-    content = {"name": name, "kind": "Root", "metadata": metadata}
-    return json.dumps({"kind": "DatasetSnapshot", "version": 1, "content": content})
+    return snapshot(name, *metadata, *spec.get("events", []))
 
 
 class Scene:
@@ -168,18 +163,13 @@ class Scene:
 
     def append(self, dataset: DatasetFiles, files: list[list[list[Any]]], check: ForeignKeys | None) -> None:
         """Commit slices of rows with a check."""
-        state, schema = DatasetState.read(dataset.chain), self.schema(str(dataset.alias))
-        events, staged, last = [], [], state.last_offset
-        with dataset.staging() as folder:
-            for number, rows in enumerate(files):
-                values = [[row[0], 0, *map(self.value, row[1:])] for row in rows]
-                table = records_after(last, schema, values, _AT)
-                (folder / str(number)).mkdir()
-                new, file = staged_slice(folder / str(number), table)
-                events.append(ev.AddData(prev_offset=last, new_data=new, new_watermark=state.watermark))
-                staged.append(file)
-                last = new.offset_interval.end
-            commit(dataset, state, events, staged, system_time=_AT, check=check)
+        schema, last = self.schema(str(dataset.alias)), DatasetState.read(dataset.chain).last_offset
+        tables = []
+        for rows in files:
+            values = [[row[0], 0, *map(self.value, row[1:])] for row in rows]
+            tables.append(records_after(last, schema, values, _AT))
+            last = tables[-1]["offset"][-1].as_py()
+        append_all(dataset, tables, at=_AT, check=check)
 
     def value(self, value: Any) -> Any:
         """A value with `{DATASET@BRANCH}` replaced."""

@@ -11,42 +11,26 @@ import pyarrow.parquet as pq
 from odfchain.api.workspace import Workspace
 from odfchain.odf import events as ev
 from odfchain.odf import sources as src
-from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.recorded_dataset import add
-from tests.kit.root_rows import slice_of
-from tests.kit.support import T0, hash_of, seeded_id
+from tests.kit.root_rows import records, schema_event, schema_with, slice_of
+from tests.kit.support import T0, hash_of, seeded_id, snapshot
 
 EVIL = (
     "a\x1b]0;owned\x07b\x1b[2J\x1b[5mc\x9b8md\x00e\x08\x7f\r\nFAKED row\vx\fy\x85z\u2028p\u2029q\t"
     "\u202eexe.\u202c\u2066i\u2069\u200fm\u061cn\u200bo\ufeff\U000e0041\U000e007f"
     " [bold red]m[/bold red] [/] :skull: <script>&'\"{{ x }}%s{0}$(x)`"
 )
-TIME = pa.timestamp("ms", "UTC")
-_MANIFEST = """kind: DatasetSnapshot
-version: 1
-content:
-  name: {name}
-  kind: {kind}
-  metadata: []
-"""
 
 
 def make_root(workspace: Workspace, name: str = "evil") -> DatasetFiles:
     """A root with rows, whose names and values are hostile."""
-    made = workspace.add(_MANIFEST.format(name=name, kind="Root"))[0]
-    root = DatasetFiles.open(made.path)
-    schema = pa.schema(
-        [
-            pa.field("offset", pa.uint64(), nullable=False),
-            pa.field("op", pa.uint8(), nullable=False),
-            pa.field("system_time", TIME, nullable=False),
-            pa.field("event_time", TIME),
-            pa.field(f"text {EVIL}", pa.string()),
-            pa.field("nested", pa.struct([(f"inner {EVIL}", pa.list_(pa.string()))])),
-            pa.field("raw", pa.binary()),
-        ]
+    root = DatasetFiles.open(workspace.add(snapshot(name))[0].path)
+    schema = schema_with(
+        pa.field(f"text {EVIL}", pa.string()),
+        pa.field("nested", pa.struct([(f"inner {EVIL}", pa.list_(pa.string()))])),
+        pa.field("raw", pa.binary()),
     )
     text, merge = f"x {EVIL}", src.MergeStrategyLedger(primary_key=(f"text {EVIL}",))
     for event in (
@@ -61,21 +45,12 @@ def make_root(workspace: Workspace, name: str = "evil") -> DatasetFiles:
             preprocess=src.TransformSql(engine=text, query=f"SELECT '{EVIL}'\nFROM input"),
             merge=merge,
         ),
-        ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(from_arrow(schema))),
+        schema_event(schema),
     ):
         add(root, event, unchecked=True)
-    rows = pa.table(
-        [
-            pa.array([0, 1], pa.uint64()),
-            pa.array([0, 0], pa.uint8()),
-            pa.array([T0.epoch_ms] * 2, TIME),
-            pa.array([dt.datetime(2020, 1, 1, tzinfo=dt.UTC)] * 2, TIME),
-            pa.array([text, EVIL]),
-            pa.array([{f"inner {EVIL}": [text, EVIL]}] * 2, schema.field("nested").type),
-            pa.array([EVIL.encode()] * 2, pa.binary()),
-        ],
-        schema=schema,
-    )
+    columns = [text, EVIL], [{f"inner {EVIL}": [text, EVIL]}] * 2, [EVIL.encode()] * 2
+    times = [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)] * 2
+    rows = records(schema, 0, [0, 0], times, *columns, at=T0)
     _append(root, rows, ev.SourceState(source_name=text, kind=text, value=text))
     add(
         root,
@@ -97,8 +72,7 @@ def _append(root: DatasetFiles, rows: pa.Table, state: ev.SourceState) -> None:
 
 def make_derivative(workspace: Workspace, root: DatasetFiles, name: str = "made") -> DatasetFiles:
     """What is made of a root, by a transform whose every text is hostile, and of an input that is not here."""
-    made = workspace.add(_MANIFEST.format(name=name, kind="Derivative"))[0]
-    files = DatasetFiles.open(made.path)
+    files = DatasetFiles.open(workspace.add(snapshot(name, kind="Derivative"))[0].path)
     source = DatasetState.read(root.chain)
     missing = seeded_id("missing")
     inputs = (

@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Self
@@ -254,20 +254,8 @@ class RealChain(Chain):
         start = 0 if self.offset is None else self.offset + 1
         new = slice_of(self.scratch, start, list(cities))
         self.store(ObjectKind.DATA, (self.scratch.folder / "data" / str(new.physical_hash)).read_bytes())
-        if size is not None:
-            new = ev.DataSlice(
-                logical_hash=new.logical_hash,
-                physical_hash=new.physical_hash,
-                offset_interval=new.offset_interval,
-                size=size,
-            )
-        state = f"state after {cities}".encode()
-        made = ev.Checkpoint(physical_hash=self.store(ObjectKind.CHECKPOINT, state), size=len(state))
-        event = ev.AddData(
-            prev_offset=self.offset, prev_checkpoint=self.checkpoint, new_data=new, new_checkpoint=made
-        )
-        self.offset, self.checkpoint = new.offset_interval.end, made.physical_hash
-        return self.append(event)
+        said = new if size is None else replace(new, size=size)
+        return self.append_slice(said, f"state after {cities}".encode())
 
     def note(self, text: str) -> Multihash:
         """A block that only says something."""

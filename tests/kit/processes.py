@@ -46,15 +46,16 @@ def one_session() -> Iterator[dict[str, str]]:
             subprocess.run([ODFCHAIN, "engine", "stop"], env=env, capture_output=True, check=True)
 
 
-def odfchain(folder: Path, *args: object, limit: int | None = None, **options: Any) -> Result:
+def odfchain(
+    folder: Path, *args: object, limit: int | None = None, env: dict[str, str] | None = None, **options: Any
+) -> Result:
     """Runs the command in a folder; `limit` is the largest file it may write [bytes]."""
-
     command = [str(ODFCHAIN), *map(str, args)]
     if limit is not None:
         limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
         command = begun_with(limited, *command)
     done = subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=TIMEOUT, check=False,
+        command, cwd=folder, env=env or environment(), capture_output=True, text=True, timeout=TIMEOUT, check=False,
         **options,
     )  # fmt: skip
     return Result(done.returncode, done.stdout, done.stderr)
@@ -145,6 +146,12 @@ def still_running(folder: Path) -> list[str]:
     """Command lines of processes that name a folder."""
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     return [line for line in listed.stdout.splitlines() if str(folder) in line]
+
+
+def parents() -> dict[int, int]:
+    """The parent of every process."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
+    return {int(pid): int(parent) for pid, parent in map(str.split, listed.stdout.splitlines())}
 
 
 def is_gone(pid_file: Path) -> bool:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-import json
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from odfchain.api.workspace import Workspace
+from odfchain.chain.chain import link_blocks
 from odfchain.odf import events as ev
+from odfchain.odf.identity import Multihash
 from odfchain.odf.manifests import read_snapshots
 from odfchain.odf.times import Timestamp
-from odfchain.workspace.commit import StagedFile, commit
+from odfchain.spark.session import SparkEngine
+from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.root_rows import records_after, schema_event, schema_with, staged_slice
+from tests.kit.root_rows import append_all, records_after, schema_event, schema_with
+from tests.kit.support import fixture, snapshot
 
 TYPES = {
     "string": pa.string(), "int64": pa.int64(), "uint64": pa.uint64(), "float64": pa.float64(),
@@ -41,44 +45,63 @@ SAME = (
 """Queries over `x`, `plain`, `keyless` and `acme/cities` of the cases, which both engines answer alike."""
 
 
+CASES = fixture("query/cases.json")
+"""Cases of queries, and the datasets that they are asked over."""
+
+
+@contextlib.contextmanager
+def on_spark(workspace: Workspace, engine: SparkEngine) -> Iterator[Workspace]:
+    """Here Spark answers in the session of the tests, which stays."""
+    workspace._engines.spark = engine
+    try:
+        yield workspace
+    finally:
+        workspace._engines.spark = None
+
+
+def dropped_block(dataset: DatasetFiles) -> Multihash:
+    """A good block after the head that is stored, and that no reference leads to."""
+    state = DatasetState.read(dataset.chain)
+    (block,) = link_blocks(
+        [ev.SetInfo(description="dropped")],
+        prev=state.head,
+        next_sequence_number=state.head_block.sequence_number + 1,
+        system_time=state.head_block.system_time,
+    )
+    dataset.chain._blocks.put(block.data)
+    return block.hash
+
+
 def make(workspace: Workspace, name: str, spec: dict[str, Any]) -> DatasetFiles:
     """A root with these blocks; each is `at` a system time: `rows`, `columns`, or an `event` of a manifest."""
-    (snapshot,) = read_snapshots(_manifest(name, spec.get("kind", "Root"), []))
-    dataset = workspace.create(snapshot, system_time=spec["made"])._files
-    columns: list[tuple[str, str]] = []
+    (made,) = read_snapshots(snapshot(name, kind=spec.get("kind", "Root")))
+    dataset = workspace.create(made, system_time=spec["made"])._files
+    columns: list[list[str]] = []
     for block in spec["blocks"]:
-        state, at = DatasetState.read(dataset.chain), Timestamp.parse(block["at"])
-        with dataset.staging() as folder:
-            staged: list[StagedFile] = []
-            if "columns" in block:
-                columns = [(str(column), str(kind)) for column, kind in block["columns"]]
-                events: list[ev.MetadataEvent] = [schema_event(_schema(columns))]
-            elif "rows" in block:
-                event, slice_file = _slice(folder, state, _schema(columns), block["rows"], at)
-                events, staged = [event], [slice_file]
-            else:
-                (made,) = read_snapshots(_manifest(name, "Root", [block["event"]]))
-                events = list(made.metadata)
-            commit(dataset, state, events, staged, system_time=at)
+        at = Timestamp.parse(block["at"])
+        if "rows" in block:
+            add_rows(dataset, columns, block["rows"], at)
+            continue
+        if "columns" in block:
+            columns = block["columns"]
+            event: ev.MetadataEvent = schema_event(schema_of(columns))
+        else:
+            ((event,),) = (made.metadata for made in read_snapshots(snapshot(name, block["event"])))
+        commit(dataset, DatasetState.read(dataset.chain), [event], [], system_time=at)
     return dataset
 
 
-def _manifest(name: str, kind: str, events: list[dict[str, Any]]) -> str:
-    content = {"name": name, "kind": kind, "metadata": events}
-    return json.dumps({"kind": "DatasetSnapshot", "version": 1, "content": content})
-
-
-def _schema(columns: list[tuple[str, str]]) -> pa.Schema:
+def schema_of(columns: Sequence[Sequence[str]]) -> pa.Schema:
     return schema_with(*(pa.field(column, TYPES[kind]) for column, kind in columns))
 
 
-def _slice(
-    folder: Path, state: DatasetState, schema: pa.Schema, rows: list[list[Any]], at: Timestamp
-) -> tuple[ev.AddData, StagedFile]:
-    """Rows are (operation, event time, values…); what is missing at the end is null."""
+def add_rows(
+    dataset: DatasetFiles, columns: Sequence[Sequence[str]], rows: list[list[Any]], at: Timestamp
+) -> None:
+    """A block of rows, each (operation, event time, values…); what is missing at the end is null."""
     full = [[row[0], moment(row[1]), *row[2:]] for row in rows]
-    new, staged = staged_slice(folder, records_after(state.last_offset, schema, full, at))
-    return ev.AddData(prev_offset=state.last_offset, new_data=new, new_watermark=state.watermark), staged
+    last = DatasetState.read(dataset.chain).last_offset
+    append_all(dataset, [records_after(last, schema_of(columns), full, at)], at=at)
 
 
 def moment(text: str) -> dt.datetime:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 from odfchain.api.workspace import Workspace
 from odfchain.odf import events as ev
 from odfchain.odf.arrow_schema import encode_raw_arrow, from_arrow
+from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.times import Timestamp
 from odfchain.slices.reader import hash_parquet
 from odfchain.workspace.commit import StagedFile, commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.support import write_lying
+from tests.kit.support import snapshot, write_lying
 
 TIME = pa.timestamp("ms", "UTC")
 MADE = Timestamp.parse("2100-01-01T00:00:00Z")
@@ -40,8 +41,7 @@ def schema_event(schema: pa.Schema) -> ev.SetDataSchema:
 
 def add_root(workspace: Workspace, name: str, schema: pa.Schema) -> DatasetFiles:
     """A root that has a schema and no rows."""
-    text = f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {name}, kind: Root, metadata: []}}\n"
-    root = workspace.add(text)[0]._files
+    root = workspace.add(snapshot(name))[0]._files
     commit(root, DatasetState.read(root.chain), [schema_event(schema)], [], system_time=MADE)
     return root
 
@@ -77,12 +77,15 @@ def slice_of(path: Path, start: int) -> ev.DataSlice:
 
 
 def staged_slice(
-    folder: Path, table: pa.Table, said: pa.Table | None = None
+    folder: Path,
+    table: pa.Table,
+    said: pa.Table | None = None,
+    write: Callable[[pa.Table, Path], object] | None = None,
 ) -> tuple[ev.DataSlice, StagedFile]:
     """A slice with these records; with `said`, its file says of them what would be true of those."""
     path = folder / "made"
     if said is None:
-        pq.write_table(table, path)
+        (write or pq.write_table)(table, path)
     else:
         write_lying(path, table, said)
     new = slice_of(path, table["offset"][0].as_py())
@@ -91,8 +94,33 @@ def staged_slice(
 
 def append(root: DatasetFiles, table: pa.Table, watermark: Timestamp, said: pa.Table | None = None) -> None:
     """A transaction of a root, its slice as `staged_slice` makes it."""
+    append_all(root, [table], watermark, at=MADE, said=said)
+
+
+def append_all(
+    root: DatasetFiles,
+    tables: Sequence[pa.Table],
+    watermark: Timestamp | None = None,
+    *,
+    at: Timestamp | None = None,
+    said: pa.Table | None = None,
+    write: Callable[[pa.Table, Path], object] | None = None,
+    check: Any = None,
+    **fields: Any,
+) -> Multihash:
+    """One commit with a slice of each table, and more fields in their blocks; returns the newest block.
+
+    Without a watermark the one in force stays, without a time the next possible one is taken.
+    """
     state = DatasetState.read(root.chain)
+    events, files, last = [], [], state.last_offset
     with root.staging() as folder:
-        new, staged = staged_slice(folder, table, said)
-        event = ev.AddData(prev_offset=state.last_offset, new_data=new, new_watermark=watermark)
-        commit(root, state, [event], [staged], system_time=MADE)
+        for number, table in enumerate(tables):
+            (part := folder / str(number)).mkdir()
+            new, file = staged_slice(part, table, said, write)
+            mark = watermark or state.watermark
+            events.append(ev.AddData(prev_offset=last, new_data=new, new_watermark=mark, **fields))
+            files.append(file)
+            last = new.offset_interval.end
+        time = at or state.next_system_time()
+        return commit(root, state, events, files, system_time=time, check=check)[-1]

@@ -24,7 +24,7 @@ from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.support import RAW_SCHEMA, conformance, seeded_id
+from tests.kit.support import RAW_SCHEMA, conformance, data_slice, seeded_id
 
 ROWS = 10
 """Records of every slice, on paper."""
@@ -98,13 +98,11 @@ class Chain:
         """A block with a slice (of `size` more bytes) and a checkpoint."""
         body = f"slice {label}".encode() + b"." * size
         start = 0 if self.offset is None else self.offset + 1
-        new = ev.DataSlice(
-            logical_hash=hash_bytes(b"logical"),
-            physical_hash=self.store(ObjectKind.DATA, body),
-            offset_interval=ev.OffsetInterval(start=start, end=start + ROWS - 1),
-            size=len(body),
-        )
-        state = f"checkpoint {label}".encode()
+        new = data_slice(start, start + ROWS - 1, len(body), name=self.store(ObjectKind.DATA, body))
+        return self.append_slice(new, f"checkpoint {label}".encode(), **changes)
+
+    def append_slice(self, new: ev.DataSlice, state: bytes, **changes: Any) -> Multihash:
+        """A block with a slice that is stored already, and with this checkpoint."""
         made = ev.Checkpoint(physical_hash=self.store(ObjectKind.CHECKPOINT, state), size=len(state))
         event = ev.AddData(
             prev_offset=self.offset, prev_checkpoint=self.checkpoint, new_data=new, new_checkpoint=made
@@ -115,7 +113,7 @@ class Chain:
 
 def time_of(sequence: int) -> Timestamp:
     """System time of a block: one hour after the one before it."""
-    return Timestamp.from_epoch_ms(1_600_000_000_000 + sequence * 3_600_000)
+    return Timestamp.from_epoch_ms(1_500_000_000_000 + sequence * 3_600_000)
 
 
 def chain_of(labels: Sequence[str]) -> Chain:

@@ -21,7 +21,7 @@ from odfchain.odf.physical_hash import hash_bytes
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.support import RAW_SCHEMA
+from tests.kit.support import RAW_SCHEMA, data_slice
 
 
 def make_dataset(workspace: WorkspaceFiles, alias: str, *sizes: int) -> DatasetFiles:
@@ -48,12 +48,7 @@ def add_slice(dataset: DatasetFiles, size: int) -> Multihash:
     event = ev.AddData(
         prev_checkpoint=last.new_checkpoint.physical_hash if last and last.new_checkpoint else None,
         prev_offset=last.last_offset if last else None,
-        new_data=ev.DataSlice(
-            logical_hash=hash_bytes(b"logical"),
-            physical_hash=name,
-            offset_interval=ev.OffsetInterval(start=start, end=start + 9),
-            size=size,
-        ),
+        new_data=data_slice(start, start + 9, size, name=name),
         new_checkpoint=ev.Checkpoint(physical_hash=checkpoint, size=dataset.checkpoints.size(checkpoint)),
     )
     (block,) = link_blocks([event], prev=head, next_sequence_number=number, system_time=newest.system_time)

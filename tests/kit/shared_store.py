@@ -21,16 +21,16 @@ from odfchain.storage.bucket_store import STORE_LIMITS
 from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.transfer.store_files import StoreFiles
-from odfchain.workspace.commit import StagedFile, commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.root_rows import MADE, START, add_root, records, schema_with, staged_slice
+from tests.kit.root_rows import MADE, START, add_root, append_all, records, schema_with
 from tests.kit.small_s3 import SmallS3
 
 PREFIX = "bucket/team"
 QUICK = replace(STORE_LIMITS, retries=0, first_wait=0.001)
 """What fails once is not repeated, but for writes."""
+WATERMARK = Timestamp.parse("2024-01-01T00:00:00Z")
 SCHEMA = schema_with(pa.field("id", pa.int64()), pa.field("text", pa.string()))
 
 
@@ -76,37 +76,17 @@ def add(workspace: Workspace, name: str = "cities") -> DatasetFiles:
 
 def append(root: DatasetFiles, *texts: str) -> None:
     """One commit with a row for each text, on the head that is here."""
-    state = DatasetState.read(root.chain)
-    start = 0 if state.last_offset is None else state.last_offset + 1
-    count = len(texts)
-    table = records(SCHEMA, start, [0] * count, [START] * count, list(range(start, start + count)), texts)
-    with root.staging() as folder:
-        new, staged = staged_slice(folder, table)
-        event = ev.AddData(
-            prev_offset=state.last_offset, new_data=new, new_watermark=Timestamp.parse("2024-01-01T00:00:00Z")
-        )
-        commit(root, state, [event], [staged], system_time=MADE)
+    start, count = DatasetState.read(root.chain).record_count, len(texts)
+    table = records(SCHEMA, start, [0] * count, [START] * count, range(start, start + count), texts)
+    append_all(root, [table], WATERMARK, at=MADE)
 
 
 def append_slices(root: DatasetFiles, count: int) -> None:
     """One commit of so many slices with a row each."""
-    state = DatasetState.read(root.chain)
-    start = 0 if state.last_offset is None else state.last_offset + 1
-    events: list[ev.MetadataEvent] = []
-    staged: list[StagedFile] = []
-    with root.staging() as folder:
-        for offset in range(start, start + count):
-            (part := folder / str(offset)).mkdir()
-            new, file = staged_slice(part, records(SCHEMA, offset, [0], [START], [offset], [str(offset)]))
-            events.append(
-                ev.AddData(
-                    prev_offset=offset - 1 if offset else None,
-                    new_data=new,
-                    new_watermark=Timestamp.parse("2024-01-01T00:00:00Z"),
-                )
-            )
-            staged.append(file)
-        commit(root, state, events, staged, system_time=MADE)
+    start = DatasetState.read(root.chain).record_count
+    offsets = range(start, start + count)
+    tables = [records(SCHEMA, offset, [0], [START], [offset], [str(offset)]) for offset in offsets]
+    append_all(root, tables, WATERMARK, at=MADE)
 
 
 def texts(workspace: Workspace, name: str = "cities") -> Sequence[str]:

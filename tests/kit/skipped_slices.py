@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import math
 import random
 import struct
@@ -18,11 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.odf import events as ev
-from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.root_rows import MADE, START, add_root, records, schema_event, schema_with, slice_of
+from tests.kit.root_rows import MADE, START, add_root, append_all, records, schema_event, schema_with
 
 SIGNED_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0000))[0]
 moment = dt.datetime.fromisoformat
@@ -67,21 +67,16 @@ def _values(chance: random.Random, name: str, count: int) -> list[Any]:
 def _append(
     root: DatasetFiles, schema: pa.Schema, columns: Sequence[Any], count: int, chance: random.Random
 ) -> None:
-    state = DatasetState.read(root.chain)
     times = [START + dt.timedelta(days=chance.randint(0, 2)) for _ in range(count)]
-    table = records(schema, state.record_count, [0] * count, times, *columns)
-    with root.staging() as folder:
-        path = folder / "made.parquet"
-        if chance.random() < 0.4:
-            write_by_arrow_rs(path, table)
-        else:
-            pq.write_table(table, path, row_group_size=chance.choice((1, 2, 100)))
-        new = slice_of(path, state.record_count)
-        event = ev.AddData(prev_offset=state.last_offset, new_data=new, new_watermark=MADE)
-        commit(root, state, [event], [StagedFile(path, new.physical_hash)], system_time=MADE)
+    table = records(schema, DatasetState.read(root.chain).record_count, [0] * count, times, *columns)
+    if chance.random() < 0.4:
+        write: Any = write_by_arrow_rs
+    else:
+        write = functools.partial(pq.write_table, row_group_size=chance.choice((1, 2, 100)))
+    append_all(root, [table], MADE, at=MADE, write=write)
 
 
-def write_by_arrow_rs(path: Path, table: pa.Table) -> None:
+def write_by_arrow_rs(table: pa.Table, path: Path) -> None:
     """The same rows as kamu and delta-rs write them: bounds of texts are cut."""
     context = datafusion.SessionContext()
     options = datafusion.dataframe.DataFrameWriteOptions(single_file_output=True)

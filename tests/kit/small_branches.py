@@ -11,10 +11,11 @@ from odfchain.workspace.merge_record import MergeRecord
 from tests.kit import query_datasets
 
 DAYS = [f"2026-01-0{day}T12:00:00Z" for day in range(1, 6)]
+COLUMNS = [["k", "string"], ["v", "int64"]]
 SPEC = {
     "made": DAYS[0],
     "blocks": [
-        {"at": DAYS[1], "columns": [["k", "string"], ["v", "int64"]]},
+        {"at": DAYS[1], "columns": COLUMNS},
         {"at": DAYS[2], "rows": [["+A", DAYS[1], "a", 1]]},
         {"at": DAYS[3], "rows": [["+A", DAYS[1], "b", 2], ["-R", DAYS[1], "a", 1]]},
     ],
@@ -23,13 +24,8 @@ SPEC = {
 
 def add(dataset: odf.Dataset, key: str, at: str = DAYS[4]) -> None:
     """One more row on the dataset's reference, recorded without Spark."""
-    files = dataset._files
-    state = DatasetState.read(files.chain)
-    schema = query_datasets._schema([("k", "string"), ("v", "int64")])
-    time = state.next_system_time(Timestamp.parse(at))  # of the rows and of their block
-    with files.staging() as folder:
-        event, staged = query_datasets._slice(folder, state, schema, [["+A", DAYS[1], key, 0]], time)
-        commit(files, state, [event], [staged], system_time=time)
+    time = dataset.summary.next_system_time(Timestamp.parse(at))  # of the rows and of their block
+    query_datasets.add_rows(dataset._files, COLUMNS, [["+A", DAYS[1], key, 0]], time)
 
 
 def merged(into: odf.Dataset, source: odf.Dataset, at: str | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -46,8 +47,15 @@ def conformance(name: str) -> Any:
 
 
 def fixture(path: str) -> Any:
-    """What a YAML file of `fixtures/` says."""
-    return yaml.safe_load((FIXTURES / path).read_text(encoding="utf-8"))
+    """What a file of `fixtures/` says, in YAML or JSON."""
+    text = (FIXTURES / path).read_text(encoding="utf-8")
+    return json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+
+
+def code_of(page: str, language: str = "sh") -> list[str]:
+    """The blocks of a page of the manual in a language, or in one of several (`sh|python`)."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```(?:{language})\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def cases(name: str, *path: str) -> list[Any]:
@@ -155,11 +163,11 @@ def hash_of(text: str) -> Multihash:
     return hash_bytes(text.encode())
 
 
-def data_slice(start: int, end: int, size: int = 10) -> ev.DataSlice:
-    """A slice that exists on paper only."""
+def data_slice(start: int, end: int, size: int = 10, *, name: Multihash | None = None) -> ev.DataSlice:
+    """A slice that nothing looks into; without a name it exists on paper only."""
     return ev.DataSlice(
         logical_hash=hash_of("logical"),
-        physical_hash=hash_of("physical"),
+        physical_hash=name or hash_of("physical"),
         offset_interval=ev.OffsetInterval(start=start, end=end),
         size=size,
     )
@@ -320,6 +328,18 @@ content:
 """
 
 
+def snapshot(name: str, *events: dict[str, Any], kind: str = "Root") -> str:
+    """The manifest of a dataset with these events."""
+    content = {"name": name, "kind": kind, "metadata": events}
+    return json.dumps({"kind": "DatasetSnapshot", "version": 1, "content": content})
+
+
+def push_source(merge: dict[str, Any], kind: str = "Csv", **read: Any) -> dict[str, Any]:
+    """The event of a manifest that makes the push source `default`."""
+    read = {"kind": kind, **read}
+    return {"kind": "AddPushSource", "sourceName": "default", "read": read, "merge": merge}
+
+
 def no_session() -> Any:
     """Stands where a Spark session would be started, and none may be."""
     raise AssertionError("Spark was asked for")
@@ -353,8 +373,13 @@ def of_others(workspace: Workspace, text: str) -> Dataset:
 
 def limit_slices(workspace: Workspace, max_bytes: int) -> None:
     """Slices of a workspace have at most about so many bytes of values from now on; 0: as many as there are."""
-    content = {"kind": "WorkspaceConfig", "version": 1, "content": {"slice": {"maxBytes": max_bytes}}}
-    (workspace.path / "config.yaml").write_text(json.dumps(content))
+    configure(workspace.path, slice={"maxBytes": max_bytes})
+
+
+def configure(root: Path, **content: Any) -> None:
+    """The settings of the workspace in `.odfchain`, in place of all that it had."""
+    document = {"kind": "WorkspaceConfig", "version": 1, "content": content}
+    (root / "config.yaml").write_text(json.dumps(document))
 
 
 DERIVATIVE = """\

@@ -16,9 +16,9 @@ from odfchain.query.resolved_tables import Pins
 from odfchain.query.sql_text import Query, checked_text
 from odfchain.spark.session import SparkEngine
 from odfchain.storage.local import LocalObjectStore
-from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit import branch_rows
+from tests.kit.query_datasets import on_spark
 from tests.kit.support import fixture
 
 CASES = fixture("query/branches.yaml")
@@ -44,23 +44,8 @@ def ws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[odf.Workspace]:
         yield workspace
 
 
-def files(ws: odf.Workspace) -> DatasetFiles:
-    return ws["d"]._files
-
-
-def unreferenced(ws: odf.Workspace) -> str:
-    """The block that no reference leads to."""
-    chains = [files(ws).on(ref).chain for ref in ("head", "fix-it")]
-    known = {name for chain in chains for name in chain.hashes(DatasetState.read(chain).head)}
-    (name,) = set(LocalObjectStore(files(ws).folder / "blocks").names()) - known
-    return str(name)
-
-
 def numbers(ws: odf.Workspace, sql: str, **options: Any) -> list[int]:
     return [int(row["n"]) for row in ws.sql(sql, **options).to_arrow().to_pylist()]
-
-
-TIMES = {"now": "2999-01-01", "before": "1999-01-01"}
 
 
 @pytest.mark.parametrize(("table", "expected"), CASES["points"])
@@ -69,9 +54,12 @@ def test_case_65_points_in_both_spellings(ws: odf.Workspace, table: str, expecte
 
 
 def filled(ws: odf.Workspace, table: str) -> str:
-    last = DatasetState.read(files(ws).chain).head_block.system_time
-    block = unreferenced(ws)
-    return table.format(now=last, unreferenced=block, unreferenced_name=f"d@{block}")
+    """The name or function, with the time of the head and a block that no reference leads to."""
+    chains = [ws["d"]._files.on(ref).chain for ref in ("head", "fix-it")]
+    known = {name for chain in chains for name in chain.hashes(DatasetState.read(chain).head)}
+    (block,) = set(LocalObjectStore(ws["d"].path / "blocks").names()) - known
+    now = ws["d"].summary.head_block.system_time
+    return table.format(now=now, unreferenced=block, unreferenced_name=f"d@{block}")
 
 
 ERRORS: list[tuple[str, type[Exception], str]] = [
@@ -150,32 +138,24 @@ def test_processes_and_proofs_answer_the_same(ws: odf.Workspace) -> None:
     assert [tuple(row.values()) for row in again.to_pylist()] == BOTH
     asked = "select n from d version as of 'fix-it' order by n"
     answer = ws.prove(asked)
-    assert answer.datasets["d@fix-it"][1] == files(ws).on("fix-it").chain.head()
+    assert answer.datasets["d@fix-it"][1] == ws["d"].branch("fix-it").head
     assert odf.verify_proof(answer, ws).ok
 
 
 @pytest.mark.soak
 def test_case_65_spark_answers_the_same(ws: odf.Workspace, engine: SparkEngine) -> None:
-    ws._engines.spark = engine
-    try:
+    with on_spark(ws, engine):
         for table, expected in CASES["points"]:
             asked = f"select n from {filled(ws, table)} order by n"
             assert numbers(ws, asked, engine="spark") == expected, table
         for table, error, message in ERRORS:
             with pytest.raises(error, match=message):
                 ws.sql(f"select * from {filled(ws, table)}", engine="spark").to_arrow()
-        on_spark = (
-            sql.replace("\"from\"['n']", '"from".n').replace("\"to\"['n']", '"to".n')
-            for sql in (DIFF.format("d", "d@fix-it"), HISTORY.format("d@fix-it"))
-        )
-        assert [rows(ws, sql, engine="spark") for sql in on_spark] == [BOTH, CHANGES]
-    finally:
-        ws._engines.spark = None
+        for sql, expected in ((DIFF.format("d", "d@fix-it"), BOTH), (HISTORY.format("d@fix-it"), CHANGES)):
+            asked = sql.replace("\"from\"['n']", '"from".n').replace("\"to\"['n']", '"to".n')
+            assert rows(ws, asked, engine="spark") == expected
 
 
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    CASES["only_clauses_are_rewritten"],
-)
+@pytest.mark.parametrize(("sql", "expected"), CASES["only_clauses_are_rewritten"])
 def test_only_clauses_are_rewritten(sql: str, expected: str) -> None:
     assert checked_text(sql) == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,14 +9,10 @@ from typing import Any
 import pytest
 
 import odfchain as odf
-from odfchain.chain.chain import link_blocks
-from odfchain.odf import events as ev
 from odfchain.spark.session import SparkEngine
-from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.query_datasets import make
-from tests.kit.support import FIXTURES
+from tests.kit.query_datasets import CASES as DOCUMENT
+from tests.kit.query_datasets import dropped_block, make, on_spark
 
-DOCUMENT = json.loads((FIXTURES / "query" / "cases.json").read_bytes())
 CASES = {case["id"]: case for case in DOCUMENT["cases"]}
 
 
@@ -31,16 +26,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[odf.Workspac
 
 @pytest.fixture(scope="module")
 def dropped(workspace: odf.Workspace) -> str:
-    """A good block of `x` that is stored and that no reference leads to."""
-    chain = workspace["x"]._files.chain
-    state = DatasetState.read(chain)
-    number = state.head_block.sequence_number + 1
-    time = state.head_block.system_time
-    (block,) = link_blocks(
-        [ev.SetInfo(description="dropped")], prev=state.head, next_sequence_number=number, system_time=time
-    )
-    workspace["x"]._files.chain._blocks.put(block.data)
-    return str(block.hash)
+    return str(dropped_block(workspace["x"]._files))
 
 
 def plain(value: Any) -> Any:
@@ -78,8 +64,5 @@ def test_embedded(workspace: odf.Workspace, dropped: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].get("engine", "spark") == "spark"])
 def test_on_spark(workspace: odf.Workspace, engine: SparkEngine, dropped: str, name: str) -> None:
-    workspace._engines.spark = engine
-    try:
+    with on_spark(workspace, engine):
         answered(workspace, CASES[name], dropped, "spark")
-    finally:
-        workspace._engines.spark = None

@@ -13,18 +13,16 @@ import pytest
 import odfchain as odf
 import odfchain.spark
 from odfchain.spark.session import SparkEngine
-from tests.kit.query_datasets import make
-from tests.kit.support import FIXTURES
+from tests.kit.query_datasets import CASES, make
+from tests.kit.support import push_source, snapshot
 
-DATASETS = json.loads((FIXTURES / "query" / "cases.json").read_bytes())["datasets"]
+DATASETS = CASES["datasets"]
 LEDGER = {"kind": "Ledger", "primaryKey": ["id"]}
 
 
 def pushed(workspace: odf.Workspace, merge: dict[str, Any]) -> odf.Dataset:
-    source = {"kind": "AddPushSource", "sourceName": "default", "read": {"kind": "NdJson"}, "merge": merge}
-    content = {"name": "orders", "kind": "Root", "metadata": [source]}
-    workspace.add(json.dumps({"kind": "DatasetSnapshot", "version": 1, "content": content}))
-    return workspace["orders"]
+    (dataset,) = workspace.add(snapshot("orders", push_source(merge, "NdJson")))
+    return dataset
 
 
 def test_a_native_frame_is_what_a_scan_is(workspace: odf.Workspace, engine: SparkEngine) -> None:
@@ -63,17 +61,9 @@ def test_statistics_decide_nothing_in_sessions_of_others(
     """1.0 and NaN: by the bounds of the file nothing in it is larger than 2."""
     session = engine.session.newSession()
     session.conf.set("spark.sql.parquet.filterPushdown", "true")
-    spec = {
-        "made": "2026-01-10T09:00:00Z",
-        "blocks": [
-            {"at": "2026-01-10T09:00:00Z", "columns": [["v", "float64"]]},
-            {
-                "at": "2026-01-10T10:00:00Z",
-                "rows": [["+A", "2026-01-01", 1.0], ["+A", "2026-01-01", float("nan")]],
-            },
-        ],
-    }
-    make(workspace, "floats", spec)
+    made, rows = "2026-01-10T09:00:00Z", [["+A", "2026-01-01", v] for v in (1.0, float("nan"))]
+    blocks = [{"at": made, "columns": [["v", "float64"]]}, {"at": made, "rows": rows}]
+    make(workspace, "floats", {"made": made, "blocks": blocks})
     assert odfchain.spark.read(session, workspace["floats"]).where("v > 2.0").count() == 1
 
 

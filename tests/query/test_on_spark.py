@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import pytest
 
 import odfchain as odf
 from odfchain.spark.session import SparkEngine
-from tests.kit.query_datasets import SAME, make
-from tests.kit.support import FIXTURES, fixture
+from tests.kit.query_datasets import CASES, SAME, make, on_spark
+from tests.kit.support import fixture
 
-DATASETS = json.loads((FIXTURES / "query" / "cases.json").read_bytes())["datasets"]
+DATASETS = CASES["datasets"]
 REFUSED = fixture("query/refused_on_spark.yaml")
 
 
@@ -24,9 +23,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, engine: SparkEngine) -> 
     workspace = odf.init(tmp_path_factory.mktemp("on-spark"))
     for name in ("x", "plain", "keyless", "acme/cities"):
         make(workspace, name, DATASETS[name])
-    workspace._engines.spark = engine
-    yield workspace
-    workspace._engines.spark = None
+    with on_spark(workspace, engine):
+        yield workspace
 
 
 def rows(workspace: odf.Workspace, sql: str, **options: Any) -> list[list[Any]]:
@@ -114,15 +112,12 @@ def test_plans_are_explained(workspace: odf.Workspace) -> None:
 
 
 def test_a_damaged_slice_is_not_read(tmp_path: Path, engine: SparkEngine) -> None:
-    workspace = odf.init(tmp_path)
-    workspace._engines.spark = engine
-    make(workspace, "plain", DATASETS["plain"])
-    (ref,) = workspace["plain"].summary.slices()
-    path = Path(workspace["plain"]._files.data.locate(ref.slice.physical_hash))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.chmod(0o644)
-    path.write_bytes(content)
-    with pytest.raises(odf.errors.ObjectCorruptedError, match=path.name):
-        rows(workspace, "select * from plain")
-    workspace._engines.spark = None
+    with on_spark(odf.init(tmp_path), engine) as workspace:
+        make(workspace, "plain", DATASETS["plain"])
+        (path,) = (workspace["plain"].path / "data").iterdir()
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.chmod(0o644)
+        path.write_bytes(content)
+        with pytest.raises(odf.errors.ObjectCorruptedError, match=path.name):
+            rows(workspace, "select * from plain")

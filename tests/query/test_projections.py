@@ -11,7 +11,7 @@ import pytest
 
 import odfchain as odf
 from odfchain.spark.session import SparkEngine
-from tests.kit.query_datasets import make, moment
+from tests.kit.query_datasets import make, moment, on_spark
 
 MADE = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 NO_KEY: tuple[str, ...] = ()
@@ -99,16 +99,13 @@ def expected(rows: list[Row], key: tuple[str, ...], time: dt.datetime | None) ->
 
 
 @pytest.fixture(scope="module")
-def histories(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[odf.Workspace, list[list[list[Row]]]]]:
+def histories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A workspace, and the rows of its datasets by block."""
     with odf.init(tmp_path_factory.mktemp("histories")) as workspace:
-        found = []
-        for seed in range(HISTORIES):
-            spec, blocks = history(seed)
+        found = [history(seed) for seed in range(HISTORIES)]
+        for seed, (spec, _) in enumerate(found):
             make(workspace, f"h{seed}", spec)
-            found.append(blocks)
-        yield workspace, found
+        yield workspace, [blocks for _, blocks in found]
 
 
 def agree(
@@ -139,9 +136,6 @@ def test_the_embedded_engine_and_the_oracle_agree(histories: Any) -> None:
 @pytest.mark.parametrize(("upto", "questions"), [(4, 1), pytest.param(HISTORIES, 10, marks=pytest.mark.soak)])
 def test_spark_and_the_oracle_agree(histories: Any, engine: SparkEngine, upto: int, questions: int) -> None:
     workspace, found = histories
-    workspace._engines.spark = engine
-    try:
+    with on_spark(workspace, engine):
         for seed, blocks in enumerate(found[:upto]):
             agree(workspace, seed, blocks, questions, engine="spark")
-    finally:
-        workspace._engines.spark = None

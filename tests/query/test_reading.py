@@ -18,23 +18,18 @@ import odfchain as odf
 from odfchain.api.workspace import Workspace
 from odfchain.errors import ObjectCorruptedError
 from odfchain.spark.session import SparkEngine
-from odfchain.workspace.dataset_state import DatasetState
 from tests.kit import shared_store
-from tests.kit.query_datasets import SAME, make
+from tests.kit.query_datasets import CASES, SAME, dropped_block, make
 from tests.kit.shared_store import machine, objects, wide_machine
 from tests.kit.small_s3 import SmallS3
 from tests.kit.stand_ins import BUCKET, simulated_s3
-from tests.kit.support import FIXTURES
 from tests.kit.web_peers import by_threads
 
 CITIES = {
     "made": "2026-01-10T09:00:00Z",
     "blocks": [
         {"at": "2026-01-10T09:00:00Z", "columns": [["city", "string"], ["population", "int64"]]},
-        {
-            "at": "2026-01-10T10:00:00Z",
-            "rows": [["+A", "2026-01-01", "a", 1000], ["+A", "2026-01-02", "b", 2000]],
-        },
+        {"at": "2026-01-10T10:00:00Z", "rows": [["+A", "2026-01-01", "a", 1000], ["+A", "2026-01-02", "b", 2000]]},
         {"at": "2026-01-10T11:00:00Z", "columns": [["city", "string"], ["population", "int64"], ["x", "float64"]]},
         {"at": "2026-01-10T12:00:00Z", "rows": [["-C", "2026-01-02", "b", 2000], ["+C", "2026-01-02", "b", 2500, 0.5]]},
         {"at": "2026-01-10T13:00:00Z", "rows": [["+A", "2026-01-03", "c", 3000, float("nan")]]},
@@ -50,29 +45,24 @@ def workspace(tmp_path: Path) -> odf.Workspace:
     return workspace
 
 
-def newest_slice(workspace: odf.Workspace, which: int = -1) -> Path:
-    files = workspace["cities"]._files
-    ref = DatasetState.read(files.chain).slices()[which]
-    return Path(files.data.locate(ref.slice.physical_hash))
+def newest_slice(workspace: odf.Workspace) -> Path:
+    return (
+        workspace["cities"].path / "data" / str(workspace["cities"].summary.slices()[-1].slice.physical_hash)
+    )
 
 
 def flip(path: Path, place: int = 300) -> None:
     """One byte is another one, in the same file."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
     with path.open("r+b") as file:
-        file.seek(place)
-        byte = file.read(1)[0]
-        file.seek(place)
-        file.write(bytes([byte ^ 1]))
-
-
-def table(dataset: Any) -> pa.Table:
-    return dataset.to_table()
+        file.write(content)
 
 
 WAYS = {
     "sql": lambda w: w.sql("select * from cities order by 1").to_arrow(),
-    "dataset": lambda w: table(w["cities"].dataset()),
-    "open": lambda w: table(odf.open_dataset(str(w["cities"].path)).dataset()),
+    "dataset": lambda w: w["cities"].dataset().to_table(),
+    "open": lambda w: odf.open_dataset(str(w["cities"].path)).dataset().to_table(),
 }
 
 
@@ -84,21 +74,15 @@ def test_a_dataset_has_the_declared_columns_and_all_rows(workspace: odf.Workspac
     assert isinstance(found, ds.Dataset)
     scanned = workspace["cities"].scan().to_arrow()
     assert found.schema == scanned.schema
-    assert str(table(found).to_pydict()) == str(scanned.to_pydict())
+    assert str(found.to_table().to_pydict()) == str(scanned.to_pydict())
     assert found.count_rows() == 5
-    assert table(workspace["cities"].dataset(at=2)).schema.names == [
-        "offset",
-        "op",
-        "system_time",
-        "event_time",
-        "city",
-        "population",
-    ]
+    early = workspace["cities"].dataset(at=2).to_table().schema.names
+    assert early == ["offset", "op", "system_time", "event_time", "city", "population"]
     assert workspace["cities"].dataset(at="2026-01-10T12:30:00Z").count_rows() == 4
 
 
 def test_a_dataset_without_data_has_no_rows(workspace: odf.Workspace) -> None:
-    assert table(workspace["empty"].dataset()).shape == (0, 0)
+    assert workspace["empty"].dataset().to_table().shape == (0, 0)
 
 
 def test_what_no_block_names_is_not_read(workspace: odf.Workspace) -> None:
@@ -119,7 +103,7 @@ def test_slices_of_other_widths_are_cast(workspace: odf.Workspace) -> None:
     old = old.set_column(1, "op", whole["op"].cast(pa.int32()))
     old = old.set_column(2, "system_time", whole["system_time"].cast(pa.timestamp("us", "UTC")))
     pq.write_table(old.drop_columns(["x"]), path)
-    found = table(arrow_dataset([path, newest_slice(workspace)], whole.schema))
+    found = arrow_dataset([path, newest_slice(workspace)], whole.schema).to_table()
     assert found.schema == whole.schema
     assert found["offset"].to_pylist() == [0, 1, 2, 3, 4, 4]
     assert found["system_time"].to_pylist()[:5] == whole["system_time"].to_pylist()
@@ -191,13 +175,18 @@ def test_23_a_query_hashes_what_was_touched(workspace: odf.Workspace) -> None:
     assert [name for name in second if second[name] != first[name]] == [str(path)]
 
 
+def edit_in_place(path: Path) -> None:
+    """A byte is another one, and the times of the file are as they were."""
+    before = path.stat()
+    flip(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 @pytest.mark.parametrize("way", ["sql", "dataset"])
 def test_23_an_edit_in_place_is_found_whatever_its_time_says(workspace: odf.Workspace, way: str) -> None:
     WAYS[way](workspace)
     path = newest_slice(workspace)
-    before = path.stat()
-    flip(path)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    edit_in_place(path)
     with pytest.raises(odf.errors.ObjectCorruptedError, match=path.name) as caught:
         WAYS[way](workspace)
     assert caught.value.exit_code == 6
@@ -207,9 +196,7 @@ def test_23_one_object_looks_again(workspace: odf.Workspace) -> None:
     dataset = workspace["cities"]
     dataset.dataset()
     path = newest_slice(workspace)
-    before = path.stat()
-    flip(path)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    edit_in_place(path)
     with pytest.raises(odf.errors.ObjectCorruptedError, match=path.name):
         dataset.dataset()
     with pytest.raises(odf.errors.ObjectCorruptedError, match=path.name):
@@ -255,7 +242,7 @@ def test_a_dataset_elsewhere_is_the_same(workspace: odf.Workspace, url: str) -> 
         assert "5 records" in repr(opened)
         found = opened.dataset()
         assert found.schema == expected.schema
-        assert str(table(found).to_pydict()) == str(expected.to_pydict())
+        assert str(found.to_table().to_pydict()) == str(expected.to_pydict())
         assert str(opened.to_arrow().to_pydict()) == str(expected.to_pydict())
         assert opened.scan(["city"]).to_arrow().schema.names == ["city"]
         in_force = opened.state(["city", "population"], key=["city"]).to_arrow()
@@ -315,12 +302,8 @@ def test_a_cache_keeps_slices_by_name_and_mends_what_is_damaged(
             if path.name != kept.name:
                 path.unlink()  # they are in the cache
         flip(kept)
-        assert (
-            odf.open_dataset(web.publish(tmp_path / "there" / "cities").text, cache_dir=cache)
-            .to_arrow()
-            .num_rows
-            == 5
-        )
+        again = odf.open_dataset(web.publish(tmp_path / "there" / "cities").text, cache_dir=cache)
+        assert again.to_arrow().num_rows == 5
     assert kept.read_bytes() == good
     assert sorted(path.name for path in cache.iterdir()) == ["data", "incoming"]
     assert [path.name for path in (cache / "incoming").iterdir()] == [".lock"]
@@ -364,26 +347,15 @@ def test_a_workspace_is_read_by_the_name_of_a_dataset(workspace: odf.Workspace, 
 
 
 def test_a_block_that_is_no_part_of_the_chain_is_refused(workspace: odf.Workspace) -> None:
-    from odfchain.chain.chain import link_blocks
-    from odfchain.odf import events as ev
-
-    files = workspace["cities"]._files
-    state = DatasetState.read(files.chain)
-    (block,) = link_blocks(
-        [ev.SetInfo(description="dropped")],
-        prev=state.head,
-        next_sequence_number=state.head_block.sequence_number + 1,
-        system_time=state.head_block.system_time,
-    )
-    files.chain._blocks.put(block.data)
+    block = dropped_block(workspace["cities"]._files)
     with pytest.raises(odf.errors.PointNotFoundError):
-        odf.open_dataset(str(workspace.path), "cities", at=block.hash)
+        odf.open_dataset(str(workspace.path), "cities", at=block)
 
 
 # --- Queries on executors that see no folder of the driver, of datasets in a store (RFC-048) -------
 
 
-DATASETS = json.loads((FIXTURES / "query" / "cases.json").read_bytes())["datasets"]
+DATASETS = CASES["datasets"]
 
 
 @pytest.fixture

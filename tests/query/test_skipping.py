@@ -15,6 +15,7 @@ import odfchain as odf
 from odfchain.errors import QueryError
 from odfchain.spark.session import SparkEngine
 from odfchain.workspace.read_slices import KeptFooters
+from tests.kit import query_datasets
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 from tests.kit.skipped_slices import POOLS, add_mixed, conditions, without_skipping
 from tests.kit.support import fixture
@@ -152,10 +153,7 @@ def test_what_is_skipped_is_not_opened(workspace: odf.Workspace) -> None:
         again = workspace["five"].scan(["s", "i"], where=where)
         assert again.to_arrow() == expected
         assert again.to_pandas()["i"].tolist() == [5]
-        assert (
-            workspace.sql(f"select s, i from five where {where}").to_arrow().to_pylist()
-            == expected.to_pylist()
-        )
+        assert workspace.sql(f"select s, i from five where {where}").to_arrow() == expected
         with pytest.raises(odf.errors.SliceNotFoundError):
             workspace["five"].scan(where="s = 'b'").to_arrow()
     finally:
@@ -171,8 +169,7 @@ def test_columns_and_moments_and_conditions_go_together(workspace: odf.Workspace
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
-    CASES["what_is_wrong_with_a_condition_is_said_whatever_is_skipped"],
+    ("where", "said"), CASES["what_is_wrong_with_a_condition_is_said_whatever_is_skipped"]
 )
 def test_what_is_wrong_with_a_condition_is_said_whatever_is_skipped(
     workspace: odf.Workspace, where: str, said: str
@@ -200,9 +197,8 @@ def test_slices_of_another_file_are_not_believed_for_it(workspace: odf.Workspace
 
 @pytest.fixture(scope="module")
 def on_spark(workspace: odf.Workspace, engine: SparkEngine) -> Iterator[odf.Workspace]:
-    workspace._engines.spark = engine
-    yield workspace
-    workspace._engines.spark = None
+    with query_datasets.on_spark(workspace, engine):
+        yield workspace
 
 
 def check_on_spark(workspace: odf.Workspace, name: str, where: str) -> None:

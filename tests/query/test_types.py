@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ import pytest
 import odfchain as odf
 from odfchain.odf.times import Timestamp
 from odfchain.spark.session import SparkEngine
+from tests.kit.query_datasets import CASES, on_spark
 from tests.kit.root_rows import START, add_root, append, records, schema_with
-from tests.kit.support import FIXTURES
 
-NAN = json.loads((FIXTURES / "query" / "cases.json").read_bytes())["nan"]
+NAN = CASES["nan"]
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "bool": (pa.bool_(), [True, False]),
     "int8": (pa.int8(), [-128, 127]),
@@ -116,10 +115,7 @@ def test_extremes_are_of_the_rows_and_not_of_the_statistics(workspace: odf.Works
 
 def test_the_files_would_have_misled(workspace: odf.Workspace) -> None:
     """The fixture is one that can fail: bounds of its files leave NaN out."""
-    paths = [
-        Path(workspace["floats"]._files.data.locate(ref.slice.physical_hash))
-        for ref in workspace["floats"].summary.slices()
-    ]
+    paths = (workspace["floats"].path / "data").iterdir()
     bounds = [pq.read_metadata(path).row_group(0).column(5).statistics for path in paths]
     assert any(b is not None and b.has_min_max and b.max == 1.0 for b in bounds)
 
@@ -133,8 +129,7 @@ CARRIED = [
 
 def test_spark_says_the_same(tmp_path: Path, workspace: odf.Workspace, engine: SparkEngine) -> None:
     """Every question about NaN at once, and every type that Spark has."""
-    workspace._engines.spark = engine
-    try:
+    with on_spark(workspace, engine):
         parts = [
             f'select {number} as q, "offset" as o from floats where {question}'
             for number, question in enumerate(NAN["questions"])
@@ -153,22 +148,18 @@ def test_spark_says_the_same(tmp_path: Path, workspace: odf.Workspace, engine: S
         schema = schema_with(*(pa.field(name, TYPES[name][0]) for name in CARRIED))
         values = [[*TYPES[name][1], None] for name in CARRIED]
         with odf.init(tmp_path) as other:
-            append(
-                add_root(other, "some", schema), records(schema, 0, [0] * 3, [START] * 3, *values), WATERMARK
-            )
-            other._engines.spark = engine
-            one, two = (
-                other.sql('select * from some order by "offset"', engine=name).to_arrow()
-                for name in ("datafusion", "spark")
-            )
-            other._engines.spark = None
+            root = add_root(other, "some", schema)
+            append(root, records(schema, 0, [0] * 3, [START] * 3, *values), WATERMARK)
+            with on_spark(other, engine):
+                one, two = (
+                    other.sql('select * from some order by "offset"', engine=name).to_arrow()
+                    for name in ("datafusion", "spark")
+                )
         whole = two["uint64"].cast(pa.uint64())
         same = two.set_column(two.schema.get_field_index("uint64"), "uint64", whole)
         assert str(one.to_pylist()) == str(same.to_pylist())
         assert two.schema.field("uint64").type == pa.decimal128(20, 0)
         assert two.schema.field("offset").type == pa.int64()
-    finally:
-        workspace._engines.spark = None
 
 
 def test_a_name_that_would_be_cut_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from odfchain.query.sql_text import Query, check_text
 from odfchain.transform import sandbox
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from tests.kit.processes import wait_until
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 from tests.kit.support import Notes
 
@@ -332,18 +333,11 @@ def test_the_process_ends_with_its_parent(shared: Scene, how: str, tmp_path: Pat
     limits = dataclasses.replace(ASKED, seconds=98.125 if how == "plain" else 97.125)
     command = [sys.executable, "-c", PARENT, str(shared.workspace._files.root), how, str(limits.seconds)]
     with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path)}) as parent:
-        wait_for(lambda: bool(running(limits)))
+        wait_until(lambda: running(limits))
         time.sleep(0.4)  # while it loads, or while it computes
         assert running(limits)
         parent.kill()
-    wait_for(lambda: not running(limits))
-
-
-def wait_for(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: not running(limits))
 
 
 # --- what the process sees ----------------------------------------------------------------------------------
@@ -393,32 +387,23 @@ def test_the_process_sees_the_datasets_and_nothing_else(
     other = add_root(scene.workspace, "other", SCHEMA)
     folders = ["datasets", "keys", "config.yaml", "node.pem", "run"]
     (files.root / "node.pem").write_text("secret")
-    paths = [
-        scene.root.folder,
-        other.folder,
-        *(files.root / name for name in folders),
-        "/etc/passwd",
-        "/etc/shadow",
-        Path.home() / ".profile",
-        __file__,
-    ]
+    own = (scene.root.folder, other.folder, *(files.root / name for name in folders))
+    paths = [*map(str, own), "/etc/shadow", str(Path.home() / ".profile"), __file__]
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setattr(module, "_MESSAGE_CHARACTERS", 100_000)
-    stand_in(monkeypatch, PROBE, port, *map(str, paths))
+    stand_in(monkeypatch, PROBE, port, *paths, "/etc/passwd")
     pins = scene.pins(given={"x": (scene.root.id, scene.head)} if given else None)
     with pytest.raises(QueryError) as told:
         Worker(sandbox="require").answer(Query("select 1", pins))
     found = json.loads(told.value.message)
-    assert found.pop(str(scene.root.folder)) == sorted(p.name for p in scene.root.folder.iterdir())
     datasets = [scene.root.folder.name] if given else sorted([scene.root.folder.name, other.folder.name])
-    assert found.pop(str(files.root / "datasets")) == datasets
-    seen = found.pop(str(other.folder))
-    assert (seen == "FileNotFoundError") is given
     assert found.pop("/etc/passwd").startswith("engine:")
-    assert found.pop("write") == "OSError"
-    assert found.pop("network") == "ConnectionRefusedError"
-    assert found.pop("secret") is None
-    assert set(found.values()) == {"FileNotFoundError"}
+    assert found == dict.fromkeys(paths, "FileNotFoundError") | {
+        str(scene.root.folder): sorted(p.name for p in scene.root.folder.iterdir()),
+        str(files.root / "datasets"): datasets,
+        str(other.folder): "FileNotFoundError" if given else sorted(p.name for p in other.folder.iterdir()),
+        "write": "OSError", "network": "ConnectionRefusedError", "secret": None,
+    }  # fmt: skip
 
 
 def test_without_a_sandbox_it_is_said_once_or_nothing_is_run(

@@ -50,10 +50,8 @@ def peer(url: PeerUrl) -> Iterator[Store]:
     peer.close()
 
 
-def local(tmp_path: Path, labels: Sequence[str], **changes: Any) -> LocalDataset:
-    return LocalDataset(
-        tmp_path / f"local-{'-'.join(labels)}-{len(list(tmp_path.iterdir()))}", labels, **changes
-    )
+def local(tmp_path: Path, labels: Sequence[str]) -> LocalDataset:
+    return LocalDataset(tmp_path / f"local-{'-'.join(labels)}-{len(list(tmp_path.iterdir()))}", labels)
 
 
 def blocks_of(peer: Store, labels: Sequence[str], tmp_path: Path) -> bool:

@@ -17,6 +17,7 @@ from tests.kit.processes import (
     make_workspace,
     need_whole_java,
     odfchain,
+    parents,
     spark_home,
     wait_until,
 )
@@ -30,9 +31,7 @@ def test_executors_in_processes_of_their_own(tmp_path: Path) -> None:
     config = '{master: "local-cluster[2,1,1024]", conf: {spark.executor.memory: 512m}}'
     make_workspace(tmp_path, CITIES, config)
     ingest_two(tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == {
-        ".odfchain", "manifest.yaml", "one.csv", "two.csv"
-    }  # fmt: skip
+    assert {p.name for p in tmp_path.iterdir()} == {".odfchain", "manifest.yaml", "one.csv", "two.csv"}
 
 
 def writer_of_a_slice(staging: Path) -> int | None:
@@ -57,12 +56,6 @@ def workers() -> list[int]:
             if b"pyspark.daemon" in (path / "cmdline").read_bytes():
                 found.append(int(path.name))
     return found
-
-
-def parents() -> dict[int, int]:
-    """The parent of every process."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
-    return {int(pid): int(parent) for pid, parent in map(str.split, listed.stdout.splitlines())}
 
 
 def executor_of(worker: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -35,7 +36,7 @@ from tests.kit.processes import (
 )
 from tests.kit.stac_validation import check_stac
 from tests.kit.stand_ins import simulated_s3
-from tests.kit.support import ROOT, manifest, unchanged
+from tests.kit.support import ROOT, code_of, manifest, unchanged
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -96,14 +97,9 @@ def on_a_terminal(folder: Path, *args: str, **env: str) -> str:
     )
     os.close(side)
     shown = b""
-    while True:
-        try:
-            chunk = os.read(main, 65_536)
-        except OSError:  # the other side was closed
-            break
-        if not chunk:
-            break
-        shown += chunk
+    with contextlib.suppress(OSError):  # the other side was closed
+        while chunk := os.read(main, 65_536):
+            shown += chunk
     os.close(main)
     assert process.wait(timeout=TIMEOUT) == 0
     return shown.decode()
@@ -230,16 +226,26 @@ def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
 # --- the README ------------------------------------------------------------------------------------
 
 
+def typed(script: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """What a page says is typed in a folder, and each command ends well."""
+    done = subprocess.run(
+        ["bash", "-euxc", script],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.soak
 def test_the_tour_of_branches(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """Poll on one branch, correct on another, merge both, decide a conflict, and somebody else verifies it."""
-    text = (ROOT / "docs" / "branches.md").read_text(encoding="utf-8")
-    (tour,) = (m[1] for m in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL))
-    done = subprocess.run(
-        ["bash", "-euxc", tour], cwd=tmp_path, env=quick_env, capture_output=True, text=True,
-        timeout=TIMEOUT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    (tour,) = code_of("docs/branches.md")
+    done = typed(tour, tmp_path, quick_env)
     assert "2 records: 1 changed, 1 removed" in done.stderr
     assert "1 corrected, 1 retracted, no conflicts" in done.stdout + done.stderr
     assert "1 conflict, so nothing was changed" in done.stderr
@@ -267,18 +273,13 @@ def release(folder: Path, day: str, rows: int, keywords: int) -> None:
 @pytest.mark.soak
 def test_the_tour_of_profiles(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """A column that is filled in is found, an empty publication is the loudest of all, and the last is as before."""
-    text = (ROOT / "docs" / "profiles.md").read_text(encoding="utf-8")
-    (tour,) = (m[1] for m in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL))
-    (policy,) = (m[1] for m in re.finditer(r"```yaml\n(.*?)```", text, re.DOTALL))
+    (tour,) = code_of("docs/profiles.md")
+    (policy,) = code_of("docs/profiles.md", "yaml")
     for day, rows, keywords in (
         ("2022-04-04", 120, 45), ("2022-06-24", 120, 111), ("2025-01-31", 0, 0), ("2025-02-28", 121, 112),
     ):  # fmt: skip
         release(tmp_path, day, rows, keywords)
-    done = subprocess.run(
-        ["bash", "-euxc", tour], cwd=tmp_path, env=quick_env, capture_output=True, text=True,
-        timeout=TIMEOUT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = typed(tour, tmp_path, quick_env)
     first, second, *rest = re.findall(r"^countries   block .*(?:\n.*BREACH.*)*", done.stdout, re.MULTILINE)
     assert first.startswith("countries   block 3 → 4   120 → 120 rows"), done.stdout
     assert re.search(r"keywords +null_fraction -0.550 +limit 0.05 +BREACH +nulls 62.5 % → 7.5 %", first)
@@ -301,15 +302,10 @@ def test_the_tour_of_profiles(tmp_path: Path, quick_env: dict[str, str]) -> None
 @pytest.mark.soak
 def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """A catalog is locked and moved to another S3 server, and who pulled the lock checks the copies."""
-    text = (ROOT / "docs" / "assets.md").read_text(encoding="utf-8")
-    (tour,) = (m[1] for m in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL))
+    (tour,) = code_of("docs/assets.md")
     with simulated_s3("scenes") as one, simulated_s3("mirror") as two:
         keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1"}
-        done = subprocess.run(
-            ["bash", "-euxc", tour], cwd=tmp_path, env=quick_env | keys | {"ONE": one, "TWO": two},
-            capture_output=True, text=True, timeout=TIMEOUT, check=False,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+        done = typed(tour, tmp_path, quick_env | keys | {"ONE": one, "TWO": two})
     out, said = done.stdout, done.stderr
     assert said.count("probed 50 assets of 50 items in 1 store (s3 50)") == 2
     assert re.findall(r"^scenes\.(\w+)  ([-+].*)$", out, re.MULTILINE) == [
@@ -343,14 +339,8 @@ def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> N
 @pytest.mark.soak
 def test_the_tour_of_nodes(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """A dataset is pushed to a node with a token, pulled from there, and no longer pushed with a token revoked."""
-    text = (ROOT / "docs" / "nodes.md").read_text(encoding="utf-8")
-    (tour,) = (m[1] for m in re.finditer(r"```sh\n(.*?)```", text, re.DOTALL))
-    done = subprocess.run(
-        ["bash", "-euxc", tour], cwd=tmp_path,
-        env=quick_env | {"ODFCHAIN_CREDENTIALS": str(tmp_path / "credentials.json")},
-        capture_output=True, text=True, timeout=TIMEOUT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    (tour,) = code_of("docs/nodes.md")
+    done = typed(tour, tmp_path, quick_env | {"ODFCHAIN_CREDENTIALS": str(tmp_path / "credentials.json")})
     pushed = re.findall(
         r"^stations +(would be pushed|created|updated) +(\d+) +(\d) ", done.stdout, re.MULTILINE
     )
@@ -374,9 +364,8 @@ def test_the_tour_of_the_readme(
 ) -> None:
     """What README and manual say is typed, in this order; the pages go on where the README ends."""
     pages = ("README.md", "docs/derivatives.md", "docs/share.md", "docs/check.md")
-    text, *_ = texts = [(ROOT / page).read_text(encoding="utf-8") for page in pages]
     first, tour, python, derived, shared, audited = (
-        m[1] for m in re.finditer(r"```(?:sh|python)\n(.*?)```", "".join(texts), re.DOTALL)
+        code for page in pages for code in code_of(page, "sh|python")
     )
     assert [len(part.splitlines()) for part in (first, tour)] == [5, 9]
     tour = first + tour
@@ -385,26 +374,21 @@ def test_the_tour_of_the_readme(
     activate = tmp_path / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
     activate.write_text("")  # the command of this run is on the PATH already
-    done = subprocess.run(
-        ["bash", "-euxc", tour], cwd=tmp_path, env=one_session_env, capture_output=True, text=True,
-        timeout=TIMEOUT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = typed(tour, tmp_path, one_session_env)
     assert "merge: snapshot by icao" in done.stderr
     assert (tmp_path / ".first" / "my.airports.yaml").is_file()
     assert "kind: MetadataBlock" in done.stdout
     assert "ok    org.airportsdata.airports: 9 blocks, 4 slices, 25,272 records" in done.stdout
     assert re.search(r"org\.airportsdata\.airports +updated +30176 +8139 +255 +8439 +8439 +5 ", done.stdout)
     assert re.search(r"org\.airportsdata\.airports +up to date +0 +0 +0 +0 +0 +0 ", done.stdout)
-    assert (
-        "25,272 rows: the release of July 2025, for one, adds 43 airports, drops 48 and corrects 57" in text
-    )
+    said = "25,272 rows: the release of July 2025, for one, adds 43 airports, drops 48 and corrects 57"
+    assert said in (ROOT / "README.md").read_text(encoding="utf-8")
     shown = subprocess.run(
         [ODFCHAIN.parent / "python", "-W", "error", "-c", python], cwd=tmp_path, env=one_session_env,
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert shown.returncode == 0, shown.stderr
-    for line in (
+    lines = (
         "up to date",
         "clean, 9 blocks",
         "created",
@@ -412,31 +396,19 @@ def test_the_tour_of_the_readme(
         "[7884 rows x 3 columns]",
         "icao STRING",
         "132 +A",
-    ):
-        assert line in shown.stdout, shown.stdout
+    )
+    assert [line for line in lines if line not in shown.stdout] == [], shown.stdout
     if not manual:
         return
-    done = subprocess.run(
-        ["bash", "-euxc", derived], cwd=tmp_path / ".tour", env=quick_env, capture_output=True, text=True,
-        timeout=TIMEOUT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = typed(derived, tmp_path / ".tour", quick_env)
     assert re.search(r"airports\.by-country +updated +25272 ", done.stdout), done.stdout
     assert "replayed 1 transaction" in done.stdout
     assert "not checked" not in done.stdout
-    done = subprocess.run(
-        ["bash", "-euxc", shared], cwd=tmp_path / ".tour", env=quick_env, capture_output=True, text=True,
-        timeout=TIMEOUT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = typed(shared, tmp_path / ".tour", quick_env)
     assert re.search(r"airports +created +", done.stdout), done.stdout
     assert re.search(r"airports +up to date +", done.stdout), done.stdout
     assert done.stdout.count("ok    airports: 9 blocks, 4 slices, 25,272 records") == 2
-    done = subprocess.run(
-        ["bash", "-euxc", audited], cwd=tmp_path / ".third", env=quick_env, capture_output=True, text=True,
-        timeout=TIMEOUT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = typed(audited, tmp_path / ".third", quick_env)
     assert re.search(r"airports\.by-country +created .* signed\n", done.stdout), done.stdout
     assert re.search(r"ok +airports\.by-country: .* replayed 1 transaction with odfchain_", done.stdout)
     (auditor,) = set(re.findall(r"^attested as clean by (did:key:\w+)$", done.stdout, re.MULTILINE))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.kit.processes import ODFCHAIN, environment, make_workspace, need_whole_java, spark_home
-from tests.kit.support import manifest
+from tests.kit.support import configure, manifest
 
 KEYS = 4_000_000
 CONF = {
@@ -46,13 +46,9 @@ def peaks(folder: Path, home: Path, path: Path, added: int) -> tuple[int, int]:
                "2026-01-01T00:00:00Z"]  # fmt: skip
     options = f"-Xlog:gc:file={log} -XX:+UseG1GC -XX:InitiatingHeapOccupancyPercent=20"
     env = environment(SPARK_HOME=str(home), JDK_JAVA_OPTIONS="")
-    config = folder / ".odfchain" / "config.yaml"
-    tree = {
-        "master": "local-cluster[1,2,1024]",
-        "driverMemory": "512m",
-        "conf": CONF | {"spark.driver.extraJavaOptions": options},
-    }
-    config.write_text(json.dumps({"kind": "WorkspaceConfig", "version": 1, "content": {"spark": tree}}))
+    conf = CONF | {"spark.driver.extraJavaOptions": options}
+    spark = {"master": "local-cluster[1,2,1024]", "driverMemory": "512m", "conf": conf}
+    configure(folder / ".odfchain", spark=spark)
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)

@@ -14,15 +14,15 @@ from odfchain.spark.java import find_java
 from odfchain.spark.session import SQL_SETTINGS
 from odfchain.workspace.config import OF_WORKSPACE
 from tests.kit.processes import TIMEOUT, environment, need_whole_java, odfchain, spark_home
-from tests.kit.support import ROOT
+from tests.kit.support import ROOT, code_of
 
 PAGE = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
 
 
 def block(language: str) -> str:
     """The one block of the page in a language."""
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    return str(found)
+    (found,) = code_of("docs/operate.md", language)
+    return found
 
 
 def test_its_settings_are_taken() -> None:

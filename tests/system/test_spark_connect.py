@@ -15,7 +15,7 @@ from tests.kit.connect_server import connect_server
 from tests.kit.polled_sources import APPEND, CSV, LEDGER, MANIFEST, SNAPSHOT
 from tests.kit.processes import TIMEOUT, environment, java_in_bubblewrap, make_workspace, odfchain
 from tests.kit.small_s3 import SmallS3
-from tests.kit.support import ROOT, manifest, unchanged
+from tests.kit.support import ROOT, configure, manifest, unchanged
 from tests.kit.two_snapshots import CITIES, TWO, ingest_two
 
 pytestmark = pytest.mark.soak
@@ -64,9 +64,7 @@ def test_client_and_server_have_nothing_in_common_but_a_store(
         assert odfchain(here, "init").code == 0
         assert odfchain(client, "init", "--store", store.url(shared_store.PREFIX)).code == 0
         for folder, spark in ((here, {}), (client, {"spark": {"remote": url}})):
-            content = {"slice": {"maxBytes": 1 << 18}, **spark}
-            text = json.dumps({"kind": "WorkspaceConfig", "version": 1, "content": content})
-            (folder / ".odfchain" / "config.yaml").write_text(text)
+            configure(folder / ".odfchain", slice={"maxBytes": 1 << 18}, **spark)
             (folder / "manifest.yaml").write_text(CITIES)
             assert odfchain(folder, "add", "manifest.yaml").code == 0
             for release, rows in ((1, 100), (2, 60_000)):  # one that goes within the plan, one by the store

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-import odfchain
+import odfchain as package_of
 from odfchain.api.workspace import Workspace
-from tests.kit.processes import ODFCHAIN, TIMEOUT, one_session
+from tests.kit.processes import TIMEOUT, odfchain, one_session, parents
 from tests.kit.support import ROOT, manifest
 from tests.kit.turned_clock import TurnedClock
 
@@ -49,23 +49,18 @@ class Client:
 
     def ingest(self, number: int) -> bool:
         """JSON documents are read by Python workers, CSV is not."""
-        rows = {
-            "csv": f"city,population\n{self.name},{number}\n",
-            "json": f'[{{"city":"x","population":{number}}}]',
-        }
-        kind = "json" if number % 2 else "csv"
+        kind, text = "csv", f"city,population\n{self.name},{number}\n"
+        if number % 2:
+            kind, text = "json", f'[{{"city":"x","population":{number}}}]'
         path = self.folder / f"{self.name}-{number}.{kind}"
-        path.write_text(rows[kind])
-        done = subprocess.run(
-            [ODFCHAIN, "ingest", self.name, path.name, "--input-format", kind], cwd=self.folder, env=self.env,
-            capture_output=True, text=True, timeout=TIMEOUT, check=False,
-        )  # fmt: skip
-        if done.returncode == 0:
+        path.write_text(text)
+        done = odfchain(self.folder, "ingest", self.name, path.name, "--input-format", kind, env=self.env)
+        if done.code == 0:
             self.acknowledged.append(number)
             return True
-        assert done.returncode == SETTLED, done.stderr
-        assert "Traceback" not in done.stderr
-        self.refused.append(done.stderr)
+        assert done.code == SETTLED, done.err
+        assert "Traceback" not in done.err
+        self.refused.append(done.err)
         return False
 
     def work(self) -> None:
@@ -76,7 +71,7 @@ class Client:
 def copied_package(folder: Path) -> Path:
     """odfchain as it could be installed, to be replaced while it is used."""
     copy = folder / "installed" / "odfchain"
-    shutil.copytree(Path(odfchain.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(package_of.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     (copy.parent / "schemas").symlink_to(ROOT / "schemas")
     return copy
 
@@ -89,18 +84,17 @@ def upgrade(package: Path) -> None:
 
 def processes(env: dict[str, str]) -> list[int]:
     """Keeper, Java and Java's Python workers, as far as they live."""
-    done = subprocess.run(
-        [ODFCHAIN, "engine", "status", "-o", "json"], env=env, capture_output=True, text=True, check=False
-    )
     try:
-        found = json.loads(done.stdout)
+        found = json.loads(engine_says(env, "status", "-o", "json"))
         keeper, jvm = int(found["pid"]), int(found["jvm"])
     except (ValueError, KeyError, TypeError):
         return []
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    parents = {int(pid): int(parent) for pid, parent in map(str.split, listed.splitlines())}
-    workers = [pid for pid, parent in parents.items() if jvm in (parent, parents.get(parent))]
-    return [keeper, jvm, *workers]
+    above = parents()
+    return [keeper, jvm, *(pid for pid, parent in above.items() if jvm in (parent, above.get(parent)))]
+
+
+def engine_says(env: dict[str, str], *args: str) -> str:
+    return odfchain(Path.cwd(), "engine", *args, env=env).out
 
 
 @contextlib.contextmanager
@@ -163,9 +157,8 @@ def test_what_was_acknowledged_is_there(tmp_path: Path) -> None:
             assert [path.name for path in (dataset.path / "staging").iterdir()] == [".lock"]
         print(f"{sum(len(c.acknowledged) for c in clients)} acknowledged,", *done)
         print(*{text for c in clients for text in c.refused})
-        log = subprocess.run([ODFCHAIN, "engine", "log"], env=env, capture_output=True, text=True, check=True)
         if "upgraded" in done:
-            assert "replaced, because a command differs in version" in log.stdout
+            assert "replaced, because a command differs in version" in engine_says(env, "log")
 
 
 @pytest.mark.soak
@@ -182,9 +175,9 @@ def test_an_upgrade_replaces_the_session(tmp_path: Path) -> None:
         assert client.ingest(1)
         assert client.ingest(2)
         assert processes(env)[0] != keeper
-        log = subprocess.run([ODFCHAIN, "engine", "log"], env=env, capture_output=True, text=True, check=True)
-        assert log.stdout.count("replaced, because a command differs in version") == 1
-        assert "Traceback" not in log.stdout
+        log = engine_says(env, "log")
+        assert log.count("replaced, because a command differs in version") == 1
+        assert "Traceback" not in log
 
 
 @pytest.mark.soak

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.kit import shared_store
-from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, java_in_bubblewrap, odfchain, spark_home
+from tests.kit.processes import environment, java_in_bubblewrap, odfchain, spark_home
 from tests.kit.shared_store import PREFIX, objects, recorded
 from tests.kit.small_s3 import RESET, SmallS3
-from tests.kit.support import derivative, manifest
+from tests.kit.support import configure, derivative, manifest
 
 pytestmark = pytest.mark.soak
 
@@ -54,33 +54,25 @@ class Cluster:
         self.home = spark_home(folder / "spark")
         self.store = store
         run = self.folder / ".odfchain" / "run"
-        java = java_in_bubblewrap(
-            folder,
-            "--tmpfs",
-            "/tmp",
-            "--tmpfs",
-            folder,
-            "--ro-bind",
-            self.home,
-            self.home,
-            "--bind",
-            run,
-            run,
-        )
+        seen = ("--ro-bind", self.home, self.home, "--bind", run, run)
+        java = java_in_bubblewrap(folder, "--tmpfs", "/tmp", "--tmpfs", folder, *seen)
         assert odfchain(self.folder, "init", "--store", store.url(PREFIX)).code == 0
         conf = {"spark.executor.memory": "512m", "spark.executorEnv.JAVA_HOME": str(java)}
         self.spark = {"master": "local-cluster[2,1,1024]", "conf": conf}
 
     def limit(self, max_bytes: int) -> None:
-        content = {"spark": self.spark, "slice": {"maxBytes": max_bytes}}
-        text = json.dumps({"kind": "WorkspaceConfig", "version": 1, "content": content})
-        (self.folder / ".odfchain" / "config.yaml").write_text(text)
+        configure(self.folder / ".odfchain", spark=self.spark, slice={"maxBytes": max_bytes})
 
-    def begin(self, *args: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [ODFCHAIN, *map(str, args)], cwd=self.folder, env=environment(SPARK_HOME=str(self.home)),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    def run(self, *args: object) -> str:
+        """What a command prints that must end well."""
+        done = odfchain(self.folder, *args, env=environment(SPARK_HOME=str(self.home)))
+        assert done.code == 0, done.err
+        return done.out
+
+    def add(self, text: str) -> None:
+        """A dataset of a manifest."""
+        (self.folder / "manifest.yaml").write_text(text)
+        assert odfchain(self.folder, "add", "manifest.yaml").code == 0
 
 
 @pytest.fixture
@@ -101,20 +93,14 @@ def test_blocks_are_those_of_a_folder(cluster: Cluster, tmp_path: Path, max_byte
     (here := tmp_path / "here").mkdir()
     assert odfchain(here, "init").code == 0
     cluster.limit(max_bytes)
-    content = json.dumps(
-        {"kind": "WorkspaceConfig", "version": 1, "content": {"slice": {"maxBytes": max_bytes}}}
-    )
-    (here / ".odfchain" / "config.yaml").write_text(content)
+    configure(here / ".odfchain", slice={"maxBytes": max_bytes})
     for name, merge in MERGES.items():
-        (tmp_path / "manifest.yaml").write_text(manifest(merge, SCHEMA, name=name))
-        for folder in (here, cluster.folder):
-            assert odfchain(folder, "add", tmp_path / "manifest.yaml").code == 0
+        cluster.add(manifest(merge, SCHEMA, name=name))
+        assert odfchain(here, "add", cluster.folder / "manifest.yaml").code == 0
         for file in files:
             done = odfchain(here, "ingest", name, file, *TIMES)
             assert done.code == 0, done.err
-            running = cluster.begin("ingest", name, file, *TIMES)
-            _, said = running.communicate(timeout=TIMEOUT)
-            assert running.returncode == 0, said
+            cluster.run("ingest", name, file, *TIMES)
         assert recorded(cluster.folder, name) == recorded(here, name)
         assert (len(recorded(here, name)) > 2) == bool(max_bytes)
     brought = [path.name for path in (cluster.folder / ".odfchain").glob("datasets/*/data/*")]
@@ -154,13 +140,10 @@ def kill_executors(cluster: Cluster) -> list[int]:
 def test_executors_are_killed_while_they_write_to_the_store(cluster: Cluster, max_bytes: int) -> None:
     """At the first slice that comes: others do it again, and there is one commit with the same rows."""
     cluster.limit(max_bytes)
-    (cluster.folder / "manifest.yaml").write_text(manifest("{kind: Append}", SCHEMA))
-    assert odfchain(cluster.folder, "add", "manifest.yaml").code == 0
+    cluster.add(manifest("{kind: Append}", SCHEMA))
     killed = kill_executors(cluster)
-    running = cluster.begin("ingest", "cities", release(cluster.inputs / "0.csv", 0, 1), *TIMES)
-    _, said = running.communicate(timeout=TIMEOUT)
-    assert killed, said
-    assert running.returncode == 0, said
+    cluster.run("ingest", "cities", release(cluster.inputs / "0.csv", 0, 1), *TIMES)
+    assert killed
     (report,) = odfchain(cluster.folder, "verify", "cities", "-o", "json").rows
     assert (report["verdict"], report["counts"]["records"]) == ("clean", ROWS), report
     assert (report["counts"]["slices"] > 1) == bool(max_bytes)
@@ -174,35 +157,29 @@ DERIVED = {
 }
 
 
-def test_steps_are_those_of_a_folder(cluster: Cluster, tmp_path: Path) -> None:
+def test_steps_are_those_of_a_folder(cluster: Cluster) -> None:
     """Of a query of rows, which becomes several steps, and of one that remembers more than a plan carries.
 
     They are replayed by the same executors, and by Spark in one process on the driver's folders.
     """
     cluster.limit(2 << 20)
-    texts = [manifest("{kind: Append}", SCHEMA), *(derivative(sql, name=n) for n, sql in DERIVED.items())]
-    for text in texts:
-        (tmp_path / "manifest.yaml").write_text(text)
-        assert odfchain(cluster.folder, "add", tmp_path / "manifest.yaml").code == 0
+    for text in (
+        manifest("{kind: Append}", SCHEMA),
+        *(derivative(sql, name=n) for n, sql in DERIVED.items()),
+    ):
+        cluster.add(text)
     for n in range(2):
-        file = release(cluster.inputs / f"{n}.csv", n * ROWS, n + 1)
-        for command in (("ingest", "cities", file, *TIMES), ("pull", *DERIVED)):
-            running = cluster.begin(*command)
-            _, said = running.communicate(timeout=TIMEOUT)
-            assert running.returncode == 0, said
+        cluster.run("ingest", "cities", release(cluster.inputs / f"{n}.csv", n * ROWS, n + 1), *TIMES)
+        cluster.run("pull", *DERIVED)
     asked = "select count(*) n from cities where id < 9"
-    running = cluster.begin("sql", "--engine", "spark", "-o", "json", "-c", asked)
-    found, said = running.communicate(timeout=TIMEOUT)
-    assert (json.loads(found), running.returncode) == ([{"n": 9}], 0), said
+    assert json.loads(cluster.run("sql", "--engine", "spark", "-o", "json", "-c", asked)) == [{"n": 9}]
     assert objects(cluster.store, "staging/") == {}
     there = objects(cluster.store).keys()
     for local in (False, True):
         if local:
             (cluster.folder / ".odfchain" / "config.yaml").unlink()
-        running = cluster.begin("verify", "--replay", "-o", "json", *DERIVED)
-        found, said = running.communicate(timeout=TIMEOUT)
-        assert running.returncode == 0, said
-        reports = {report["dataset"]["alias"]: report for report in json.loads(found)}
+        found = json.loads(cluster.run("verify", "--replay", "-o", "json", *DERIVED))
+        reports = {report["dataset"]["alias"]: report for report in found}
         for name in DERIVED:
             assert reports[name]["verdict"] == "clean", reports[name]
             assert reports[name]["notes"] == []
@@ -211,19 +188,16 @@ def test_steps_are_those_of_a_folder(cluster: Cluster, tmp_path: Path) -> None:
         assert objects(cluster.store).keys() == there
 
 
-def test_executors_are_killed_while_they_write_a_step(cluster: Cluster, tmp_path: Path) -> None:
+def test_executors_are_killed_while_they_write_a_step(cluster: Cluster) -> None:
     """At the slice of the derivative: others do it again, there is one commit, and a replay gives the same."""
     cluster.limit(0)
     for text in (manifest("{kind: Append}", SCHEMA), derivative(DERIVED["retracting"], name="derived")):
-        (tmp_path / "manifest.yaml").write_text(text)
-        assert odfchain(cluster.folder, "add", tmp_path / "manifest.yaml").code == 0
+        cluster.add(text)
     done = odfchain(cluster.folder, "ingest", "cities", release(cluster.inputs / "0.csv", 0, 1), *TIMES)
     assert done.code == 0, done.err
     killed = kill_executors(cluster)
-    running = cluster.begin("pull", "derived")
-    _, said = running.communicate(timeout=TIMEOUT)
-    assert killed, said
-    assert running.returncode == 0, said
+    cluster.run("pull", "derived")
+    assert killed
     assert objects(cluster.store, "staging/") == {}
     (cluster.folder / ".odfchain" / "config.yaml").unlink()
     (report,) = odfchain(cluster.folder, "verify", "--replay", "derived", "-o", "json").rows

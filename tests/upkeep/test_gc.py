@@ -36,7 +36,7 @@ DROP = GcOptions(drop_refs=True)
 
 @pytest.fixture
 def local(tmp_path: Path) -> LocalDataset:
-    return LocalDataset(tmp_path / "dataset", ["seed", "schema", "a", "b", "c"])
+    return LocalDataset(tmp_path / "dataset", ["seed", "schema", "d1", "d2", "d3"])
 
 
 def objects(dataset: DatasetFiles) -> set[str]:
