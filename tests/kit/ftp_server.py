@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from posixpath import join
 from typing import Self
+
+from tests.kit.loopback import RawServer
 
 MDTM = "20151021072800"
 
@@ -29,7 +30,7 @@ class Sending:
 
 
 @dataclass
-class Ftp:
+class Ftp(RawServer):
     """Serves `files` by their absolute paths; fields change what it knows, says and does."""
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -57,26 +58,8 @@ class Ftp:
     """Every command of every connection."""
 
     def __enter__(self) -> Self:
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        self._over = threading.Event()
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server((self.host, 0), family=family)
-        self._family = family
-        self.port: int = self._listener.getsockname()[1]
-        self._main = threading.Thread(target=self._accept)
-        self._main.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for found in (self._listener, *self._sockets):
-            with contextlib.suppress(OSError):
-                found.shutdown(socket.SHUT_RDWR)
-        self._main.join()
-        self._listener.close()
-        for thread in self._threads:
-            thread.join()
+        super().__init__(self.host)
+        return super().__enter__()
 
     def url(self, path: str = "data.csv", user: str = "") -> str:
         """The URL of a path in the home folder."""
@@ -87,22 +70,10 @@ class Ftp:
         """How often a command was heard."""
         return sum(line.split(" ")[0] == command for line in self.heard)
 
-    def _accept(self) -> None:
-        while not self._over.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._sockets.append(connection)
-            thread = threading.Thread(target=self._serve, args=(connection,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            with _Talk(self, connection) as talk:
-                talk.run()
-            connection.shutdown(socket.SHUT_RDWR)
+    def serve(self, connection: socket.socket) -> None:
+        with _Talk(self, connection) as talk:
+            talk.run()
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Talk:
@@ -198,14 +169,14 @@ class _Talk:
         if self._passive is not None:
             self._passive.close()
         self._passive = socket.create_server((self._server.host, 0), family=self._server._family)
-        self._server._sockets.append(self._passive)
+        self._server.sockets.append(self._passive)
         return self._passive.getsockname()[1]
 
     def _send(self, path: str) -> str:
         assert self._passive is not None
         offset, self._offset = self._offset, 0
         data, _ = self._passive.accept()
-        self._server._sockets.append(data)
+        self._server.sockets.append(data)
         with data:
             if path not in self._server.files:
                 return f"550 {path}: No such file"

@@ -5,7 +5,6 @@ Whatever the script, it ends: no answer is longer than `MOST` bytes, and leaving
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
 import struct
@@ -22,6 +21,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKind
 from odfchain.workspace.dataset_files import DatasetFiles
+from tests.kit.loopback import RawServer
 from tests.kit.recorded_dataset import schema_event, slice_of
 from tests.kit.scenario import Chain, time_of
 from tests.kit.support import seeded_id
@@ -48,7 +48,7 @@ class Trick:
     end: End = End.CLOSE
 
 
-class HostilePeer:
+class HostilePeer(RawServer):
     """Answers GET under `/ds/`; keeps connections, continues bodies, and plays its tricks."""
 
     def __init__(self, lookup: Lookup, tricks: Mapping[str, Trick] | None = None) -> None:
@@ -57,77 +57,37 @@ class HostilePeer:
         """Bytes of all answers."""
         self.strike: tuple[int, Callable[[], None]] | None = None
         """After how many bytes something happens, once, and what; nothing is sent after them."""
+        super().__init__()
         self._lookup = lookup
         self._tricks = tricks or {}
-        self._over = threading.Event()
         self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/ds/"
-
-    def __enter__(self) -> Self:
-        self._main = threading.Thread(target=self._accept)
-        self._main.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._main.join()
-        self._socket.close()
-        with self._lock:
-            for connection in self._open:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join()
 
     def asked(self, part: str) -> list[str]:
         """The requests for keys that begin so."""
         return [key for key in self.requests if key.startswith(part)]
 
-    def _accept(self) -> None:
-        while not self._over.is_set():
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
+    def serve(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        unread = bytearray()
+        while (request := _head_of(connection, unread)) is not None:
+            key, start = request
+            self.requests.append(key)
+            trick = self._tricks.get(key) or self._tricks.get(key.partition("/")[0] + "/*")
+            if trick is not None:
+                self._play(connection, trick, self._lookup(key) or b"")
                 return
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                self._open.add(connection)
-            thread = threading.Thread(target=self._serve, args=(connection,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            with contextlib.suppress(OSError):
-                unread = bytearray()
-                while (request := _head_of(connection, unread)) is not None:
-                    key, start = request
-                    self.requests.append(key)
-                    trick = self._tricks.get(key) or self._tricks.get(key.partition("/")[0] + "/*")
-                    if trick is not None:
-                        self._play(connection, trick, self._lookup(key) or b"")
-                        return
-                    self._send(connection, _honest(self._lookup(key), start))
-        finally:
-            with self._lock:
-                self._open.discard(connection)
-                connection.close()
+            self._send(connection, _honest(self._lookup(key), start))
 
     def _play(self, connection: socket.socket, trick: Trick, honest: bytes) -> None:
         left = MOST
         for piece in trick.pieces(honest):
             self._send(connection, piece[:left])
             left -= len(piece)
-            if left <= 0 or self._over.is_set():
+            if left <= 0 or self.over.is_set():
                 break
         if trick.end is End.HANG:
-            self._over.wait()
+            self.over.wait()
         elif trick.end is End.RESET:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         else:

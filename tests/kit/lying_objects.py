@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
+
+from tests.kit.loopback import Handler, WebServer
 
 BYTES = b"1234567"
 MODIFIED = "Wed, 21 Oct 2015 07:28:00 GMT"
 
 
-class LyingObjects:
+class LyingObjects(WebServer):
     """`answers` has for each path what its object is and how it is served:
 
     `etag`, `time` (None: it is not said), `bytes`, `head` (a status instead of an answer to HEAD), `get`,
@@ -30,31 +31,16 @@ class LyingObjects:
         """Is called before an answer."""
         self.held: list[threading.Event] = []
         """What answers wait for; set at the end."""
-        self._server = ThreadingHTTPServer((host, 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-
-    @property
-    def origin(self) -> str:
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        super().__init__(self._handler(), host)
 
     def __exit__(self, *_: object) -> None:
         for event in self.held:
             event.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__exit__()
 
-    def _handler(lies) -> type[BaseHTTPRequestHandler]:  # noqa: N805
-        class Handler(BaseHTTPRequestHandler):
+    def _handler(lies) -> type[Handler]:  # noqa: N805
+        class Lying(Handler):
             protocol_version = "HTTP/1.1"
-
-            def log_message(self, *args: Any) -> None:
-                pass
 
             def do_HEAD(self) -> None:
                 self._answer("head")
@@ -63,25 +49,25 @@ class LyingObjects:
                 self._answer("get")
 
             def _answer(self, method: str) -> None:
-                headers = {name.lower(): value for name, value in self.headers.items()}
+                headers = self.lowered()
                 lies.requests.append((method.upper(), self.path, headers))
                 lies.before(method.upper(), self.path)
                 answer = lies.answers.get(self.path)
                 status = 404 if answer is None else answer.get(method)
                 if answer is None or status is not None:
-                    return self._refuse(int(status or 404))
+                    return self.reply(int(status or 404))
                 if answer.get("busy"):
                     answer["busy"] -= 1
-                    return self._refuse(503)
+                    return self.reply(503)
                 if "to" in answer:
-                    return self._refuse(302, location=answer["to"])
+                    return self.reply(302, location=answer["to"])
                 etag = answer.get("etag", '"abc"')
                 if "if-match" in headers and headers["if-match"] != etag:
-                    return self._refuse(412)
+                    return self.reply(412)
                 body, asked = answer.get("bytes", BYTES), headers.get("range")
                 if asked and (not body or not answer.get("ranges", True)):
                     if not body:
-                        return self._refuse(416)
+                        return self.reply(416)
                     asked = None
                 self.send_response(206 if asked else 200)
                 if asked:
@@ -114,11 +100,4 @@ class LyingObjects:
                         self.close_connection = self.close_connection or length != len(shown)
                 return None
 
-            def _refuse(self, status: int, **headers: str) -> None:
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-        return Handler
+        return Lying

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
-from websockets.sync.server import Server, ServerConnection, serve
+from websockets.sync.server import ServerConnection, serve
+
+from tests.kit.loopback import Handler, WebServer
 
 Answer = Callable[[Any], Any]
 """From the document of a message to that of its answer: a text or bytes are sent as they are, a list one by
@@ -92,34 +93,19 @@ def uploads(
 ) -> Iterator[str]:
     """The URL of a server that takes what is PUT there; it says that date, or what time it is."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Uploads(Handler):
         def do_PUT(self) -> None:
-            fields = {name.lower(): value for name, value in self.headers.items()}
-            asked.append((self.path, fields))
-            content = self.rfile.read(int(fields["content-length"]))
-            if self.path.startswith("/forbidden/"):
-                self.send_response(403)
-            else:
+            asked.append((self.path, self.lowered()))
+            content, refused = self.content(), self.path.startswith("/forbidden/")
+            if not refused:
                 files[self.path] = content
-                self.send_response(201)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.reply(403 if refused else 201)
 
         def date_time_string(self, timestamp: float | None = None) -> str:
             return date or super().date_time_string(timestamp)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with WebServer(Uploads) as server:
+        yield f"{server.origin}/"
 
 
 @contextmanager
@@ -131,7 +117,7 @@ def node(
     with serve(
         made.talk, "127.0.0.1", 0, process_request=made.request, process_response=made.dated, compression=None
     ) as server:
-        made.url = f"http://127.0.0.1:{_port(server)}/"
+        made.url = f"http://127.0.0.1:{server.socket.getsockname()[1]}/"
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -139,7 +125,3 @@ def node(
         finally:
             server.shutdown()
             thread.join()
-
-
-def _port(server: Server) -> int:
-    return server.socket.getsockname()[1]

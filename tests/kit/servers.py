@@ -6,13 +6,12 @@ import contextlib
 import socket
 import ssl
 import struct
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -22,6 +21,7 @@ from odfchain.limits import FetchLimits
 from odfchain.odf.events import SourceState
 from odfchain.odf.times import Timestamp
 from odfchain.storage.http_rules import Timing
+from tests.kit.loopback import RawServer
 
 CSV37 = b"city,population\nA,1000\nB,2000\nC,3000\n"
 MODIFIED = "Wed, 21 Oct 2015 07:28:00 GMT"
@@ -64,52 +64,23 @@ class Reply:
 Handler = Callable[[Request], Reply]
 
 
-class Server:
+class Server(RawServer):
     """Answers each request with the next reply, or with what a function says; one request a connection."""
 
     def __init__(
         self, *script: Reply | Handler, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
     ) -> None:
+        super().__init__(host)
         self.requests: list[Request] = []
         self._script = list(script)
         self._tls = tls
-        self._over = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._socket = socket.create_server((host, 0))
-        self.host, self.port = self._socket.getsockname()[:2]
-        self._main = threading.Thread(target=self._accept)
-        self._main.start()
 
     def url(self, path: str = "/data.csv") -> str:
         """The URL of a path."""
         return f"{'https' if self._tls else 'http'}://{self.host}:{self.port}{path}"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._main.join()
-        self._socket.close()
-        for thread in self._threads:
-            thread.join()
-
-    def _accept(self) -> None:
-        while not self._over.is_set():
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._serve, args=(connection,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.suppress(OSError))
-            stack.enter_context(connection)
             if self._tls is not None:
                 connection = stack.enter_context(self._tls.wrap_socket(connection, server_side=True))
             request = _read(connection)
@@ -119,7 +90,7 @@ class Server:
             reply = self._reply(request)
             self._send(connection, request, reply)
             if reply.stall:
-                self._over.wait()
+                self.over.wait()
             if reply.reset:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             else:

@@ -17,10 +17,11 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests.kit.loopback import Handler, WebServer
 
 ACCOUNT = "odfaccount"
 KEY = base64.b64encode(b"a key of the account's").decode()
@@ -69,7 +70,7 @@ def asked(endpoint: str, method: str, path: str, **more: str) -> int:
         return connection.getresponse().status
 
 
-class SmallAzure:
+class SmallAzure(WebServer):
     """One account, in the path. `blobs` is open to tests that look or damage."""
 
     def __init__(self) -> None:
@@ -86,21 +87,8 @@ class SmallAzure:
         """May do something first, and may answer with a status in place of the store."""
         self.lock = threading.Lock()
         self._versions = 0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/{ACCOUNT}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(self._handler())
+        self.endpoint = f"{self.origin}/{ACCOUNT}"
 
     def sent(self, method: str) -> list[str]:
         """Paths of the requests with this method."""
@@ -185,17 +173,13 @@ class SmallAzure:
         md5 = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         return (202 if more else 201), b"", {"ETag": self.blobs[path][1], "Content-MD5": md5, **more}
 
-    def _handler(store) -> type[BaseHTTPRequestHandler]:  # noqa: N805
-        class Handler(BaseHTTPRequestHandler):
+    def _handler(store) -> type[Handler]:  # noqa: N805
+        class Azure(Handler):
             protocol_version = "HTTP/1.1"
 
-            def log_message(self, *args: Any) -> None:
-                pass
-
             def _handle(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                body, headers = self.content(), self.lowered()
                 path = unquote(urlsplit(self.path).path).removeprefix(f"/{ACCOUNT}/")
-                headers = {name.lower(): value for name, value in self.headers.items()}
                 store.requests.append((self.command, path, headers))
                 store.targets.append(self.path)
                 status = store.before(self.command, path)
@@ -204,11 +188,8 @@ class SmallAzure:
                     with store.lock:
                         answer = store._carry_out(self.command, self.path, headers, body)
                 self.send_response(answer[0])
-                for name, value in {
-                    "Last-Modified": MODIFIED,
-                    "x-ms-version": "2023-11-03",
-                    **answer[2],
-                }.items():
+                usual = {"Last-Modified": MODIFIED, "x-ms-version": "2023-11-03"}
+                for name, value in (usual | answer[2]).items():
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(answer[1])))
                 with contextlib.suppress(OSError):  # who asked may be gone
@@ -218,7 +199,7 @@ class SmallAzure:
 
             do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815 - the library looks for these
 
-        return Handler
+        return Azure
 
 
 class Azurite:

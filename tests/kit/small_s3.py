@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
 from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
+
+from tests.kit.loopback import Handler, WebServer
 
 START = 1_445_412_480.0
 """When objects were written, unless a test says otherwise [s since the epoch]: 2015-10-21T07:28:00Z."""
@@ -47,7 +47,7 @@ class Fault:
 Hook = Callable[[str, str], "int | Fault | None"]
 
 
-class SmallS3:
+class SmallS3(WebServer):
     """Buckets in the path. `objects` is open to tests that look or damage."""
 
     def __init__(self) -> None:
@@ -73,25 +73,11 @@ class SmallS3:
         self.looks_at_clocks = False
         """Whether requests are refused whose clock differs from this machine's."""
         self.lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        super().__init__(self._handler())
         self._server.daemon_threads = False
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-
-    @property
-    def port(self) -> int:
-        return self._server.server_address[1]
 
     def url(self, path: str) -> str:
-        return f"s3+http://127.0.0.1:{self.port}/{path}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        return f"s3+{self.origin}/{path}"
 
     def listing(self, bucket: str, query: dict[str, list[str]]) -> bytes:
         """The objects of a bucket with a prefix, in one answer."""
@@ -123,11 +109,8 @@ class SmallS3:
         """Paths of the requests with this method."""
         return [path for used, path, _ in self.requests if used == method]
 
-    def _handler(store) -> type[BaseHTTPRequestHandler]:  # noqa: N805
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *args: Any) -> None:
-                pass
-
+    def _handler(store) -> type[Handler]:  # noqa: N805
+        class S3(Handler):
             def _break_off(self) -> None:
                 self.close_connection = True
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -155,10 +138,8 @@ class SmallS3:
                     self._answer()
 
             def _answer(self) -> None:
-                size = int(self.headers.get("content-length") or 0)
-                body = self.rfile.read(size)
+                body, headers = self.content(), self.lowered()
                 path = unquote(urlsplit(self.path).path).lstrip("/")
-                headers = {name.lower(): value for name, value in self.headers.items()}
                 store.requests.append((self.command, path, headers))
                 found = store.before(self.command, path)
                 if found is None and store.looks_at_clocks:
@@ -249,7 +230,7 @@ class SmallS3:
 
             do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815 - the library looks for these
 
-        return Handler
+        return S3
 
 
 def skewed(headers: Mapping[str, str]) -> Fault | None:

@@ -11,11 +11,10 @@ import functools
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +28,7 @@ from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import ObjectKey, ObjectKind, SignedFile
 from odfchain.storage.store import PEER_LIMITS, Store
 from odfchain.transfer.open_peer import KINDS, Kind, Listing
+from tests.kit.loopback import WebServer
 from tests.kit.memory_peer import MemoryTransport
 from tests.kit.servers import Clock
 from tests.kit.small_s3 import SmallS3
@@ -84,20 +84,9 @@ def by_threads(root: Path, protocol: str = "HTTP/1.1") -> Iterator[WebPlace]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             place.requests.append(self.requestline)
 
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A client that goes away is no error."""
-
-    with Server(("127.0.0.1", 0), functools.partial(Handler, directory=str(root))) as server:
-        server.daemon_threads = True
-        place.port = server.server_port
-        thread = threading.Thread(target=functools.partial(server.serve_forever, poll_interval=0.01))
-        thread.start()
-        try:
-            yield place
-        finally:
-            server.shutdown()
-            thread.join()
+    with WebServer(functools.partial(Handler, directory=str(root))) as server:
+        place.port = server.port
+        yield place
 
 
 @contextlib.contextmanager
@@ -201,11 +190,7 @@ PLACES: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "http.server in threads": by_threads,
     "python -m http.server": by_child,
 }
-WRITABLE: dict[str, Callable[[Path], AbstractContextManager[Place]]] = {
-    "folder": in_folder,
-    "bucket": in_bucket,
-    "memory": in_memory,
-}
+WRITABLE = {name: PLACES[name] for name in ("folder", "bucket", "memory")}
 
 
 class Published:

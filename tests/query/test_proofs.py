@@ -12,9 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,12 +25,15 @@ from odfchain.cli.main import main
 from odfchain.odf.identity import DidKey
 from odfchain.query import proofs
 from odfchain.query.answers import FILE_BYTES, Answer, canonical, output_of, read_answer, written
+from odfchain.query.embedded import _Planner
 from odfchain.query.proofs import VOLATILE, ProofVerdict
+from odfchain.query.sql_text import Query
 from odfchain.storage.store import as_transfer_errors
 from tests.kit import curve
+from tests.kit.loopback import Handler, WebServer
 from tests.kit.node_types import RECORDED, recorded_answer, workspace_with_types
 from tests.kit.root_rows import add_root, schema_with
-from tests.kit.support import FIXTURES, IMPORTABLE, Result, unchanged
+from tests.kit.support import IMPORTABLE, Result, configure, fixture, unchanged
 
 ORDERED = 'select k, f, s from types order by "offset"'
 Run = Callable[..., Result]
@@ -90,41 +91,19 @@ def test_case_33_what_changes_each_time_is_refused(query: str, workspace: odf.Wo
 
 def test_case_33_no_function_of_the_engine_that_changes_can_be_named(workspace: odf.Workspace) -> None:
     """By the engine's own word, under every name that it knows."""
-    import datafusion as df
-
-    config = df.SessionConfig().with_information_schema(True)
-    context = df.SessionContext(config)
+    config = datafusion.SessionConfig().with_information_schema(True)
+    context = datafusion.SessionContext(config)
     asked = "select distinct routine_name from information_schema.routines where not is_deterministic"
     named = {row["routine_name"] for row in context.sql(asked).to_pylist()} - {"range", "generate_series"}
     assert named <= VOLATILE
     assert set(context.udfs()) >= VOLATILE, "a name that the engine does not have keeps nothing out"
     known = set(context.udfs())
-    looks_like = (
-        "now",
-        "rand",
-        "uuid",
-        "today",
-        "current",
-        "local_time",
-        "version",
-        "file",
-        "user",
-        "random",
-    )
+    looks_like = ("now", "rand", "uuid", "today", "current", "local_time", "version", "file", "user")
     suspicious = {name for name in known if any(part in name for part in looks_like)}
     assert suspicious - VOLATILE == {"to_local_time"}, "a new function: is it the same each time?"
-    engine = proofs.repeatable()
-    closed, _ = _context_of(engine)
+    closed, _ = _Planner(proofs.repeatable(), Query("select 1", None))._context(inexact=False)
     assert not VOLATILE & set(closed.udfs())
     assert workspace.prove("select to_local_time(timestamp '2020-01-01') t").output is not None
-
-
-def _context_of(engine: Any) -> Any:
-    from odfchain.query.embedded import _Planner
-    from odfchain.query.sql_text import Query
-
-    planner = _Planner(engine, Query("select 1", None))  # type: ignore[arg-type]
-    return planner._context(inexact=False)
 
 
 def test_what_is_refused_says_why(workspace: odf.Workspace) -> None:
@@ -161,9 +140,8 @@ SUMS = (
 
 def test_case_34_one_answer_in_any_number_of_runs(workspace: odf.Workspace) -> None:
     first = workspace.prove(SUMS)
-    assert {workspace.prove(SUMS).commitment["outputHash"] for _ in range(30)} == {
-        first.commitment["outputHash"]
-    }
+    again = {workspace.prove(SUMS).commitment["outputHash"] for _ in range(30)}
+    assert again == {first.commitment["outputHash"]}
     program = (
         "import sys, odfchain as odf; ws = odf.open(sys.argv[1]);"
         "print(ws.prove(sys.argv[2]).commitment['outputHash'])"
@@ -233,11 +211,10 @@ def test_a_dataset_that_is_called_like_a_function_is_not_read_by_it(tmp_path: Pa
         assert here.prove("select count(*) n from range(3)").output == answer.output
 
 
-def signed_anew(answer: Answer, workspace: odf.Workspace) -> Answer:
-    """What somebody who has a key can make of an answer."""
-    assert answer.output is not None
+def signed_anew(answer: Answer, workspace: odf.Workspace, output: Any = None) -> Answer:
+    """What anybody who has a key can make of an answer, with another output or its own."""
     key = proofs.node_key(workspace._files)
-    return Answer.signed(answer.input, answer.output, key, engine=answer.engine)
+    return Answer.signed(answer.input, output or answer.output, key, engine=answer.engine)
 
 
 # --- case 35: what was changed -------------------------------------------------------------------------
@@ -284,10 +261,7 @@ def test_case_35_rows_that_were_signed_and_are_not_there(
     workspace: odf.Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = workspace.prove(ORDERED)
-    assert answer.output is not None
-    lie = Answer.signed(
-        answer.input, answer.output | {"data": []}, proofs.node_key(workspace._files), engine=answer.engine
-    )
+    lie = signed_anew(answer, workspace, answer.output | {"data": []})
     verdict = odf.verify_proof(lie, workspace)
     assert (verdict.kind, verdict.exit_code) == ("VerificationFailed::OutputMismatch", 6)
     assert verdict.details["expected_hash"] == lie.commitment["outputHash"]
@@ -381,11 +355,10 @@ def test_the_key_is_made_once_and_is_its_owners(tmp_path: Path) -> None:
         shutil.copy(file, other)
         other.chmod(0o600)
         file.unlink()
-        settings = "kind: WorkspaceConfig\nversion: 1\ncontent:\n  query:\n    signingKey: "
-        (workspace.path / "config.yaml").write_text(f"{settings}{other}\n")
+        configure(workspace.path, query={"signingKey": str(other)})
         assert workspace.prove("select 1 as a") == first
         assert not file.exists()
-        (workspace.path / "config.yaml").write_text(f"{settings}absent.pem\n")
+        configure(workspace.path, query={"signingKey": "absent.pem"})
         with pytest.raises(odf.errors.StoreError, match="no such file"):
             workspace.prove("select 1 as a")
 
@@ -459,9 +432,7 @@ def test_values_of_every_type(kind: pa.DataType, value: Any, wanted: bytes) -> N
     assert canonical(output_of(table, "JsonAoS", schema=True)["schema"])
 
 
-INTERVALS: dict[str, dict[str, str]] = json.loads((FIXTURES / "query" / "intervals.json").read_bytes())[
-    "intervals"
-]
+INTERVALS = fixture("query/intervals.json")["intervals"]
 
 
 @pytest.mark.parametrize("kind", INTERVALS)
@@ -491,10 +462,8 @@ def test_answers_with_intervals_are_made_and_checked(
     # as the reference signs it: the same bytes, by its own key
     read = read_answer(answer.to_json().encode(), "answer")
     assert odf.verify_proof(read, workspace).ok
-    false = canonical(answer.output).replace(canonical(wanted), b'"2 days"')
-    output = json.loads(false)
-    lying = Answer.signed(answer.input, output, proofs.node_key(workspace._files), engine=answer.engine)
-    verdict = odf.verify_proof(lying, workspace)
+    false = json.loads(canonical(answer.output).replace(canonical(wanted), b'"2 days"'))
+    verdict = odf.verify_proof(signed_anew(answer, workspace, false), workspace)
     assert (verdict.ok, verdict.kind) == (False, "VerificationFailed::OutputMismatch")
 
 
@@ -562,10 +531,7 @@ def test_nothing_in_a_file_acts_on_a_terminal(workspace: odf.Workspace, tmp_path
     asked = json.loads(written(workspace.prove("select 1 as a").input))
     asked["query"] = "select '\x1b[31m\u202e' as \"\x1b]0;x\x07\""
     lie = changed(workspace.prove("select 1 as a"), input=asked, engine="\x1b[2J")
-    lie = Answer.signed(
-        lie.input, {"data": ["\x1b[2J\n\u202e"]}, proofs.node_key(workspace._files), engine="\x1b[2J"
-    )
-    lie.save(tmp_path / "a.json")
+    signed_anew(lie, workspace, {"data": ["\x1b[2J\n\u202e"]}).save(tmp_path / "a.json")
     for command in (["show"], ["verify"], ["verify", "-o", "json"]):
         result = run("proof", *command, tmp_path / "a.json")
         assert "\x1b" not in result.out + result.err
@@ -599,9 +565,8 @@ def test_the_command_says_in_a_line_what_was_found(
     assert "the rows were changed" in bad.err
     assert "but what is here does not hash to the outputHash" in run("proof", "show", file).out
     assert run("proof", "verify", tmp_path / "absent.json").code == 7
-    assert json.loads(run("proof", "verify", "-o", "json", file).out)["error"]["kind"].endswith(
-        "OutputMismatch"
-    )
+    error = json.loads(run("proof", "verify", "-o", "json", file).out)["error"]
+    assert error["kind"].endswith("OutputMismatch")
 
 
 def test_a_query_on_the_command_line_is_signed(workspace: odf.Workspace, tmp_path: Path, run: Run) -> None:
@@ -630,7 +595,7 @@ def test_checking_writes_nothing(workspace: odf.Workspace) -> None:
 # --- what another node says ----------------------------------------------------------------------------
 
 
-class Node(BaseHTTPRequestHandler):
+class Node(Handler):
     """Answers `POST /verify` as was recorded, and others with what a test says."""
 
     recorded: ClassVar[dict[str, tuple[int, bytes]]]
@@ -638,17 +603,10 @@ class Node(BaseHTTPRequestHandler):
     instead: ClassVar[tuple[int, bytes] | None]
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.content()
         self.seen.append((self.path, body, self.headers["Authorization"]))
         commitment = json.loads(body)["commitment"]["outputHash"]
-        status, said = self.instead or self.recorded[commitment]
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(said)))
-        self.end_headers()
-        self.wfile.write(said)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.reply(*(self.instead or self.recorded[commitment]))
 
 
 @pytest.fixture
@@ -656,16 +614,10 @@ def node() -> Iterator[str]:
     Node.recorded, Node.seen, Node.instead = {}, [], None
     for name in ("verify_ok", "verify_bad_commitment"):
         case = RECORDED[name]
-        Node.recorded[case["body"]["commitment"]["outputHash"]] = (
-            case["status"],
-            case["response_text"].encode(),
-        )
-    with HTTPServer(("127.0.0.1", 0), Node) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/base"
-        server.shutdown()
-        thread.join()
+        said = case["status"], case["response_text"].encode()
+        Node.recorded[case["body"]["commitment"]["outputHash"]] = said
+    with WebServer(Node) as server:
+        yield f"{server.origin}/base"
 
 
 def test_another_node_is_asked_as_the_reference_node_is(
@@ -686,10 +638,8 @@ def test_another_node_is_asked_as_the_reference_node_is(
     bad = read_answer(json.dumps(RECORDED["verify_bad_commitment"]["body"]).encode(), "bad")
     verdict = ProofVerdict.of_node(bad, node)
     assert (verdict.kind, verdict.exit_code) == ("InvalidRequest::BadSignature", 6)
-    Node.instead = (
-        400,
-        b'{"ok":false,"error":{"kind":"VerificationFailed::DatasetNotFound","message":"\\u001b"}}',
-    )
+    said = b'{"ok":false,"error":{"kind":"VerificationFailed::DatasetNotFound","message":"\\u001b"}}'
+    Node.instead = (400, said)
     verdict = ProofVerdict.of_node(answer, node)
     assert (verdict.exit_code, verdict.kind) == (7, "VerificationFailed::DatasetNotFound")
     assert "\x1b" not in verdict.message
