@@ -240,19 +240,15 @@ def fetch_command(
         )
     if merged and chosen.keys() - {"source", "parallel"}:
         raise UsageError("--merged brings all that was merged: --since, --last and --where do not apply")
-    with open_workspace() as workspace:
-        found = on_branch(workspace, dataset)
+    with open_workspace() as workspace, TerminalProgress() as progress:
+        found, shown = on_branch(workspace, dataset), TransferProgress(progress)
         chosen["token"] = token_for(
             [workspace.sharing.url_of(chosen["source"])] if chosen.get("source") else []
         )
+        row: dict[str, Any] = {"dataset": found.label}
         if merged:
-            with TerminalProgress() as progress:
-                brought = found.fetch_merged(progress=TransferProgress(progress), **chosen)
-            row = {"dataset": found.label, **record(brought, "blocks", "objects", "bytes")}
-            _print_fetched(row, output)
-            return
-        with TerminalProgress() as progress:
-            shown = TransferProgress(progress)
+            row |= record(found.fetch_merged(progress=shown, **chosen), "blocks", "objects", "bytes")
+        else:
             if locks:
                 from odfchain import AssetLock, StoreOptions
                 from odfchain.api.settings import Configuration
@@ -264,7 +260,7 @@ def fetch_command(
                 outcome = found.fetch_from_locks(read, stores=stores, parallel=parallel, progress=shown)
             else:
                 outcome = found.fetch(progress=shown, **chosen)
-    row = {"dataset": found.label, **record(outcome, "objects", "bytes"), "missing": outcome.missing_slices}
+            row |= record(outcome, "objects", "bytes") | {"missing": outcome.missing_slices}
     if "where" in chosen:
         row |= record(outcome, "skipped", "unknown")
         if not outcome.understood:
@@ -274,10 +270,6 @@ def fetch_command(
                 f"note: no manifest that the owner signed is here that says what is in "
                 f"{counted(outcome.unknown, 'slice')}"
             )
-    _print_fetched(row, output)
-
-
-def _print_fetched(row: dict[str, Any], output: str) -> None:
     columns = list(row)
     print_records([row], columns, output, shown={"bytes": human_size}, right=columns[1:])
 

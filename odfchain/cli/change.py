@@ -172,9 +172,8 @@ def diff_command(
     output: str = formats("table", "json", "ndjson", "csv", "html"),
 ) -> int:
     """Show what differs from the state at A to that at B: branches, blocks (number or hash) or times.
-
     With one point, show what it has changed since its merge base with the head: what a merge would bring.
-    Only what was recorded after the two parted is read.
+    Only what was recorded after the two parted is read. `diff DATASET@A DATASET@B` is the same.
 
     A table and CSV have one line for each value that changed; a record is the same as long as its primary key
     is. Without a primary key, the records are shown that each side has added.
@@ -192,10 +191,14 @@ def diff_command(
         return print_drift(dataset, a, policy, output, compute=not no_compute)
     if policy is not None or no_compute or output == "html":
         raise UsageError("--policy, --no-compute and -o html are for --profile")
+    name, at, point = dataset.partition("@")
+    if at:  # DATASET@A DATASET@B
+        other = a and a.removeprefix(f"{name}@")
+        if b is not None or (other and "@" in other):
+            raise UsageError(f"the points are of one dataset: odfchain diff {name} A B, or {name}@A {name}@B")
+        dataset, a, b = name, point, other
     if a is None:
-        ctx = click.get_current_context()
-        raise click.MissingParameter(ctx=ctx, param=ctx.command.params[1])
-
+        raise UsageError("name the point to compare with", hint=f"odfchain diff {dataset} A [B]")
     print_row_diff(dataset, a, b, output, stat=stat, keys_only=keys_only)
     return 0
 

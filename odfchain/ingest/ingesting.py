@@ -246,7 +246,7 @@ def _push_source(dataset: DatasetFiles, state: DatasetState, name: str | None) -
     if len(sources) > 1:
         raise UsageError(
             f"{dataset.alias} has several push sources: {', '.join(sources)}",
-            hint="choose one with --source-name",
+            hint="choose one with --source",
         )
     if not sources and state.polling_source is not None:
         raise IngestError(

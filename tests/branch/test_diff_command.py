@@ -55,6 +55,18 @@ def test_two_points_are_what_both_sides_changed(run: Run) -> None:
     assert ["LUG", "inserted", "name", "Lugano"] in [line.split() for line in back.out.splitlines()]
 
 
+def test_points_may_be_written_with_the_dataset(run: Run) -> None:
+    one = run("diff", "airports", "head", "fix-names", "-o", "json")
+    for args in (("airports@head", "airports@fix-names"), ("airports@head", "fix-names")):
+        assert run("diff", *args, "-o", "json") == one
+    assert run("diff", "airports@fix-names").out == run("diff", "airports", "fix-names").out
+    for args in (("airports@3", "others@4"), ("airports@3", "airports@4", "5")):
+        refused = run("diff", *args)
+        assert (refused.code, "the points are of one dataset" in refused.err) == (2, True)
+    refused = run("diff", "airports")
+    assert (refused.code, "odfchain diff airports A [B]" in refused.err) == (2, True)
+
+
 def test_what_does_not_differ_is_said(run: Run) -> None:
     result = run("diff", "airports", "head")
     assert (result.code, result.out.split()) == (0, ["iata", "change", "column", "from", "to"])

@@ -134,7 +134,7 @@ WALKED: dict[str, list[str]] = {
     "delete asks": ["delete", "made"],
     "pull": ["pull", "evil"],
     "pull made": ["pull", "made"],
-    "ingest": ["ingest", "evil", "--source-name", EVIL, "rows.csv"],
+    "ingest": ["ingest", "evil", "--source", EVIL, "rows.csv"],
     "ingest no file": ["ingest", "evil", EVIL],
     "ingest unnamed": ["ingest", "evil", "rows.csv"],
     "add": ["add", "evil.yaml"],

@@ -136,7 +136,7 @@ def test_an_unknown_dataset(run_cli: Cli, cities: Dataset, tmp_path: Path) -> No
         (["."], 2, "is a folder"),
         ([], 2, "name the files to ingest, or use --stdin"),
         (["good.csv", "--stdin"], 2, "name the files to ingest, or use --stdin"),
-        (["good.csv", "--source-name", "other"], 2, "no push source called 'other' (it has default)"),
+        (["good.csv", "--source", "other"], 2, "no push source called 'other' (it has default)"),
         (["good.csv", "--input-format", "xlsx"], 2, "xlsx"),
         (["good.csv", "--event-time", "yesterday"], 2, "yesterday"),
     ],

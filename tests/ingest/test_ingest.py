@@ -263,7 +263,7 @@ def test_several_sources(workspace: Workspace, tmp_path: Path) -> None:
     path = put(tmp_path, GOOD)
     with pytest.raises(UsageError, match="several push sources: ") as caught:
         dataset.ingest([path])
-    assert "--source-name" in str(caught.value.hint)
+    assert "--source" in str(caught.value.hint)
     dataset.ingest([path], source_name="two")
     assert dataset.summary.record_count == 2
 

@@ -429,10 +429,10 @@ def test_a_command_that_fails_early_leaves_the_session_it_began_to_start(home: P
             env=variables(home), timeout=TIMEOUT, check=False,
         ).returncode  # fmt: skip
 
-    assert ingest("--source-name", "other") == 2
+    assert ingest("--source", "other") == 2
     wait_until(lambda: "keeps Java" in log(home))
     jvm = wait_until(lambda: status(home).get("jvm"))
-    assert ingest("--source-name", "other") == 2
+    assert ingest("--source", "other") == 2
     assert ingest() == 0
     assert (status(home)["jvm"], status(home)["clients"]) == (jvm, [])
     assert "takes no more" not in log(home)

@@ -404,7 +404,7 @@ def test_a_command_that_fails_leaves_no_java(tmp_path: Path) -> None:
     make_workspace(tmp_path)
     (tmp_path / "a.csv").write_text("city,population\nA,1\n")
     done = subprocess.run(
-        [ODFCHAIN, "ingest", "cities", "a.csv", "--source-name", "other"], cwd=tmp_path,
+        [ODFCHAIN, "ingest", "cities", "a.csv", "--source", "other"], cwd=tmp_path,
         env=environment(CI="true"), capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert (done.returncode, "no push source" in done.stderr) == (2, True), done.stderr
