@@ -535,8 +535,8 @@ class Workspace(OwnErrors):
     def import_(self, asked: ImportOptions) -> Imported:
         """Make a dataset of a file and ingest it; nothing stays behind when that fails.
 
-        The columns and their types are inferred from every value and written into `NAME.yaml` beside the
-        file; `on_inferred` is called with them before anything is made. `merge` is `snapshot`, `ledger` (both
+        The columns and their types are inferred from every value and written into `manifests/NAME.yaml` of
+        the workspace's folder; `on_inferred` is called with them before anything is made. `merge` is `snapshot`, `ledger` (both
         need a `key`) or `append`; `event_time` is the column of the event time. `force` replaces a manifest.
 
         Raises:
@@ -561,7 +561,7 @@ class Workspace(OwnErrors):
                 hint=f"bring the file into it: odfchain ingest {alias} FILE; "
                 "or choose another name with --as",
             )
-        manifest = path.absolute().parent / f"{alias.name}.yaml"
+        manifest = self.path.parent / "manifests" / f"{alias.name}.yaml"
         taken = errors.UsageError(
             f"{manifest} already exists", hint="choose another name with --as, or replace it with --force"
         )
@@ -576,6 +576,7 @@ class Workspace(OwnErrors):
         try:
             recorded = {each.name: getattr(asked, each.name) for each in fields(RecordOptions)}
             outcome = dataset.ingest(path, **recorded)
+            fsio.make_folder(manifest.parent)
             if asked.force:
                 fsio.replace_file(manifest, plan.manifest.encode())
             elif not fsio.create_file(manifest, plan.manifest.encode()):

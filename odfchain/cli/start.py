@@ -221,7 +221,7 @@ def import_command(
 ) -> None:
     """Make a dataset of a file, without a manifest.
 
-    The types of its columns are inferred and said, and written into a manifest next to the file: later files
+    The types of its columns are inferred and said, and written into manifests/NAME.yaml: later files
     are read strictly as it says (`odfchain ingest`). A column whose type is in doubt stays text.
     """
     if not file.is_file():

@@ -60,14 +60,14 @@ def test_the_manifest_makes_the_same_dataset_again(run: Run, tmp_path: Path) -> 
         "append",
     )
     assert [c["type"] for c in document["columns"]] == ["BIGINT", "STRING", "DOUBLE", "DATE", "STRING"]
-    assert document["manifest"] == str(tmp_path / "shop.sales.yaml")
+    assert document["manifest"] == str(tmp_path / "manifests" / "shop.sales.yaml")
     assert (document["rows"], document["offsets"]) == (2, [0, 1])
     dataset = Workspace.open(tmp_path)["my/shop.sales"]
     assert dataset.head is not None
     assert str(dataset.head) == document["head"]
     assert str(dataset.summary.watermark).startswith("2024-05-02T00:00:00")
     assert run("verify", "my/shop.sales").code == 0
-    assert run("add", "shop.sales.yaml", "--name", "again").code == 0
+    assert run("add", "manifests/shop.sales.yaml", "--name", "again").code == 0
     assert run("ingest", "again", "sales.csv").code == 0
     tails = [json.loads(run("tail", name, "-o", "json").out) for name in ("again", "my/shop.sales")]
     for rows in tails:
@@ -123,7 +123,7 @@ def test_nothing_stays_behind_when_it_fails(
 
     def nothing() -> None:
         assert len(workspace) == 0
-        assert not list(tmp_path.glob("*.yaml"))
+        assert not (tmp_path / "manifests").exists()
         assert not list((workspace.path / "keys").glob("*.pem"))
 
     (tmp_path / "twice.csv").write_text("id,n\n1,1\n1,2\n")
@@ -141,12 +141,15 @@ def test_nothing_stays_behind_when_it_fails(
     refused = run("import", "twice.csv", "--key", "id", "--duplicate-keys", "last")
     assert refused.code == 2
     assert "--force" in refused.err
-    (tmp_path / "twice.yaml").write_text("mine")
+    (tmp_path / "manifests").mkdir(exist_ok=True)
+    (tmp_path / "manifests" / "twice.yaml").write_text("mine")
     assert run("import", "twice.csv", "--key", "id", "--force").code == 3
-    assert (tmp_path / "twice.yaml").read_text() == "mine"
+    assert (tmp_path / "manifests" / "twice.yaml").read_text() == "mine"
     forced = run("import", "twice.csv", "--key", "id", "--force", "--duplicate-keys", "first")
     assert forced.code == 0, forced.err
-    assert (tmp_path / "twice.yaml").read_text().startswith("# The columns are those of twice.csv")
+    assert (
+        (tmp_path / "manifests" / "twice.yaml").read_text().startswith("# The columns are those of twice.csv")
+    )
 
 
 def test_an_interrupted_import_leaves_nothing(
