@@ -536,8 +536,9 @@ class Workspace(OwnErrors):
         """Make a dataset of a file and ingest it; nothing stays behind when that fails.
 
         The columns and their types are inferred from every value and written into `manifests/NAME.yaml` of
-        the workspace's folder; `on_inferred` is called with them before anything is made. `merge` is `snapshot`, `ledger` (both
-        need a `key`) or `append`; `event_time` is the column of the event time. `force` replaces a manifest.
+        the workspace's folder; `on_inferred` is called with them before anything is made. `merge` is
+        `snapshot`, `ledger` (both need a `key`) or `append`; `event_time` is the column of the event time.
+        `force` replaces a manifest.
 
         Raises:
             UsageError: the format is not known, a column is not in the file, or there is a manifest.

@@ -10,7 +10,6 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.audit.report import MERGES
-from odfchain.cli.conformance import DATASET, main
 from odfchain.errors import ObjectCorruptedError, UsageError
 from odfchain.odf.identity import Multihash
 from odfchain.upkeep.compact import BatchLimits
@@ -18,6 +17,7 @@ from odfchain.upkeep.garbage import collect
 from odfchain.workspace.merge_record import FetchedBranches, merges
 from odfchain.workspace.options import GcOptions
 from tests.kit.branch_cases import Scene, made_scene, run_here
+from tests.kit.conformance_client import DATASET, main
 from tests.kit.upkeep_scenes import killed_everywhere, later
 
 CASE = {"base": ["1xy", "2uv"], "ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 2uv", "+C 2uw"]}

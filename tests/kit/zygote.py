@@ -62,7 +62,7 @@ if __name__ == "__main__":
     import odfchain.slices.reader
     import odfchain.storage.http_connection
     import odfchain.storage.http_store
-    from odfchain.cli import conformance
+    from tests.kit import conformance_client as conformance
 
     assert odfchain.__version__
     gc.freeze()  # memory that no run writes to is not copied

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from odfchain.chain import compare
-from odfchain.cli import conformance
 from odfchain.errors import CorruptedPeerError, TransferError
 from odfchain.limits import LIMITS, SHARING
 from odfchain.odf import events as ev
@@ -30,6 +29,7 @@ from odfchain.storage.public_layout import HEAD_KEY, HINT_KEY, ObjectKey, Object
 from odfchain.transfer import sync
 from odfchain.transfer.pulling import SyncOptions, pull_dataset
 from odfchain.workspace.workspace_files import WorkspaceFiles
+from tests.kit import conformance_client as conformance
 from tests.kit import pull_client as clients
 from tests.kit.hostile_server import (
     ENDLESS,
@@ -595,7 +595,7 @@ def test_the_bytes_of_a_chain_are_bounded(world: World, empty: Path, monkeypatch
 @pytest.mark.skipif(not OURS, reason="is about this program")
 def test_the_contract_as_a_program(world: World, tmp_path: Path) -> None:
     def run(*args: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "odfchain.cli.conformance", *map(str, args)]
+        command = [sys.executable, "-m", "tests.kit.conformance_client", *map(str, args)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     done(world.client.run("init", tmp_path))

@@ -1,8 +1,8 @@
 """The conformance client: three verbs with which one suite drives any implementation of pulling.
 
-    python -m odfchain.cli.conformance init DIR        make a workspace in DIR
-    python -m odfchain.cli.conformance pull DIR URL    pull the dataset at URL; here it is called `dataset`
-    python -m odfchain.cli.conformance verify DIR      check everything that is visible in the workspace
+    python -m tests.kit.conformance_client init DIR        make a workspace in DIR
+    python -m tests.kit.conformance_client pull DIR URL    pull the dataset at URL; here it is called `dataset`
+    python -m tests.kit.conformance_client verify DIR      check everything that is visible in the workspace
 
 Exit status 0: done, or clean. 1: refused, failed, or not clean. Nothing else; standard error is free text.
 Which program the suite drives is said by `ODFCHAIN_CONFORMANCE_CLIENT`. Source: RFC-022.
