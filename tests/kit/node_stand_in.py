@@ -16,10 +16,24 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
 from tests.kit.loopback import Handler, WebServer
+from tests.kit.scenario import Chain
 
 Answer = Callable[[Any], Any]
 """From the document of a message to that of its answer: a text or bytes are sent as they are, a list one by
-one; None is silence, and a pair of a code and a reason the end."""
+one; None is silence, and a pair of a code and a reason the end. `http://NODE/` is the node itself."""
+
+
+def files_of(chain: Chain, at: str = "/cities/") -> dict[str, bytes]:
+    """What a node has that has this chain, by path."""
+    return {f"{at}{key}": data for key, data in chain.objects.items()} | {
+        f"{at}refs/head": str(chain.head).encode()
+    }
+
+
+def planned(chain: Chain) -> Any:
+    """The answer to the first message of a pull."""
+    counts = dict.fromkeys(("num_objects", "num_records", "bytes_in_raw_blocks", "bytes_in_raw_objects"), 0)
+    return {"Ok": {"transfer_plan": {"num_blocks": len(chain.hashes)} | counts}}
 
 
 @dataclass
@@ -54,7 +68,7 @@ class Node:
         refused = self.status if "upgrade" in fields else None
         if request.path.startswith(self.forbidden):
             refused = 403
-        content = None if refused else self.files.get(request.path)
+        content = None if refused else self.files.get(request.path.partition("?")[0])
         status = http.HTTPStatus(refused or (404 if content is None else 200))
         body = json.dumps({"message": self.message}).encode() if content is None else content
         headers = Headers({"Content-Length": str(len(body))})
@@ -78,7 +92,8 @@ class Node:
                     return
                 for each in reply if isinstance(reply, list) else [reply]:
                     if each is not None:
-                        connection.send(each if isinstance(each, (bytes, str)) else json.dumps(each))
+                        text = each if isinstance(each, (bytes, str)) else json.dumps(each)
+                        connection.send(text.replace("http://NODE/", self.url) if text is not each else text)
             connection.recv(20)
         except ConnectionClosed as closed:
             if closed.rcvd is not None:
@@ -109,11 +124,9 @@ def uploads(
 
 
 @contextmanager
-def node(
-    files: Mapping[str, bytes], *answers: Answer, status: int | None = None, message: str = "no"
-) -> Iterator[Node]:
+def node(files: Mapping[str, bytes], *answers: Answer, **options: Any) -> Iterator[Node]:
     """A node while it is needed."""
-    made = Node(files, list(answers), status, message)
+    made = Node(files, list(answers), **options)
     with serve(
         made.talk, "127.0.0.1", 0, process_request=made.request, process_response=made.dated, compression=None
     ) as server:

@@ -23,20 +23,27 @@ from odfchain.errors import OdfchainError, TransferError
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes, hash_file
 from odfchain.odf.times import Timestamp
-from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import ObjectKey
-from odfchain.transfer.block_batch import packed
-from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.pushing import push_dataset
-from odfchain.workspace.options import PushOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
+from tests.kit import smart_site
 from tests.kit.held_puts import PIECE, HeldPut, path_of
 from tests.kit.node_process import Node
 from tests.kit.scenario import Chain, chain_of, install
 from tests.kit.shared_store import machine
 from tests.kit.shared_store import objects as stored
 from tests.kit.small_s3 import SmallS3
-from tests.kit.smart_site import Site, asked_for_objects, blocks, closed, objects, raw, say, started
+from tests.kit.smart_site import (
+    COMPLETE,
+    OK,
+    Site,
+    ask_to_commit,
+    asked_for_objects,
+    begun,
+    closed,
+    objects,
+    say,
+    started,
+)
 
 pytestmark = pytest.mark.soak
 
@@ -44,7 +51,6 @@ PARTS = ("data", "checkpoints", "blocks")
 ROUNDS, ROUNDS_OF_STORE = 30, 12
 MOMENTS = 4
 ATTACKERS = 3
-COMPLETE = json.dumps({"details": "Complete"})
 
 
 def site_of(node: Node, ours: WorkspaceFiles) -> Site:
@@ -59,9 +65,7 @@ def token(node: Node, name: str) -> str:
 
 
 def push(ours: WorkspaceFiles, name: str, node: Node, shown: str) -> None:
-    options = PeerOptions(token=shown, allow_private_redirects=True, retries=0)
-    with contextlib.closing(open_writable(PeerUrl.parse(f"odf+{node.url}{name}"), options)) as peer:
-        push_dataset(ours.dataset(DatasetAlias.parse(name)), peer, PushOptions())
+    smart_site.push(ours.dataset(DatasetAlias.parse(name)), f"{node.url}{name}", token=shown, retries=0)
 
 
 @contextlib.contextmanager
@@ -158,8 +162,7 @@ def test_puts_that_outlive_their_pushes(place: tuple[Path, SmallS3 | None], tmp_
                         for each in chain.files:
                             site.put(str(each), chain.objects[each], mine, name)
                         if chance.random() < 0.5:
-                            socket.send(COMPLETE)
-                            socket.send("{}")
+                            ask_to_commit(socket)
                         node.kill()
                         figures["kills"] += 1
                     if node.process.poll() is not None:
@@ -233,8 +236,7 @@ def test_one_token_against_all_others(tmp_path: Path) -> None:
         spent = []
         for _ in range(40):
             with site.socket(evil, "big", beside=True) as socket:
-                assert say(socket, started(chain)) == {"Ok": {}}
-                assert say(socket, blocks(packed(raw(chain)))) == {"Ok": {}}
+                begun(socket, chain)
                 assert "Ok" in say(socket, objects(chain, more=True))
                 socket.send(COMPLETE)
                 socket.send(
@@ -278,7 +280,7 @@ def holding(site: Site, shown: str) -> Iterator[int]:
         for n in range(12):
             try:
                 socket = stack.enter_context(site.socket(shown, f"held.{n}", beside=True))
-                held += say(socket, started(chain_of([f"seed {n}"]))) == {"Ok": {}}
+                held += say(socket, started(chain_of([f"seed {n}"]))) == OK
             except WebSocketException:
                 continue
         yield held

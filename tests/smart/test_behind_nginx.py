@@ -10,19 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from odfchain.errors import OdfchainError, TransferError, UnsupportedPeerError
-from odfchain.odf.names import DatasetAlias
+from odfchain.errors import TransferError, UnsupportedPeerError
 from odfchain.odf.times import Timestamp
 from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.credentials import NodeAccounts
-from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
-from odfchain.transfer.pulling import pull_dataset
-from odfchain.transfer.pushing import push_dataset
+from odfchain.transfer.open_peer import PeerOptions
 from odfchain.transfer.repositories import list_repository
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
+from tests.kit import smart_site
 from tests.kit.crowd import RawClient
 from tests.kit.nginx import nginx
 from tests.kit.served_workspace import make_dataset, raw
@@ -53,19 +51,13 @@ class Site:
     token: str
     run: Path
 
-    @property
-    def options(self) -> PeerOptions:
-        return PeerOptions(token=self.token, retries=0)
-
     def push(self) -> bool:
-        url = PeerUrl.parse(f"{self.url}cities")
-        with contextlib.closing(open_writable(url, self.options)) as peer:
-            return push_dataset(self.dataset, peer).up_to_date
+        url = self.url.removeprefix("odf+")
+        return smart_site.push(self.dataset, f"{url}cities", token=self.token, retries=0).up_to_date
 
     def pull(self, folder: Path) -> DatasetFiles:
-        reader = WorkspaceFiles.init(folder)
-        with contextlib.closing(open_peer(PeerUrl.parse(f"{self.url}cities"), self.options)) as peer:
-            pull_dataset(reader, peer, self.dataset.alias)
+        reader, options = WorkspaceFiles.init(folder), PeerOptions(token=self.token, retries=0)
+        smart_site.pull(reader, f"{self.url}cities", chosen=options)
         return reader.dataset(self.dataset.alias)
 
     def requests(self) -> list[tuple[str, str]]:
@@ -95,9 +87,7 @@ def test_a_node_below_a_prefix_is_pushed_to_and_pulled_from(tmp_path: Path) -> N
         assert found.push()
         copy = found.pull(tmp_path / "reader")
         assert copy.chain.head() == found.dataset.chain.head()
-        assert [entry.alias for entry in list_repository(PeerUrl.parse(found.url))] == [
-            DatasetAlias.parse("cities")
-        ]
+        assert [str(entry.alias) for entry in list_repository(PeerUrl.parse(found.url))] == ["cities"]
         asked = found.requests()
     objects = {f"data/{name}" for name in copy.data.names()}
     objects |= {f"checkpoints/{name}" for name in copy.checkpoints.names()}
@@ -116,29 +106,27 @@ def test_a_node_answers_to_the_name_that_its_proxy_has(host: str, status: int, t
             assert client.status == (101 if status == 200 else status)
 
 
-def fails(site: Site, error: type[OdfchainError], *said: str) -> None:
-    with pytest.raises(error) as refused:
-        site.push()
+LACKS = {
+    "large files": (
+        ["client_max_body_size"], TransferError,
+        ["HTTP status 413", "3,000,000 bytes", "client_max_body_size 0"],
+    ),
+    "WebSockets": (
+        ["Upgrade $http", "Connection $"], UnsupportedPeerError,
+        ["HTTP status 426", "over a WebSocket", "headers Upgrade and Connection"],
+    ),
+    "a node": ([], TransferError, ["HTTP status 502"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lack", LACKS)
+def test_what_a_proxy_does_not_pass_on_is_named(lack: str, tmp_path: Path) -> None:
+    without, error, said = LACKS[lack]
+    with (
+        closed_port() as gone,
+        site(tmp_path, *without, node=gone if lack == "a node" else None) as found,
+        pytest.raises(error) as refused,
+    ):
+        found.push()
     for each in said:
         assert each in f"{refused.value} {refused.value.hint}"
-
-
-def test_a_proxy_that_takes_no_large_files_is_named(tmp_path: Path) -> None:
-    with site(tmp_path, "client_max_body_size") as found:
-        fails(found, TransferError, "HTTP status 413", "3,000,000 bytes", "client_max_body_size 0")
-
-
-def test_a_proxy_that_passes_no_websockets_on_is_named(tmp_path: Path) -> None:
-    with site(tmp_path, "Upgrade $http", "Connection $") as found:
-        fails(
-            found,
-            UnsupportedPeerError,
-            "HTTP status 426",
-            "over a WebSocket",
-            "headers Upgrade and Connection",
-        )
-
-
-def test_a_node_that_does_not_answer_its_proxy_is_named(tmp_path: Path) -> None:
-    with closed_port() as gone, site(tmp_path, node=gone) as found:
-        fails(found, TransferError, "HTTP status 502")

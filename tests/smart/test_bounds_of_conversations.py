@@ -14,14 +14,11 @@ import pytest
 
 from odfchain.errors import CorruptedPeerError
 from odfchain.limits import SHARING, SMART
-from odfchain.odf.names import DatasetAlias
 from odfchain.storage.locations import PeerUrl
-from odfchain.transfer import server
 from odfchain.transfer import server as transfer_server
 from odfchain.transfer import smart_messages as m
 from odfchain.transfer.block_batch import packed
 from odfchain.transfer.open_peer import PeerOptions, open_peer
-from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.smart_messages import TOO_MANY_BLOCKS, message_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
@@ -29,9 +26,9 @@ from tests.kit.crowd import CONTINUATION, PING, TEXT, RawClient, frame, listed
 from tests.kit.node_stand_in import node
 from tests.kit.scenario import chain_of
 from tests.kit.served_workspace import ask, make_dataset
-from tests.kit.smart_site import Site, blocks, raw, started
+from tests.kit.smart_site import OK, PULL, Site, blocks, pull, raw, started
 
-BEGIN = json.dumps({"begin_after": None, "stop_at": None, "force_update_if_diverged": False}).encode()
+BEGIN = json.dumps(PULL).encode()
 TOO_BIG, PROTOCOL, TRY_LATER, FAILED = 1009, 1002, 1013, 1011
 SOME = 20_000
 """Bytes of a message that count."""
@@ -45,11 +42,10 @@ def url(tmp_path: Path) -> Iterator[str]:
         yield server.url
 
 
-def next_document(client: RawClient) -> dict[str, Any]:
+def next_document(client: RawClient) -> Any:
     kind, content = next(client.heard())
     assert kind == TEXT
-    found: dict[str, Any] = json.loads(content)
-    return found
+    return json.loads(content)
 
 
 # --- one client ----------------------------------------------------------------------------------------
@@ -88,15 +84,15 @@ def test_a_batch_is_taken_only_where_one_may_come(site: Site) -> None:
     assert site.idle.wait(20)
     with RawClient(site.url, "cities/push", field) as client:
         client.say(begun)
-        assert next_document(client) == {"Ok": {}}
+        assert next_document(client) == OK
         client.say(batch)
-        assert next_document(client) == {"Ok": {}}
+        assert next_document(client) == OK
         client.say(batch)
         assert client.end() == TOO_BIG
     assert site.idle.wait(20)
     with RawClient(site.url, "cities/push", field) as client:
         client.say(begun)
-        assert next_document(client) == {"Ok": {}}
+        assert next_document(client) == OK
         client.say(frame(b"", length=SMART.message_bytes + 1))
         assert client.end() == TOO_BIG
 
@@ -171,7 +167,7 @@ def test_messages_of_blocks_come_some_at_a_time(
     with RawClient(site.url, "one/push", field) as one, RawClient(site.url, "two/push", field) as two:
         for client in (one, two):
             client.say(frame(json.dumps(started(chain)).encode()))
-            assert next_document(client) == {"Ok": {}}
+            assert next_document(client) == OK
         one.say(frame(batch[:part], length=len(batch)))
         seen.wait(lambda memory: memory.large)
         sender = threading.Thread(target=two.say, args=(frame(batch),))
@@ -179,7 +175,7 @@ def test_messages_of_blocks_come_some_at_a_time(
         seen.wait(lambda memory: memory.waiting)
         assert ask(site.url, "/info").status == 200
         one.socket.close()
-        assert next_document(two) == {"Ok": {}}
+        assert next_document(two) == OK
         sender.join()
 
 
@@ -195,17 +191,15 @@ def test_what_clients_do_not_take_is_bounded(tmp_path: Path, monkeypatch: pytest
         assert [json.loads(text).keys() for _, text in said] == [{"Ok"}]
         assert (kind, int.from_bytes(content[:2], "big")) == (8, FAILED)
         assert json.loads(content[2:])["Err"]["Internal"]["error_message"] == TOO_MANY_BLOCKS
-        with contextlib.closing(open_peer(PeerUrl.parse(f"odf+{server.url}cities"))) as peer:
-            assert pull_dataset(ours, peer, DatasetAlias.parse("cities")).new == dataset.chain.head()
+        assert pull(ours, f"odf+{server.url}cities").new == dataset.chain.head()
 
 
 def test_who_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace = WorkspaceFiles.init(tmp_path)
     make_dataset(workspace, "cities", 700)
     monkeypatch.setattr(transfer_server, "SHARING", replace(SHARING, piece_seconds=0.1))
-    asked = [
-        {"object_type": "DataSlice", "physical_hash": "f1620" + "00" * 32, "size": n} for n in range(1_000)
-    ]
+    file = {"object_type": "DataSlice", "physical_hash": "f1620" + "00" * 32}
+    asked = [file | {"size": n} for n in range(1_000)]
     lost, end = threading.Event(), transfer_server._Conversation.connection_lost
 
     def ended(self: transfer_server._Conversation, error: Exception | None) -> None:
@@ -224,7 +218,7 @@ def test_who_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_conversations_and_other_requests_do_not_take_each_others_place(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "SHARING", replace(SHARING, connections=4))
+    monkeypatch.setattr(transfer_server, "SHARING", replace(SHARING, connections=4))
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(RawClient(url)) for _ in range(5)]
         assert [client.status for client in clients] == [101] * 4 + [503]
@@ -282,19 +276,16 @@ def test_blocks_are_read_however_they_are_spaced(blank: str) -> None:
         ("[" + "[]," * 100_000 + "[]]", "more than 16,384 values"),
         (" " * (SMART.request_bytes + 1), "524,288 are allowed"),
         (" " * (SMART.message_bytes + 1), "an invalid message"),
+        ("{}", "more small frames"),
     ],
-    ids=["lists", "long", "longer than blocks"],
+    ids=["lists", "long", "longer than blocks", "a flood"],
 )
-def test_what_a_node_may_not_say_to_a_client(said: str, problem: str) -> None:
+def test_what_a_node_may_not_say_to_a_client(
+    said: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if said == "{}":
+        monkeypatch.setattr("odfchain.transfer.smart_messages.SMART", replace(SMART, small_frames=-1))
     with node({}, lambda _: said) as found:
         peer = open_peer(PeerUrl.parse(f"odf+{found.url}cities"), PeerOptions(retries=0))
         with contextlib.closing(peer), pytest.raises(CorruptedPeerError, match=problem):
-            list(peer.batch(None, 1))
-
-
-def test_a_node_that_floods_a_client_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfchain.transfer.smart_messages.SMART", replace(SMART, small_frames=-1))
-    with node({}, lambda _: "{}") as found:
-        peer = open_peer(PeerUrl.parse(f"odf+{found.url}cities"), PeerOptions(retries=0))
-        with contextlib.closing(peer), pytest.raises(CorruptedPeerError, match="more small frames"):
             list(peer.batch(None, 1))

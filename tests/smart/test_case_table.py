@@ -17,31 +17,31 @@ from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
 from odfchain.errors import ChainsDifferError, NameCollisionError, OdfchainError
 from odfchain.limits import SMART
 from odfchain.odf.names import DatasetAlias
-from odfchain.storage.locations import PeerUrl
 from odfchain.transfer import node_pushes, server_app
 from odfchain.transfer.access_tokens import PushSessions
 from odfchain.transfer.block_batch import packed
-from odfchain.transfer.open_peer import open_peer
-from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.smart_messages import BlocksBatch, PulledBlocks, document_of
 from odfchain.workspace.options import ServeOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.node_stand_in import node
+from tests.kit.node_stand_in import files_of, node, planned
 from tests.kit.scenario import chain_of, extend, install
 from tests.kit.served_workspace import ask, make_dataset
 from tests.kit.smart_cases import CASES, row, rows
 from tests.kit.smart_site import (
-    CITIES,
+    COMPLETE,
+    OK,
+    PULL,
     Site,
     asked_for_objects,
     blocks,
     closed,
+    conversation,
     objects,
+    pull,
     raw,
     say,
     started,
@@ -77,14 +77,14 @@ def test_who_may_not_is_refused_before_the_upgrade(case: dict[str, Any], site: S
         "revoked": lambda: site.token(name="gone"),
         "for others": lambda: site.token("push:towns", "push:alice/%", "force:%", name="other"),
     }
-    headers = {} if case["version"] is None else {"x-odf-smtp-version": case["version"]}
-    if case["token"] is not None:
-        headers["Authorization"] = f"Bearer {shown[case['token']]()}"
+    token = None if case["token"] is None else shown[case["token"]]()
     if case["token"] == "revoked":  # noqa: S105 - none
         site.tokens.revoke("gone")
-    path = case.get("path", "cities")
-    url = f"ws{site.url.removeprefix('http')}{path}/{case['socket']}"
-    with pytest.raises(InvalidStatus) as refused, connect(url, additional_headers=headers, compression=None):
+    path = f"{case.get('path', 'cities')}/{case['socket']}"
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        conversation(site.url, path, token, version=case["version"]),
+    ):
         pass
     response = refused.value.response
     assert response.status_code == case["status"]
@@ -99,16 +99,12 @@ CHAIN = chain_of(LABELS)
 
 def pulled(answer: Any, tmp_path: Path) -> OdfchainError:
     """What is said of a pull whose blocks come as this."""
-    plan = dict.fromkeys(("num_objects", "num_records", "bytes_in_raw_blocks", "bytes_in_raw_objects"), 0)
-    files = {f"/cities/{key}": data for key, data in CHAIN.objects.items()}
-    files["/cities/refs/head"] = str(CHAIN.head).encode()
     ours = WorkspaceFiles.init(tmp_path / "pulled")
     with (
-        node(files, lambda _: {"Ok": {"transfer_plan": {"num_blocks": 5} | plan}}, lambda _: answer) as n,
-        contextlib.closing(open_peer(PeerUrl.parse(f"odf+{n.url}cities"))) as peer,
+        node(files_of(CHAIN), lambda _: planned(CHAIN), lambda _: answer) as n,
         pytest.raises(OdfchainError) as refused,
     ):
-        pull_dataset(ours, peer, CITIES)
+        pull(ours, f"odf+{n.url}cities")
     assert n.done.wait(20)
     assert n.ended, "the client closes the connection"
     assert list(ours.datasets()) == []
@@ -118,7 +114,7 @@ def pulled(answer: Any, tmp_path: Path) -> OdfchainError:
 def pushed(document: Any, site: Site) -> tuple[int, str]:
     """How a node ends a push whose blocks come as this."""
     with site.socket(site.token()) as socket:
-        assert say(socket, started(CHAIN)) == {"Ok": {}}
+        assert say(socket, started(CHAIN)) == OK
         socket.send(json.dumps(document))
         found = closed(socket)
     assert not list((site.node.root / "datasets").iterdir())
@@ -127,12 +123,7 @@ def pushed(document: Any, site: Site) -> tuple[int, str]:
 
 @pytest.mark.parametrize("case", rows(12), ids=lambda case: str(case["payload"]))
 def test_a_payload_that_is_no_bytes(case: dict[str, Any], site: Site, tmp_path: Path) -> None:
-    batch = {
-        "num_blocks": 5,
-        "media_type": "application/tar+gzip",
-        "encoding": "raw",
-        "payload": case["payload"],
-    }
+    batch = document_of(PulledBlocks(blocks=packed(raw(CHAIN))))["blocks"] | {"payload": case["payload"]}
     refused = pulled({"blocks": batch}, tmp_path)
     assert (refused.exit_code, case["says"] in str(refused)) == (case["exit"], True)
     assert pushed({"new_blocks": batch}, site)[0] == case["code"]
@@ -151,10 +142,8 @@ def test_a_head_that_moves_while_it_is_pulled(site: Site) -> None:
     (case,) = rows(14)
     chain = chain_of(case["labels"])
     dataset = install(site.node, "cities", chain)
-    url = f"ws{site.url.removeprefix('http')}cities/pull"
-    with connect(url, additional_headers={"x-odf-smtp-version": "1"}, compression=None) as socket:
-        request = {"begin_after": None, "stop_at": None, "force_update_if_diverged": False}
-        assert say(socket, request)["Ok"]["transfer_plan"]["num_blocks"] == case["num_blocks"]
+    with conversation(site.url, "cities/pull") as socket:
+        assert say(socket, PULL)["Ok"]["transfer_plan"]["num_blocks"] == case["num_blocks"]
         extend(dataset, chain_of(case["labels"] + case["more"]))
         batch = say(socket, {})["blocks"]
     assert batch["num_blocks"] == case["num_blocks"]
@@ -166,15 +155,10 @@ def test_a_push_without_objects(site: Site) -> None:
     chain = chain_of(case["labels"])
     assert chain.files == []
     with site.socket(site.token()) as socket:
-        messages = [
-            started(chain),
-            blocks(packed(raw(chain))),
-            objects(chain),
-            {"details": case["details"]},
-            {},
-        ]
+        batch, done = blocks(packed(raw(chain))), {"details": case["details"]}
+        messages = [started(chain), batch, objects(chain), done, {}]
         assert [next(iter(message), "") for message in messages] == case["said"]
-        assert say(socket, messages[0]) == say(socket, messages[1]) == {"Ok": {}}
+        assert say(socket, messages[0]) == say(socket, messages[1]) == OK
         assert say(socket, messages[2]) == {"Ok": {"object_transfer_strategies": []}}
         socket.send(json.dumps(messages[3]))
         assert say(socket, messages[4]) == {}
@@ -184,11 +168,7 @@ def test_a_push_without_objects(site: Site) -> None:
 def test_nothing_is_there_before_the_commit(site: Site) -> None:
     """Case 26."""
     chain, token = chain_of(LABELS), site.token()
-    names = {
-        "id": install(site.ours, "cities", chain).id,
-        "head": chain.head,
-        "object": chain.files[0],
-    }
+    names = {"id": install(site.ours, "cities", chain).id, "head": chain.head, "object": chain.files[0]}
     said: list[list[int]] = []
 
     def look() -> None:
@@ -198,9 +178,8 @@ def test_nothing_is_there_before_the_commit(site: Site) -> None:
     with site.socket(token) as socket:
         asked_for_objects(socket, chain)
         look()
-        for key in chain.files:
-            assert site.put(str(key), chain.objects[key], token) == 201
-        socket.send(json.dumps({"details": "Complete"}))
+        site.upload(chain, token)
+        socket.send(COMPLETE)
         look()
         assert say(socket, {}) == {}
     assert said == [[case["status"] for case in rows(26)]] * 2
@@ -216,30 +195,22 @@ STEPS = ["begin", "blocks", "objects", "commit"]
 def test_names_and_ids_that_are_taken(case: dict[str, Any], site: Site) -> None:
     chain, other = chain_of(["seed", "schema", "x"]), chain_of(["seed 2", "schema"])
     name, taken_by = ("cities", other) if case["taken"] == "name" else ("towns", chain)
-    messages = {
-        "begin": started(chain),
-        "blocks": blocks(packed(raw(chain))),
-        "objects": objects(chain),
-        "commit": {},
-    }
+    messages = zip(STEPS, (started(chain), blocks(packed(raw(chain))), objects(chain), {}), strict=True)
     with site.socket(site.token()) as socket:
         answer: Any = None
-        for step in STEPS:
+        for step, message in messages:
             if step == case["before"]:
                 taken = install(site.node, name, taken_by)
             if step == "commit":
-                socket.send(json.dumps({"details": "Complete"}))
-            socket.send(json.dumps(messages[step]))
+                socket.send(COMPLETE)
+            socket.send(json.dumps(message))
             try:
                 answer = json.loads(socket.recv(20))
             except Exception:
                 answer = json.loads(closed(socket)[1])
             if "Err" in answer:
                 break
-    names = {"{id}": str(taken.id), "{other}": str(other.head)}
-    expected = json.dumps(case["answer"])
-    for key, value in names.items():
-        expected = expected.replace(key, value)
+    expected = json.dumps(case["answer"]).replace("{id}", str(taken.id)).replace("{other}", str(other.head))
     reason = json.loads(expected)
     if "RefCollision" not in reason:
         assert answer == {"Err": reason}
@@ -300,13 +271,10 @@ def test_a_chain_that_is_longer_than_a_batch(
         await answer(self, scope, *more)
 
     monkeypatch.setattr(server_app.Repository, "_converse", conversed)
-    third = WorkspaceFiles.init(tmp_path / "third")
-    with contextlib.closing(open_peer(PeerUrl.parse(f"odf+{site.url}cities"))) as peer:
-        assert pull_dataset(third, peer, CITIES).new == chain.head
+    assert pull(WorkspaceFiles.init(tmp_path / "third"), f"odf+{site.url}cities").new == chain.head
     assert pulls == [], "it is walked"
-    url = f"ws{site.url.removeprefix('http')}cities/pull"
-    with connect(url, additional_headers={"x-odf-smtp-version": "1"}, compression=None) as socket:
-        said = say(socket, {"begin_after": None, "stop_at": None, "force_update_if_diverged": False})
+    with conversation(site.url, "cities/pull") as socket:
+        said = say(socket, PULL)
     assert said["Err"]["Internal"]["error_message"] == "Too many blocks."
 
 
@@ -363,7 +331,7 @@ class _Jumping(selectors.SelectSelector):
         return ready
 
 
-def conversation(what: str, heard: list[Any], site: Site) -> list[tuple[float, Any]]:
+def timed(what: str, heard: list[Any], site: Site) -> list[tuple[float, Any]]:
     """What an application says, and when by its own clock, to a client that says this and then nothing."""
     selector = _Jumping()
     loop = asyncio.SelectorEventLoop(selector)
@@ -403,13 +371,13 @@ def test_silence_ends_a_conversation(site: Site) -> None:
     case = row(32, silent_seconds=60.0)
     chain = chain_of(LABELS)
     end = {"type": "websocket.close", "code": case["code"], "reason": case["reason"]}
-    assert conversation("push", [], site) == [(case["silent_seconds"], end)]
+    assert timed("push", [], site) == [(case["silent_seconds"], end)]
     site.tokens.revoke("me")
     heard = [started(chain), blocks(packed(raw(chain))), objects(chain)]
-    *said, last = conversation("push", heard, site)
+    *said, last = timed("push", heard, site)
     begun = said[2][0]
     pings = [round(at - begun, 6) for at, message in said[3:] if message["text"] == "{}"]
     assert (pings, last) == (case["pings_at"], (begun + case["silent_seconds"], end))
     site.tokens.revoke("me")
     install(site.node, "cities", chain)
-    assert conversation("pull", [], site) == [(case["silent_seconds"], end)]
+    assert timed("pull", [], site) == [(case["silent_seconds"], end)]

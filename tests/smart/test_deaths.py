@@ -19,14 +19,12 @@ import pytest
 from odfchain.errors import OdfchainError
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
-from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
-from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
-from odfchain.transfer.pulling import SyncOptions, pull_dataset
-from odfchain.transfer.pushing import push_dataset
+from odfchain.transfer.open_peer import PeerOptions
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.options import PushOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
+from tests.kit import smart_site
 from tests.kit.cutting_relay import Relay
 from tests.kit.scenario import Chain, chain_of, install
 from tests.kit.support import tree_of
@@ -78,6 +76,11 @@ def died_at(relay: Relay, step: int, expected: list[str], name: str) -> bool:
     return relay.fired.is_set()
 
 
+def lost_at(relay: Relay, step: int) -> set[str]:
+    """The path of what was sent there and did not arrive."""
+    return {relay.steps[step - 1].split()[2]} if relay.steps[step] == "< 200" else set()
+
+
 def objects_sent(lines: Iterable[str], method: str, status: str) -> Counter[str]:
     """How often each object was sent whole, by the server's own log."""
     found = (re.fullmatch(rf"\S+ {method} (\S+/(?:data|checkpoints)/\S+) {status}", line) for line in lines)
@@ -99,29 +102,23 @@ def token_of(node: WorkspaceFiles) -> str:
 
 
 def push(ours: WorkspaceFiles, name: str, url: str, token: str) -> None:
-    options = PeerOptions(token=token, allow_private_redirects=True, retries=0, parallel=1)
-    with contextlib.closing(open_writable(PeerUrl.parse(f"odf+{url}{name}"), options)) as peer:
-        push_dataset(ours.dataset(DatasetAlias.parse(name)), peer, PushOptions(parallel=1))
+    dataset = ours.dataset(DatasetAlias.parse(name))
+    smart_site.push(dataset, f"{url}{name}", PushOptions(parallel=1), token=token, retries=0, parallel=1)
 
 
 def pull(ours: WorkspaceFiles, name: str, url: str) -> None:
-    options = PeerOptions(retries=0, parallel=1)
-    with contextlib.closing(open_peer(PeerUrl.parse(f"odf+{url}{name}"), options)) as peer:
-        pull_dataset(ours, peer, DatasetAlias.parse(name), SyncOptions(parallel=1))
+    smart_site.pull(ours, f"odf+{url}{name}", name, PeerOptions(retries=0, parallel=1), parallel=1)
 
 
-def same(one: WorkspaceFiles, other: WorkspaceFiles, name: str, *, blocks_only: bool = False) -> None:
+def carry(verb: str, ours: WorkspaceFiles, name: str, url: str, token: str) -> None:
+    push(ours, name, url, token) if verb == "push" else pull(ours, name, url)
+
+
+def same(one: WorkspaceFiles, other: WorkspaceFiles, name: str) -> None:
     """Both have the dataset, with the same files."""
-    trees = [tree_of(each.dataset(DatasetAlias.parse(name)).folder) for each in (one, other)]
-    public = [
-        {
-            path: data
-            for path, data in tree.items()
-            if path.startswith(("blocks/", "data/", "checkpoints/", "refs/"))
-        }
-        for tree in trees
-    ]
-    assert public[0] == public[1]
+    folders = [each.dataset(DatasetAlias.parse(name)).folder for each in (one, other)]
+    for part in ("blocks", "data", "checkpoints", "refs"):
+        assert tree_of(folders[0] / part) == tree_of(folders[1] / part)
 
 
 def port_of(url: str) -> int:
@@ -171,8 +168,7 @@ def test_a_connection_that_dies_at_a_message_of_a_pull(
             with contextlib.suppress(OdfchainError):
                 pull(ours, name, relay.url)
             if died_at(relay, step, STEPS_OF_A_PULL, name):
-                died += 1
-                lost |= {relay.steps[step - 1].split()[2]} if relay.steps[step] == "< 200" else set()
+                died, lost = died + 1, lost | lost_at(relay, step)
             pull(ours, name, relay.url)
             same(node, ours, name)
     assert died == len(tuple(steps)) if steps else died >= len(STEPS_OF_A_PULL)
@@ -235,15 +231,11 @@ def test_a_client_that_is_killed_at_each_step(
             code = client.wait()
             if died_at(relay, step, steps, name):
                 assert code == -9
-                died += 1
-                lost |= {relay.steps[step - 1].split()[2]} if relay.steps[step] == "< 200" else set()
+                died, lost = died + 1, lost | lost_at(relay, step)
             else:
                 assert code == 0
             assert idle.wait(20)
-            if verb == "push":
-                push(ours, name, relay.url, token)
-            else:
-                pull(ours, name, relay.url)
+            carry(verb, ours, name, relay.url, token)
             same(source, target, name)
     assert died >= len(steps)
     sent = objects_sent(log, *(("PUT", "201") if verb == "push" else ("GET", "200")))
@@ -289,21 +281,13 @@ def test_a_server_that_is_killed_at_each_step(
             for step in until_none(relay):
                 name, chain = dataset(step)
                 install(source, name, chain)
-
-                def carry(name: str = name) -> None:
-                    if verb == "push":
-                        push(ours, name, relay.url, token)
-                    else:
-                        pull(ours, name, relay.url)
-
                 relay.arm(step, served.kill)
                 with contextlib.suppress(OdfchainError):
-                    carry()
+                    carry(verb, ours, name, relay.url, token)
                 if died_at(relay, step, steps, name):
-                    died += 1
-                    lost |= {relay.steps[step - 1].split()[2]} if relay.steps[step] == "< 200" else set()
+                    died, lost = died + 1, lost | lost_at(relay, step)
                     served.start()
-                carry()
+                carry(verb, ours, name, relay.url, token)
                 same(source, target, name)
         finally:
             served.kill()

@@ -13,13 +13,10 @@ from odfchain.errors import DatasetNotFoundError, OdfchainError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
-from odfchain.storage.locations import PeerUrl
-from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.pushing import push_dataset
-from odfchain.workspace.options import PushOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
+from tests.kit import smart_site
 from tests.kit.node_process import Node
-from tests.kit.scenario import Chain, chain_of, extend, install
+from tests.kit.scenario import chain_of, extend, install
 from tests.kit.shared_store import machine, objects
 from tests.kit.small_s3 import RESET, SmallS3
 
@@ -31,9 +28,7 @@ pytestmark = pytest.mark.soak
 
 
 def push(ours: WorkspaceFiles, name: str, node: Node, token: str) -> None:
-    options = PeerOptions(token=token, allow_private_redirects=True, retries=0)
-    with contextlib.closing(open_writable(PeerUrl.parse(f"odf+{node.url}{name}"), options)) as peer:
-        push_dataset(ours.dataset(DatasetAlias.parse(name)), peer, PushOptions())
+    smart_site.push(ours.dataset(DatasetAlias.parse(name)), f"{node.url}{name}", token=token, retries=0)
 
 
 def seen(folder: Path, name: str) -> Multihash | None:
@@ -104,19 +99,14 @@ def test_a_node_that_is_killed_at_each_request_of_a_commit(store: SmallS3, tmp_p
     assert killed == {"data", "checkpoints", "blocks", "hints/chain", "refs/head", "name"}
 
 
-def made(ours: WorkspaceFiles) -> Chain:
-    chain = chain_of(["seed", "schema"])
-    chain.add_data("d1", size=OBJECT_BYTES)
-    install(ours, "sent", chain)
-    return chain
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_a_push_of_a_large_object(store: SmallS3, tmp_path: Path) -> None:
     """It goes to the store in parts, once."""
     machine(store, tmp_path / "node")
     ours = WorkspaceFiles.init(tmp_path / "ours")
-    chain = made(ours)
+    chain = chain_of(["seed", "schema"])
+    chain.add_data("d1", size=OBJECT_BYTES)
+    install(ours, "sent", chain)
     (large,) = (key for key in chain.files if len(chain.objects[key]) > OBJECT_BYTES)
     sent = 0
 

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.sync.client import connect
 
 from odfchain.errors import CorruptedPeerError
 from odfchain.odf.block_codec import decode_block
 from odfchain.odf.identity import Multihash
-from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
 from odfchain.storage.locations import PeerUrl
@@ -25,20 +23,19 @@ from odfchain.storage.store import RawBlock
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.block_batch import unpacked
 from odfchain.transfer.node_store import NodeTransport, Shipment
-from odfchain.transfer.open_peer import PeerOptions, open_peer, open_writable
-from odfchain.transfer.pulling import pull_dataset
+from odfchain.transfer.open_peer import PeerOptions, open_writable
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.slice_files import objects_of
 from odfchain.transfer.smart_messages import PulledBlocks, message_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.node_stand_in import Answer, node, uploads
+from tests.kit.node_stand_in import Answer, files_of, node, uploads
 from tests.kit.recorded_flows import FLOWS, Recorded, same
 from tests.kit.scenario import Chain, install
+from tests.kit.smart_site import conversation, pull
 
 LIVE = {flow.name.removeprefix("live "): flow for flow in FLOWS if flow.name.startswith("live ")}
 PULLS = ["pull_new_dataset", "pull_one_more_block", "pull_nothing_new"]
 PUSHES = ["push_new_dataset", "push_one_more_block"]
-ALIAS = DatasetAlias.parse("types")
 
 
 def sent(flow: Recorded) -> list[RawBlock]:
@@ -83,24 +80,25 @@ def here(document: Any, url: str, token: str = "TOKEN") -> Any:  # noqa: S107 - 
 def test_our_server_says_what_the_reference_node_said(name: str, tmp_path: Path) -> None:
     workspace, flow = WorkspaceFiles.init(tmp_path), LIVE[name]
     chain, before = chain_at(name)
-    path, verb = ("types", "pull") if name in PULLS else ("pushed", "push")
+    path = "types" if name in PULLS else "pushed"
     present = chain if name in PULLS else up_to(chain, before)
     if present.hashes:
         install(workspace, path, present)
     token = TokenFile(workspace.root).create("me", ["push:%"], Timestamp.now()).text
-    headers = {"x-odf-smtp-version": "1"} | ({} if name in PULLS else {"authorization": f"Bearer {token}"})
+    verb, shown = ("pull", None) if name in PULLS else ("push", token)
     compared = 0
-    with RepositoryServer(workspace, write=True) as server:
-        url = f"ws{server.url.removeprefix('http')}{path}/{verb}"
-        with connect(url, additional_headers=headers, compression=None, max_size=None) as socket:
-            for frame in flow.frames:
-                if frame.close is not None or frame.document == {"details": "Complete"}:
-                    break
-                if frame.by_client:
-                    socket.send(json.dumps(frame.document))
-                else:
-                    same(json.loads(socket.recv(20)), here(frame.document, server.url, token))
-                    compared += 1
+    with (
+        RepositoryServer(workspace, write=True) as server,
+        conversation(server.url, f"{path}/{verb}", shown) as socket,
+    ):
+        for frame in flow.frames:
+            if frame.close is not None or frame.document == {"details": "Complete"}:
+                break
+            if frame.by_client:
+                socket.send(json.dumps(frame.document))
+            else:
+                same(json.loads(socket.recv(20)), here(frame.document, server.url, token))
+                compared += 1
     assert compared == {"pull_nothing_new": 1}.get(name, 3)
 
 
@@ -110,18 +108,10 @@ def test_our_client_asks_what_the_reference_node_asked(name: str, tmp_path: Path
     chain, before = chain_at(name)
     if before:
         install(ours, "types", up_to(chain, before))
-    files = {f"/types/{key}": data for key, data in chain.objects.items()}
-    files["/types/refs/head"] = str(chain.head).encode()
-    said = documents(flow, client=False)
-    urls: list[str] = []
-    answers: list[Answer] = [lambda _, each=each: here(each, urls[0]) for each in said]  # type: ignore[misc]
-    with node(files, *answers) as found:
-        urls.append(found.url)
-        with (
-            contextlib.closing(open_peer(PeerUrl.parse(f"odf+{found.url}types"))) as peer,
-            pytest.raises(CorruptedPeerError, match="the chain refers to it"),
-        ):
-            pull_dataset(ours, peer, ALIAS)
+    answers: list[Answer] = [lambda _, each=each: each for each in documents(flow, client=False)]  # type: ignore[misc]
+    with node(files_of(chain, "/types/"), *answers) as found:
+        with pytest.raises(CorruptedPeerError, match="the chain refers to it"):
+            pull(ours, f"odf+{found.url}types", "types")
         assert found.done.wait(20)
     same(found.said, documents(flow, client=True))
     assert found.ended == [flow.of(client=True)[-1].close]
@@ -159,17 +149,8 @@ def test_our_client_pushes_what_the_reference_node_pushed(name: str, tmp_path: P
         with contextlib.closing(open_writable(url, chosen)) as peer:
             assert isinstance(peer.transport, NodeTransport)
             names: list[Multihash] = chain.hashes[before:]
-            peer.transport.send(
-                Shipment(
-                    expected=old,
-                    new=chain.head,
-                    blocks=names,
-                    read=blocks.__getitem__,
-                    objects=items,
-                    path=path_of,
-                ),
-                SILENT,
-            )
+            more = {"read": blocks.__getitem__, "objects": items, "path": path_of}
+            peer.transport.send(Shipment(expected=old, new=chain.head, blocks=names, **more), SILENT)
         assert found.done.wait(20)
     same(found.said, documents(flow, client=True))
     assert found.ended == [flow.of(client=True)[-1].close]

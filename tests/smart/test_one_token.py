@@ -16,12 +16,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 from odfchain.errors import StoreError
-from odfchain.odf import events as ev
 from odfchain.odf.names import DatasetAlias
-from odfchain.odf.physical_hash import hash_bytes, hash_file
+from odfchain.odf.physical_hash import hash_file
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
-from odfchain.storage.public_layout import ObjectKey, ObjectKind
+from odfchain.storage.public_layout import ObjectKey
 from odfchain.transfer import access_tokens, node_pushes
 from odfchain.transfer.access_tokens import made_token
 from odfchain.transfer.block_batch import packed
@@ -31,11 +30,25 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.held_puts import HeldPut, path_of
 from tests.kit.scenario import Chain, chain_of, install
 from tests.kit.served_workspace import ask
-from tests.kit.smart_site import CITIES, Site, asked_for_objects, blocks, closed, objects, raw, say, started
+from tests.kit.smart_site import (
+    CITIES,
+    COMPLETE,
+    OK,
+    Site,
+    asked_for_objects,
+    begun,
+    blocks,
+    closed,
+    committed,
+    failed,
+    objects,
+    raw,
+    say,
+    started,
+)
 
 LABELS = ["seed", "schema", "d1", "x", "d2"]
 CHAIN = chain_of(LABELS)
-COMPLETE = json.dumps({"details": "Complete"})
 LATE = (1011, "This push took too long.")
 BUSY = (1011, "Busy.")
 
@@ -55,7 +68,7 @@ def sockets(site: Site, token: str, count: int, *, speak: bool) -> Iterator[list
         for n in range(count):
             found.append(stack.enter_context(site.socket(token, f"held.{n}", beside=True)))
             if speak:
-                assert say(found[-1], started(chain_of([f"seed {n}"]))) == {"Ok": {}}
+                assert say(found[-1], started(chain_of([f"seed {n}"]))) == OK
         yield found
 
 
@@ -77,7 +90,7 @@ def test_a_token_has_a_share_of_the_pushes(site: Site, monkeypatch: pytest.Monke
         with site.socket(first, beside=True) as socket:
             assert closed(socket) == BUSY
         with site.socket(second, beside=True) as socket:
-            assert say(socket, started(CHAIN)) == {"Ok": {}}
+            assert say(socket, started(CHAIN)) == OK
         monkeypatch.setattr(access_tokens, "_MOST_PUSHES", 4)
         with site.socket(third, beside=True) as socket:
             assert closed(socket) == BUSY, "as many as there may be in all"
@@ -97,11 +110,11 @@ def test_a_token_has_a_share_of_the_connections(site: Site, monkeypatch: pytest.
         with site.socket(token, beside=True) as socket:
             assert closed(socket) == BUSY
         with site.socket(site.token(name="other"), beside=True) as socket:
-            assert say(socket, started(CHAIN)) == {"Ok": {}}
+            assert say(socket, started(CHAIN)) == OK
         held[0].send("not JSON")
         assert closed(held[0])[0] == 1011
         with site.socket(token, beside=True) as socket:
-            assert say(socket, started(CHAIN)) == {"Ok": {}}
+            assert say(socket, started(CHAIN)) == OK
 
 
 def test_who_was_refused_is_in_nobodys_way(site: Site) -> None:
@@ -110,7 +123,7 @@ def test_who_was_refused_is_in_nobodys_way(site: Site) -> None:
     with site.socket(token) as refused:
         assert "Err" in say(refused, started(CHAIN))
         with site.socket(token, beside=True) as socket:
-            assert say(socket, started(chain_of([*LABELS, "y"]), CHAIN.head, 5)) == {"Ok": {}}
+            assert say(socket, started(chain_of([*LABELS, "y"]), CHAIN.head, 5)) == OK
 
 
 # --- a share of the time ------------------------------------------------------------------------------
@@ -148,9 +161,14 @@ def test_what_comes_gives_a_push_time() -> None:
 def uploaded(site: Site, token: str, chain: Chain) -> None:
     with site.socket(token) as socket:
         asked_for_objects(socket, chain)
-        for key in chain.files:
-            assert site.put(str(key), chain.objects[key], token) == 201
+        site.upload(chain, token)
     assert site.idle.wait(20)
+
+
+def strategies(socket: ClientConnection, message: Any) -> list[str]:
+    """What is to be done with each file that is named."""
+    found = say(socket, message)["Ok"]["object_transfer_strategies"]
+    return [each["push_strategy"] for each in found]
 
 
 def named(files: list[Any], *, more: bool = False) -> Any:
@@ -163,18 +181,15 @@ def test_an_object_is_named_as_often_as_blocks_do(rounds: bool, site: Site, hash
     uploaded(site, token, CHAIN)
     hashed.clear()
     with restarted(site) as again, again.socket(token) as socket:
-        assert say(socket, started(CHAIN)) == {"Ok": {}}
-        assert say(socket, blocks(packed(raw(CHAIN)))) == {"Ok": {}}
+        begun(socket, CHAIN)
         if rounds:
             for file in files:
-                answer = say(socket, named([file], more=True))["Ok"]["object_transfer_strategies"]
-                assert [each["push_strategy"] for each in answer] == ["SkipUpload"]
+                assert strategies(socket, named([file], more=True)) == ["SkipUpload"]
                 socket.send(COMPLETE)
             socket.send(json.dumps(named(files[:1], more=True)))
         else:
             socket.send(json.dumps(named([files[0]] * 1000)))
-        code, reason = closed(socket)
-    assert (code, json.loads(reason)["Err"]["Internal"]["phase"]) == (1011, {"Push": "ObjectsRequest"})
+        assert failed(socket) == (1011, {"Push": "ObjectsRequest"})
     assert len(hashed) == (len(files) if rounds else 1)
 
 
@@ -188,36 +203,18 @@ def restarted(site: Site) -> Iterator[Site]:
 def test_what_two_blocks_name_may_be_named_twice(site: Site, hashed: list[str]) -> None:
     """Other clients do so."""
     chain = chain_of(LABELS[:3])
-    last = chain.files[1]
-    assert chain.offset is not None
-    body = b"another slice"
-    start = chain.offset + 1
-    new = ev.DataSlice(
-        logical_hash=hash_bytes(b"logical"),
-        physical_hash=chain.store(ObjectKind.DATA, body),
-        offset_interval=ev.OffsetInterval(start=start, end=start),
-        size=len(body),
-    )
-    made = ev.Checkpoint(physical_hash=last.name, size=len(chain.objects[last]))
-    chain.append(
-        ev.AddData(
-            prev_offset=chain.offset, prev_checkpoint=chain.checkpoint, new_data=new, new_checkpoint=made
-        )
-    )
+    chain.add_data("d1", size=1)  # another slice, and the checkpoint that is there
     token = site.token()
     uploaded(site, token, chain)
     files = objects(chain)["object_files"]
-    twice = next(each for each in files if each["physical_hash"] == str(last.name))
+    twice = next(each for each in files if each["object_type"] == "Checkpoint")
     with restarted(site) as again:
         hashed.clear()
         with again.socket(token) as socket:
-            assert say(socket, started(chain)) == {"Ok": {}}
-            assert say(socket, blocks(packed(raw(chain)))) == {"Ok": {}}
-            found = say(socket, named([*files, twice]))["Ok"]["object_transfer_strategies"]
-            assert {each["push_strategy"] for each in found} == {"SkipUpload"}
+            begun(socket, chain)
+            assert set(strategies(socket, named([*files, twice]))) == {"SkipUpload"}
             assert len(hashed) == len(files), "each is hashed once"
-            socket.send(COMPLETE)
-            assert say(socket, {}) == {}
+            committed(socket)
     assert site.head() == chain.head
 
 
@@ -250,11 +247,9 @@ def test_what_changed_is_hashed_again(site: Site, hashed: list[str]) -> None:
 
 def test_rounds_name_something(site: Site) -> None:
     with site.socket(site.token()) as socket:
-        assert say(socket, started(CHAIN)) == {"Ok": {}}
-        assert say(socket, blocks(packed(raw(CHAIN)))) == {"Ok": {}}
+        begun(socket, CHAIN)
         socket.send(json.dumps(named([], more=True)))
-        code, reason = closed(socket)
-    assert (code, json.loads(reason)["Err"]["Internal"]["phase"]) == (1011, {"Push": "ObjectsRequest"})
+        assert failed(socket) == (1011, {"Push": "ObjectsRequest"})
 
 
 # --- a share of the disk ------------------------------------------------------------------------------
@@ -271,40 +266,35 @@ def test_a_token_has_a_share_of_the_disk(site: Site, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free[0]))
     mine, other = site.token(), site.token(name="other")
 
-    def put(socket: Any, key: ObjectKey, token: str) -> int:
+    done: set[ObjectKey] = set()
+
+    def put(key: ObjectKey, token: str) -> int:
         status = site.put(str(key), chain.objects[key], token)
-        free[0] -= size * (status == 201 and not done.get(key))
-        done[key] = True
+        free[0] -= size * (status == 201 and key not in done)
+        done.add(key)
         return status
 
-    done: dict[ObjectKey, bool] = {}
     with site.socket(mine) as socket:
         asked_for_objects(socket, chain)
-        assert put(socket, slices[0], mine) == 201
-        assert put(socket, slices[0], mine) == 201, "what comes again takes no more"
+        assert put(slices[0], mine) == 201
+        assert put(slices[0], mine) == 201, "what comes again takes no more"
         assert site.put(str(slices[1]), b"?" * size, mine) == 400
-        assert put(socket, slices[2], mine) == 201, "what was refused takes nothing"
-        assert put(socket, slices[1], mine) == 507
+        assert put(slices[2], mine) == 201, "what was refused takes nothing"
+        assert put(slices[1], mine) == 507
     assert site.idle.wait(20)
     with site.socket(other) as socket:
         asked_for_objects(socket, chain)
-        assert put(socket, slices[1], other) == 201, "others have theirs"
-        for key in chain.files:
-            if key not in slices:
-                assert site.put(str(key), chain.objects[key], other) == 201
-        socket.send(COMPLETE)
-        assert say(socket, {}) == {}
+        assert put(slices[1], other) == 201, "others have theirs"
+        site.upload(chain, other, *(key for key in chain.files if key not in slices))
+        committed(socket)
     assert site.idle.wait(20)
     chain.add_data("d9", size=1 << 20)
     free[0] = block_bytes + 3 * size
     with site.socket(mine) as socket:
-        assert say(socket, started(chain, chain.hashes[-2], len(chain.hashes) - 1)) == {"Ok": {}}
-        assert say(socket, blocks(packed(raw(chain)[-1:]))) == {"Ok": {}}
-        found = say(socket, named(objects(chain)["object_files"][-2:]))["Ok"]["object_transfer_strategies"]
-        assert len(found) == 2
-        assert site.put(str(chain.files[-2]), chain.objects[chain.files[-2]], mine) == 201, (
-            "all was committed"
-        )
+        assert say(socket, started(chain, chain.hashes[-2], len(chain.hashes) - 1)) == OK
+        assert say(socket, blocks(packed(raw(chain)[-1:]))) == OK
+        assert len(strategies(socket, objects(chain, chain.files[-2:]))) == 2
+        site.upload(chain, mine, chain.files[-2])  # all was committed
 
 
 def test_what_counts_is_what_waits_for_a_commit() -> None:
@@ -338,10 +328,10 @@ def test_blocks_take_of_the_share_too(site: Site, monkeypatch: pytest.MonkeyPatc
     for free, fits in ((2 * size, True), (2 * size, True), (2 * size - 1, False), (size, False)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free - sent[0]))
         with site.socket(token) as socket:
-            assert say(socket, started(CHAIN)) == {"Ok": {}}
+            assert say(socket, started(CHAIN)) == OK
             socket.send(json.dumps(blocks(packed(raw(CHAIN)))))
             if fits:
-                assert json.loads(socket.recv(20)) == {"Ok": {}}
+                assert json.loads(socket.recv(20)) == OK
                 sent[0] = size
             else:
                 assert "Insufficient storage" in closed(socket)[1]
@@ -361,13 +351,12 @@ def test_what_was_never_committed_is_removed_after_a_day(present: bool, site: Si
         install(site.node, "cities", old)
     with site.socket(token) as socket:
         if present:
-            assert say(socket, started(CHAIN, old.head, 3)) == {"Ok": {}}
-            assert say(socket, blocks(packed(raw(CHAIN)[3:]))) == {"Ok": {}}
-            assert "Ok" in say(socket, named(objects(CHAIN)["object_files"][2:]))
+            begun(socket, CHAIN, old)
+            assert "Ok" in say(socket, objects(CHAIN, CHAIN.files[2:]))
         else:
             asked_for_objects(socket, CHAIN)
         key = CHAIN.files[2]
-        assert site.put(str(key), CHAIN.objects[key], token) == 201
+        site.upload(CHAIN, token, key)
         (path,) = left(site)
         made = path.stat().st_ctime_ns
         remove_left(site.node, made - 1)

@@ -12,17 +12,13 @@ import pytest
 
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.errors import NameCollisionError, OdfchainError, RefConflictError, SetBackError, TransferError
-from odfchain.transfer.block_batch import packed
 from tests.kit.scenario import chain_of, extend, install
 from tests.kit.served_workspace import ask
-from tests.kit.shared_store import objects
+from tests.kit.shared_store import objects as stored
 from tests.kit.signed_heads import head_of, line, owned
 from tests.kit.small_s3 import SmallS3
-from tests.kit.smart_site import CITIES, blocks, closed, raw, say, started
+from tests.kit.smart_site import CITIES, ask_to_commit, begun, closed, objects, say, started
 from tests.kit.store_node import LABELS, Hub, longer, node_of
-
-COMPLETE = json.dumps({"details": "Complete"})
-
 
 # --- what is pushed --------------------------------------------------------------------------------------
 
@@ -43,14 +39,8 @@ def test_a_new_dataset_then_more_blocks_then_nothing(hub: Hub) -> None:
     )  # fmt: skip
     assert hub.seen() == chain.head
     more = [
-        "GET names",
-        "GET refs/head",
-        "PUT data",
-        "HEAD checkpoints",
-        "PUT checkpoints",
-        "PUT blocks",
-        "PUT refs/head",
-    ]
+        "GET names", "GET refs/head", "PUT data", "HEAD checkpoints", "PUT checkpoints", "PUT blocks", "PUT refs/head",
+    ]  # fmt: skip
     for label, new in (("d3", ["GET names/cities"]), ("d4", [])):  # a name is read once
         chain.add_data(label)
         extend(dataset, chain)
@@ -63,7 +53,7 @@ def test_a_new_dataset_then_more_blocks_then_nothing(hub: Hub) -> None:
     hub.store.before = lambda *_: 503
     assert hub.shown() == str(chain.head)
     assert json.loads(ask(site.url, "/datasets.json").body)["datasets"][0]["blocks"] == 7
-    assert {key.rpartition("/")[2] for key in objects(hub.store, "/data/")} == {
+    assert {key.rpartition("/")[2] for key in stored(hub.store, "/data/")} == {
         str(key.name) for key in chain.files if key.kind.value == "data"
     }
     assert hub.problems == []
@@ -79,7 +69,7 @@ def test_the_signature_is_there_for_all_machines(hub: Hub) -> None:
         signature = line(head_of(chain))
         (dataset.folder / "refs" / "head.jws").write_bytes(signature)
         assert hub.site.push("cities", token).signature is SignatureStatus.SIGNED
-        assert list(objects(hub.store, "head.jws").values()) == [signature]
+        assert list(stored(hub.store, "head.jws").values()) == [signature]
 
 
 # --- other machines --------------------------------------------------------------------------------------
@@ -104,22 +94,12 @@ def test_a_head_that_another_machine_moves_during_the_push(hub: Hub) -> None:
     install(hub.site.node, "cities", old)
     theirs, mine = longer("d3"), longer("d4")
     with hub.site.socket(token) as socket:
-        assert say(socket, started(mine, old.head, len(LABELS))) == {"Ok": {}}
-        assert say(socket, blocks(packed(raw(mine)[len(LABELS) :]))) == {"Ok": {}}
+        begun(socket, mine, old)
         files = [key for key in mine.files if key not in old.files]
-        named = {
-            "object_files": [
-                {"object_type": kind, "physical_hash": str(key.name), "size": len(mine.objects[key])}
-                for kind, key in zip(("DataSlice", "Checkpoint"), files, strict=True)
-            ],
-            "is_truncated": False,
-        }
-        assert "Ok" in say(socket, named)
-        for key in files:
-            assert hub.site.put(str(key), mine.objects[key], token) == 201
+        assert "Ok" in say(socket, objects(mine, files))
+        hub.site.upload(mine, token, *files)
         fired = hub.once("PUT", "refs/head", lambda: hub.commit(theirs))
-        socket.send(COMPLETE)
-        socket.send("{}")
+        ask_to_commit(socket)
         code, reason = closed(socket)
     assert fired
     assert (code, json.loads(reason)) == (1011, {"Err": {"InvalidHead": {"expected_head": str(theirs.head)}}})
@@ -128,12 +108,11 @@ def test_a_head_that_another_machine_moves_during_the_push(hub: Hub) -> None:
 
 
 def test_our_client_is_told_that_it_lost(hub: Hub) -> None:
-    old, token = chain_of(LABELS), hub.site.token()
-    install(hub.site.node, "cities", old)
+    install(hub.site.node, "cities", chain_of(LABELS))
     install(hub.site.ours, "cities", longer("d4"))
     fired = hub.once("PUT", "refs/head", lambda: hub.commit(longer("d3")))
     with pytest.raises(RefConflictError, match=str(longer("d3").head)):
-        hub.site.push("cities", token)
+        hub.site.push("cities", hub.site.token())
     assert fired
     assert hub.seen() == longer("d3").head
 
@@ -150,7 +129,7 @@ def test_a_name_that_another_machine_takes_during_the_push(hub: Hub) -> None:
         hub.site.push("cities", hub.site.token())
     assert fired
     assert hub.seen() == theirs.head
-    assert len(objects(hub.store, "refs/head")) == 1, "nothing is left of what nobody can name"
+    assert len(stored(hub.store, "refs/head")) == 1, "nothing is left of what nobody can name"
     hub.site.push("cities", hub.site.token(name="again"), to="mine")
     assert hub.seen("mine") == mine.head
 
@@ -162,7 +141,7 @@ def test_an_id_that_is_there_under_another_name(hub: Hub) -> None:
     install(hub.site.ours, "cities", chain_of(LABELS))
     with pytest.raises(NameCollisionError, match="under another name"):
         hub.site.push("cities", hub.site.token())
-    assert list(objects(hub.store, "names/")) == ["names/towns"]
+    assert list(stored(hub.store, "names/")) == ["names/towns"]
 
 
 def test_who_looks_into_the_store_while_a_dataset_appears(hub: Hub) -> None:
@@ -230,10 +209,10 @@ def test_another_history_comes_by_force(hub: Hub) -> None:
     install(hub.site.ours, "cities", mine)
     token = hub.site.token("push:%", "force:%")
     assert hub.seen() == old.head
-    before = objects(hub.store)
+    before = stored(hub.store)
     with pytest.raises(TransferError):
         hub.site.push("cities", token)
-    assert objects(hub.store) == before
+    assert stored(hub.store) == before
     hub.site.push("cities", token, force=True)
     assert hub.shown() == str(mine.head)
     assert hub.other("fresh").dataset(CITIES).chain.head() == mine.head

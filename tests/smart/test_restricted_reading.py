@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import connect
+from websockets.exceptions import InvalidStatus
 
 from odfchain.cli.main import cli
 from odfchain.errors import AccessError, DatasetNotFoundError, TransferError, UsageError
@@ -21,13 +20,13 @@ from odfchain.odf.times import Timestamp
 from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
 from odfchain.transfer.open_peer import PeerOptions, open_peer
-from odfchain.transfer.pulling import pull_dataset
 from odfchain.transfer.repositories import list_repository
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.served_workspace import ask, make_dataset
 from tests.kit.sharing import Sharing
+from tests.kit.smart_site import PULL, closed, conversation, pull, say
 from tests.kit.support import tree_of
 
 CASES = json.loads(Path("fixtures/smart/reading.json").read_text())
@@ -52,9 +51,8 @@ class Site:
         fields = {} if authorization is None else {"Authorization": authorization}
         if not path.endswith(("/pull", "/push")):
             return ask(self.url, path, **fields).status
-        url = f"ws{self.url.removeprefix('http').rstrip('/')}{path}"
         try:
-            with connect(url, additional_headers={"x-odf-smtp-version": "1", **fields}, compression=None):
+            with conversation(self.url, path.removeprefix("/"), **fields):
                 return 101
         except InvalidStatus as refused:
             return refused.response.status_code
@@ -128,32 +126,25 @@ def test_no_cache_between_gives_it_to_somebody_else(site: Site) -> None:
 
 @pytest.mark.parametrize("scheme", ["", "odf+"])
 def test_a_pull_with_a_token_and_none_without(scheme: str, site: Site, tmp_path: Path) -> None:
-    ours, name = WorkspaceFiles.init(tmp_path), DatasetAlias.parse("cities")
+    ours, url = WorkspaceFiles.init(tmp_path), f"{scheme}{site.url}{CITIES}"
     for token in (None, site.token(f"read:{TOWNS}", name="other")):
-        with contextlib.closing(site.peer(CITIES, token, scheme)) as peer:
-            with pytest.raises(DatasetNotFoundError) as refused:
-                pull_dataset(ours, peer, name)
-            assert "login" in (refused.value.hint or "")
-    with contextlib.closing(site.peer(CITIES, site.token("read:org.%"), scheme)) as peer:
-        pull_dataset(ours, peer, name)
-    assert tree_of(ours.dataset(name).folder) == tree_of(site.dataset.folder)
+        with pytest.raises(DatasetNotFoundError) as refused:
+            pull(ours, url, chosen=PeerOptions(token=token))
+        assert "login" in (refused.value.hint or "")
+    pull(ours, url, chosen=PeerOptions(token=site.token("read:org.%")))
+    assert tree_of(ours.dataset(DatasetAlias.parse("cities")).folder) == tree_of(site.dataset.folder)
     site.tokens.revoke("me")
-    with contextlib.closing(site.peer(CITIES, "ka_gone", scheme)) as peer, pytest.raises(AccessError):
-        pull_dataset(ours, peer, name)
+    with pytest.raises(AccessError):
+        pull(ours, url, chosen=PeerOptions(token="ka_gone"))  # noqa: S106 - none
 
 
 def test_a_token_that_is_revoked_in_the_middle_of_a_pull(site: Site) -> None:
     token = site.token("read:%")
-    url = f"ws{site.url.removeprefix('http')}{CITIES}/pull"
-    fields = {"x-odf-smtp-version": "1", "Authorization": f"Bearer {token}"}
-    with connect(url, additional_headers=fields, compression=None) as socket:
-        socket.send('{"begin_after": null, "stop_at": null, "force_update_if_diverged": false}')
-        assert json.loads(socket.recv(20))["Ok"]["transfer_plan"]["num_objects"] == 4
+    with conversation(site.url, f"{CITIES}/pull", token) as socket:
+        assert say(socket, PULL)["Ok"]["transfer_plan"]["num_objects"] == 4
         site.tokens.revoke("me")
         socket.send("{}")
-        with pytest.raises(ConnectionClosed):
-            socket.recv(20)
-        assert (socket.close_code, socket.close_reason) == (1011, "The token was revoked.")
+        assert closed(socket) == (1011, "The token was revoked.")
     assert site.status(f"/{CITIES}/refs/head", f"Bearer {token}") == 401
 
 
@@ -175,10 +166,8 @@ def test_without_restriction_tokens_mean_nothing_to_readers(tmp_path: Path) -> N
 
 def test_tokens_are_not_sent_over_a_network_in_the_clear(tmp_path: Path) -> None:
     workspace = WorkspaceFiles.init(tmp_path)
-    made = CliRunner().invoke(
-        cli,
-        ["-w", str(tmp_path), "serve", "--restrict-reading", "--host", "0.0.0.0"],  # noqa: S104 - refused
-    )
+    words = ["-w", str(tmp_path), "serve", "--restrict-reading", "--host", "0.0.0.0"]  # noqa: S104 - refused
+    made = CliRunner().invoke(cli, words)
     assert isinstance(made.exception, UsageError)
     assert "--behind-proxy" in (made.exception.hint or "")
     RepositoryServer(workspace, host="0.0.0.0", restrict_reading=True, behind_proxy=True).stop()  # noqa: S104
@@ -230,16 +219,14 @@ def test_what_is_hidden_does_not_count(allow: str | None, several: bool, site: S
 
 def test_a_url_without_an_account_at_a_node_that_asks_who_reads(tmp_path: Path) -> None:
     """The node says of accounts what is so for the token; nothing is sent before it said that it is a node."""
-    theirs, url = WorkspaceFiles.init(tmp_path / "node"), ""
+    theirs, log = WorkspaceFiles.init(tmp_path / "node"), list[str]()
     make_dataset(theirs, "alice/cities", 10)
     make_dataset(theirs, "towns", 10)
-    log = list[str]()
     with RepositoryServer(theirs, restrict_reading=True, on_request=log.append) as server:
         url = f"odf+{server.url}cities"
         token = TokenFile(theirs.root).create("laptop", ["read:alice/%"], Timestamp.now()).text
         ours = WorkspaceFiles.init(tmp_path / "ours")
-        found = Sharing(ours).pull(url, token=token)
-        assert found is not None
+        Sharing(ours).pull(url, token=token)
         assert [str(each.alias) for each in ours.datasets()] == ["cities"]
         with pytest.raises(DatasetNotFoundError):
             Sharing(WorkspaceFiles.init(tmp_path / "third")).pull(url)

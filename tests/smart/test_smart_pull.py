@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,19 @@ from odfchain.errors import (
 )
 from odfchain.limits import SMART
 from odfchain.odf.names import DatasetAlias
-from odfchain.storage.locations import PeerUrl
-from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import RawBlock
 from odfchain.transfer.block_batch import packed
-from odfchain.transfer.open_peer import open_peer
-from odfchain.transfer.pulling import SyncOptions, SyncOutcome, SyncStatus, pull_dataset
+from odfchain.transfer.open_peer import PeerOptions
+from odfchain.transfer.pulling import SyncStatus
 from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.signed_statements import Seen, SeenHeads
 from odfchain.transfer.smart_messages import PulledBlocks, document_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.node_stand_in import Answer, Node, node
+from tests.kit.node_stand_in import Answer, Node, files_of, node, planned
 from tests.kit.scenario import Chain, chain_of, install
 from tests.kit.served_workspace import add_slice, make_dataset
 from tests.kit.smart_cases import CASES, rows
+from tests.kit.smart_site import pull, raw
 from tests.kit.support import tree_of
 
 NAME = DatasetAlias.parse("cities")
@@ -49,34 +47,21 @@ def ours(tmp_path: Path) -> WorkspaceFiles:
     return WorkspaceFiles.init(tmp_path / "ours")
 
 
-def pull(workspace: WorkspaceFiles, url: str, **options: Any) -> SyncOutcome:
-    peer = open_peer(PeerUrl.parse(url))
-    try:
-        return pull_dataset(workspace, peer, NAME, SyncOptions(**options))
-    finally:
-        peer.close()
-
-
-class Log:
-    """What a server is asked for, by path."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def paths(self) -> list[str]:
-        found, self.lines = [line.split()[2].removeprefix("/cities/") for line in self.lines], []
-        return found
-
-
 # --- our own server ----------------------------------------------------------------------------------
 
 
 def test_blocks_come_in_one_piece(theirs: WorkspaceFiles, ours: WorkspaceFiles) -> None:
-    dataset, log = make_dataset(theirs, "cities", 100, 200_000, 300), Log()
-    with RepositoryServer(theirs, on_request=log.lines.append) as server:
+    dataset, log = make_dataset(theirs, "cities", 100, 200_000, 300), list[str]()
+
+    def paths() -> list[str]:
+        found = [line.split()[2].removeprefix("/cities/") for line in log]
+        log.clear()
+        return found
+
+    with RepositoryServer(theirs, on_request=log.append) as server:
         url = f"odf+{server.url}cities"
         assert pull(ours, url).status is SyncStatus.CREATED
-        asked = log.paths()
+        asked = paths()
         assert [path for path in asked if path.startswith("blocks/")] == [f"blocks/{dataset.chain.head()}"]
         assert sorted(path for path in asked if path.startswith(("data/", "checkpoints/"))) == sorted(
             f"{folder}/{name}"
@@ -86,7 +71,7 @@ def test_blocks_come_in_one_piece(theirs: WorkspaceFiles, ours: WorkspaceFiles) 
         assert tree_of(ours.dataset(NAME).folder) == tree_of(dataset.folder)
 
         assert pull(ours, url).status is SyncStatus.UP_TO_DATE
-        assert not any(path.endswith("pull") for path in log.paths()), "nothing new needs no connection"
+        assert not any(path.endswith("pull") for path in paths()), "nothing new needs no connection"
 
         for size in (1, 2):
             add_slice(dataset, size)
@@ -143,18 +128,8 @@ def test_blocks_that_do_not_fit_into_a_message_are_walked(
 CHAIN = chain_of(["seed", "schema", "d1", "x", "d2", "y"])
 
 
-def files_of(chain: Chain) -> dict[str, bytes]:
-    found = {f"/cities/{key}": data for key, data in chain.objects.items()}
-    return found | {"/cities/refs/head": str(chain.head).encode()}
-
-
-def raw(chain: Chain) -> list[RawBlock]:
-    return [RawBlock(name, chain.objects[ObjectKey(ObjectKind.BLOCK, name)]) for name in chain.hashes]
-
-
 def plan(_: Any) -> Any:
-    names = ("num_objects", "num_records", "bytes_in_raw_blocks", "bytes_in_raw_objects")
-    return {"Ok": {"transfer_plan": {"num_blocks": len(CHAIN.hashes)} | dict.fromkeys(names, 0)}}
+    return planned(CHAIN)
 
 
 def batch(blocks: list[RawBlock], **changed: Any) -> Answer:
@@ -163,12 +138,12 @@ def batch(blocks: list[RawBlock], **changed: Any) -> Answer:
     return lambda _: document
 
 
-def addresses(of: Callable[[Node, str], str], made: list[Node], **more: Any) -> Answer:
+def addresses(place: str = "http://NODE/PATH", **more: Any) -> Answer:
     def answer(asked: Any) -> Any:
         found = []
         for file in asked["object_files"]:
             part = "data" if file["object_type"] == "DataSlice" else "checkpoints"
-            url = of(made[0], f"cities/{part}/{file['physical_hash']}")
+            url = place.replace("PATH", f"cities/{part}/{file['physical_hash']}")
             given = {"url": url, "headers": [], "expires_at": None} | more
             found.append({"object_file": file, "pull_strategy": "HttpDownload", "download_from": given})
         return {"object_transfer_strategies": found}
@@ -176,22 +151,12 @@ def addresses(of: Callable[[Node, str], str], made: list[Node], **more: Any) -> 
     return answer
 
 
-def honest(made: Node, path: str) -> str:
-    return f"{made.url}{path}"
-
-
-def talk(ours: WorkspaceFiles, *answers: Answer, status: int | None = None, message: str = "no") -> Node:
-    """What a node was asked by a pull from it."""
-    made: list[Node] = []
-    with node(files_of(CHAIN), *answers, status=status, message=message) as found:
-        made.append(found)
-        MADE[:] = made
-        pull(ours, f"odf+{found.url}cities")
-        assert found.done.wait(20)
+def talk(ours: WorkspaceFiles, *answers: Answer, chain: Chain = CHAIN, **options: Any) -> Node:
+    """What a node is asked by a pull from it."""
+    with node(files_of(chain), *answers, **options) as found:
+        pull(ours, f"odf+{found.url}cities", chosen=PeerOptions(token="OURS"))  # noqa: S106
+        assert not found.said or found.done.wait(20)
     return found
-
-
-MADE: list[Node] = []
 
 
 @pytest.mark.parametrize("case", rows(10), ids=lambda case: case["sent"])
@@ -201,7 +166,7 @@ def test_a_batch_that_is_not_what_it_should_be_is_only_slower(
     """Case 10."""
     others = raw(chain_of(["seed2", "a", "b"])) if case["sent"] == "padded" else []
     blocks = [raw(CHAIN)[number] for number in case["blocks"]] + others
-    found = talk(ours, plan, batch(blocks), addresses(honest, MADE))
+    found = talk(ours, plan, batch(blocks), addresses())
     assert tree_of(ours.dataset(NAME).folder)["refs/head"] == str(CHAIN.head).encode()
     assert found.ended == [(1000, "Client pull flow succeeded")]
     assert found.said[0] == {"begin_after": None, "stop_at": None, "force_update_if_diverged": False}
@@ -213,32 +178,27 @@ def test_a_block_that_hashes_otherwise_is_asked_for_alone(ours: WorkspaceFiles) 
     bent = [
         block if n != 3 else RawBlock(block.hash, block.data + b"x") for n, block in enumerate(raw(CHAIN))
     ]
-    found = talk(ours, plan, batch(bent), addresses(honest, MADE))
+    found = talk(ours, plan, batch(bent), addresses())
     assert f"/cities/blocks/{CHAIN.hashes[3]}" in [path for path, _ in found.asked]
 
 
+REFUSAL = {"Err": {"Internal": {"phase": {"Pull": "InitialRequest"}, "error_message": "\x1b[2Jno"}}}
+
+
 @pytest.mark.parametrize(
-    ("answers", "error", "said"),
+    ("answer", "error", "said"),
     [
-        ([lambda _: "no JSON"], CorruptedPeerError, "not JSON"),
-        ([lambda _: b"\0\1"], CorruptedPeerError, "not text"),
-        ([lambda _: {"Ok": {}}], CorruptedPeerError, "transfer_plan"),
-        (
-            [
-                lambda _: {
-                    "Err": {"Internal": {"phase": {"Pull": "InitialRequest"}, "error_message": "\x1b[2Jno"}}
-                }
-            ],
-            TransferError,
-            "refuses",
-        ),
+        (lambda _: "no JSON", CorruptedPeerError, "not JSON"),
+        (lambda _: b"\0\1", CorruptedPeerError, "not text"),
+        (lambda _: {"Ok": {}}, CorruptedPeerError, "transfer_plan"),
+        (lambda _: REFUSAL, TransferError, "refuses"),
     ],
 )
 def test_a_node_that_says_something_else_is_named(
-    answers: list[Answer], error: type[OdfchainError], said: str, ours: WorkspaceFiles
+    answer: Answer, error: type[OdfchainError], said: str, ours: WorkspaceFiles
 ) -> None:
     with pytest.raises(error, match=said) as refused:
-        talk(ours, *answers)
+        talk(ours, answer)
     assert "\x1b" not in str(refused.value)
     assert list((ours.root / "datasets").iterdir()) == []
 
@@ -270,22 +230,14 @@ def test_an_address_that_a_stranger_names_is_judged_like_a_redirect(
 ) -> None:
     """Case 16."""
     with pytest.raises(TransferError, match=case["says"]):
-        talk(ours, plan, batch(raw(CHAIN)), addresses(lambda *_: case["url"], MADE))
+        talk(ours, plan, batch(raw(CHAIN)), addresses(case["url"]))
 
 
 def test_only_the_given_headers_are_sent_and_none_that_steer_the_connection(ours: WorkspaceFiles) -> None:
     kept, dropped = CASES[16]["kept"], CASES[16]["dropped"]
     given = [{"name": name, "value": value} for name, value in (kept | dict.fromkeys(dropped, "7")).items()]
-    made: list[Node] = []
-    files = files_of(CHAIN)
-    files |= {f"{path}?sig=1": data for path, data in files.items()}
-    signed = addresses(lambda n, p: f"{n.url}{p}?sig=1", made, headers=given)
-    with node(files, plan, batch(raw(CHAIN)), signed) as n:
-        made.append(n)
-        peer = open_peer(PeerUrl.parse(f"odf+{n.url}cities"))
-        peer.transport._given = [("Authorization", "Bearer OURS")]  # type: ignore[attr-defined]
-        pull_dataset(ours, peer, NAME)
-        peer.close()
+    signed = addresses("http://NODE/PATH?sig=1", headers=given)
+    n = talk(ours, plan, batch(raw(CHAIN)), signed)
     objects = [fields for path, fields in n.asked if path.endswith("?sig=1")]
     assert len(objects) == 4
     for fields in objects:
@@ -296,17 +248,13 @@ def test_only_the_given_headers_are_sent_and_none_that_steer_the_connection(ours
 
 
 def test_an_address_that_is_refused_or_has_expired_is_asked_for_again(ours: WorkspaceFiles) -> None:
-    made: list[Node] = []
-    old = addresses(lambda n, p: f"{n.url}gone/{p}", made, expires_at="2020-01-01T00:00:00Z")
-    new = addresses(honest, made)
+    old = addresses("http://NODE/gone/PATH", expires_at="2020-01-01T00:00:00Z")
     chain = chain_of(["seed", "schema", "d1"])
 
     def once(asked: Any) -> Any:
         return {"object_transfer_strategies": old(asked)["object_transfer_strategies"][:1]}
 
-    with node(files_of(chain), plan, batch(raw(chain)), once, new) as n:
-        made.append(n)
-        pull(ours, f"odf+{n.url}cities")
+    n = talk(ours, plan, batch(raw(chain)), once, addresses(), chain=chain)
     assert not any(path.startswith("/gone") for path, _ in n.asked)
     assert len(n.said) == 4
 
@@ -317,13 +265,10 @@ def test_addresses_that_are_valid_for_a_time(
 ) -> None:
     """Case 17: by the node's clock and by ours; each object is asked for again once at most."""
     monkeypatch.setattr("odfchain.transfer.node_store.NodeTransport._pause", lambda *_: None)
-    made: list[Node] = []
-    good = addresses(honest, made, expires_at=case["expires_at"])
-    bad = addresses(lambda n, p: f"{n.url}forbidden/{p}", made, expires_at=case["expires_at"])
+    good = addresses(expires_at=case["expires_at"])
+    bad = addresses("http://NODE/forbidden/PATH", expires_at=case["expires_at"])
     first = bad if case["refused_first"] else good
-    with node(files_of(CHAIN), plan, batch(raw(CHAIN)), first, *[good] * 8) as n:
-        made.append(n)
-        pull(ours, f"odf+{n.url}cities")
+    n = talk(ours, plan, batch(raw(CHAIN)), first, *[good] * 8)
     assert ours.dataset(NAME).chain.head() == CHAIN.head
     assert any(path.startswith("/forbidden/") for path, _ in n.asked) is case["refused_first"]
     assert len(n.said) - 2 == case["asked"]
@@ -343,13 +288,7 @@ def test_addresses_that_are_valid_for_a_time(
 def test_addresses_expire_by_the_clock_of_the_node(
     date: str, expires: str, again: bool, ours: WorkspaceFiles
 ) -> None:
-    made: list[Node] = []
-    first, renewed = addresses(honest, made, expires_at=expires), addresses(honest, made)
-    with node(files_of(CHAIN), plan, batch(raw(CHAIN)), first, *[renewed] * 4) as n:
-        n.date = date
-        made.append(n)
-        pull(ours, f"odf+{n.url}cities")
-        assert n.done.wait(20)
+    n = talk(ours, plan, batch(raw(CHAIN)), addresses(expires_at=expires), *[addresses()] * 4, date=date)
     assert sum("object_files" in said for said in n.said) == (5 if again else 1)
 
 
@@ -364,18 +303,14 @@ def test_an_address_that_is_refused_twice_says_whether_it_is_for_a_clock(
     storage: str, hint: str, ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("odfchain.transfer.node_store.NodeTransport._pause", lambda *_: None)
-    made: list[Node] = []
-    bad = addresses(lambda n, p: f"{n.url}forbidden/{p}", made, expires_at="2015-10-21T08:28:00Z")
-    with node(files_of(CHAIN), plan, batch(raw(CHAIN)), *[bad] * 9) as n:
-        n.date, n.storage_date = "Wed, 21 Oct 2015 07:28:00 GMT", storage
-        made.append(n)
-        with pytest.raises(AccessError, match="HTTP status 403") as refused:
-            pull(ours, f"odf+{n.url}cities")
+    bad = addresses("http://NODE/forbidden/PATH", expires_at="2015-10-21T08:28:00Z")
+    dates = {"date": "Wed, 21 Oct 2015 07:28:00 GMT", "storage_date": storage}
+    with pytest.raises(AccessError, match="HTTP status 403") as refused:
+        talk(ours, plan, batch(raw(CHAIN)), *[bad] * 9, **dates)
     assert (refused.value.hint or "").startswith(hint)
 
 
 def test_a_long_chain_is_walked(ours: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfchain.transfer.node_store.SMART", replace(SMART, blocks=3))
-    with node(files_of(CHAIN)) as n:
-        pull(ours, f"odf+{n.url}cities")
+    n = talk(ours)
     assert not any(path.endswith("/pull") for path, _ in n.asked)

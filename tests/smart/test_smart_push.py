@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +46,10 @@ def dataset(tmp_path: Path) -> DatasetFiles:
     return workspace.dataset(DatasetAlias.parse("cities"))
 
 
+def names_of(dataset: DatasetFiles) -> set[str]:
+    return {str(name) for store in (dataset.data, dataset.checkpoints) for name in store.names()}
+
+
 class Target:
     """A node as it should be, until it is told otherwise; `files` is what GET shows."""
 
@@ -57,9 +60,12 @@ class Target:
         self.newest = ""
         self.skipped: set[str] = set()
         self.commits = True
-        self.turn = 0
         self.date: str | None = None
         self.storage_date: str | None = None
+
+    @property
+    def head(self) -> str:
+        return self.files["/cities/refs/head"].decode()
 
     def begin(self, asked: Any) -> Any:
         return OK
@@ -73,6 +79,14 @@ class Target:
 
     def objects(self, asked: Any) -> Any:
         return {"Ok": {"object_transfer_strategies": [self.strategy(f) for f in asked["object_files"]]}}
+
+    def forbidden(self, asked: Any, expires_at: str | None) -> Any:
+        """Addresses that are refused."""
+        answer = self.objects(asked)
+        for each in answer["Ok"]["object_transfer_strategies"]:
+            given = each["upload_to"]
+            given |= {"url": given["url"].replace("/cities/", "/forbidden/"), "expires_at": expires_at}
+        return answer
 
     def strategy(self, file: Any) -> Any:
         if file["physical_hash"] in self.skipped:
@@ -115,15 +129,13 @@ def test_a_new_dataset_is_there_with_all_its_files(dataset: DatasetFiles) -> Non
     found, outcome = push(dataset, target, bearer="TOKEN")
     head = str(dataset.chain.head())
     assert outcome.num_blocks == len(LABELS)
-    assert target.files["/cities/refs/head"].decode() == head
+    assert target.head == head
     for folder, store in (("data", dataset.data), ("checkpoints", dataset.checkpoints)):
         for name in store.names():
             assert target.files[f"/cities/{folder}/{name}"] == store.verified_path(name).read_bytes()
-    first = found.said[0]
-    assert first["current_head"] is None
-    assert first["visibility_for_created_dataset"] == "Private"
-    assert first["transfer_plan"]["num_objects"] == 4
-    assert first["transfer_plan"]["num_records"] == 20
+    first, counts = found.said[0], found.said[0]["transfer_plan"]
+    assert (first["current_head"], first["visibility_for_created_dataset"]) == (None, "Private")
+    assert (counts["num_objects"], counts["num_records"]) == (4, 20)
     assert found.said[-2:] == [{"details": "Complete"}, {}]
     assert found.ended == [(1000, "Client push flow succeeded")]
     upgrade = next(fields for path, fields in found.asked if path == "/cities/push")
@@ -143,7 +155,7 @@ def test_nothing_new_needs_no_connection(dataset: DatasetFiles) -> None:
 
 def test_what_the_node_has_is_not_sent_and_no_objects_are_complete_too(dataset: DatasetFiles) -> None:
     target = Target()
-    target.skipped = {str(name) for store in (dataset.data, dataset.checkpoints) for name in store.names()}
+    target.skipped = names_of(dataset)
     found, _ = push(dataset, target, public=True)
     assert not any(path.startswith("/cities/data") for path, _ in found.asked)
     assert {"details": "Complete"} in found.said
@@ -152,24 +164,12 @@ def test_what_the_node_has_is_not_sent_and_no_objects_are_complete_too(dataset: 
 
 def test_a_ping_while_objects_are_sent_is_answered_and_a_late_one_is_no_commit(dataset: DatasetFiles) -> None:
     target = Target()
-
-    def objects_and_ping(asked: Any) -> Any:
-        return [target.objects(asked), {}]
-
-    def commit_after_ping(asked: Any) -> Any:
-        return [{}, target.commit(asked)]
-
-    answers = [
-        target.begin,
-        target.blocks,
-        objects_and_ping,
-        target.complete,
-        target.complete,
-        commit_after_ping,
-    ]
-    found, _ = push(dataset, target, *answers)
+    objects_and_ping: Answer = lambda asked: [target.objects(asked), {}]  # noqa: E731 - a table of answers
+    commit_after_ping: Answer = lambda asked: [{}, target.commit(asked)]  # noqa: E731 - as above
+    answers = [target.begin, target.blocks, objects_and_ping, target.complete, target.complete]
+    found, _ = push(dataset, target, *answers, commit_after_ping)
     assert "Running" in found.said[3]["details"]
-    assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
+    assert target.head == str(dataset.chain.head())
 
 
 def test_a_node_that_confirms_and_does_not_commit_is_asked_once_more(dataset: DatasetFiles) -> None:
@@ -194,10 +194,6 @@ def test_a_connection_that_dies_after_the_commit_is_a_success(dataset: DatasetFi
     assert outcome.num_blocks == len(LABELS)
 
 
-def refusing(reason: Any) -> Answer:
-    return lambda _: {"Err": reason}
-
-
 @pytest.mark.parametrize(
     ("at", "reason", "error"),
     [
@@ -212,21 +208,16 @@ def refusing(reason: Any) -> Answer:
 def test_a_refusal_is_told_by_its_reason(
     at: int, reason: Any, error: type[OdfchainError], closes: bool, dataset: DatasetFiles
 ) -> None:
-    target = Target()
-    answers = target.answers()[:at]
-    last: Callable[[Any], Any] = refusing(reason)
-    if closes:
-        text = json.dumps({"Err": reason}, separators=(",", ":"))
-        last = lambda _: (1011, text)  # noqa: E731 - a table of answers
+    target, said = Target(), {"Err": reason}
+    last = (1011, json.dumps(said, separators=(",", ":"))) if closes else said
     with pytest.raises(error):
-        push(dataset, target, *answers, last)
+        push(dataset, target, *target.answers()[:at], lambda _: last)
     assert "/cities/refs/head" not in target.files
 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_node_that_wants_a_token_says_so(status: int, dataset: DatasetFiles) -> None:
-    target = Target()
-    with node(target.files, status=status) as found:
+    with node({}, status=status) as found:
         peer = open_writable(PeerUrl.parse(f"odf+{found.url}cities"))
         with contextlib.closing(peer), pytest.raises(AccessError, match=str(status)):
             push_dataset(dataset, peer)
@@ -247,25 +238,20 @@ def test_an_object_that_was_not_named_is_not_sent(dataset: DatasetFiles) -> None
 def test_an_address_that_is_refused_is_asked_for_again_if_it_was_for_a_time(
     expires_at: str | None, conversations: int, dataset: DatasetFiles
 ) -> None:
-    target = Target()
+    target, turns = Target(), list[Any]()
 
-    def refused(asked: Any) -> Any:
-        answer = target.objects(asked)
-        for each in answer["Ok"]["object_transfer_strategies"]:
-            given = each["upload_to"]
-            given["url"] = given["url"].replace("/cities/", "/forbidden/")
-            given["expires_at"] = expires_at
-        target.turn += 1
-        return answer if target.turn == 1 else target.objects(asked)
+    def refused_at_first(asked: Any) -> Any:
+        turns.append(asked)
+        return target.forbidden(asked, expires_at) if len(turns) == 1 else target.objects(asked)
 
-    answers = [target.begin, target.blocks, refused, target.complete, target.commit]
+    answers = [target.begin, target.blocks, refused_at_first, target.complete, target.commit]
     if conversations == 2:
         push(dataset, target, *answers)
-        assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
+        assert target.head == str(dataset.chain.head())
     else:
         with pytest.raises(AccessError, match="403"):
             push(dataset, target, *answers)
-    assert target.turn == conversations
+    assert len(turns) == conversations
 
 
 @pytest.mark.parametrize(
@@ -282,16 +268,9 @@ def test_a_storage_whose_clock_is_another_one_is_named(
 ) -> None:
     target = Target()
     target.date, target.storage_date = "Wed, 21 Oct 2015 07:28:00 GMT", storage
-
-    def refused(asked: Any) -> Any:
-        answer = target.objects(asked)
-        for each in answer["Ok"]["object_transfer_strategies"]:
-            given = each["upload_to"]
-            given |= {"url": given["url"].replace("/cities/", "/forbidden/"), "expires_at": expires_at}
-        return answer
-
+    answers = [target.begin, target.blocks, lambda asked: target.forbidden(asked, expires_at)]
     with pytest.raises(AccessError, match="HTTP status 403") as found:
-        push(dataset, target, target.begin, target.blocks, refused)
+        push(dataset, target, *answers)
     assert (found.value.hint or "").startswith(hint or "")
     assert bool(found.value.hint) == bool(hint)
 
@@ -315,7 +294,7 @@ def test_long_chains_go_in_several_pushes_and_many_objects_in_pages(
     heads = [said["current_head"] for said in found.said if "current_head" in said]
     assert heads == [None, str(dataset.chain.hashes(dataset.chain.head())[2])]  # type: ignore[arg-type]
     assert [said["is_truncated"] for said in found.said if "is_truncated" in said] == [True, False] * 2
-    assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
+    assert target.head == str(dataset.chain.head())
 
 
 @pytest.mark.parametrize("bound", ["_MESSAGE_BYTES", "_BLOCK_BYTES"])
@@ -336,13 +315,12 @@ def test_large_blocks_go_in_several_pushes(
     heads = [said["current_head"] for said in found.said if "current_head" in said]
     hashes = dataset.chain.hashes(dataset.chain.head())  # type: ignore[arg-type]
     assert heads == [None, *(str(hashes[sum(counts[:n]) - 1]) for n in range(1, len(counts)))]
-    assert target.files["/cities/refs/head"].decode() == str(dataset.chain.head())
+    assert target.head == str(dataset.chain.head())
 
 
 def test_a_node_has_time_for_its_work(dataset: DatasetFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """By blocks and bytes; for words it has half a minute."""
-    waited: list[float | None] = []
-    receive = WebSocketChannel.receive
+    waited, receive = list[float](), WebSocketChannel.receive
 
     def noted(channel: WebSocketChannel, seconds: float) -> str | None:
         waited.append(seconds)
@@ -351,10 +329,9 @@ def test_a_node_has_time_for_its_work(dataset: DatasetFiles, monkeypatch: pytest
     monkeypatch.setattr(WebSocketChannel, "receive", noted)
     monkeypatch.setattr("odfchain.transfer.node_store._BLOCKS_PER_SECOND", 0.5)
     target = Target()
-    target.skipped = {str(name) for store in (dataset.data, dataset.checkpoints) for name in store.names()}
+    target.skipped = names_of(dataset)
     push(dataset, target)
-    begin, blocks, objects, commit = (seconds or 0 for seconds in waited)
-    assert (begin, round(blocks), round(objects), round(commit)) == (30, 40, 40, 40)
+    assert [round(seconds) for seconds in waited] == [30, 40, 40, 40]
 
 
 def test_a_plan_is_made_without_a_connection(dataset: DatasetFiles) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,8 @@ from odfchain.storage.store import Incoming
 from odfchain.transfer import node_pushes
 from tests.kit.held_puts import PIECE, HeldPut, Watched, path_of
 from tests.kit.scenario import Chain, chain_of, install
-from tests.kit.smart_site import CITIES, Site, asked_for_objects, closed, say
+from tests.kit.smart_site import CITIES, Site, ask_to_commit, asked_for_objects, closed, committed
 from tests.kit.store_node import Hub
-
-COMPLETE = json.dumps({"details": "Complete"})
 
 
 def large() -> tuple[Chain, ObjectKey]:
@@ -49,9 +46,19 @@ def left(site: Site) -> list[Path]:
     return [path for path in site.node.root.rglob("uploads/**/*") if path.is_file()]
 
 
-def commit(socket: Any) -> None:
-    socket.send(COMPLETE)
-    assert say(socket, {}) == {}
+def spoilt(body: bytes) -> bytes:
+    """The same size, and the first piece; the rest is something else."""
+    return body[:PIECE] + b"?" * (len(body) - PIECE)
+
+
+def begun_put(
+    site: Site, watched: Watched, key: ObjectKey, token: str, body: bytes, name: str = "cities"
+) -> HeldPut:
+    """A PUT of which one piece has come."""
+    found, number = HeldPut(site.url, path_of(key, name), token, body), len(watched.files)
+    found.send(PIECE)
+    watched.until_written(number, 1)
+    return found
 
 
 def stale(site: Site, watched: Watched, token: str, body: bytes, *, name: str = "cities") -> HeldPut:
@@ -59,10 +66,7 @@ def stale(site: Site, watched: Watched, token: str, body: bytes, *, name: str = 
     chain, key = large()
     with site.socket(token, name) as socket:
         asked_for_objects(socket, chain)
-        found = HeldPut(site.url, path_of(key, name), token, body)
-        number = len(watched.files)
-        found.send(PIECE)
-        watched.until_written(number, 1)
+        found = begun_put(site, watched, key, token, body, name)
         socket.close()
     assert site.idle.wait(20)
     return found
@@ -90,9 +94,7 @@ def test_a_put_that_outlives_its_push(
     mine = site.token()
     other = mine if who == "the same token" else site.token(name="other")
     name = "CITIES" if who == "another spelling" else "cities"
-    old = stale(
-        site, watched, other, body if honest else body[:PIECE] + b"?" * (len(body) - PIECE), name=name
-    )
+    old = stale(site, watched, other, body if honest else spoilt(body), name=name)
     if who == "a revoked token":
         site.tokens.revoke("other")
     said = list[int]()
@@ -100,7 +102,7 @@ def test_a_put_that_outlives_its_push(
 
     with site.socket(mine) as socket:
         asked_for_objects(socket, chain)
-        assert site.put(str(chain.files[1]), chain.objects[chain.files[1]], mine) == 201
+        site.upload(chain, mine, chain.files[1])
         new = HeldPut(site.url, path_of(key), mine, body)
         new.send(4 * PIECE)
         watched.until_written(2, 3 * PIECE)
@@ -115,7 +117,7 @@ def test_a_put_that_outlives_its_push(
         if moment == "cut":
             old.cut()
             watched.until(lambda: watched.ended == 3)
-        commit(socket)
+        committed(socket)
         if moment in ("after the commit", "during the upload"):
             said.append(old.finish())
     assert site.idle.wait(20)
@@ -180,19 +182,14 @@ def test_a_file_is_not_written_to_once_it_has_its_name(
     with site.socket(token) as socket:
         asked_for_objects(socket, chain)
         assert HeldPut(site.url, path_of(key), token, body).finish() == 201
-        again = HeldPut(site.url, path_of(key), token, body)
-        again.send(PIECE)
-        watched.until_written(1, 1)
+        again = begun_put(site, watched, key, token, body)
         assert HeldPut(site.url, path_of(key), token, body).finish() == 409
         again.cut()
         watched.until(lambda: watched.ended == 2)
         assert HeldPut(site.url, path_of(key), token, b"?" * len(body)).finish() == 400
         assert HeldPut(site.url, path_of(key), token, body).finish() == 201
-        assert site.put(str(chain.files[1]), chain.objects[chain.files[1]], token) == 201
-        late = HeldPut(site.url, path_of(key), token, body)
-        number = len(watched.files)
-        late.send(PIECE)
-        watched.until_written(number, 1)
+        site.upload(chain, token, chain.files[1])
+        late = begun_put(site, watched, key, token, body)
         said = list[int]()
         pull = node_pushes.pull_dataset
 
@@ -201,7 +198,7 @@ def test_a_file_is_not_written_to_once_it_has_its_name(
             return pull(*args)
 
         monkeypatch.setattr(node_pushes, "pull_dataset", committing)
-        commit(socket)
+        committed(socket)
         assert said == [404], "nothing is taken over once a push commits"
     assert site.idle.wait(20)
     intact(site, chain)
@@ -214,15 +211,13 @@ def test_another_spelling_of_a_hash_is_the_same_object(encoding: str, site: Site
     spelled = f"/cities/data/{encode(key.name.to_bytes(), encoding)}"
     with site.socket(token) as socket:
         asked_for_objects(socket, chain)
-        first = HeldPut(site.url, path_of(key), token, body)
-        first.send(PIECE)
-        watched.until_written(0, 1)
+        first = begun_put(site, watched, key, token, body)
         assert HeldPut(site.url, spelled, token, b"?" * len(body)).finish() == 409
         assert first.finish() == 201
         assert HeldPut(site.url, spelled, token, b"?" * len(body)).finish() == 400
         assert HeldPut(site.url, spelled, token, body).finish() == 201
-        assert site.put(str(chain.files[1]), chain.objects[chain.files[1]], token) == 201
-        commit(socket)
+        site.upload(chain, token, chain.files[1])
+        committed(socket)
     assert site.idle.wait(20)
     intact(site, chain)
 
@@ -244,11 +239,10 @@ def test_what_was_hashed_is_the_file_that_was_written(
 
     with site.socket(token) as socket:
         asked_for_objects(socket, chain)
-        assert site.put(str(chain.files[1]), chain.objects[chain.files[1]], token) == 201
+        site.upload(chain, token, chain.files[1])
         monkeypatch.setattr(Path, "replace", replaced)
         assert site.put(str(key), body, token) == 201
-        socket.send(COMPLETE)
-        socket.send("{}")
+        ask_to_commit(socket)
         assert closed(socket)[0] == 1011
     assert not list((site.node.root / "datasets").iterdir())
 
@@ -259,9 +253,7 @@ def test_what_uploads_left_is_private_to_a_push(site: Site, watched: Watched) ->
     token = site.token()
     with site.socket(token) as socket:
         asked_for_objects(socket, chain)
-        put = HeldPut(site.url, path_of(key), token, chain.objects[key])
-        put.send(PIECE)
-        watched.until_written(0, 1)
+        put = begun_put(site, watched, key, token, chain.objects[key])
         (part,) = left(site)
         part.write_bytes(chain.objects[key])
         socket.close()
@@ -277,7 +269,7 @@ def test_a_stale_put_to_a_node_of_a_store(hub: Hub, watched: Watched) -> None:
     chain, key = large()
     site, mine = hub.site, hub.site.token()
     body = chain.objects[key]
-    old = stale(site, watched, site.token(name="other"), body[:PIECE] + b"?" * (len(body) - PIECE))
+    old = stale(site, watched, site.token(name="other"), spoilt(body))
     install(site.ours, "cities", chain)
     site.push("cities", mine)
     assert old.finish() == 404
