@@ -14,7 +14,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
 from odfchain.errors import ManifestError, NameCollisionError
 from odfchain.limits import LIMITS, Limits
-from tests.kit.support import Notes
+from tests.kit.support import Notes, feed
 
 DATASET = "$schema: https://opendatafabric.org/schemas/dataset/v1alpha1/Dataset\n"
 FLOW = "$schema: https://opendatafabric.org/schemas/flow/v1alpha1/Flow\nheaders: {name: f}\nspec: {}\n"
@@ -159,21 +159,23 @@ def test_what_is_not_kept_is_said_and_escaped(add: Add) -> None:
     assert said[1] == "added acme/a (root)"
 
 
-def test_a_dash_is_standard_input(add: Add, monkeypatch: pytest.MonkeyPatch) -> None:
-    import io
-    import sys
-
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(root("a").encode())))
-    assert add("-") == (0, ["added a (root)"])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"#" * (LIMITS.manifest_bytes + 2))))
+def test_manifests_come_by_standard_input(add: Add, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed(monkeypatch, (root("a") + "---\n" + root("b")).encode())
+    assert add("-") == (0, ["added a (root)", "added b (root)"])
+    feed(monkeypatch, root("x").encode())
+    assert add("--stdin", "--name", "c")[0] == 0
+    feed(monkeypatch, b"#" * (LIMITS.manifest_bytes + 2))
     assert add("--stdin") == (3, [f"error: <stdin>: larger than {LIMITS.manifest_bytes:,} bytes"])
+    assert names(tmp_path) == ["a", "b", "c"]
 
 
-def test_a_url_and_a_file_that_is_not_there(add: Add) -> None:
+def test_a_url_a_file_that_is_not_there_and_a_folder(add: Add) -> None:
     code, said = add("https://example.com/a.yaml")
     assert (code, len(said)) == (2, 2)
     assert said[1] == "hint: `add` reads files: download it, and add the file"
     assert add("m/none.yaml") == (2, ["error: m/none.yaml: no such file"])
+    code, said = add("m", a=root("a"))
+    assert (code, "use -r" in "".join(said)) == (2, True)
 
 
 def test_a_folder_with_too_many_files(add: Add, monkeypatch: pytest.MonkeyPatch) -> None:

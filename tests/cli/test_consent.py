@@ -10,20 +10,8 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
+from tests.kit.polled_sources import APPEND, MANIFEST
 
-MANIFEST = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: trades
-  kind: Root
-  metadata:
-    - kind: SetPollingSource
-      fetch: {fetch}
-      prepare: {prepare}
-      read: {{kind: NdJson}}
-      merge: {{kind: Append}}
-"""
 KEYED = "{kind: Url, url: 'https://api.example.com/v2?key=${{ env.KEY }}'}"
 PLAIN = "{kind: Url, url: 'https://api.example.com/v2'}"
 JQ = "[{kind: Pipe, command: [jq, -c, '.data[]']}]"
@@ -42,7 +30,9 @@ def add(workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         *args: str, fetch: str = PLAIN, prepare: str = "[]", before: tuple[str, ...] = ()
     ) -> tuple[int, str]:
         manifest = tmp_path / "m.yaml"
-        manifest.write_text(MANIFEST.format(fetch=fetch, prepare=prepare))
+        manifest.write_text(
+            MANIFEST.format(fetch=fetch, prepare=prepare, read="{kind: NdJson}", preprocess="", merge=APPEND)
+        )
         code = main(["-w", str(tmp_path), *before, "add", str(manifest), *args])
         return code, capsys.readouterr().err
 
@@ -70,7 +60,7 @@ def test_what_does_nothing_is_not_asked_about(workspace: Workspace, add: Add) ->
     code, said = add(fetch="{kind: FilesGlob, path: '${{ env.DIR }}/*.csv'}")
     assert code == 0
     assert "  " not in said
-    assert names(workspace) == ["trades"]
+    assert names(workspace) == ["cities"]
 
 
 @pytest.mark.parametrize(
@@ -89,12 +79,12 @@ def test_without_a_terminal_it_is_refused_with_the_flags(
     code, said = add(fetch=fetch, prepare=prepare)
     assert code == 2
     assert line in said
-    assert "m.yaml: ingesting into trades" in said
+    assert "m.yaml: ingesting into cities" in said
     assert said.endswith(f"hint: if you trust it, add {flags}\n")
     assert names(workspace) == []
     import shlex
 
-    assert add(*shlex.split(flags), fetch=fetch, prepare=prepare) == (0, "added trades (root)\n")
+    assert add(*shlex.split(flags), fetch=fetch, prepare=prepare) == (0, "added cities (root)\n")
 
 
 def test_a_closed_standard_input_is_nobody(
@@ -108,7 +98,7 @@ def test_a_closed_standard_input_is_nobody(
 
 
 def test_yes_is_for_everything(workspace: Workspace, add: Add) -> None:
-    assert add(fetch=KEYED, prepare=JQ, before=("-y",)) == (0, "added trades (root)\n")
+    assert add(fetch=KEYED, prepare=JQ, before=("-y",)) == (0, "added cities (root)\n")
 
 
 def test_an_answer(workspace: Workspace, add: Add, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +108,7 @@ def test_an_answer(workspace: Workspace, add: Add, monkeypatch: pytest.MonkeyPat
     assert "not confirmed; nothing was made" in said
     asked = answer(monkeypatch, True)
     assert add(fetch=KEYED)[0] == 0
-    assert (names(workspace), len(asked)) == (["trades"], 1)
+    assert (names(workspace), len(asked)) == (["cities"], 1)
 
 
 def test_an_update_is_asked_about_too(workspace: Workspace, add: Add) -> None:
@@ -155,7 +145,7 @@ def bind(workspace: Workspace, text: str) -> None:
 
 def test_a_variable_that_is_bound_to_this_host_needs_no_question(workspace: Workspace, add: Add) -> None:
     bind(workspace, "{KEY: {value: s3cret, hosts: [api.example.com]}}")
-    assert add(fetch=KEYED) == (0, "added trades (root)\n")
+    assert add(fetch=KEYED) == (0, "added cities (root)\n")
 
 
 @pytest.mark.parametrize("fetch", [KEYED, IMAGE])

@@ -22,6 +22,7 @@ from tests.kit.support import ROOT, manifest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes of other systems are not compared")
 
+ALONE = f"import os; os.environ['CI'] = '1'; {ANY}"
 READS = ("block", "encode", "-")
 """A command that waits for its input."""
 
@@ -50,14 +51,15 @@ class Keeper:
         return [sys.executable, "-c", program, *args]
 
     def alone(self, *args: str, **options: object) -> subprocess.CompletedProcess[bytes]:
-        return self.run(*args, program=f"import os; os.environ['CI'] = '1'; {ANY}", **options)
+        return self.run(*args, program=ALONE, **options)
 
     def run(
         self, *args: str, program: str = THERE, before: str = "", **options: object
     ) -> subprocess.CompletedProcess[bytes]:
-        given: dict[str, object] = {"cwd": self.folder, "env": self.env, **options}
+        given: dict[str, object] = {"cwd": self.folder, "env": self.env}
         if "input" not in options:
-            given.setdefault("stdin", subprocess.DEVNULL)
+            given["stdin"] = subprocess.DEVNULL
+        given |= options
         return subprocess.run(
             begun_with(before, *self.command(*args, program=program)),
             capture_output=True,
@@ -122,7 +124,12 @@ TOUR = [
 
 @pytest.mark.parametrize("args", TOUR, ids=" ".join)
 def test_nothing_differs(common: Keeper, args: list[str]) -> None:
-    there, alone = common.run(*args), common.alone(*args)
+    alike(common, *args)
+
+
+def alike(keeper: Keeper, *args: str, **options: object) -> None:
+    """The command does the same there and alone."""
+    there, alone = keeper.run(*args, **options), keeper.alone(*args, **options)
     assert (there.returncode, there.stdout, there.stderr) == (alone.returncode, alone.stdout, alone.stderr)
 
 
@@ -144,19 +151,14 @@ def on_a_terminal(command: list[str], keeper: Keeper) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("args", [["list"], ["log", "cities"], ["nothing"]], ids=" ".join)
 def test_a_terminal_is_the_clients(common: Keeper, args: list[str]) -> None:
-    alone = common.command(*args, program=f"import os; os.environ['CI'] = '1'; {ANY}")
+    alone = common.command(*args, program=ALONE)
     assert on_a_terminal(common.command(*args), common) == on_a_terminal(alone, common)
 
 
 def test_input_and_output_are_the_clients(common: Keeper) -> None:
     text = common.alone("block", "decode", "cities").stdout
     for data in (text, b"nonsense"):
-        there, alone = (common.run(*READS, input=data), common.alone(*READS, input=data))
-        assert (there.returncode, there.stdout, there.stderr) == (
-            alone.returncode,
-            alone.stdout,
-            alone.stderr,
-        )
+        alike(common, *READS, input=data)
 
 
 def test_what_a_command_does_not_read_stays(common: Keeper) -> None:
@@ -169,7 +171,7 @@ def test_what_a_command_does_not_read_stays(common: Keeper) -> None:
 
 
 def test_a_reader_that_leaves(common: Keeper) -> None:
-    for program in (THERE, f"import os; os.environ['CI'] = '1'; {ANY}"):
+    for program in (THERE, ALONE):
         read, write = os.pipe()
         os.close(read)
         done = subprocess.run(
@@ -255,11 +257,7 @@ def test_a_keeper_that_does_not_answer(own: Keeper) -> None:
 
 def test_a_folder_that_is_gone(common: Keeper, tmp_path: Path) -> None:
     gone = "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')"
-    there, alone = (
-        common.run("list", before=gone, cwd=tmp_path),
-        common.alone("list", before=gone, cwd=tmp_path),
-    )
-    assert (there.returncode, there.stdout, there.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+    alike(common, "list", before=gone, cwd=tmp_path)
 
 
 def refused(keeper: Keeper, **options: object) -> bool:
@@ -293,11 +291,8 @@ def test_who_does_not_differ_runs_there(common: Keeper, before: str) -> None:
 def test_variables_are_the_clients(common: Keeper, tmp_path: Path) -> None:
     Workspace.init(tmp_path)
     env = common.env | {"ODFCHAIN_WORKSPACE": str(tmp_path)}
-    assert (
-        common.run("list", env=env).stderr
-        == common.alone("list", env=env).stderr
-        != common.alone("list").stderr
-    )
+    alike(common, "list", env=env)
+    assert common.run("list", env=env).stderr != common.alone("list").stderr
 
 
 def test_an_installed_package_that_has_changed(own: Keeper) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 import unicodedata
@@ -67,17 +69,10 @@ def test_every_character_comes_back_from_json() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "می‌خواهم",
-        "क्‍ष",
-        "👩‍🔬",
-        "❤️",
-        "🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",
-        "日本",
-        "Zürich",
-        "ﷺ",
-        "e\u0301",
+        "می‌خواهم", "क्‍ष", "👩‍🔬", "❤️", "🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",
+        "日本", "Zürich", "ﷺ", "e\u0301",
     ],
-)
+)  # fmt: skip
 def test_scripts_and_emoji_stay_as_they_are(text: str) -> None:
     assert printable(text) == text == printable(printable(text))
 
@@ -192,25 +187,6 @@ WALKED: dict[str, list[str]] = {
     "debug": ["--debug", "tail", EVIL],
 }  # fmt: skip
 
-EFFECTS = {
-    "kind": "DatasetSnapshot",
-    "version": 1,
-    "content": {
-        "name": "effects",
-        "kind": "Root",
-        "metadata": [
-            {
-                "kind": "SetPollingSource",
-                "fetch": {"kind": "Url", "url": f"https://${{{{ env.K }}}}{EVIL}.example/"},
-                "prepare": [{"kind": "Pipe", "command": ["sh", "-c", EVIL]}],
-                "read": {"kind": "NdJson"},
-                "merge": {"kind": "Append"},
-            }
-        ],
-    },
-}
-"""A manifest that does what has to be asked about."""
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -222,15 +198,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     item = {"type": "Feature", "id": EVIL, "assets": {EVIL: {"href": f"https://u@h/{EVIL}"}}}
     (folder / "evil.ndjson").write_text(json.dumps(item))
     (folder / "evil.yaml").write_text(json.dumps({"kind": EVIL, EVIL: [EVIL]}))
-    (folder / "effects.yaml").write_text(json.dumps(EFFECTS, ensure_ascii=False), encoding="utf-8")
-    workspace.prove("select 'EVIL' as a".replace("EVIL", EVIL.replace("\0", "").replace("'", ""))).save(
-        folder / "answer.json"
-    )
+    fetch = {"kind": "Url", "url": f"https://${{{{ env.K }}}}{EVIL}.example/"}
+    steps = {"fetch": fetch, "prepare": [{"kind": "Pipe", "command": ["sh", "-c", EVIL]}]}
+    source = {"kind": "SetPollingSource", **steps, "read": {"kind": "NdJson"}, "merge": {"kind": "Append"}}
+    content = {"name": "effects", "kind": "Root", "metadata": [source]}
+    asks = {"kind": "DatasetSnapshot", "version": 1, "content": content}
+    (folder / "effects.yaml").write_text(json.dumps(asks, ensure_ascii=False), encoding="utf-8")
+    text = EVIL.replace("\0", "").replace("'", "")
+    workspace.prove(f"select '{text}' as a").save(folder / "answer.json")
     (found,) = (workspace["evil"].path / "data").iterdir()
-    name = f"slice {EVIL}".replace("\0", "").replace("/", "")
-    (folder / name).write_bytes(
-        found.read_bytes() if found.is_file() else next(found.rglob("*")).read_bytes()
-    )
+    shutil.copy(found, folder / f"slice {EVIL}".replace("\0", "").replace("/", ""))
     return folder
 
 
@@ -246,25 +223,16 @@ def on_a_terminal(folder: Path, commands: list[list[str]]) -> list[str]:
     )  # fmt: skip
     os.close(theirs)
     data = b""
-    with os.fdopen(ours, "rb", buffering=0) as stream:
-        while True:
-            try:
-                piece = stream.read(1 << 16)
-            except OSError:  # how the end of a terminal reads
-                break
-            if not piece:
-                break
+    with os.fdopen(ours, "rb", buffering=0) as stream, contextlib.suppress(OSError):  # as its end reads
+        while piece := stream.read(1 << 16):
             data += piece
     assert process.wait() == 0, data[-2_000:]
     return data.decode("utf-8").split("\r\n=====\r\n")[1:]
 
 
 def in_a_pipe(folder: Path, *args: str) -> str:
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from odfchain.cli.main import main; sys.exit(main(sys.argv[1:]))",
-    ]
+    program = "import sys; from odfchain.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program]
     done = subprocess.run([*command, *args], cwd=folder, capture_output=True, check=False)
     return done.stdout.decode()
 
@@ -290,28 +258,11 @@ def test_nothing_acts_on_the_terminal(screens: dict[str, str], name: str) -> Non
 @pytest.mark.parametrize(
     "name",
     [
-        "log",
-        "log made",
-        "schema table",
-        "lineage tree",
-        "query evil table",
-        "query made table",
-        "tail table",
-        "blame tree",
-        "tail csv",
-        "tail json",
-        "sql csv",
-        "sql no parameter",
-        "export",
-        "add effects",
-        "source",
-        "assets derive",
-        "import",
-        "no dataset",
-        "no command",
-        "no option",
+        "log", "log made", "schema table", "lineage tree", "query evil table", "query made table", "tail table",
+        "blame tree", "tail csv", "tail json", "sql csv", "sql no parameter", "export", "add effects", "source",
+        "assets derive", "import", "no dataset", "no command", "no option",
     ],
-)
+)  # fmt: skip
 def test_what_would_act_is_seen(screens: dict[str, str], name: str) -> None:
     assert "\\x1b" in screens[name] or "\\u001b" in screens[name]
     assert "[bold red]" in screens[name].replace("\r\n", "") or "…" in screens[name]
@@ -320,13 +271,8 @@ def test_what_would_act_is_seen(screens: dict[str, str], name: str) -> None:
 
 def test_all_commands_are_walked() -> None:
     walked = {args[0] for args in WALKED.values()}
-    assert set(COMMANDS) - walked == {
-        "init",
-        "help",
-        "engine",
-        "completions",
-        "version",
-    }  # they show nothing of a dataset
+    shows_nothing_of_a_dataset = {"init", "help", "engine", "completions", "version"}
+    assert set(COMMANDS) - walked == shows_nothing_of_a_dataset
 
 
 def test_json_on_a_terminal_is_the_same_data(screens: dict[str, str], folder: Path) -> None:

@@ -24,7 +24,7 @@ from odfchain.errors import UsageError
 from tests.kit.opened_files import opened_files
 from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, begun_with, environment
 from tests.kit.queried_workspace import BIG, TYPES, add_numbers, add_types, new_workspace
-from tests.kit.support import FIXTURES, Run
+from tests.kit.support import FIXTURES, Run, feed
 
 CROSS = "select count(*) from rows a, rows b, rows c, rows d where a.v + b.v + c.v + d.v < 0"
 """Runs for longer than anybody waits."""
@@ -47,10 +47,6 @@ def sql(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, run: Run) -> Run:
     monkeypatch.chdir(workspace.path.parent)
 
     return lambda query, *args: run("sql", *([] if query is None else ["-c", query]), *args)
-
-
-def typed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
 def process(workspace: Workspace, *args: str) -> subprocess.Popen[bytes]:
@@ -77,7 +73,7 @@ def test_a_query_is_given_in_the_command_a_file_or_a_pipe(
     (tmp_path / "q.sql").write_text(f"\ufeff-- how many\n{query}\n", encoding="utf-8")
     asked = [sql(query), sql(None, "--script", tmp_path / "q.sql")]
     for mark in ([], ["-"]):
-        typed(monkeypatch, query.encode())
+        feed(monkeypatch, query.encode())
         asked.append(sql(None, *mark))
     assert {(r.code, r.out) for r in asked} == {(0, "   n\n1200\n")}
 
@@ -102,14 +98,14 @@ def test_a_query_is_given_in_the_command_a_file_or_a_pipe(
 def test_what_is_not_understood(
     sql: Run, monkeypatch: pytest.MonkeyPatch, args: list[str], piped: bytes, said: str
 ) -> None:
-    typed(monkeypatch, piped)
+    feed(monkeypatch, piped)
     result = sql(None, *args)
     assert (result.code, result.out) == (2, "")
     assert said in result.err
 
 
 def test_what_is_no_text_is_refused(sql: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    typed(monkeypatch, b"select '\xff'")
+    feed(monkeypatch, b"select '\xff'")
     result = sql(None)
     assert result.code == 3
     assert "standard input: the query is not UTF-8 (byte 8)" in result.err
@@ -179,7 +175,7 @@ def test_terminals_get_no_bytes(sql: Run, monkeypatch: pytest.MonkeyPatch, outpu
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     result = sql("select 1", "-o", output)
     assert (result.code, result.out) == (2, "")
-    assert "--output FILE" in result.err
+    assert "write it to a file" in result.err
 
 
 def test_csv_tells_nothing_from_a_text_of_no_characters(sql: Run) -> None:

@@ -144,11 +144,8 @@ def test_a_conversation(shell: Terminal, folder: Path, tmp_path: Path) -> None:
     assert shell.ask('select * from "no.such";')[0].startswith("error: ")
     assert shell.ask(".nothing")[0].startswith("error: unknown command .nothing")
     # commands
-    assert [line.split() for line in shell.ask(".tables")] == [
-        ["name", "kind"],
-        ["org.x.y", "Root"],
-        ["rows", "Root"],
-    ]
+    tables = [line.split() for line in shell.ask(".tables")]
+    assert tables == [["name", "kind"], ["org.x.y", "Root"], ["rows", "Root"]]
     assert ["v", "BIGINT"] in [line.split() for line in shell.ask(".schema org.x.y@2")]
     shell.ask(".mode csv")
     assert shell.ask("select 1 a;")[:2] == ["a", "1"]
@@ -158,14 +155,8 @@ def test_a_conversation(shell: Terminal, folder: Path, tmp_path: Path) -> None:
     assert shell.ask("select 1 a;") == ["1 row"]
     assert shell.ask("select 2 a;")[:2] == ["a", "2"]
     assert (tmp_path / "out.ndjson").read_text() == '{"a": 1}\n'
-    assert [line for line in shell.ask(".read two.sql") if "row" not in line] == [
-        "a",
-        "1",
-        "b",
-        ";",
-        "c",
-        "3",
-    ]
+    answer = [line for line in shell.ask(".read two.sql") if "row" not in line]
+    assert answer == ["a", "1", "b", ";", "c", "3"]
     assert shell.ask(".read nothing.sql")[0].startswith("error: nothing.sql: ")
     assert "Exec" in "".join(shell.ask(".explain select v from rows where v > 2"))
     shell.ask(".at 2000")

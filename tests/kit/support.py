@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pytest
 
     from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
@@ -245,6 +247,11 @@ class Result(NamedTuple):
 
 Run = Callable[..., Result]
 """The command line, given its arguments."""
+
+
+def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Standard input has this."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
 def write_lying(path: Path, table: pa.Table, said: pa.Table, *, row_group_size: int | None = None) -> None:
