@@ -34,12 +34,10 @@ class History:
         text = f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {name}, kind: Root, metadata: []}}\n"
         dataset = Workspace.init(folder).add(text)[0]._files
         seed = dataset.chain.head()
-        assert seed is not None
         return cls(dataset, {seed: frozenset([seed])})
 
     def head(self, branch: str) -> Multihash:
         found = self.dataset.chain.head(branch)
-        assert found is not None
         return found
 
     def point(self, branch: str, block: Multihash | None) -> None:

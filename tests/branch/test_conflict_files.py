@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from odfchain.branches.conflict_file import (
     UNDECIDED,
+    Decided,
     Resolution,
     Resolved,
     check_decided,
@@ -29,8 +30,9 @@ from odfchain.branches.conflict_file import (
 )
 from odfchain.branches.row_diff import RowDiff, ThreeWay, array_of, json_text, merge_rows, net_of, tree_of
 from odfchain.cli.change import print_conflicts
-from odfchain.errors import BadInputError, MergeConflictError, OdfchainError, UsageError
+from odfchain.errors import BadInputError, MergeConflictError, UsageError
 from odfchain.workspace import merge_record
+from tests.kit.branch_cases import read_lines, write_lines
 
 MOMENT = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema([("k", pa.string()), ("t", MOMENT), ("n", pa.int64()), ("s", pa.string())])
@@ -79,27 +81,27 @@ def written(tmp_path: Path, form: str = "csv", three_way: ThreeWay | None = None
     return path
 
 
-def filled(path: Path, decisions: dict[tuple[str, str], tuple[str, str]]) -> Path:
-    """The file with `take` and `value` of these (key, column)."""
-    text = path.read_text(encoding="utf-8")
-    rows = list(csv.DictReader(io.StringIO(text)))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        for row in rows:
-            take, value = decisions.get((row["k"], row["column"]), (row["take"], row["value"]))
-            writer.writerow(row | {"take": take, "value": value})
+Decisions = dict[tuple[str, str], tuple[str, str]]
+"""`take` and `value` by key and column."""
+ALL: Decisions = {("a", "n"): ("theirs", ""), ("b", ""): ("base", ""), ("d", "n"): ("value", "7")}
+
+
+def filled(path: Path, decisions: Decisions = ALL) -> Path:
+    """The file with these decisions."""
+    lines = read_lines(path)
+    for line in lines:
+        take, value = decisions.get((line["k"], line["column"] or ""), (line["take"], line["value"]))
+        line.update(take=take, value=value)
+    write_lines(path, lines)
     return path
 
 
-ALL = {("a", "n"): ("theirs", ""), ("b", ""): ("base", ""), ("d", "n"): ("value", "7")}
-
-
-def decided(path: Path, three_way: ThreeWay | None = None) -> tuple[Resolved, Resolution]:
+def decided(path: Path, three_way: ThreeWay | None = None) -> tuple[Resolved, Decided]:
+    """What becomes of the rows, and what is said of the decisions."""
     resolution = read_resolution(path, SCHEMA, ("k",))
     assert pickle.loads(pickle.dumps(resolution)) == resolution  # noqa: S301 - it is sent to workers
     resolved = resolve(three_way or merged(), resolution)
-    return resolved, resolution
+    return resolved, check_decided(resolved.lines, resolution, ("k",))
 
 
 def test_a_line_for_each_cell_and_for_rows_that_one_side_lacks(tmp_path: Path) -> None:
@@ -111,8 +113,7 @@ def test_a_line_for_each_cell_and_for_rows_that_one_side_lacks(tmp_path: Path) -
         "d,insert-insert,n,,4,5,,",
     ]
     ours = {"n": 20, "s": "y", "t": "2025-01-01T00:00:00Z"}
-    lines = [json.loads(line) for line in written(tmp_path, "ndjson").read_text().splitlines()]
-    assert lines[1] == {
+    assert read_lines(written(tmp_path, "ndjson"))[1] == {
         "k": "b", "conflict": "update-delete", "column": None, "base": ours | {"n": 2}, "ours": ours,
         "theirs": None, "take": "", "value": "",
     }  # fmt: skip
@@ -121,12 +122,9 @@ def test_a_line_for_each_cell_and_for_rows_that_one_side_lacks(tmp_path: Path) -
 def test_ours_and_theirs_decide_what_is_in_conflict_and_nothing_else() -> None:
     ours, theirs = (resolve(merged(), Resolution.of_side(name)) for name in ("ours", "theirs"))
     assert outcome(ours) == {"a": (DAY, 10, "u"), "c": (DAY, 3, "w")}
-    assert outcome(theirs) == {
-        "a": (DAY, 11, "u"), "b": None, "c": (DAY, 3, "w"), "d": (DAY, 5, "q"),
-    }  # fmt: skip
+    assert outcome(theirs) == outcome(ours) | {"a": (DAY, 11, "u"), "b": None, "d": (DAY, 5, "q")}
     found = check_decided(theirs.lines, Resolution.of_side("theirs"), ("k",))
-    assert found.recorded == (merge_record.Resolution.THEIRS, 3)
-    assert found.taken == {"theirs": 3}
+    assert (found.recorded, found.taken) == ((merge_record.Resolution.THEIRS, 3), {"theirs": 3})
 
 
 def test_a_merge_without_conflicts_is_recorded_as_one_whatever_was_asked_for() -> None:
@@ -150,18 +148,8 @@ def test_a_merge_without_conflicts_is_recorded_as_one_whatever_was_asked_for() -
     ],
     ids=["each", "base", "delete", "value", "words"],
 )  # fmt: skip
-def test_each_decision(
-    tmp_path: Path, form: str, decisions: dict[tuple[str, str], tuple[str, str]], expected: dict[str, Row]
-) -> None:
-    path = filled(written(tmp_path), decisions)
-    if form == "ndjson":
-        rows = [json.loads(line) for line in written(tmp_path, "ndjson").read_text().splitlines()]
-        for row in rows:
-            row["take"], row["value"] = decisions[row["k"], row["column"] or ""]
-        path = tmp_path / "conflicts.ndjson"
-        path.write_text("\n".join(json.dumps(row) for row in rows))
-    resolved, resolution = decided(path)
-    found = check_decided(resolved.lines, resolution, ("k",))
+def test_each_decision(tmp_path: Path, form: str, decisions: Decisions, expected: dict[str, Row]) -> None:
+    resolved, found = decided(filled(written(tmp_path, form), decisions))
     assert found.recorded == (merge_record.Resolution.ROWS, 3)
     assert outcome(resolved) == {"c": (DAY, 3, "w")} | expected
 
@@ -193,11 +181,9 @@ def as_spreadsheet(separator: str) -> Callable[[str], bytes]:
     ids=["comma", "semicolon", "tabs", "sep", "utf-16", "numbers", "empty lines"],
 )
 def test_what_a_spreadsheet_writes_is_understood(tmp_path: Path, rewrite: Callable[[str], bytes]) -> None:
-    path = filled(written(tmp_path), ALL)
+    path = filled(written(tmp_path))
     path.write_bytes(rewrite(path.read_text(encoding="utf-8")))
-    resolved, resolution = decided(path)
-    check_decided(resolved.lines, resolution, ("k",))
-    assert outcome(resolved)["d"] == (DAY, 7, "q")
+    assert outcome(decided(path)[0])["d"] == (DAY, 7, "q")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +205,7 @@ def test_what_a_spreadsheet_writes_is_understood(tmp_path: Path, rewrite: Callab
 def test_a_line_that_cannot_be_understood_is_refused_by_number(
     tmp_path: Path, old: str, new: str, says: str
 ) -> None:
-    path = filled(written(tmp_path), ALL)
+    path = filled(written(tmp_path))
     text = path.read_bytes().decode()
     assert old in text
     path.write_bytes(text.replace(old, new).encode())
@@ -229,41 +215,33 @@ def test_a_line_that_cannot_be_understood_is_refused_by_number(
     assert str(path) in str(caught.value)
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    with pytest.raises(UsageError, match="no such file"):
-        read_resolution(path, SCHEMA, ("k",))
-    path.write_bytes("k,column\nZürich".encode("latin-1"))
-    with pytest.raises(BadInputError, match="not UTF-8"):
-        read_resolution(path, SCHEMA, ("k",))
-    path.write_bytes(b"")
-    with pytest.raises(BadInputError, match="there is no column"):
-        read_resolution(path, SCHEMA, ("k",))
-    other = tmp_path / "x.ndjson"
-    for content, says in (
-        ("{", "not JSON"),
-        ("[]", "not an object"),
-        ("{}", "no column"),
-        ("[" * 10**5, "not JSON"),
-    ):
-        other.write_text(content)
-        with pytest.raises(BadInputError, match=f"line 1: .*{says}"):
-            read_resolution(other, SCHEMA, ("k",))
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("x.csv", "k,column\nZürich".encode("latin-1"), "not UTF-8"),
+        ("x.csv", b"", "there is no column"),
+        ("x.ndjson", b"{", "line 1: .*not JSON"),
+        ("x.ndjson", b"[]", "line 1: .*not an object"),
+        ("x.ndjson", b"{}", "line 1: .*no column"),
+        ("x.ndjson", b"[" * 10**5, "line 1: .*not JSON"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInputError, match=says):
+        read_resolution(tmp_path / name, SCHEMA, ("k",))
+
+
+def test_conflicts_are_written_as_csv_or_ndjson(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"csv or \.ndjson"):
         write_conflicts(resolve(merged()).lines, tmp_path / "x.xlsx")
 
 
-def refusal(path: Path, three_way: ThreeWay) -> MergeConflictError:
-    resolved, resolution = decided(path, three_way)
-    with pytest.raises(MergeConflictError) as caught:
-        check_decided(resolved.lines, resolution, ("k",))
-    return caught.value
-
-
 def test_lines_of_other_values_are_refused_by_name(tmp_path: Path) -> None:
-    path = filled(written(tmp_path), ALL)
-    error = refusal(path, merged(OURS | {"a": (DAY, 12, "x"), "b": (DAY, 21, "y")}))
-    assert "2 conflicts not decided" in str(error)
+    with pytest.raises(MergeConflictError) as caught:
+        decided(filled(written(tmp_path)), merged(OURS | {"a": (DAY, 12, "x"), "b": (DAY, 21, "y")}))
+    error = caught.value
+    assert "2 conflicts not decided, so nothing was changed" in str(error)
     assert "k=a, n has changed since line 2 was written: ours is 12 now" in str(error)
     assert "k=b has changed since line 3 was written" in str(error)
     assert "--conflicts" in (error.hint or "")
@@ -274,49 +252,40 @@ def test_lines_of_other_values_are_refused_by_name(tmp_path: Path) -> None:
     assert again.read_text(encoding="utf-8").splitlines()[-1] == "d,insert-insert,n,,4,5,value,7"
 
 
-def test_a_missing_decision_is_refused_by_name(tmp_path: Path) -> None:
-    path = filled(written(tmp_path), ALL | {("a", "n"): ("", "")})
-    assert "1 conflict not decided, so nothing was changed: k=a, n is not decided" in str(
-        refusal(path, merged())
-    )
-    text = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join(text[:-1]), encoding="utf-8")
-    assert "k=d, n is not decided" in str(refusal(path, merged()))
+@pytest.mark.parametrize(
+    ("sides", "decisions", "says"),
+    [
+        ((OURS, THEIRS), ALL | {("d", "n"): ("base", "")}, "k=d, n has no base to take (line 4)"),
+        (({"a": (DAY, 10, "p")}, {"a": (DAY, 11, "u")}), {("a", "n"): ("delete", ""), ("a", "s"): ("value", "w")},
+         "k=a, s is kept, and another line deletes its row"),
+    ],
+    ids=["no base", "deleted and kept"],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused_by_name(
+    tmp_path: Path, sides: Any, decisions: Decisions, says: str
+) -> None:
+    three_way = merged(*sides)
+    with pytest.raises(MergeConflictError) as caught:
+        decided(filled(written(tmp_path, three_way=three_way), decisions), three_way)
+    assert says in str(caught.value)
 
 
-def test_a_decision_about_what_conflicts_no_more_is_noted(tmp_path: Path) -> None:
-    path = filled(written(tmp_path), ALL)
-    resolved, resolution = decided(path, merged({"a": OURS["a"], "d": THEIRS["d"]}))
-    found = check_decided(resolved.lines, resolution, ("k",))
-    assert [note.removeprefix(str(path)) for note in found.notes] == [
-        ", line 3: this conflicts no more, so it was left out",
-        ", line 4: this conflicts no more, so it was left out",
-    ]
-    assert found.recorded == (merge_record.Resolution.ROWS, 1)
-
-
-def test_a_base_that_is_not_there_cannot_be_taken(tmp_path: Path) -> None:
-    path = filled(written(tmp_path), ALL | {("d", "n"): ("base", "")})
-    assert "k=d, n has no base to take (line 4)" in str(refusal(path, merged()))
-
-
-def test_a_row_is_not_deleted_by_one_line_and_kept_by_another(tmp_path: Path) -> None:
-    three_way = merged({"a": (DAY, 10, "p")}, {"a": (DAY, 11, "u")})
-    path = filled(
-        written(tmp_path, three_way=three_way), {("a", "n"): ("delete", ""), ("a", "s"): ("value", "w")}
-    )
-    assert "k=a, s is kept, and another line deletes its row" in str(refusal(path, three_way))
-
-
-def test_without_a_resolution_the_conflicts_are_the_error() -> None:
+def test_without_a_resolution_the_conflicts_are_the_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(MergeConflictError) as caught:
         check_decided(resolve(merged()).lines, UNDECIDED, ("k",))
     assert "3 conflicts, so nothing was changed: k=a, n: update-update; k=b: update-delete" in str(
         caught.value
     )
-    assert caught.value.exit_code == 5
-    assert caught.value.conflicts.num_rows == 3
+    assert (caught.value.exit_code, caught.value.conflicts.num_rows) == (5, 3)
     assert outcome(resolve(merged())) == {"c": (DAY, 3, "w")}
+    print_conflicts(caught.value.conflicts, "json")
+    records = json.loads(capsys.readouterr().out)
+    assert records[0] == {
+        "k": "a", "conflict": "update-update", "column": "n", "base": 1, "ours": 10, "theirs": 11,
+    }  # fmt: skip
+    assert (records[1]["ours"]["n"], records[1]["theirs"]) == (20, None)
+    print_conflicts(caught.value.conflicts, "table")
+    assert "update-delete" in capsys.readouterr().out
 
 
 def test_columns_of_a_key_may_be_called_like_those_of_a_line(tmp_path: Path) -> None:
@@ -354,8 +323,7 @@ def test_texts_of_any_kind_go_to_a_file_and_back(
         filled_in = lines.set_column(lines.column_names.index("take"), "take", pa.array(["value"]))
         place = lines.column_names.index("value")
         write_conflicts(filled_in.set_column(place, "value", pa.array([json_text(value)])), path)
-        resolved, resolution = decided(path, three_way)
-        check_decided(resolved.lines, resolution, ("k",))
+        resolved, _ = decided(path, three_way)
         assert outcome(resolved) == ({key: (DAY, 1, value)} if value != ours else {})
 
 
@@ -422,27 +390,6 @@ def test_what_is_exactly_equal_is_taken(text: str, kind: pa.DataType, canonical:
 def test_what_is_not_is_refused(text: Any, kind: pa.DataType) -> None:
     with pytest.raises(ValueError, match="is not a value of type"):
         array_of([text], kind)
-
-
-def test_refusals_are_errors_for_people(tmp_path: Path) -> None:
-    path = filled(written(tmp_path), ALL | {("d", "n"): ("value", "1,416")})
-    with pytest.raises(OdfchainError) as caught:
-        read_resolution(path, SCHEMA, ("k",))
-    assert caught.value.exit_code == 3
-    assert "digits and a point" in (caught.value.hint or "")
-
-
-def test_conflicts_are_printed_as_records(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(MergeConflictError) as caught:
-        check_decided(resolve(merged()).lines, UNDECIDED, ("k",))
-    print_conflicts(caught.value.conflicts, "json")
-    records = json.loads(capsys.readouterr().out)
-    assert records[0] == {
-        "k": "a", "conflict": "update-update", "column": "n", "base": 1, "ours": 10, "theirs": 11,
-    }  # fmt: skip
-    assert (records[1]["ours"]["n"], records[1]["theirs"]) == (20, None)
-    print_conflicts(caught.value.conflicts, "table")
-    assert "update-delete" in capsys.readouterr().out
 
 
 def test_17_a_map_has_no_order_and_is_one_cell() -> None:

@@ -64,6 +64,7 @@ def test_inputs_are_read_on_the_same_branch(ws: Workspace) -> None:
     add(d, "h")
     assert d.summary.record_count == 4
     index = (d.path / "info" / "chain-index").read_bytes()
+    assert [branch.name for branch in made.branches()] == ["draft"]
     assert execute(ws, made_draft) == draft.head
     assert execute(ws, made) == d.head
     assert of_inputs(made_draft) == of_inputs(made) == ([], 2)
@@ -72,6 +73,8 @@ def test_inputs_are_read_on_the_same_branch(ws: Workspace) -> None:
     assert (d.path / "info" / "chain-index").read_bytes() == index  # the head's is never made to fit a branch
     d.delete_branch("draft", force=True)
     assert made_draft.verify().state(INPUTS) == "notChecked"
+    made.delete_branch("draft", force=True)
+    assert made.branches() == []
 
 
 def test_without_such_a_branch_the_head_of_an_input_is_read(ws: Workspace) -> None:

@@ -33,7 +33,6 @@ def test_system_columns_are_matched_by_what_they_are_for(tmp_path: Path) -> None
         dataset = keyed(workspace, columns=None)
         fix = branch(dataset, "fix")
         fork = fix.chain.head()
-        assert fork is not None
         give_columns(fix, COLUMNS)
         upto = record(fix, [("+A", 2, "2", "x", "y")])
         add(dataset, SetVocab(operation_type_column="what", event_time_column="happened"))
@@ -65,7 +64,6 @@ def test_a_column_that_one_side_requires_is_not_required_of_the_other(tmp_path: 
         give_columns(dataset, COLUMNS)
         give_columns(fix, [*COLUMNS, pa.field("n", pa.int64(), nullable=False)])
         declared = view(dataset, fix).declared
-    assert declared is not None
     assert [each.optional for each in declared.fields if each.name == "n"] == [True]
 
 

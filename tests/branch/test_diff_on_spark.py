@@ -85,9 +85,7 @@ def test_what_is_written_does_not_depend_on_the_engine(
             found = compute(
                 [part], view, ["k"], function, engine=which, private=functools.partial(Path, folder)
             )
-            assert state.schema is not None
             facts = write_slice(found.batches(), SliceSpec.of(state.schema, state.vocabulary, 0, 0, folder))
-            assert facts is not None
             notes = [key for part in found.notes for key in part]
             written.append((facts.physical_hash, facts.logical_hash, facts.rows, notes))
     assert written[0] == written[1]

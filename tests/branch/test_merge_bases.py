@@ -16,12 +16,11 @@ from odfchain.branches.merging import taken_rows
 from odfchain.branches.row_diff import MergedTables, MergeInput, ThreeWay
 from odfchain.errors import ChainError
 from odfchain.odf.identity import Multihash
+from tests.kit import plain_merges
+from tests.kit.plain_merges import Row, State, changelog
 from tests.kit.support import hash_of
 
-Row = tuple[Any, ...]
-State = dict[str, Any]
 UNKNOWN = "unknown"
-NAMES = ("t", "a", "b")
 SCHEMA = pa.schema(
     [("offset", pa.uint64()), ("op", pa.uint8()), ("k", pa.string()), ("t", pa.int64()), ("a", pa.string()),
      ("b", pa.string())]
@@ -96,19 +95,6 @@ class Histories:
         return state
 
 
-def changelog(old: State, new: State) -> list[tuple[int, str, Row]]:
-    found: list[tuple[int, str, Row]] = []
-    for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key), new.get(key)
-        if before is None:
-            found.append((0, key, after))
-        elif after is None:
-            found.append((1, key, before))
-        elif before != after:
-            found += [(2, key, before), (3, key, after)]
-    return found
-
-
 def merged_states(base: State, ours: State, theirs: State, *, by_row: bool = False) -> State:
     """Ours with theirs merged in; rows in conflict are UNKNOWN."""
     found: State = {}
@@ -120,53 +106,17 @@ def merged_states(base: State, ours: State, theirs: State, *, by_row: bool = Fal
 
 
 def merged_row(base: Any, ours: Any, theirs: Any, *, by_row: bool) -> Any:
+    """By the rule, where what is not known stays so."""
     if ours == UNKNOWN or (base == UNKNOWN and ours != theirs and None in (ours, theirs)):
         return UNKNOWN
-    if base == UNKNOWN:
-        base = None
-    elif theirs == base:
-        return ours
-    elif ours == base:
-        return theirs
-    if ours == theirs:
-        return ours
-    if ours is None or theirs is None:
-        return UNKNOWN
-    if ours[1:] == theirs[1:] and (base is None or by_row):
-        return ours
-    if by_row or base is None:
-        return UNKNOWN
-    result = list(ours)
-    for index in (1, 2):
-        if ours[index] == base[index]:
-            result[index] = theirs[index]
-        elif theirs[index] not in (base[index], ours[index]):
-            return UNKNOWN
-    if ours[0] == base[0]:
-        result[0] = theirs[0]
-    elif theirs[0] not in (base[0], ours[0]):
-        if base[1:] in (ours[1:], theirs[1:]):
-            return UNKNOWN
-        result[0] = ours[0] if ours[1:] == theirs[1:] else max(ours[0], theirs[0])
-    return tuple(result)
+    found = plain_merges.merged_row(None if base == UNKNOWN else base, ours, theirs, by_row=by_row)
+    return UNKNOWN if isinstance(found, str) else found
 
 
 def applied(state: State, merge: ThreeWay) -> State:
     """Our state after a merge; keys in conflict are UNKNOWN."""
-    found = dict(state)
-    changes = merge.changes
-    rows = zip(
-        changes.rows_of_keys().column("k").to_pylist(), changes.before.to_pylist(), changes.had,
-        changes.after.to_pylist(), changes.has, strict=True,
-    )  # fmt: skip
-    for key, before, had, after, has in rows:
-        assert found.get(key) == (tuple(before[n] for n in NAMES) if had else None)
-        found.pop(key, None)
-        if has:
-            found[key] = tuple(after[n] for n in NAMES)
-    for row in merge.conflicts.rows_of_keys().column("k").to_pylist():
-        found[row] = UNKNOWN
-    return found
+    conflicts = merge.conflicts.rows_of_keys().column("k").to_pylist()
+    return plain_merges.applied(state, merge.changes) | dict.fromkeys(conflicts, UNKNOWN)
 
 
 def but_for_times(state: State) -> State:

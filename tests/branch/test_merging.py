@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import odfchain as odf
@@ -32,17 +33,14 @@ from odfchain.storage.local import HEAD
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import MergeMode, MergeRecord, merges
+from tests.kit import branch_rows
 from tests.kit.branch_cases import Scene, made_scene, run_here, sorted_state
 from tests.kit.faults import faulty
+from tests.kit.foreign_key_cases import manifest
 from tests.kit.opened_files import opened_files
-from tests.kit.support import unchanged
+from tests.kit.query_datasets import polling
+from tests.kit.support import derivative, unchanged
 
-POLLING = {
-    "kind": "SetPollingSource",
-    "fetch": {"kind": "Url", "url": "https://example.org/d.csv"},
-    "read": {"kind": "Csv"},
-    "merge": {"kind": "Snapshot", "primaryKey": ["k"]},
-}
 ONE_CHANGE_EACH = {"base": ["1xy", "2xy"], "ours": ["-C 1xy", "+C 1qy"], "theirs": ["-C 2xy", "+C 2xz"]}
 
 
@@ -72,14 +70,11 @@ def carrying(scene: Scene, on: str, rows: list[str], state: ev.SourceState) -> N
     scene.take({"on": on, "rows": rows})
     files = scene.on(on)
     newest = DatasetState.read(files.chain)
-    event = newest.head_block.event
-    assert isinstance(event, ev.AddData)
-    before = newest.head_block.prev_block_hash
-    assert before is not None
-    files.chain.set_ref(on, before, expected=newest.head)
-    older = DatasetState.read(files.chain, before)
-    changed = dataclasses.replace(event, new_source_state=state)
-    commit(files, older, [changed], [], system_time=newest.head_block.system_time)
+    block = newest.head_block
+    files.chain.set_ref(on, block.prev_block_hash, expected=newest.head)
+    older = DatasetState.read(files.chain, block.prev_block_hash)
+    changed = dataclasses.replace(block.event, new_source_state=state)
+    commit(files, older, [changed], [], system_time=block.system_time)
 
 
 # --- whatever happens ------------------------------------------------------------------------------------
@@ -230,12 +225,7 @@ def test_case_24_one_source_that_both_sides_polled(tmp_path: Path) -> None:
 
 def test_derivatives_are_never_merged(tmp_path: Path) -> None:
     scene = made_scene(tmp_path)
-    query = {"kind": "Sql", "engine": "spark", "query": "SELECT * FROM d"}
-    event = {"kind": "SetTransform", "inputs": [{"datasetRef": "d"}], "transform": query}
-    content = {"name": "view", "kind": "Derivative", "metadata": [event]}
-    (view,) = scene.workspace.add(
-        json.dumps({"kind": "DatasetSnapshot", "version": 1, "content": content}), check=False
-    )
+    (view,) = scene.workspace.add(derivative("SELECT * FROM d", inputs="[{datasetRef: d}]"), check=False)
     draft = view.create_branch("draft")
     files = draft._files
     state = DatasetState.read(files.chain)
@@ -252,24 +242,18 @@ def test_derivatives_are_never_merged(tmp_path: Path) -> None:
 
 
 def several(tmp_path: Path) -> tuple[Workspace, Any]:
-    from tests.kit.query_datasets import make
-
+    """A parent and a child that refers to it by `v`, each with a branch `v`."""
     workspace = Workspace.init(tmp_path / "several")
-    for name, row in (("parent", ["p", "x"]), ("child", ["c", None])):
-        merge = {"kind": "UpsertStream", "primaryKey": ["k"]}
-        source = {"kind": "AddPushSource", "sourceName": "s", "read": {"kind": "Csv"}, "merge": merge}
-        day = "2025-01-01T00:00:00Z"
-        blocks: list[dict[str, Any]] = [
-            {"at": day, "event": source},
-            {"at": day, "columns": [["k", "string"], ["v", "string"]]},
-            {"at": day, "rows": [["+A", day, *row]]},
-        ]
-        if name == "child":
-            content = f"foreignKeys: [{{columns: [v], references: {{dataset: '{workspace['parent'].id}'}}}}]"
-            blocks.insert(0, {"at": day, "event": {"kind": "SetAttachments", "attachments": {
-                "kind": "Embedded", "items": [{"path": "CONSTRAINTS.yaml", "content": content}]}}})  # fmt: skip
-        make(workspace, name, {"made": day, "blocks": blocks})
-        workspace[name].create_branch("v")
+    refers = "foreignKeys: [{columns: [v], references: {dataset: parent}}]"
+    columns = [pa.field("k", pa.string()), pa.field("v", pa.string())]
+    for name, row, spec in (
+        ("parent", ["p", "x"], {"key": ["k"]}),
+        ("child", ["c", None], {"key": ["k"], "constraints": refers}),
+    ):
+        (dataset,) = workspace.add(manifest(name, spec), check=False)
+        branch_rows.give_columns(dataset._files, columns)
+        branch_rows.record(dataset._files, [("+A", 0, *row)], columns)
+        dataset.create_branch("v")
     return workspace, run_here(workspace)
 
 
@@ -315,7 +299,7 @@ def test_nothing_is_merged_where_one_of_them_conflicts(tmp_path: Path) -> None:
 
 
 def test_case_57_state_and_watermark_of_a_source_follow_the_merge_block(tmp_path: Path) -> None:
-    steps = [{"event": {"kind": "DisablePushSource", "sourceName": "default"}}, {"event": POLLING}]
+    steps = [{"event": {"kind": "DisablePushSource", "sourceName": "default"}}, {"event": polling("k")}]
     scene = made_scene(tmp_path, steps=[*steps, {"branch": "upstream"}])
     carrying(scene, "upstream", ["-C 1xy", "+C 1xz @2"], source_state("etag 2"))
     last = DatasetState.read(scene.on("upstream").chain)
@@ -329,8 +313,6 @@ def test_case_57_state_and_watermark_of_a_source_follow_the_merge_block(tmp_path
     chain = scene.on(HEAD).chain
     newest = DatasetState.read(chain)
     follow, merge = [block.block.event for block in chain.walk()][:2]
-    assert isinstance(merge, ev.AddData)
-    assert isinstance(follow, ev.AddData)
     assert (merge.new_data is None, follow.new_data) == (False, None)
     assert (merge.new_watermark, follow.new_watermark) == (Timestamp.parse("2025-01-02T00:00:00Z"), mark)
     assert (newest.source_state, newest.watermark) == (source_state("etag 2"), mark)
@@ -347,9 +329,7 @@ def test_case_56_a_record_that_other_tools_carry_on_is_one_merge(tmp_path: Path)
     scene = made_scene(tmp_path, theirs=["-C 1xy", "+C 1xz"])
     dataset = dataset_of(scene)
     dataset.merge("theirs")
-    newest = DatasetState.read(scene.on(HEAD).chain)
-    event = newest.last_data
-    assert isinstance(event, ev.AddData)
+    event = DatasetState.read(scene.on(HEAD).chain).last_data
     carried = ev.AddData(
         prev_offset=event.last_offset, new_watermark=Timestamp.parse("2025-02-01T00:00:00Z"),
         new_source_state=event.new_source_state,
@@ -369,7 +349,6 @@ def test_a_merge_that_was_reverted_is_said_not_to_come_again(tmp_path: Path) -> 
     dataset = dataset_of(scene)
     merge = dataset.merge("theirs").head
     before = scene.on(HEAD).chain.get(merge).prev_block_hash
-    assert before is not None
     state = DatasetState.read(scene.on(HEAD).chain)
     record = MergeRecord(base=(merge,), source=before, source_ref="head", target=merge, mode=MergeMode.REVERT)
     append(scene, ev.AddData(
@@ -403,7 +382,6 @@ def test_what_a_merge_brought_is_printed_for_programs_too(tmp_path: Path) -> Non
     done = scene.run("merge", "d", "theirs", "--resolve", "theirs", "-o", "ndjson", "--message", "why")
     row = json.loads(done.out)
     head = dataset_of(scene).head
-    assert head is not None
     assert [row[name] for name in ("status", "sourceRef", "conflicts", "+A", "-C", "+C", "head")] == [
         "merged", "theirs", 1, 0, 1, 1, str(head),
     ]  # fmt: skip

@@ -17,9 +17,8 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import is_merge_state
 from tests.kit.polled_sources import touch
-from tests.kit.query_datasets import make
+from tests.kit.query_datasets import AT, cities, polling
 
-AT = "2024-01-10T00:00:00Z"
 SECONDS = 1_600_000_000
 STATE = ev.SourceState(source_name="default", kind="odf/last-modified", value="2020-09-13T12:26:40Z")
 NEWER = ev.SourceState(source_name="default", kind="odf/last-modified", value="2020-09-13T12:28:20Z")
@@ -29,20 +28,9 @@ def polled(folder: Path) -> tuple[Dataset, Path]:
     """A dataset that has polled a file, and the file."""
     path = folder / "in.csv"
     touch(path, "k,a\nA,x\nB,y\n", SECONDS)
-    source = {
-        "kind": "SetPollingSource",
-        "fetch": {"kind": "Url", "url": path.as_uri()},
-        "read": {"kind": "Csv", "header": True},
-        "merge": {"kind": "Snapshot", "primaryKey": ["k"]},
-    }
     rows = [["+A", "2024-01-02", "A", "x"], ["+A", "2024-01-02", "B", "y"]]
-    blocks: list[dict[str, Any]] = [
-        {"at": AT, "event": source},
-        {"at": AT, "columns": [["k", "string"], ["a", "string"]]},
-        {"at": AT, "rows": rows},
-    ]
     workspace = Workspace.init(folder / "ws")
-    make(workspace, "cities", {"made": AT, "blocks": blocks})
+    cities(workspace, polling("k", url=path.as_uri()), [["k", "string"], ["a", "string"]], rows)
     dataset = workspace["cities"]
     know(dataset._files, STATE)
     return dataset, path
@@ -61,18 +49,8 @@ def fixes(folder: Path, text: str) -> Path:
     return path
 
 
-def newest(dataset: Dataset) -> ev.AddData:
-    event = dataset.summary.last_data
-    assert isinstance(event, ev.AddData)
-    return event
-
-
-def test_case_64_a_corrected_dataset_is_up_to_date_with_its_source(tmp_path: Path) -> None:
-    dataset, _ = polled(tmp_path)
-    dataset.correct(fixes(tmp_path, "A,q\n"))
-    assert newest(dataset).new_source_state == STATE
-    assert dataset.pull().status == "up to date"
-    assert dataset.verify().faults == []
+def newest(dataset: Dataset) -> Any:
+    return dataset.summary.last_data
 
 
 def test_case_57_a_polled_dataset_is_up_to_date_after_a_merge(tmp_path: Path) -> None:
@@ -120,16 +98,14 @@ def test_what_was_polled_on_a_branch_is_known_where_it_is_merged(tmp_path: Path)
     assert dataset.verify().faults == []
 
 
-def test_a_revert_keeps_the_state_of_the_source(tmp_path: Path) -> None:
+def test_case_64_a_correction_and_its_revert_keep_the_state_of_the_source(tmp_path: Path) -> None:
     dataset, _ = polled(tmp_path)
     done = dataset.correct(fixes(tmp_path, "A,q\n"))
+    assert newest(dataset).new_source_state == STATE
+    assert dataset.pull().status == "up to date"
     dataset.revert(done.number)
     assert newest(dataset).new_source_state == STATE
-    states = [
-        block.block.event.new_source_state
-        for block in dataset.log()
-        if isinstance(block.block.event, ev.AddData)
-    ]
-    assert [is_merge_state(state) for state in states[:2]] == [False, True]
+    states = [block.block.event.new_source_state for block, _ in zip(dataset.log(), range(2), strict=False)]
+    assert [is_merge_state(state) for state in states] == [False, True]
     assert dataset.pull().status == "up to date"
     assert dataset.verify().faults == []

@@ -26,28 +26,23 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import MergeRecord
 from odfchain.workspace.read_slices import RecordedRows
-from tests.kit.query_datasets import make, moment
+from tests.kit import query_datasets
+from tests.kit.query_datasets import moment, polling
 from tests.kit.support import manifest, unchanged
 
 NOW = Timestamp.parse("2024-02-01T00:00:00Z")
 SOURCE = ev.SourceState(source_name=POLLING_SOURCE, kind="odf/etag", value="abc")
-POLLING = {
-    "kind": "SetPollingSource",
-    "fetch": {"kind": "Url", "url": "https://example.org/cities.csv"},
-    "read": {"kind": "Csv"},
-    "merge": {"kind": "Snapshot", "primaryKey": ["k"]},
-}
 COLUMNS = [["k", "string"], ["a", "int64"]]
 ROWS = [["+A", "2024-01-02", "A", 1], ["+A", "2024-01-01", "B", 2]]
 
 
-def cities(folder: Path, source: dict[str, Any] | None = None, rows: list[Any] = ROWS) -> DatasetFiles:
-    blocks = [
-        {"at": "2024-01-10T00:00:00Z", "event": source or POLLING},
-        {"at": "2024-01-10T00:00:00Z", "columns": COLUMNS},
-        {"at": "2024-01-10T00:00:00Z", "rows": rows},
-    ]
-    return make(Workspace.init(folder / "ws"), "cities", {"made": "2024-01-01T00:00:00Z", "blocks": blocks})
+def cities(folder: Path, *key: str, rows: list[Any] = ROWS) -> DatasetFiles:
+    return query_datasets.cities(Workspace.init(folder / "ws"), polling(*key), COLUMNS, rows)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> DatasetFiles:
+    return cities(tmp_path, "k")
 
 
 def table(*rows: tuple[int, str, str, int | None], **more: list[Any]) -> pa.Table:
@@ -75,10 +70,8 @@ def write(dataset: DatasetFiles, rows: pa.Table | None, **more: Any) -> Recorded
     return made
 
 
-def newest(dataset: DatasetFiles) -> ev.AddData:
-    event = DatasetState.read(dataset.chain).last_data
-    assert isinstance(event, ev.AddData)
-    return event
+def newest(dataset: DatasetFiles) -> Any:
+    return DatasetState.read(dataset.chain).last_data
 
 
 def record(dataset: DatasetFiles) -> MergeRecord:
@@ -93,45 +86,39 @@ def with_source_state(dataset: DatasetFiles, state: ev.SourceState = SOURCE) -> 
     commit(dataset, now, [event], [], system_time=NOW)
 
 
-def test_a_watermark_is_held_back_as_the_source_says_and_never_goes_back(tmp_path: Path) -> None:
-    dataset = cities(tmp_path)
+def test_a_watermark_is_held_back_as_the_source_says_and_never_goes_back(dataset: DatasetFiles) -> None:
     delay = WatermarkRule(max_delay=Duration(86_400_000))
     change_config(dataset, lambda config: type(config)(watermarks={POLLING_SOURCE: delay}))
-    write(dataset, table(*CORRECTION))
-    assert newest(dataset).new_watermark == Timestamp.parse("2024-01-02T00:00:00Z")
-    write(dataset, table((1, "2023-01-01", "A", 9)))
-    assert newest(dataset).new_watermark == Timestamp.parse("2024-01-02T00:00:00Z")
-    write(dataset, table((0, "2999-01-01", "D", 9)), bound=NOW)
-    assert newest(dataset).new_watermark == Timestamp.parse("2024-01-31T00:00:00Z")
+    for rows, options, mark in (
+        (CORRECTION, {}, "2024-01-02"),
+        ([(1, "2023-01-01", "A", 9)], {}, "2024-01-02"),
+        ([(0, "2999-01-01", "D", 9)], {"bound": NOW}, "2024-01-31"),
+    ):
+        write(dataset, table(*rows), **options)
+        assert newest(dataset).new_watermark == Timestamp.parse(f"{mark}T00:00:00Z")
 
 
 def test_without_a_source_state_a_merge_is_one_block_and_its_record_is_no_source_state(
-    tmp_path: Path,
+    dataset: DatasetFiles,
 ) -> None:
-    dataset = cities(tmp_path)
     made = write(dataset, table(*CORRECTION), record=record(dataset))
     assert len(made.events) == 1
     state = DatasetState.read(dataset.chain)
-    assert state.source_state is None
-    assert state.state_of_source(POLLING_SOURCE) is None
+    assert (state.source_state, state.state_of_source(POLLING_SOURCE)) == (None, None)
     write(dataset, table((1, "2024-01-02", "A", 9)))
     assert newest(dataset).new_source_state is None, "a record is not carried on"
 
 
-def test_a_record_that_another_tool_carried_on_is_no_source_state(tmp_path: Path) -> None:
-    dataset = cities(tmp_path)
+def test_a_record_that_another_tool_carried_on_is_no_source_state(dataset: DatasetFiles) -> None:
     with_source_state(dataset)
-    before = DatasetState.read(dataset.chain)
+    assert DatasetState.read(dataset.chain).source_state == SOURCE
     write(dataset, None, record=(merge := record(dataset)))
     with_source_state(dataset, merge.to_state())
-    state = DatasetState.read(dataset.chain)
     assert newest(dataset).new_source_state == merge.to_state()
-    assert state.source_state == SOURCE
-    assert before.source_state == SOURCE
+    assert DatasetState.read(dataset.chain).source_state == SOURCE
 
 
-def test_what_does_not_fit_is_refused_and_nothing_written(tmp_path: Path) -> None:
-    dataset = cities(tmp_path)
+def test_what_does_not_fit_is_refused_and_nothing_written(dataset: DatasetFiles) -> None:
     rows = table((0, "2024-01-03", "C", 1)).set_column(
         1, "event_time", pa.nulls(1, pa.timestamp("ms", "UTC"))
     )
@@ -150,7 +137,6 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def checkpoint_of(dataset: DatasetFiles) -> pa.Table:
     named = newest(dataset).new_checkpoint
-    assert named is not None
     path = dataset.checkpoints.verified_path(named.physical_hash)
     assert named.size == path.stat().st_size
     return pq.read_table(path)
@@ -158,7 +144,7 @@ def checkpoint_of(dataset: DatasetFiles) -> pa.Table:
 
 @pytest.mark.usefixtures("eager")
 def test_a_checkpoint_that_is_due_is_made(tmp_path: Path) -> None:
-    dataset = cities(tmp_path, rows=ROWS[::-1])
+    dataset = cities(tmp_path, "k", rows=ROWS[::-1])
     write(dataset, table(*CORRECTION))
     rows = checkpoint_of(dataset)
     assert b"odfchain.state" in rows.schema.metadata
@@ -172,7 +158,7 @@ def test_a_checkpoint_that_is_due_is_made(tmp_path: Path) -> None:
     first = newest(dataset).new_checkpoint
     write(dataset, table((1, "2024-01-02", "A", 9)))
     assert newest(dataset).new_checkpoint == first, "one that is not due again stays named"
-    assert newest(dataset).prev_checkpoint == first.physical_hash if first else None
+    assert newest(dataset).prev_checkpoint == first.physical_hash
     write(dataset, table((1, "2024-01-03", "C", None)), record=record(dataset))
     assert checkpoint_of(dataset)["k"].to_pylist() == ["B"]
     faults = Workspace.open(tmp_path / "ws")["cities"].verify().faults
@@ -188,9 +174,7 @@ def test_a_checkpoint_is_the_file_that_a_snapshot_makes(workspace: Workspace, tm
         path.write_text("city,population\n" + text, encoding="utf-8")
         dataset.ingest(path)
     made = newest(dataset._files).new_checkpoint
-    assert made is not None
     state = DatasetState.read(dataset._files.chain)
-    assert state.schema is not None
     with dataset._files.staging() as staging:
         slices = RecordedRows(RecordedRows.of(dataset._files, state).slices)
         again, _ = _write_state(slices, ("city",), state, state.schema, staging)
@@ -199,7 +183,7 @@ def test_a_checkpoint_is_the_file_that_a_snapshot_makes(workspace: Workspace, tm
 
 @pytest.mark.usefixtures("eager")
 def test_a_checkpoint_of_others_is_not_named_again(tmp_path: Path) -> None:
-    dataset = cities(tmp_path, source={**POLLING, "merge": {"kind": "Append"}})
+    dataset = cities(tmp_path)
     foreign = tmp_path / "foreign"
     foreign.write_bytes(b"state of an engine")
     name, size = hash_file(foreign)
@@ -211,13 +195,11 @@ def test_a_checkpoint_of_others_is_not_named_again(tmp_path: Path) -> None:
     )
     commit(dataset, state, [event], [], checkpoints=[StagedFile(foreign, name)], system_time=NOW)
     write(dataset, table((0, "2024-01-03", "C", 1)))
-    assert newest(dataset).new_checkpoint is None
-    assert newest(dataset).prev_checkpoint == name
+    assert (newest(dataset).new_checkpoint, newest(dataset).prev_checkpoint) == (None, name)
 
 
-def test_looking_back_ends_at_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_slices, "_SMALLEST_DELTA", 2)
-    dataset = cities(tmp_path)
+@pytest.mark.usefixtures("eager")
+def test_looking_back_ends_at_the_checkpoint(dataset: DatasetFiles) -> None:
     write(dataset, table(*CORRECTION))
     write(dataset, table((1, "2024-01-02", "A", 9)))
     state = DatasetState.read(dataset.chain)
@@ -232,10 +214,9 @@ def test_looking_back_ends_at_the_checkpoint(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.usefixtures("eager")
 def test_a_checkpoint_that_is_too_large_for_one_process_is_left_to_the_next_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: DatasetFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "IN_PROCESS_BYTES", 100)
-    dataset = cities(tmp_path)
     write(dataset, table(*CORRECTION))
     assert newest(dataset).new_checkpoint is None
     monkeypatch.undo()

@@ -61,7 +61,6 @@ def merge(
     """A block of these rows that says that it merged a branch."""
     state = DatasetState.read(target.chain)
     head = tip or source.chain.head()
-    assert head is not None
     record = MergeRecord(base=(base,), source=head, source_ref=source.ref, target=state.head, mode=mode)
     with target.staging() as folder:
         new, staged = staged_slice(folder, branch_rows.table_of(target, rows, IATA))
@@ -84,7 +83,6 @@ def said(workspace: odf.Workspace, *words: str) -> list[str]:
 def test_changes_newest_first_and_where_a_merge_has_them_from(ws: odf.Workspace) -> None:
     dataset = airports(ws)
     base = dataset.chain.head()
-    assert base is not None
     fix = branch_rows.branch(dataset, "fix-names")
     origin = branch_rows.record(
         fix, [("-C", 0, "ZRH", "Zurich", 1416), ("+C", 0, "ZRH", "Zürich", 1416)], IATA
@@ -97,8 +95,6 @@ def test_changes_newest_first_and_where_a_merge_has_them_from(ws: odf.Workspace)
         (Change.CHANGED, ("elevation",), 3, 4),
         (Change.INSERTED, (), 1, 3),
     ]
-    assert found[0].before is not None
-    assert found[0].after is not None
     assert (found[0].before["name"], found[0].after["name"]) == ("Zurich", "Zürich")
     assert [c.via for c in found] == [row_history.ChangeOrigin("fix-names", origin, 3), None, None]
     assert found == ws["d"].at(5).history({"iata": "ZRH"})
@@ -138,7 +134,6 @@ def test_slices_that_cannot_have_the_key_are_not_opened(ws: odf.Workspace) -> No
 def test_merges_of_merges_lead_to_the_block_that_made_the_change(ws: odf.Workspace) -> None:
     dataset = airports(ws)
     base = dataset.chain.head()
-    assert base is not None
     one, two = (branch_rows.branch(dataset, name) for name in ("one", "two"))
     pair: list[Row] = [("-C", 0, "ZRH", "Zurich", 1416), ("+C", 0, "ZRH", "Zürich", 1416)]
     origin = branch_rows.record(one, pair, IATA)
@@ -150,7 +145,6 @@ def test_merges_of_merges_lead_to_the_block_that_made_the_change(ws: odf.Workspa
     # a block that is not here ends the way
     (dataset.folder / "blocks" / str(origin)).unlink()
     (newest, _) = ws["d"].history({"iata": "ZRH"})
-    assert newest.via is not None
     assert newest.via.branch == "two"
     merge(dataset, dataset, merged, [("-C", 0, "ZRH", "Zürich", 1416), ("+C", 0, "ZRH", "Zurich", 1416)],
           MergeMode.REVERT)  # fmt: skip

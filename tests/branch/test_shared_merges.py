@@ -32,7 +32,6 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 def head(scene: Scene) -> Multihash:
     found = scene.workspace["d"].head
-    assert found is not None
     return found
 
 
@@ -162,12 +161,7 @@ def test_case_58_a_merge_that_is_killed_anywhere_leaves_the_old_or_the_new_head(
 
 
 def test_a_merge_can_be_checked_after_what_it_was_made_on_was_compacted(tmp_path: Path) -> None:
-    scene = made_scene(
-        tmp_path,
-        base=["1xy", "2uv"],
-        ours=[["3ab"], ["4cd"]],
-        theirs=["-C 2uv", "+C 2uw"],
-    )
+    scene = made_scene(tmp_path, base=["1xy", "2uv"], ours=[["3ab"], ["4cd"]], theirs=["-C 2uv", "+C 2uw"])
     with scene.workspace:
         dataset = scene.workspace["d"]
         dataset.merge("theirs")

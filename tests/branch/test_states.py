@@ -65,7 +65,6 @@ def with_checkpoint(
     """A block with rows that names the state before it, as RFC-018 has it; returns the file of that."""
     state = DatasetState.read(dataset.chain)
     last = state.last_offset
-    assert last is not None
     stands = read_state(dataset, state, KEY).drop_columns(["system_time"]).sort_by("k")
     text = {METADATA_KEY: describe(key, last if upto is None else upto)}
     with dataset.staging() as folder:

@@ -11,21 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.branches.row_diff import (
-    ConflictKind,
-    RowDiff,
-    ThreeWay,
-    between,
-    merge_rows,
-    net_of,
-)
+from odfchain.branches.row_diff import ConflictKind, RowDiff, ThreeWay, between, merge_rows, net_of
 from odfchain.errors import ChainError
 from odfchain.odf.row_hash import same_cells
+from tests.kit.plain_merges import NAMES, State, applied, changelog, merged_row, plain
 
-Row = tuple[Any, ...]
-State = dict[int, Row]
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("a", pa.string()), ("b", pa.float64())])
-NAMES = SCHEMA.names[1:]
 NAN = float("nan")
 values = st.tuples(
     st.sampled_from([1, 2, 3, None]),
@@ -35,51 +26,13 @@ values = st.tuples(
 states = st.dictionaries(st.integers(0, 4), values, max_size=5)
 
 
-def plain(row: Row | None) -> Row | None:
-    if row is None:
-        return None
-    return tuple("NaN" if isinstance(v, float) and v != v else v for v in row)  # noqa: PLR0124
-
-
-def changelog(before: State, after: State, detour: State | None = None) -> list[tuple[int, int, Row]]:
-    """(operation, key, row): how a Snapshot writes the way, over another state or straight."""
-    if detour is not None:
-        return changelog(before, detour) + changelog(detour, after)
-    found = []
-    for key in sorted(before.keys() | after.keys()):
-        old, new = before.get(key), after.get(key)
-        if old is None and new is not None:
-            found.append((0, key, new))
-        elif new is None and old is not None:
-            found.append((1, key, old))
-        elif old is not None and new is not None and plain(old) != plain(new):
-            found += [(2, key, old), (3, key, new)]
-    return found
-
-
-def diff_of(before: State, after: State, detour: State | None = None) -> RowDiff:
-    log = changelog(before, after, detour)
+def diff_of(before: State, after: State, *detour: State) -> RowDiff:
+    """The difference by the log of the straight way, or of one over another state."""
+    log = [change for way in itertools.pairwise((before, *detour, after)) for change in changelog(*way)]
     rows = pa.Table.from_pylist(
         [dict(zip(SCHEMA.names, (k, *row), strict=True)) for _, k, row in log], SCHEMA
     )
     return net_of(np.array([op for op, _, _ in log], dtype=np.uint64), rows, ("k",))
-
-
-def applied(state: State, diff: RowDiff) -> State:
-    found = dict(state)
-    for key, had, has, before, after in zip(
-        diff.rows_of_keys().column("k").to_pylist(), diff.had, diff.has, rows_of(diff.before), rows_of(diff.after),
-        strict=True,
-    ):  # fmt: skip
-        assert plain(found.get(key)) == (plain(before) if had else None)
-        found.pop(key, None)
-        if has:
-            found[key] = after
-    return found
-
-
-def rows_of(table: pa.Table) -> list[Row]:
-    return [tuple(row[name] for name in NAMES) for row in table.to_pylist()]
 
 
 def same(one: State, other: State) -> bool:
@@ -95,55 +48,15 @@ def test_diffs_lead_from_state_to_state(base: State, a: State, b: State, by_a: S
     assert len(between(to_a, diff_of(base, a))) == 0
 
 
-def merged_row(base: Row | None, ours: Row | None, theirs: Row | None, *, by_row: bool) -> Row | str | None:
-    """The result, or what kind of conflict it is and in which cells."""
-    b, o, t = plain(base), plain(ours), plain(theirs)
-    if t in (o, b):
-        return ours
-    if b == o:
-        return theirs
-    if o is None or t is None:
-        return "delete-update" if o is None else "update-delete"
-    assert ours is not None
-    assert theirs is not None
-    if o[1:] == t[1:] and (b is None or by_row):
-        return ours
-    if by_row:
-        cells = [name for name, x, y in zip(NAMES, o, t, strict=True) if x != y and name != "t"]
-        return f"{'update-update' if b else 'insert-insert'} {','.join(cells)}"
-    result, torn = [], []
-    for index, name in enumerate(NAMES):
-        x, y = o[index], t[index]
-        mine, other = (b is None or side[index] != b[index] for side in (o, t))
-        value = theirs[index] if other and not mine else ours[index]
-        if mine and other and x != y:
-            if index > 0 or (b is not None and b[1:] in (o[1:], t[1:])):
-                torn.append(name)
-            elif o[1:] != t[1:]:
-                value = max((v for v in (x, y) if v is not None), default=None)
-        result.append(value)
-    if torn:
-        return f"{'update-update' if b else 'insert-insert'} {','.join(torn)}"
-    return tuple(result)
-
-
 def conflict_texts(merged: ThreeWay) -> dict[int, str]:
-    conflicts = merged.conflicts
-    return {
-        key: " ".join(
-            [
-                kind.value,
-                *([",".join(n for n in NAMES if conflicts.cells[n][i])] if conflicts_both(kind) else []),
-            ]
-        )
-        for i, (key, kind) in enumerate(
-            zip(conflicts.rows_of_keys().column("k").to_pylist(), conflicts.kinds, strict=True)
-        )
-    }
-
-
-def conflicts_both(kind: ConflictKind) -> bool:
-    return kind in (ConflictKind.INSERT_INSERT, ConflictKind.UPDATE_UPDATE)
+    """Of each key in conflict the kind, and the cells where both sides have a row."""
+    found, conflicts = {}, merged.conflicts
+    keys = conflicts.rows_of_keys().column("k").to_pylist()
+    for place, (key, kind) in enumerate(zip(keys, conflicts.kinds, strict=True)):
+        cells = ",".join(name for name in NAMES if conflicts.cells[name][place])
+        both = kind in (ConflictKind.INSERT_INSERT, ConflictKind.UPDATE_UPDATE)
+        found[key] = f"{kind.value} {cells}" if both else kind.value
+    return found
 
 
 @given(states, states, states, st.booleans())
@@ -157,7 +70,7 @@ def test_merges_are_those_of_the_rule(base: State, ours: State, theirs: State, b
     assert conflict_texts(merged) == torn
     result = applied(ours, merged.changes)
     for key, row in expected.items():
-        assert plain(result.get(key)) == plain(ours.get(key) if key in torn else row), key  # type: ignore[arg-type]
+        assert plain(result.get(key)) == plain(ours.get(key) if key in torn else row), key
     assert merged.conflicts.count == sum(
         1 if text.startswith(("update-delete", "delete-update")) else text.count(",") + 1
         for text in torn.values()

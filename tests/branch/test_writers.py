@@ -50,7 +50,6 @@ def test_case_60_eight_writers_on_four_branches(tmp_path: Path) -> None:
         expected = {f"{writer}.{number}" for writer in (index, index + 4) for number in range(EACH)}
         assert (keys[:3], len(keys) - 3, set(keys[3:])) == (["a", "b", "a"], 2 * EACH, expected), name
         head = found.head
-        assert head is not None
         assert found._files.chain.hashes(head)[::-1] == [block.hash for block in found.log()]
     assert [report.verdict for report in workspace.verify(dataset.branch(n) for n in BRANCHES)] == [
         "clean"

@@ -34,17 +34,7 @@ from odfchain.profiles.export import cast_rows
 from odfchain.profiles.iceberg_table import IcebergFolder
 from odfchain.profiles.tables import DeltaFolder, TableFormat
 from odfchain.storage import fsio
-from tests.kit.exports import (
-    BLOCKS,
-    TABLES,
-    add,
-    blocks_of,
-    delta_log,
-    iceberg,
-    part,
-    plain,
-    rows_of,
-)
+from tests.kit.exports import BLOCKS, TABLES, add, blocks_of, delta_log, iceberg, part, plain, rows_of
 from tests.kit.support import ROOT
 
 FORMATS = ("lode", *TABLES)

@@ -302,14 +302,14 @@ class Scene:
         written = self.folder / f"decided.{form}"
         asked = self.run(*words, "--conflicts", str(written))
         assert asked.code == 5, asked.out + asked.err
-        lines = _read_lines(written)
+        lines = read_lines(written)
         for decision in decide:
             where, values = decision.get("where", {}), decision["set"]
             chosen = [line for line in lines if all(line[n] == v for n, v in where.items())]
             assert chosen, (where, lines)
             for line in chosen:
                 line.update(values)
-        _write_lines(written, lines[: len(lines) - drop])
+        write_lines(written, lines[: len(lines) - drop])
         content = written.read_bytes().decode()
         for old, new in (text or {}).items():
             assert old in content, content
@@ -404,14 +404,16 @@ def _as_given(rows: list[Spelled], given: list[Any]) -> list[Any]:
     return found
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of conflicts, CSV or NDJSON."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".csv":
         return list(csv.DictReader(io.StringIO(text)))
     return [json.loads(line) for line in text.splitlines()]
 
 
-def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+    """The same, written."""
     with path.open("w", encoding="utf-8", newline="") as file:
         if path.suffix == ".csv":
             writer = csv.DictWriter(file, list(lines[0]))

@@ -26,7 +26,7 @@ TYPES = {
     "string": pa.string(), "int64": pa.int64(), "uint64": pa.uint64(), "float64": pa.float64(),
     "date": pa.date32(), "decimal": pa.decimal128(18, 4), "list": pa.list_(pa.int64()),
 }  # fmt: skip
-
+AT = "2024-01-10T00:00:00Z"
 
 SAME = (
     'select City, Pop as Total from X where POP > 2000 order by "pop", CITY',
@@ -89,6 +89,21 @@ def make(workspace: Workspace, name: str, spec: dict[str, Any]) -> DatasetFiles:
             ((event,),) = (made.metadata for made in read_snapshots(snapshot(name, block["event"])))
         commit(dataset, DatasetState.read(dataset.chain), [event], [], system_time=at)
     return dataset
+
+
+def polling(*key: str, url: str = "https://example.org/cities.csv") -> dict[str, Any]:
+    """The event of a source that is polled; of a key, each poll is a snapshot."""
+    strategy = {"kind": "Snapshot", "primaryKey": list(key)} if key else {"kind": "Append"}
+    fetch, read = {"kind": "Url", "url": url}, {"kind": "Csv", "header": True}
+    return {"kind": "SetPollingSource", "fetch": fetch, "read": read, "merge": strategy}
+
+
+def cities(
+    workspace: Workspace, source: dict[str, Any], columns: list[list[str]], *slices: list[Any]
+) -> DatasetFiles:
+    """The root `cities` with a source, columns, and a block for each slice."""
+    parts = [{"event": source}, {"columns": columns}, *({"rows": rows} for rows in slices)]
+    return make(workspace, "cities", {"made": AT, "blocks": [{"at": AT, **part} for part in parts]})
 
 
 def schema_of(columns: Sequence[Sequence[str]]) -> pa.Schema:

@@ -143,10 +143,7 @@ def test_of_several_push_sources_none_is_accused_unless_the_block_names_it(
         data = root.slices[0]
         interval = ev.OffsetInterval(start=start, end=start)
         new = ev.DataSlice(
-            logical_hash=data.logical_hash,
-            physical_hash=data.physical_hash,
-            offset_interval=interval,
-            size=1,
+            logical_hash=data.logical_hash, physical_hash=data.physical_hash, offset_interval=interval, size=1
         )
         root.append(ev.AddData(prev_offset=start - 1, new_data=new, new_source_state=state))
     found = [home["r"].blame(n).transactions[0].source for n in range(3)]
@@ -181,15 +178,12 @@ def snapshots(place: Place) -> Root:
 
 
 @pytest.mark.parametrize(
-    ("offset", "corrected", "block"),
-    [(3, 0, 3), (4, 0, 3), (5, 4, 4), (7, 6, 5), (8, 6, 5), (9, 2, 3)],
+    ("offset", "corrected", "block"), [(3, 0, 3), (4, 0, 3), (5, 4, 4), (7, 6, 5), (8, 6, 5), (9, 2, 3)]
 )
 def test_corrections_and_retractions_show_the_record_they_are_about(
     home: Workspace, snapshots: Root, offset: int, corrected: int, block: int
 ) -> None:
     ((row,),) = [home["r"].blame(offset).transactions[0].rows]
-    assert row.corrects is not None
-    assert row.corrects.row is not None
     assert (row.corrects.row.offset, row.corrects.sequence_number) == (corrected, block)
     assert row.corrects.row.values["k"] == row.row.values["k"]
 
@@ -307,13 +301,11 @@ def test_a_derived_record_has_its_transform_and_what_the_transaction_read(
 ) -> None:
     (found,) = home["m"].blame(5).transactions
     assert found.source is None
-    assert found.transform is not None
     assert found.transform.block.event == transform_of(line[0], query="SELECT 2")
     (reads,) = found.reads
     assert (reads.id, reads.alias, reads.name) == (str(seeded_id("r")), "in0", "r")
     assert (reads.blocks, reads.offsets) == ((4, 4), (4, 5))
     (earlier,) = home["m"].blame(0).transactions
-    assert earlier.transform is not None
     assert earlier.transform.block.sequence_number == 1
     assert earlier.reads[0].blocks == (0, 2), "the first transaction takes in all blocks so far"
 
@@ -323,10 +315,8 @@ def test_it_is_said_whether_earlier_records_may_matter(
 ) -> None:
     first, later = (home["m"].blame(n).transactions[0] for n in (0, 2))
     assert first.checkpoint is None
-    assert first.earlier is not None
     assert "this is where it begins" in first.earlier
     assert later.checkpoint is not None
-    assert later.earlier is not None
     assert "may also depend on records that earlier transactions read" in later.earlier
     plain = Derived(line[0], files=place("plain"))
     plain.schema()
@@ -346,7 +336,6 @@ def test_it_is_said_whether_earlier_records_may_matter(
 def test_recursion_goes_down_to_the_roots(home: Workspace, line: tuple[Root, Derived, Derived]) -> None:
     found = home["t"].blame(2, 5, recursive=True)
     assert len(found.transactions) == 2
-    assert found.origins is not None
     (of_m,) = found.origins
     assert (of_m.reads.name, of_m.reads.offsets) == ("m", (2, 5))
     assert [c.ref.slice.offset_interval.start for c in of_m.contributions] == [2, 4]
@@ -379,11 +368,9 @@ def test_an_input_that_differs_or_is_shorter_is_told(
     r, _, _ = line
     old = r.files.chain.head()
     block = r.files.chain.get(old)
-    assert block.prev_block_hash is not None
     r.files.chain.set_ref("head", block.prev_block_hash, expected=old)
     (span,) = home["m"].blame(7, recursive=True).origins or ()
     assert span.problem == "the copy here has 6 records only"
-    assert span.reads.problem is not None
     assert "is not in the chain of the copy here" in span.reads.problem
 
 
@@ -392,7 +379,6 @@ def test_a_damaged_input_is_told(home: Workspace, line: tuple[Root, Derived, Der
     path = r.files.folder / "blocks" / str(r.files.chain.head())
     path.write_bytes(b"damaged")
     (span,) = home["m"].blame(7, recursive=True).origins or ()
-    assert span.problem is not None
     assert span.problem.startswith("damaged: ")
     assert (span.reads.name, span.reads.missing) == ("r", False)
     assert path.name in span.problem
@@ -429,7 +415,6 @@ def test_a_circle_ends(home: Workspace, place: Place) -> None:
     )
     last = y.state.last_data
     assert isinstance(last, ev.ExecuteTransform)
-    assert last.new_checkpoint is not None
     y.append(
         ev.ExecuteTransform(
             query_inputs=(claimed,),
@@ -459,7 +444,6 @@ def test_long_lists_end_and_say_so(
     found = Blame.of(home._files, made.files, 0, 7, recursive=True, limits=limits)
     (of_m,) = found.origins or ()
     assert [c.ref.slice.offset_interval.start for c in of_m.contributions] == [4, 6]
-    assert of_m.left_out is not None
     assert of_m.left_out[0] == 3
     few = Blame.of(home._files, made.files, 0, 7, recursive=True, limits=LineageLimits(spans=1))
     (of_m,) = few.origins or ()

@@ -33,7 +33,6 @@ def dataset(tmp_path: Path) -> DatasetFiles:
 
 def cities_of(dataset: DatasetFiles, *, keep: bool = True) -> set[object]:
     counts = subject.state_totals(dataset, DatasetState.read(dataset.chain), keep=keep).columns[-1].counts
-    assert counts is not None
     return set(counts.keys.to_pylist())
 
 

@@ -34,7 +34,6 @@ def test_what_was_computed_is_known_until_other_rows_come(
     made = dataset.profile()
     monkeypatch.setattr(document, "state_totals", None)  # nothing is computed from here on
     known = dataset.known_profile()
-    assert known is not None
     assert known.content == made.content
     add(dataset._files, SetInfo(description="other words"))
     again = dataset.known_profile()
@@ -50,7 +49,6 @@ def test_what_the_owner_published_is_known(dataset: Dataset) -> None:
     assert dataset.known_profile() is None
     publish(dataset._files, DatasetState.read(dataset._files.chain), SnapshotKind.PROFILE, made.content)
     known = dataset.known_profile()
-    assert known is not None
     assert known.content == made.content
 
 
@@ -61,6 +59,5 @@ def test_the_page_of_a_dataset_shows_its_rows(dataset: Dataset, run_cli: Callabl
     page = run_cli(*command).out
     assert "<h2><bdi>d: 5 rows at block 3</bdi></h2>" in page
     row = re.search(r'<tr><th scope="row"><bdi>a</bdi></th>(.*)</tr>', page)
-    assert row is not None
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row[1])
     assert cells == ["string", "0.0 %", "1", "<bdi>&lt;b&gt; 100.0 %</bdi>", ""]

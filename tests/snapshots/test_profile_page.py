@@ -44,10 +44,7 @@ LOOK = """
 
 
 def test_a_browser_shows_it(tmp_path_factory: pytest.TempPathFactory) -> None:
-    pages = {
-        "cities@400": profile_page(profile_of_table(cities())),
-        "hostile@1200": profile_page(hostile()),
-    }
+    pages = {"cities@400": profile_page(profile_of_table(cities())), "hostile@1200": profile_page(hostile())}
     seen = measure(pages, LOOK, tmp_path_factory.mktemp("browser"))
     for page in seen.values():
         check_sound(page, but=("untitled",))

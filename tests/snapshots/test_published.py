@@ -137,7 +137,6 @@ def test_without_a_key_it_is_written_and_not_published(
     assert [line.sequence_number for line in copy.published()] == [4]
     create_key_file(tmp_path / "key.pem")
     line = at(copy, 2).write_manifest(key=tmp_path / "key.pem").line
-    assert line is not None
     assert not line.by_owner
     assert str(line.signer).startswith("did:key:")
 
@@ -392,7 +391,6 @@ def test_a_manifest_of_another_dataset_or_block_is_refused_whoever_signed(
     make(odf.open(tmp_path / "owner"), "others", CASES["dataset"])
     others = odf.open(tmp_path / "owner")["others"]
     right = cities.write_manifest().line
-    assert right is not None
     assert signed_manifest(cities._files, right, object_of(cities._files, right))["snapshot_id"] == str(
         cities.head
     )
@@ -403,7 +401,6 @@ def test_a_manifest_of_another_dataset_or_block_is_refused_whoever_signed(
         (b"[]", "not a manifest"),
     ):
         written = publish(cities._files, cities.summary, MANIFEST, content, STRANGER)
-        assert written.line is not None
         with pytest.raises(odf.errors.CodecError, match=said):
             signed_manifest(cities._files, written.line, object_of(cities._files, written.line))
 
@@ -419,8 +416,6 @@ def test_lines_of_other_datasets_and_blocks_do_not_come_in(
     there = place / SNAPSHOTS.key
     own = (cities.path / SNAPSHOTS.key).read_bytes()
     foreign = SNAPSHOTS.content(odf.open(tmp_path / "owner")["others"].path)
-    assert foreign is not None
-    assert other is not None
     there.write_bytes(own + foreign + b"x" * 20_000 + b"\n")
     copy = copy_of("copy", "lines about snapshots of .* line 3: .* of another dataset.* \\(and 1 more\\)")
     assert [line.block for line in copy.published()] == [cities.head]
