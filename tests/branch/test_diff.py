@@ -12,11 +12,13 @@ import odfchain as odf
 from odfchain.branches.diff import Change
 from odfchain.branches.row_diff import key_text
 from odfchain.errors import ChainError, SchemaError
+from odfchain.odf.events import AddPushSource
+from odfchain.odf.sources import MergeStrategyLedger, ReadStepCsv
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.airport_branches import AIRPORTS, GENEVA, airports
 from tests.kit.branch_histories import between, head_of, random_histories
-from tests.kit.branch_rows import COLUMNS, branch, give_columns, keyed, record
+from tests.kit.branch_rows import COLUMNS, add, branch, give_columns, keyed, record
 from tests.kit.opened_files import opened_files
 
 
@@ -96,31 +98,10 @@ def test_a_new_column_is_null_on_the_other_side(dataset: DatasetFiles) -> None:
     assert (row["columns"], row["from"]["c"], row["to"]["c"]) == (["c"], None, 5)
 
 
-def test_without_a_key_a_diff_is_the_rows_that_each_side_added(tmp_path: Path) -> None:
-    with odf.init(tmp_path / "workspace") as workspace:
-        dataset = keyed(workspace, ())
-        record(dataset, [("+A", 1, "1", "x", "y")])
-        fix = branch(dataset, "fix")
-        record(fix, [("+A", 1, "r", "x", "y"), ("-R", 1, "1", "x", "y")])
-        record(dataset, [("+A", 1, "r", "x", "y")])
-        found = between(dataset, head_of(dataset), head_of(fix))
-    rows = [(row["change"], (row["to"] or row["from"])["k"]) for row in found.changes.to_pylist()]
-    assert rows == [("removed", "r"), ("inserted", "r"), ("removed", "1")]
-    assert found.key == ()
-
-
-def test_other_primary_keys_are_refused(tmp_path: Path) -> None:
-    from odfchain.odf.manifests import read_snapshots
-    from tests.kit.branch_rows import add
-
-    with odf.init(tmp_path / "workspace") as workspace:
-        dataset = keyed(workspace)
-        record(dataset, [("+A", 1, "1", "x", "y")])
-        fix = branch(dataset, "fix")
-        text = (
-            "{kind: DatasetSnapshot, version: 1, content: {name: d, kind: Root, metadata: [{kind: AddPushSource, sourceName: "
-            "default, read: {kind: Csv}, merge: {kind: Ledger, primaryKey: [k, a]}}]}}"
-        )
-        add(fix, *read_snapshots(text)[0].metadata)
-        with pytest.raises(SchemaError, match="different primary keys: k and k, a"):
-            between(dataset, head_of(dataset), head_of(fix))
+def test_other_primary_keys_are_refused(dataset: DatasetFiles) -> None:
+    record(dataset, [("+A", 1, "1", "x", "y")])
+    fix = branch(dataset, "fix")
+    ledger = MergeStrategyLedger(primary_key=("k", "a"))
+    add(fix, AddPushSource(source_name="default", read=ReadStepCsv(), merge=ledger))
+    with pytest.raises(SchemaError, match="different primary keys: k and k, a"):
+        between(dataset, head_of(dataset), head_of(fix))

@@ -19,25 +19,29 @@ from tests.kit.branch_rows import COLUMNS, add, branch, give_columns, keyed, rec
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> Iterator[DatasetFiles]:
+def ws(tmp_path: Path) -> Iterator[odf.Workspace]:
     with odf.init(tmp_path / "workspace") as workspace:
-        yield keyed(workspace)
+        yield workspace
+
+
+@pytest.fixture
+def dataset(ws: odf.Workspace) -> DatasetFiles:
+    return keyed(ws)
 
 
 def view(*heads: DatasetFiles) -> MergedColumns:
     return MergedColumns.of(*(DatasetState.read(head.chain) for head in heads))
 
 
-def test_system_columns_are_matched_by_what_they_are_for(tmp_path: Path) -> None:
-    with odf.init(tmp_path / "workspace") as workspace:
-        dataset = keyed(workspace, columns=None)
-        fix = branch(dataset, "fix")
-        fork = fix.chain.head()
-        give_columns(fix, COLUMNS)
-        upto = record(fix, [("+A", 2, "2", "x", "y")])
-        add(dataset, SetVocab(operation_type_column="what", event_time_column="happened"))
-        give_columns(dataset, COLUMNS, {"op": "what", "event_time": "happened"})
-        rows = read_rows(Interval(fix, fork, upto), view(dataset, fix))
+def test_system_columns_are_matched_by_what_they_are_for(ws: odf.Workspace) -> None:
+    dataset = keyed(ws, columns=None)
+    fix = branch(dataset, "fix")
+    fork = fix.chain.head()
+    give_columns(fix, COLUMNS)
+    upto = record(fix, [("+A", 2, "2", "x", "y")])
+    add(dataset, SetVocab(operation_type_column="what", event_time_column="happened"))
+    give_columns(dataset, COLUMNS, {"op": "what", "event_time": "happened"})
+    rows = read_rows(Interval(fix, fork, upto), view(dataset, fix))
     assert rows.column_names == ["offset", "what", "happened", "k", "a", "b"]
     assert rows["happened"].null_count == 0
     assert rows["what"].to_pylist() == [0]
@@ -57,13 +61,12 @@ def test_columns_of_two_heads_are_those_of_the_first_then_the_new_ones(dataset: 
         view(other, fix)
 
 
-def test_a_column_that_one_side_requires_is_not_required_of_the_other(tmp_path: Path) -> None:
-    with odf.init(tmp_path / "workspace") as workspace:
-        dataset = keyed(workspace, columns=None)
-        fix = branch(dataset, "fix")
-        give_columns(dataset, COLUMNS)
-        give_columns(fix, [*COLUMNS, pa.field("n", pa.int64(), nullable=False)])
-        declared = view(dataset, fix).declared
+def test_a_column_that_one_side_requires_is_not_required_of_the_other(ws: odf.Workspace) -> None:
+    dataset = keyed(ws, columns=None)
+    fix = branch(dataset, "fix")
+    give_columns(dataset, COLUMNS)
+    give_columns(fix, [*COLUMNS, pa.field("n", pa.int64(), nullable=False)])
+    declared = view(dataset, fix).declared
     assert [each.optional for each in declared.fields if each.name == "n"] == [True]
 
 
@@ -78,33 +81,24 @@ def test_a_slice_that_is_not_what_its_block_says_is_refused(dataset: DatasetFile
         read_rows(interval, view(dataset))
 
 
-def test_who_does_not_believe_the_first_rows_looks_the_touched_keys_up(tmp_path: Path) -> None:
-    with odf.init(tmp_path / "workspace") as workspace:
-        dataset = keyed(workspace, merge="ChangelogStream")
-        record(dataset, [("+A", 1, "1", "x", "y"), ("+A", 1, "2", "x", "y"), ("+A", 1, None, "n", "n")])
-        fork = record(
-            dataset, [("-R", 1, "2", "x", "y"), ("+A", 2, "1", "x", "new"), ("+A", 1, "9", "u", "u")]
-        )
-        # what the stream says of the old values is not so
-        torn = [
-            ("-C", 1, "1", "lie", "lie"),
-            ("+C", 3, "1", "x", "z"),
-            ("-R", 1, "2", "x", "y"),
-            ("+C", 1, None, "m", "m"),
-        ]
-        upto = record(dataset, torn)
-        interval = Interval.of(dataset, fork, upto, trusted=True)
-        columns = view(dataset)
-        rows = read_rows(interval, columns, ["k"])
-        diff = net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), ["k"])
+def test_who_does_not_believe_the_first_rows_looks_the_touched_keys_up(ws: odf.Workspace) -> None:
+    dataset = keyed(ws, merge="ChangelogStream")
+    record(dataset, [("+A", 1, "1", "x", "y"), ("+A", 1, "2", "x", "y"), ("+A", 1, None, "n", "n")])
+    fork = record(dataset, [("-R", 1, "2", "x", "y"), ("+A", 2, "1", "x", "new"), ("+A", 1, "9", "u", "u")])
+    upto = record(dataset, [
+        ("-C", 1, "1", "lie", "lie"), ("+C", 3, "1", "x", "z"),  # what it says of the old values is not so
+        ("-R", 1, "2", "x", "y"), ("+C", 1, None, "m", "m"),
+    ])  # fmt: skip
+    interval = Interval.of(dataset, fork, upto, trusted=True)
+    rows = read_rows(interval, view(dataset), ["k"])
+    diff = net_of(rows.column(1).to_numpy(), rows.select(range(2, rows.num_columns)), ["k"])
     assert not interval.believed
-    found = {
-        key: ((before["a"], before["b"]), (after["a"], after["b"]))
-        for key, before, after in zip(
-            diff.rows_of_keys()["k"].to_pylist(), diff.before.to_pylist(), diff.after.to_pylist(), strict=True
-        )
-    }
-    assert found == {"1": (("x", "new"), ("x", "z")), None: (("n", "n"), ("m", "m"))}
+    found = zip(
+        diff.rows_of_keys()["k"].to_pylist(), *(
+            [(row["a"], row["b"]) for row in side.to_pylist()] for side in (diff.before, diff.after)
+        ), strict=True,
+    )  # fmt: skip
+    assert set(found) == {("1", ("x", "new"), ("x", "z")), (None, ("n", "n"), ("m", "m"))}
 
 
 @pytest.mark.parametrize(
@@ -117,10 +111,9 @@ def test_who_does_not_believe_the_first_rows_looks_the_touched_keys_up(tmp_path:
     ],
 )
 def test_what_looks_up_what_it_records_is_believed(
-    tmp_path: Path, merge: str, *, trusted: bool, believed: bool
+    ws: odf.Workspace, merge: str, *, trusted: bool, believed: bool
 ) -> None:
-    with odf.init(tmp_path / "workspace") as workspace:
-        dataset = keyed(workspace, merge=merge)
-        fork = record(dataset, [("+A", 1, "1", "x", "y")])
-        upto = record(dataset, [("+A", 1, "2", "x", "y")])
-        assert Interval.of(dataset, fork, upto, trusted=trusted).believed is believed
+    dataset = keyed(ws, merge=merge)
+    fork = record(dataset, [("+A", 1, "1", "x", "y")])
+    upto = record(dataset, [("+A", 1, "2", "x", "y")])
+    assert Interval.of(dataset, fork, upto, trusted=trusted).believed is believed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from odfchain.chain import chain
@@ -22,6 +24,14 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
 from tests.kit.support import T0, ChainBuilder, data_slice, hash_of, seeded_id
+
+Place = Callable[[str], DatasetFiles]
+"""Empty files for a dataset of this name."""
+
+
+def lines(trees: list[Any], level: int = 0) -> list[str]:
+    """The texts of trees, each as deep as it stands."""
+    return [line for tree in trees for line in ("  " * level + tree.text, *lines(tree.below, level + 1))]
 
 
 def at(second: int) -> Timestamp:

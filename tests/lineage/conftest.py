@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.odf.identity import encode_base16
 from odfchain.odf.names import DatasetAlias
 from odfchain.workspace.dataset_files import DatasetFiles
+from tests.kit.derivation import Place
 from tests.kit.support import seeded_id
 
 
@@ -21,7 +21,7 @@ def home(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def place(home: Workspace) -> Callable[[str], DatasetFiles]:
+def place(home: Workspace) -> Place:
     """Empty files for a dataset of the workspace, whose id is seeded by its name."""
 
     def make(name: str) -> DatasetFiles:

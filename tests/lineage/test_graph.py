@@ -5,7 +5,6 @@ from __future__ import annotations
 import html.parser
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,8 @@ from odfchain.odf.enums import DatasetKind
 from odfchain.odf.names import RemoteDatasetId
 from odfchain.odf.sources import SqlQueryStep, TransformSql
 from odfchain.transfer.sharing import AliasKind, add_alias
-from odfchain.workspace.dataset_files import DatasetFiles
-from tests.kit.derivation import Derived, Grown, Root, transform_of
-from tests.kit.support import Result, manifest, seeded_id
-
-Place = Callable[[str], DatasetFiles]
+from tests.kit.derivation import Derived, Grown, Place, Root, lines, transform_of
+from tests.kit.support import Result, Run, manifest, seeded_id
 
 
 def made_of(*names: str) -> ev.SetTransform:
@@ -51,10 +47,6 @@ def diamond(home: Workspace, place: Place) -> dict[str, Any]:
 
 def graph(home: Workspace, *names: str, downstream: bool = False) -> Graph:
     return home.lineage(names, downstream=downstream)
-
-
-def lines(trees: list[Any], level: int = 0) -> list[str]:
-    return [line for t in trees for line in ("  " * level + t.text, *lines(t.below, level + 1))]
 
 
 def layers(found: Graph) -> list[list[str]]:
@@ -338,9 +330,7 @@ def test_an_edge_that_passes_a_layer_is_drawn_beside_the_boxes_there() -> None:
 # --- the command ---------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_every_format(
-    home: Workspace, diamond: dict[str, Any], run: Callable[..., Result]
-) -> None:
+def test_the_command_prints_every_format(home: Workspace, diamond: dict[str, Any], run: Run) -> None:
     here = ("-w", home.path.parent, "inspect", "lineage")
     tree = run(*here, "d")
     assert tree.code == 0
@@ -358,9 +348,7 @@ def test_the_command_prints_every_format(
     assert run(*here, "nowhere").code == 4
 
 
-def test_a_workspace_without_datasets_has_an_empty_lineage(
-    home: Workspace, run: Callable[..., Result]
-) -> None:
+def test_a_workspace_without_datasets_has_an_empty_lineage(home: Workspace, run: Run) -> None:
     found = run("-w", home.path.parent, "inspect", "lineage", "-o", "html")
     assert found.code == 0
     Page(found.out)

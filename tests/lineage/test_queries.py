@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
@@ -12,11 +11,8 @@ from odfchain.audit.lineage import Definition
 from odfchain.errors import DatasetNotFoundError
 from odfchain.odf import events as ev
 from odfchain.odf.sources import FetchStepUrl, MergeStrategyLedger, ReadStepCsv, SqlQueryStep, TransformSql
-from odfchain.workspace.dataset_files import DatasetFiles
-from tests.kit.derivation import Derived, Grown, Root, transform_of
-from tests.kit.support import Result, polling, push, seeded_id
-
-Place = Callable[[str], DatasetFiles]
+from tests.kit.derivation import Derived, Grown, Place, Root, transform_of
+from tests.kit.support import Run, polling, push, seeded_id
 
 
 def facts(found: list[Definition]) -> list[tuple[object, ...]]:
@@ -112,9 +108,7 @@ def test_a_dataset_that_is_only_pushed_to_has_no_history(home: Workspace, place:
         home["r"].definitions()
 
 
-def test_the_command_prints_tables_and_json(
-    home: Workspace, evolved: Grown, run: Callable[..., Result]
-) -> None:
+def test_the_command_prints_tables_and_json(home: Workspace, evolved: Grown, run: Run) -> None:
     here = ("-w", home.path.parent, "inspect", "query", "made")
     table = run(*here)
     assert table.code == 0
@@ -140,7 +134,7 @@ def test_the_command_prints_tables_and_json(
 
 
 def test_what_queries_contain_is_not_sent_to_the_terminal_as_it_is(
-    home: Workspace, place: Place, run: Callable[..., Result]
+    home: Workspace, place: Place, run: Run
 ) -> None:
     a = Root("a", place("a"))
     made = Derived(a, files=place("made"))
