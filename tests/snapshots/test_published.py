@@ -408,14 +408,15 @@ def test_a_manifest_of_another_dataset_or_block_is_refused_whoever_signed(
 def test_lines_of_other_datasets_and_blocks_do_not_come_in(
     cities: odf.Dataset, place: Path, copy_of: Copy, tmp_path: Path
 ) -> None:
-    make(odf.open(tmp_path / "owner"), "others", CASES["dataset"])
-    other = odf.open(tmp_path / "owner")["others"].write_manifest().line
+    others = odf.open(tmp_path / "owner")
+    make(others, "others", CASES["dataset"])
+    others["others"].write_manifest()
     cities.push(place.as_uri())
     unknown = said_by(STRANGER, cities, block=hash_of("unknown"))
     assert unknown not in cities.published()
     there = place / SNAPSHOTS.key
     own = (cities.path / SNAPSHOTS.key).read_bytes()
-    foreign = SNAPSHOTS.content(odf.open(tmp_path / "owner")["others"].path)
+    foreign = SNAPSHOTS.content(others["others"].path)
     there.write_bytes(own + foreign + b"x" * 20_000 + b"\n")
     copy = copy_of("copy", "lines about snapshots of .* line 3: .* of another dataset.* \\(and 1 more\\)")
     assert [line.block for line in copy.published()] == [cities.head]
