@@ -37,8 +37,7 @@ class History:
         return cls(dataset, {seed: frozenset([seed])})
 
     def head(self, branch: str) -> Multihash:
-        found = self.dataset.chain.head(branch)
-        return found
+        return self.dataset.chain.head(branch)
 
     def point(self, branch: str, block: Multihash | None) -> None:
         """Let a reference be there, or not."""

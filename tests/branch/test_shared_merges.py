@@ -31,8 +31,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def head(scene: Scene) -> Multihash:
-    found = scene.workspace["d"].head
-    return found
+    return scene.workspace["d"].head
 
 
 # --- who can check a merge -------------------------------------------------------------------------------
