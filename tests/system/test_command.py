@@ -376,7 +376,7 @@ def test_the_tour_of_the_readme(
     activate.write_text("")  # the command of this run is on the PATH already
     done = typed(tour, tmp_path, one_session_env)
     assert "merge: snapshot by icao" in done.stderr
-    assert (tmp_path / ".first" / "my.airports.yaml").is_file()
+    assert (tmp_path / ".first" / "manifests" / "airports.yaml").is_file()
     assert "kind: MetadataBlock" in done.stdout
     assert "ok    org.airportsdata.airports: 9 blocks, 4 slices, 25,272 records" in done.stdout
     assert re.search(r"org\.airportsdata\.airports +updated +30176 +8139 +255 +8439 +8439 +5 ", done.stdout)
