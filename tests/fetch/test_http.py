@@ -32,7 +32,6 @@ from tests.kit.servers import (
     Request,
     Server,
     closed_port,
-    context,
     fetched,
     refusal,
 )
@@ -164,12 +163,6 @@ def test_http_derived_4_other_statuses(tmp_path: Path) -> None:
         assert len(server.requests) == 1, "and is not tried again"
 
 
-def test_an_error_body_that_breaks_off_is_no_reason_to_ask_again(tmp_path: Path) -> None:
-    with Server(Reply(status=400, body=b"why", length=100)) as server:
-        assert refused(tmp_path, server.url()) == "HTTP status 400 (Bad Request): why"
-    assert len(server.requests) == 1
-
-
 def test_http_derived_6_a_silent_server(tmp_path: Path) -> None:
     with Server(Reply(raw=[b"HTTP/1.1 "], stall=True)) as server:
         said = refused(tmp_path, server.url(), retries=0, idle_timeout=0.05)
@@ -208,14 +201,6 @@ def test_a_remembered_state_that_cannot_be_asked_with(tmp_path: Path, kind: str,
     assert not [name for name in server.requests[0].headers if name.startswith("if-")]
 
 
-def test_states_are_compared_by_what_they_mean(tmp_path: Path) -> None:
-    longer, unreadable = (replace(DATED, value=text) for text in ("2015-10-21T07:28:00.000Z", "?"))
-    assert context(tmp_path, longer).is_known(DATED)
-    assert not context(tmp_path, longer).is_known(replace(DATED, kind="odf/etag"))
-    assert not context(tmp_path, unreadable).is_known(unreadable)
-    assert not context(tmp_path).is_known(None)
-
-
 def test_an_empty_body(tmp_path: Path) -> None:
     with Server(Reply(headers=TAG)) as server:
         assert new(tmp_path, server.url()).path.read_bytes() == b""
@@ -242,13 +227,6 @@ def test_failures_that_pass(tmp_path: Path) -> None:
     assert clock.waits == [0.5, 1.0, 2.0, 4.0]
 
 
-def test_failures_that_do_not_pass(tmp_path: Path) -> None:
-    with Server(lambda _: Reply(status=502)) as server:
-        said = refused(tmp_path, server.url(), retries=2)
-    assert said == "HTTP status 502 (Bad Gateway) (3 attempts)"
-    assert len(server.requests) == 3
-
-
 def test_an_answer_that_is_not_http(tmp_path: Path) -> None:
     for raw in ([b"hello\r\n\r\n"], [], [b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000]):
         with Server(Reply(raw=raw)) as server:
@@ -266,20 +244,21 @@ def test_the_server_says_when(tmp_path: Path) -> None:
     assert clock.waits == [120.0, 30.0, 2.0, 4.0, 8.0]
 
 
-def test_the_server_says_too_late(tmp_path: Path) -> None:
-    clock = Clock()
-    with Server(Reply(status=503, headers={"Retry-After": "7200"})) as server:
-        said = refused(tmp_path, server.url(), clock=clock)
-    assert said.endswith("; the server asks for a pause of 7200 s, which is too long")
-    assert clock.waits == []
-
-
 # --- bodies that break off -------------------------------------------------------------------------
+
+
+def broken(cut: int = 100_000, headers: dict[str, str] = TAG, **changes: Any) -> Reply:
+    """`BIG`, which breaks off."""
+    return Reply(headers=headers, body=BIG, cut=cut, length=len(BIG), **changes)
+
+
+def first_byte(request: Request) -> int:
+    return int(request.headers["range"].removeprefix("bytes=").removesuffix("-"))
 
 
 def ranged(request: Request, body: bytes, headers: dict[str, str]) -> Reply:
     """What a server that knows ranges answers."""
-    start = int(request.headers["range"].removeprefix("bytes=").removesuffix("-"))
+    start = first_byte(request)
     content_range = f"bytes {start}-{len(body) - 1}/{len(body)}"
     return Reply(status=206, headers={"Content-Range": content_range} | headers, body=body[start:])
 
@@ -296,24 +275,18 @@ def ranged(request: Request, body: bytes, headers: dict[str, str]) -> Reply:
 def test_a_broken_body_is_continued(
     tmp_path: Path, headers: dict[str, str], validator: str, reset: bool
 ) -> None:
-    def rest(request: Request) -> Reply:
-        return ranged(request, BIG, headers)
-
     meter = Meter()
-    with Server(Reply(headers=headers, body=BIG, cut=100_000, length=len(BIG), reset=reset), rest) as server:
+    first = broken(headers=headers, reset=reset)
+    with Server(first, lambda request: ranged(request, BIG, headers)) as server:
         result = new(tmp_path, server.url(), progress=meter, previous=etag_state('"v0"'))
     assert result.path.read_bytes() == BIG
-    first, second = server.requests
-    assert first.headers["if-none-match"] == '"v0"'
-    assert second.headers["if-range"] == validator
-    start = int(second.headers["range"].removeprefix("bytes=").removesuffix("-"))
-    assert 0 < start <= 100_000
-    assert "if-none-match" not in second.headers
-    assert meter.phases == [("Downloading the source", len(BIG))]
-    assert meter.steps == len(BIG)
-    assert result.state == (
-        etag_state(headers["ETag"]) if "ETag" in headers else last_modified_state(MODIFIED_TIME)
-    )
+    asked, again = server.requests
+    assert asked.headers["if-none-match"] == '"v0"'
+    assert again.headers["if-range"] == validator
+    assert 0 < first_byte(again) <= 100_000
+    assert "if-none-match" not in again.headers
+    assert (meter.phases, meter.steps) == ([("Downloading the source", len(BIG))], len(BIG))
+    assert result.state == (etag_state(headers["ETag"]) if "ETag" in headers else DATED)
 
 
 @pytest.mark.parametrize(
@@ -329,8 +302,7 @@ def test_a_broken_body_is_continued(
 def test_a_broken_body_without_a_strong_validator_begins_anew(
     tmp_path: Path, headers: dict[str, str]
 ) -> None:
-    broken = Reply(headers=headers, body=BIG, cut=100_000, length=len(BIG))
-    with Server(broken, Reply(headers=headers, body=CSV37)) as server:
+    with Server(broken(headers=headers), Reply(headers=headers, body=CSV37)) as server:
         result = new(tmp_path, server.url())
     assert result.path.read_bytes() == CSV37
     assert "range" not in server.requests[1].headers
@@ -338,8 +310,7 @@ def test_a_broken_body_without_a_strong_validator_begins_anew(
 
 def test_a_server_that_ignores_ranges(tmp_path: Path) -> None:
     meter = Meter()
-    broken = Reply(headers=TAG, body=BIG, cut=100_000, length=len(BIG))
-    with Server(broken, Reply(headers={"ETag": '"v2"'}, body=CSV37)) as server:
+    with Server(broken(), Reply(headers={"ETag": '"v2"'}, body=CSV37)) as server:
         result = new(tmp_path, server.url(), progress=meter)
     assert "range" in server.requests[1].headers
     assert (result.path.read_bytes(), result.state) == (CSV37, etag_state('"v2"'))
@@ -361,8 +332,8 @@ def test_a_server_that_ignores_ranges(tmp_path: Path) -> None:
     ],
 )
 def test_something_else_than_the_rest(tmp_path: Path, status: int, headers: dict[str, str]) -> None:
-    broken = Reply(headers=TAG, body=BIG, cut=1_000, length=len(BIG))
-    with Server(broken, Reply(status=status, headers=headers, body=b"wrong"), Reply(body=CSV37)) as server:
+    wrong = Reply(status=status, headers=headers, body=b"wrong")
+    with Server(broken(1_000), wrong, Reply(body=CSV37)) as server:
         result = new(tmp_path, server.url())
     assert (result.path.read_bytes(), result.state) == (CSV37, None)
     assert server.requests[1].headers["range"] == "bytes=1000-"
@@ -372,7 +343,7 @@ def test_something_else_than_the_rest(tmp_path: Path, status: int, headers: dict
 def test_a_body_that_breaks_off_again_and_again(tmp_path: Path) -> None:
     def some(request: Request) -> Reply:
         if "range" not in request.headers:
-            return Reply(headers=TAG, body=BIG, cut=1_000, length=len(BIG))
+            return broken(1_000)
         return replace(ranged(request, BIG, TAG), cut=1_000, length=len(BIG))
 
     with Server(some) as server:
@@ -384,8 +355,8 @@ def test_a_body_that_breaks_off_again_and_again(tmp_path: Path) -> None:
 def test_a_part_that_ends_before_the_body_does(tmp_path: Path) -> None:
     def part(request: Request) -> Reply:
         if "range" not in request.headers:
-            return Reply(headers=TAG, body=BIG, cut=1_000, length=len(BIG))
-        start = int(request.headers["range"].removeprefix("bytes=").removesuffix("-"))
+            return broken(1_000)
+        start = first_byte(request)
         end = min(start + 200_000, len(BIG))
         headers = {"Content-Range": f"Bytes {start}-{end - 1}/*"}
         return Reply(status=206, headers=headers, body=BIG[start:end])
@@ -397,33 +368,53 @@ def test_a_part_that_ends_before_the_body_does(tmp_path: Path) -> None:
 
 
 def test_a_part_without_any_total_begins_anew(tmp_path: Path) -> None:
-    chunk = b"5\r\nhello\r\n"
-    broken = Reply(headers=TAG | {"Transfer-Encoding": "chunked"}, body=chunk)
+    hello = Reply(headers=TAG | {"Transfer-Encoding": "chunked"}, body=b"5\r\nhello\r\n")
     part = Reply(status=206, headers={"Content-Range": "bytes 5-9/*"}, body=b"world")
-    with Server(broken, part, Reply(body=CSV37)) as server:
+    with Server(hello, part, Reply(body=CSV37)) as server:
         assert new(tmp_path, server.url()).path.read_bytes() == CSV37
-    with Server(broken, replace(part, headers={"Content-Range": "bytes 5-9/10"})) as server:
+    with Server(hello, replace(part, headers={"Content-Range": "bytes 5-9/10"})) as server:
         assert new(tmp_path, server.url()).path.read_bytes() == b"helloworld"
-
-
-def test_a_part_that_goes_on_too_long(tmp_path: Path) -> None:
-    broken = Reply(headers=TAG, body=BIG, cut=1_000, length=2_000)
-    rest = Reply(status=206, headers={"Content-Range": "bytes 1000-1999/2000"}, pieces=[b"x" * 1_001])
-    with Server(broken, rest) as server:
-        assert "longer than the announced 2,000 bytes" in refused(tmp_path, server.url())
 
 
 # --- limits ----------------------------------------------------------------------------------------
 
+LARGE = "larger than the allowed 50,000 bytes"
+REFUSED: dict[str, tuple[list[Reply], dict[str, Any], str]] = {
+    "an error whose body breaks off": (
+        [Reply(status=400, body=b"why", length=100)], {}, "HTTP status 400 (Bad Request): why",
+    ),
+    "the same failure every time": (
+        [Reply(status=502)] * 3, {"retries": 2}, "HTTP status 502 (Bad Gateway) (3 attempts)",
+    ),
+    "a pause that is too long": (
+        [Reply(status=503, headers={"Retry-After": "7200"})], {},
+        "HTTP status 503 (Service Unavailable); the server asks for a pause of 7200 s, which is too long",
+    ),
+    "a rest that goes on too long": (
+        [
+            Reply(headers=TAG, body=BIG, cut=1_000, length=2_000),
+            Reply(206, {"Content-Range": "bytes 1000-1999/2000"}, pieces=[b"x" * 1_001]),
+        ],
+        {}, "the body is longer than the announced 2,000 bytes",
+    ),
+    "an endless body": (
+        [Reply(pieces=itertools.repeat(b"x" * 10_000))], {"max_bytes": 50_000}, LARGE,
+    ),
+    "announced as too large": ([Reply(length=50_001, stall=True)], {"max_bytes": 50_000}, LARGE),
+}  # fmt: skip
 
-def test_an_endless_body(tmp_path: Path) -> None:
-    with Server(Reply(pieces=itertools.repeat(b"x" * 10_000))) as server:
-        assert "larger than the allowed 50,000 bytes" in refused(tmp_path, server.url(), max_bytes=50_000)
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_server_may_not_do(tmp_path: Path, what: str) -> None:
+    script, limits, said = REFUSED[what]
+    clock = Clock()
+    with Server(*script) as server:
+        assert refused(tmp_path, server.url(), clock=clock, **limits) == said
+    assert len(server.requests) == len(script)
+    assert len(clock.waits) == len(script) - 1
 
 
-def test_a_body_that_is_announced_as_too_large(tmp_path: Path) -> None:
-    with Server(Reply(length=50_001, stall=True)) as server:
-        assert "larger than the allowed 50,000 bytes" in refused(tmp_path, server.url(), max_bytes=50_000)
+def test_a_body_may_be_as_large_as_is_allowed(tmp_path: Path) -> None:
     with Server(Reply(body=b"x" * 50_000)) as server:
         assert new(tmp_path, server.url(), max_bytes=50_000).path.stat().st_size == 50_000
 

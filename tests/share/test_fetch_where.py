@@ -10,7 +10,6 @@ import pytest
 
 import odfchain as odf
 from odfchain.chain.signed_lines import SnapshotKind
-from odfchain.cli.main import main
 from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import DatasetKey
 from odfchain.profiles.manifests import manifest_of
@@ -19,6 +18,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import KeptFooters
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
+from tests.kit.support import Run
 
 SCHEMA = schema_with(pa.field("i", pa.int64()), pa.field("s", pa.string()))
 
@@ -48,9 +48,14 @@ def partial_copy(original: DatasetFiles, folder: Path) -> odf.Dataset:
     return copy
 
 
-def test_what_the_owner_signed_decides_which_slices_come(original: DatasetFiles, tmp_path: Path) -> None:
+@pytest.fixture
+def copy(original: DatasetFiles, tmp_path: Path) -> odf.Dataset:
+    """A partial copy of what the owner has signed."""
     signed(original)
-    copy = partial_copy(original, tmp_path / "copy")
+    return partial_copy(original, tmp_path / "copy")
+
+
+def test_what_the_owner_signed_decides_which_slices_come(copy: odf.Dataset) -> None:
     found = copy.fetch(where="i = 5 AND s IS NOT NULL")
     assert (found.objects, found.skipped, found.unknown, found.missing_slices) == (1, 4, 0, 4)
     ways = copy.local_slices()
@@ -77,10 +82,8 @@ def test_others_than_the_owner_are_not_believed(original: DatasetFiles, tmp_path
 
 @pytest.mark.parametrize("damage", [b"{}", b"", b"[]"])
 def test_a_manifest_that_is_not_what_was_signed_says_nothing(
-    original: DatasetFiles, tmp_path: Path, damage: bytes
+    original: DatasetFiles, copy: odf.Dataset, damage: bytes
 ) -> None:
-    signed(original)
-    copy = partial_copy(original, tmp_path / "copy")
     for root in (original, copy._files):
         (path,) = (root.folder / "manifests").iterdir()
         path.chmod(0o644)
@@ -88,9 +91,7 @@ def test_a_manifest_that_is_not_what_was_signed_says_nothing(
     assert copy.fetch(where="i = 5").unknown == 5
 
 
-def test_a_manifest_that_is_not_here_is_brought(original: DatasetFiles, tmp_path: Path) -> None:
-    signed(original)
-    copy = partial_copy(original, tmp_path / "copy")
+def test_a_manifest_that_is_not_here_is_brought(copy: odf.Dataset) -> None:
     shutil.rmtree(copy._files.folder / "manifests")
     assert copy.fetch(where="i = 5").skipped == 4
 
@@ -115,26 +116,14 @@ def test_a_block_that_the_manifest_does_not_know_is_brought(original: DatasetFil
 
 
 def test_the_command_says_what_it_left_out(
-    original: DatasetFiles,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    copy: odf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    signed(original)
-    partial_copy(original, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
-
-    def run(*args: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        return main(["fetch", "five", *args]), *capsys.readouterr()
-
-    code, out, _ = run("--where", "i = 5", "-o", "json")
-    assert (code, '"skipped": 4' in out, '"missing": 4' in out) == (0, True, True)
-    code, _, err = run("--where", "abs(i) = 5")
-    assert code == 0
-    assert "nothing is skipped" in err
-    code, _, err = run("--where", "nope = 5")
-    assert code == 3
-    assert "column 1: there is no column `nope`" in err
-    code, _, err = run("--where", "i = 5", "--merged")
-    assert code == 2
+    found = run("fetch", "five", "--where", "i = 5", "-o", "json")
+    assert found.code == 0
+    assert found.rows[0].items() >= {"skipped": 4, "missing": 4}.items()
+    found = run("fetch", "five", "--where", "abs(i) = 5")
+    assert (found.code, "nothing is skipped" in found.err) == (0, True)
+    found = run("fetch", "five", "--where", "nope = 5")
+    assert (found.code, "column 1: there is no column `nope`" in found.err) == (3, True)
+    assert run("fetch", "five", "--where", "i = 5", "--merged").code == 2

@@ -6,6 +6,7 @@ is clean, the message names the peer and the object, and the dataset can be pull
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -554,39 +555,35 @@ def test_a_body_that_breaks_off(
         assert 0 <= extra <= SHARING.parallel
 
 
+def pull_by_library(world: World, empty: Path, refused: str | None = None) -> HostilePeer:
+    """A pull of the honest chain succeeds, or is refused in these words."""
+    expected = pytest.raises(CorruptedPeerError, match=refused) if refused else contextlib.nullcontext()
+    with HostilePeer(lookup(world.chain)) as peer, http_peer(peer.url) as link, expected:
+        pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
+    assert len(published(empty)) == (0 if refused else 1)
+    return peer
+
+
 @pytest.mark.skipif(not OURS, reason="needs limits from outside")
-@pytest.mark.parametrize(("blocks", "allowed"), [(5, False), (6, True)])
-def test_the_limit_of_blocks_is_inclusive(
-    blocks: int, allowed: bool, world: World, empty: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = replace(LIMITS, chain_blocks=blocks)
-    monkeypatch.setattr(compare, "LIMITS", limits)
-    monkeypatch.setattr(sync, "LIMITS", limits)
-    with HostilePeer(lookup(world.chain)) as peer, http_peer(peer.url) as link:
-        if allowed:
-            pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
-            assert len(published(empty)) == 1
-            return
-        with pytest.raises(CorruptedPeerError, match="at most 5 blocks are read"):
-            pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
-        assert peer.requests[:2] == [HEAD_KEY, SignedFile.HEAD.value]
-        assert len(peer.requests) == 3
-    assert state(empty) == {}
+def test_the_limit_of_blocks_is_inclusive(world: World, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def limit(blocks: int) -> None:
+        for module in (compare, sync):
+            monkeypatch.setattr(module, "LIMITS", replace(LIMITS, chain_blocks=blocks))
+
+    limit(5)
+    peer = pull_by_library(world, empty, "at most 5 blocks are read")
+    assert peer.requests[:2] == [HEAD_KEY, SignedFile.HEAD.value]
+    assert len(peer.requests) == 3
+    limit(6)
+    pull_by_library(world, empty)
 
 
 @pytest.mark.skipif(not OURS, reason="needs limits from outside")
 def test_the_bytes_of_a_chain_are_bounded(world: World, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = sum(map(len, world.chain.blocks))
-    for most, allowed in ((size - 1, False), (size, True)):
+    for most, refused in ((size - 1, f"more than {size - 1:,} bytes of blocks"), (size, None)):
         monkeypatch.setattr(sync, "SHARING", replace(SHARING, chain_bytes=most))
-        with HostilePeer(lookup(world.chain)) as peer, http_peer(peer.url) as link:
-            if allowed:
-                pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
-                continue
-            with pytest.raises(CorruptedPeerError, match=f"more than {most:,} bytes of blocks"):
-                pull_dataset(WorkspaceFiles.find(empty), link, ALIAS)
-        assert state(empty) == {}
-    assert len(published(empty)) == 1
+        pull_by_library(world, empty, refused)
 
 
 # --- the program itself ----------------------------------------------------------------------------------

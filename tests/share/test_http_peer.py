@@ -282,17 +282,6 @@ def test_a_silent_server_is_given_up() -> None:
             peer.block(NAME)
 
 
-@pytest.mark.parametrize("length", [0, len(BODY) - 1, len(BODY) + 1, 10**17])
-def test_another_length_than_expected_is_refused_before_the_body(length: int, tmp_path: Path) -> None:
-    reply = Reply(raw=[b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length], stall=True)
-    with (
-        serving(reply) as (_, peer),
-        pytest.raises(CorruptedPeerError, match=f"{length:,} bytes, not the {len(BODY):,}"),
-    ):
-        peer.fetch(KEY, len(BODY), tmp_path / "target", SILENT)
-    assert not (tmp_path / "target").exists()
-
-
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
