@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 
 import pytest
 
 from odfchain.chain.signed_heads import HeadSignature, SignatureStatus, check_head
 from odfchain.chain.signed_lines import AUDITS
-from odfchain.chain.statements import (
-    Problem,
-    StatementType,
-    check_public_key,
-    read_statement,
-)
+from odfchain.chain.statements import Problem, StatementType, check_public_key, read_statement
 from odfchain.errors import SignatureError
 from tests.kit import curve
-from tests.kit.forge import (
-    AUDITORS,
-    DATASET,
-    HEAD,
-    OWNER,
-    SEQUENCE,
-    STRANGER,
-    attestation,
-    signed,
-)
+from tests.kit.forge import AUDITORS, DATASET, HEAD, OWNER, SEQUENCE, STRANGER, attestation, signed
 from tests.kit.forged_signatures import NEUTRAL_SIGNATURE, ONE_KEY, forged, malleable
 from tests.kit.support import hash_of
 
@@ -84,18 +70,14 @@ def test_attack(attack: str) -> None:
     ],
 )
 def test_the_message_names_the_attack(attack: str, words: str) -> None:
-    import re
-
     assert re.search(words, check(ATTACKS[attack][0]).message or "")
 
 
 def test_valid_words_about_other_heads_are_kept_as_proof() -> None:
-    found = check(ATTACKS["right signature of another head"][0])
+    content = ATTACKS["right signature of another head"][0]
+    found = check(content)
     assert found.signed == signed(head=hash_of("fork"))
-    assert (found.signer, found.text) == (
-        DATASET,
-        ATTACKS["right signature of another head"][0][:-1].decode(),
-    )
+    assert (found.signer, found.text) == (DATASET, content[:-1].decode())
 
 
 def test_an_older_head_of_the_same_chain_leaves_the_newest_blocks_unsigned() -> None:
@@ -110,7 +92,7 @@ def test_an_older_head_of_the_same_chain_leaves_the_newest_blocks_unsigned() -> 
 @pytest.mark.parametrize("chain", [{}, {4: HEAD}])
 def test_an_older_head_that_is_not_in_the_chain_is_another_history(chain: dict[int, object]) -> None:
     content = ATTACKS["right signature of an older head"][0]
-    found = check_head(content, DATASET, HEAD, SEQUENCE, block_at=chain.get)  # type: ignore[arg-type]
+    found = check_head(content, DATASET, HEAD, SEQUENCE, block_at=chain.get)
     assert (found.status, found.problem) == (SignatureStatus.INVALID, Problem.OTHER_HEAD)
     assert "two histories" in (found.message or "")
 
@@ -210,14 +192,14 @@ def test_the_library_itself_refuses_a_signature_with_the_order_added() -> None:
 
 @pytest.mark.parametrize("kind", list(StatementType))
 def test_a_statement_is_read_as_its_own_kind_only(kind: StatementType) -> None:
-    texts: dict[StatementType, Callable[[], str]] = {
-        StatementType.HEAD: lambda: signed().sign(OWNER),
-        StatementType.ATTESTATION: lambda: attestation().sign(AUDITORS[0]),
+    texts = {
+        StatementType.HEAD: signed().sign(OWNER),
+        StatementType.ATTESTATION: attestation().sign(AUDITORS[0]),
     }
-    for other, made in texts.items():
+    for other, text in texts.items():
         if other is kind:
-            assert read_statement(made().encode(), kind)[1]
+            assert read_statement(text.encode(), kind)[1]
         else:
             with pytest.raises(SignatureError) as caught:
-                read_statement(made().encode(), kind)
+                read_statement(text.encode(), kind)
             assert caught.value.problem == Problem.WRONG_TYPE

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odfchain.chain import signed_lines
 from odfchain.chain.signed_lines import AUDITS, Merged, read_attestations
 from odfchain.chain.statements import (
     Attestation,
@@ -28,11 +29,11 @@ from odfchain.chain.statements import (
     sign_statement,
 )
 from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError, WorkspaceError
-from odfchain.limits import ATTEST
+from odfchain.limits import ATTEST, AttestLimits
 from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.identity import DatasetKey
 from odfchain.odf.times import Timestamp
-from tests.kit.forge import AUDITORS, DATASET, OWNER, STRANGER, TIME, attestation, container, signed
+from tests.kit.forge import AUDITORS, DATASET, OWNER, STRANGER, TIME, attestation, container, later, signed
 from tests.kit.support import hash_of
 
 
@@ -45,10 +46,6 @@ def folder(tmp_path: Path) -> Path:
 
 def text_of(index: int = 0, **changes: Any) -> str:
     return attestation(AUDITORS[index], **changes).sign(AUDITORS[index])
-
-
-def later(seconds: int) -> Timestamp:
-    return Timestamp(TIME.epoch_ns + seconds * 1_000_000_000)
 
 
 def valid(folder: Path) -> list[Attestation]:
@@ -94,22 +91,13 @@ def test_nobody_signs_in_the_name_of_another() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"checks": (2, 1)},
-        {"checks": (1, 1)},
-        {"checks": (0,)},
-        {"checks": (1,), "not_checked": (1,)},
-        {"checks": tuple(range(1, 66))},
-        {"tool": ""},
-        {"tool": "x" * 101},
-        {"tool": "line\nend"},
-        {"engines": (EngineUsed("", "1"),)},
-        {"engines": (EngineUsed("x", "\x1b[31m"),)},
-        {"engines": (EngineUsed("x", "1"),) * 65},
-        {"sequence_number": -1},
-        {"sequence_number": 2**64},
+        {"checks": (2, 1)}, {"checks": (1, 1)}, {"checks": (0,)}, {"checks": (1,), "not_checked": (1,)},
+        {"checks": tuple(range(1, 66))}, {"tool": ""}, {"tool": "x" * 101}, {"tool": "line\nend"},
+        {"engines": (EngineUsed("", "1"),)}, {"engines": (EngineUsed("x", "\x1b[31m"),)},
+        {"engines": (EngineUsed("x", "1"),) * 65}, {"sequence_number": -1}, {"sequence_number": 2**64},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_an_attestation_that_nobody_could_read_is_not_signed(changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="unreadable attestation"):
         text_of(**changes)
@@ -118,19 +106,13 @@ def test_an_attestation_that_nobody_could_read_is_not_signed(changes: dict[str, 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"verdict": "fine"},
-        {"verdict": None},
-        {"checks": "1"},
-        {"checks": [True]},
-        {"checks": [1.0]},
-        {"engines": ["spark"]},
-        {"engines": [{"name": "spark"}]},
+        {"verdict": "fine"}, {"verdict": None}, {"checks": "1"}, {"checks": [True]}, {"checks": [1.0]},
+        {"engines": ["spark"]}, {"engines": [{"name": "spark"}]},
         {"engines": [{"name": "spark", "version": "4", "more": 1}]},
-        {"report": "f1220" + "0" * 64},
-        {"auditor": "did:key:z"},
+        {"report": "f1220" + "0" * 64}, {"auditor": "did:key:z"},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_malformed_attestation_is_refused_though_its_signature_is_right(changes: dict[str, Any]) -> None:
     header = {"alg": "EdDSA", "kid": str(STRANGER.dataset_id), "typ": str(StatementType.ATTESTATION)}
     payload = attestation().to_json() | changes
@@ -197,10 +179,8 @@ def test_the_latest_word_of_an_auditor_on_a_head_stands(folder: Path) -> None:
     with pytest.raises(StoreError, match="already signed a newer statement about block f1620"):
         AUDITS.add(folder, DATASET, text_of())
     AUDITS.add(folder, DATASET, text_of(head=hash_of("next"), sequence_number=6))
-    assert [(a.sequence_number, a.verdict) for a in valid(folder)] == [
-        (5, Verdict.FAULTY),
-        (6, Verdict.CLEAN),
-    ]
+    found = [(a.sequence_number, a.verdict) for a in valid(folder)]
+    assert found == [(5, Verdict.FAULTY), (6, Verdict.CLEAN)]
 
 
 def test_one_key_is_one_auditor_under_either_method(folder: Path) -> None:
@@ -235,10 +215,7 @@ def test_more_than_sixteen_for_one_head_are_refused_and_trusted_ones_come_first(
 
 
 def test_the_file_does_not_grow_beyond_its_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from odfchain.chain import signed_lines as module
-    from odfchain.limits import AttestLimits
-
-    monkeypatch.setattr(module, "ATTEST", AttestLimits(attestations_bytes=2 * (len(text_of()) + 1)))
+    monkeypatch.setattr(signed_lines, "ATTEST", AttestLimits(attestations_bytes=2 * (len(text_of()) + 1)))
     AUDITS.add(folder, DATASET, text_of(0))
     AUDITS.add(folder, DATASET, text_of(1))
     with pytest.raises(StoreError, match=r"no room for more than \d+ bytes"):
@@ -258,7 +235,7 @@ def test_a_file_of_junk_is_given_up_and_what_came_before_is_read() -> None:
     line = text_of().encode() + b"\n"
     junk = b"\n" * (ATTEST.attestations_bytes - len(line))
     found = AUDITS.lines_of(line + junk, DATASET)
-    assert found[0].statement is not None
+    assert found[0].statement
     assert len(found) == 102
     assert found[-1].message == "after 100 bad lines the rest is not read"
     few = AUDITS.lines_of(b"\n" * 99 + line, DATASET)
@@ -327,9 +304,8 @@ def test_copies_that_exchanged_theirs_are_equal_in_whatever_order(tmp_path: Path
             AUDITS.merge(folder, DATASET, received)
         results.add((folder / AUDITS.key).read_bytes())
     (content,) = results
-    assert [line.statement.verdict for line in AUDITS.lines_of(content, DATASET) if line.statement].count(
-        Verdict.FAULTY
-    ) == 1
+    verdicts = [line.statement.verdict for line in AUDITS.lines_of(content, DATASET) if line.statement]
+    assert verdicts.count(Verdict.FAULTY) == 1
 
 
 # --- keys in files ---------------------------------------------------------------------------------

@@ -32,9 +32,7 @@ def cities(workspace: WorkspaceFiles) -> DatasetFiles:
 
 
 def content(dataset: DatasetFiles) -> bytes:
-    found = read_head_signature(dataset.folder, dataset.ref)
-    assert found is not None
-    return found
+    return read_head_signature(dataset.folder, dataset.ref)
 
 
 def test_a_branch_is_signed_where_it_moves(workspace: WorkspaceFiles, cities: DatasetFiles) -> None:
@@ -44,7 +42,6 @@ def test_a_branch_is_signed_where_it_moves(workspace: WorkspaceFiles, cities: Da
     block = write(fix, "b")
     found = fix.head_signature()
     assert found.status is SIGNED
-    assert found.signed is not None
     assert (found.signed.ref, found.signed.head) == ("fix-names", block)
     assert found.signed.to_json()["ref"] == "fix-names"
     assert content(cities) == before, "that of the head stays"
@@ -60,8 +57,6 @@ def test_case_53_a_signed_head_and_a_signed_branch_with_one_number_prove_nothing
     write(cities, "h")
     one, other = cities.head_signature(), fix.head_signature()
     assert (one.status, other.status) == (SIGNED, SIGNED)
-    assert one.signed is not None
-    assert other.signed is not None
     assert one.signed.sequence_number == other.signed.sequence_number
     assert list((workspace.root / "evidence").glob("*")) == []
     number = one.signed.sequence_number

@@ -6,8 +6,8 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from odfchain.errors import (
     WorkspaceError,
 )
 from odfchain.odf.events import MetadataEvent, SetInfo
+from odfchain.odf.identity import DatasetKey
 from odfchain.odf.manifests import read_snapshots
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.times import Timestamp
@@ -34,7 +35,8 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.faults import faulty
-from tests.kit.support import RAW_SCHEMA, T0, derivative, manifest, push
+from tests.kit.support import RAW_SCHEMA, T0, ChainBuilder, derivative, manifest, push
+from tests.kit.upkeep_scenes import hashes
 
 
 @pytest.fixture
@@ -69,7 +71,6 @@ def assert_signed(dataset: DatasetFiles) -> None:
     found = signature(dataset)
     assert (found.status, found.message) == (SignatureStatus.SIGNED, None)
     assert found.signer == dataset.id
-    assert found.signed is not None
     assert found.signed.head == dataset.chain.head()
 
 
@@ -90,8 +91,6 @@ def test_a_commit_of_one_block_and_of_several(cities: DatasetFiles) -> None:
 
 
 def test_an_appended_block(cities: DatasetFiles) -> None:
-    from tests.kit.support import ChainBuilder
-
     builder = ChainBuilder(cities.chain)
     builder.prev, builder.sequence = cities.chain.head(), 2
     builder.append(SetInfo(description="x"), system_time=Timestamp.now())
@@ -112,10 +111,9 @@ def test_a_watermark_and_an_update_of_the_definition(tmp_path: Path) -> None:
 @pytest.mark.parametrize("definition", [True, False])
 def test_a_reset_of_a_derivative_dataset(files: WorkspaceFiles, definition: bool) -> None:
     derived = files.create(read_snapshots(derivative())[0])
-    head = derived.chain.head()
-    assert head is not None
     if not definition:
-        derived.set_head(derived.chain.hashes(head)[0], expected=head)
+        first, *_, head = hashes(derived)
+        derived.set_head(first, expected=head)
     add(derived, RAW_SCHEMA)
     computed = derived.chain.head()
     reset_to_metadata(derived)
@@ -125,7 +123,7 @@ def test_a_reset_of_a_derivative_dataset(files: WorkspaceFiles, definition: bool
 
 def test_a_head_that_its_owner_sets_back(cities: DatasetFiles) -> None:
     add(cities)
-    new, old = cities.chain.hashes(cities.chain.head())[-1], cities.chain.hashes(cities.chain.head())[-2]  # type: ignore[arg-type]
+    old, new = hashes(cities)[-2:]
     cities.set_head(old, expected=new)
     assert cities.chain.head() == old
     assert_signed(cities)
@@ -138,7 +136,6 @@ def test_the_signature_is_no_reference(cities: DatasetFiles) -> None:
     refs = LocalRefStore(cities.folder)
     assert list(refs.names()) == [HEAD]
     head = cities.chain.head()
-    assert head is not None
     with pytest.raises(InvalidIdError, match=r"'head\.jws' is not a valid reference name"):
         cities.chain.set_ref("head.jws", head, expected=None)
     assert_signed(cities)
@@ -158,10 +155,9 @@ def test_blocks_of_others_are_not_signed_even_where_the_key_is(cities: DatasetFi
     foreign = DatasetFiles.open(cities.folder)
     add(foreign)
     before = (cities.folder / HEAD_SIGNATURE_KEY).read_bytes()
-    first = cities.chain.hashes(cities.chain.head())[-2]  # type: ignore[arg-type]
-    last = cities.chain.head()
+    first, last = hashes(cities)[-2:]
     cities.chain.set_ref(HEAD, first, expected=last)  # as pulling does
-    cities.chain.set_ref(HEAD, last, expected=first)  # type: ignore[arg-type]
+    cities.chain.set_ref(HEAD, last, expected=first)
     assert (cities.folder / HEAD_SIGNATURE_KEY).read_bytes() == before
     found = signature(cities)
     assert (found.status, found.problem) == (SignatureStatus.UNSIGNED, Problem.OLDER_HEAD)
@@ -182,7 +178,7 @@ def test_a_signature_of_a_head_that_was_set_back_is_named(cities: DatasetFiles) 
     old = cities.chain.head()
     add(cities)
     new = cities.chain.head()
-    cities.chain.set_ref(HEAD, old, expected=new)  # type: ignore[arg-type]
+    cities.chain.set_ref(HEAD, old, expected=new)
     found = signature(cities)
     assert (found.status, found.problem) == (SignatureStatus.INVALID, Problem.NEWER_HEAD)
 
@@ -196,13 +192,14 @@ def test_a_dataset_without_a_head_has_no_signature_to_judge(tmp_path: Path) -> N
 # --- a signature that cannot be made ---------------------------------------------------------------
 
 
+Spoil = Callable[[Path, Path], None]
+
+
 def readable_by_others(path: Path, _: Path) -> None:
     path.chmod(0o644)
 
 
 def of_another(path: Path, _: Path) -> None:
-    from odfchain.odf.identity import DatasetKey
-
     path.write_bytes(DatasetKey.generate().to_pem())
 
 
@@ -217,16 +214,13 @@ def in_the_way(_: Path, signature_file: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [readable_by_others, of_another, no_key_at_all, in_the_way])
 def test_a_commit_whose_head_cannot_be_signed_is_done_and_says_so_once(
-    files: WorkspaceFiles,
-    cities: DatasetFiles,
-    capsys: pytest.CaptureFixture[str],
-    spoil: Callable[[Path, Path], None],
+    files: WorkspaceFiles, cities: DatasetFiles, capsys: pytest.CaptureFixture[str], spoil: Spoil
 ) -> None:
     spoil(key_file(files), cities.folder / HEAD_SIGNATURE_KEY)
-    before = cities.chain.head()
+    before = hashes(cities)
     for _ in range(2):
         add(files.dataset("cities"))
-    assert len(cities.chain.hashes(cities.chain.head())) == len(cities.chain.hashes(before)) + 2  # type: ignore[arg-type]
+    assert len(hashes(cities)) == len(before) + 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1, said
     assert said[0].startswith(f"warning: {cities.folder}: the new head is not signed: ")
@@ -297,7 +291,6 @@ def test_a_slow_writer_does_not_replace_the_signature_of_a_newer_head(
     files: WorkspaceFiles, cities: DatasetFiles
 ) -> None:
     old = cities.chain.head()
-    assert old is not None
     add(cities)
     key = files.key(cities.id)
     assert HeadSigner(cities.folder, lambda: key).sign(key, old, 1) is None
@@ -315,13 +308,11 @@ def test_many_writers_leave_the_newest_head_signed(files: WorkspaceFiles) -> Non
                 continue
             done += 1
 
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        for writer in [pool.submit(write) for _ in range(4)]:
+            writer.result()
     cities = files.dataset("cities")
-    assert len(cities.chain.hashes(cities.chain.head())) == 2 + 40  # type: ignore[arg-type]
+    assert len(hashes(cities)) == 2 + 40
     assert_signed(cities)
 
 
@@ -351,10 +342,8 @@ def test_signing_without_the_key_is_refused(files: WorkspaceFiles, cities: Datas
 def test_the_time_is_that_of_the_signature(files: WorkspaceFiles, cities: DatasetFiles) -> None:
     key = files.key(cities.id)
     head = cities.chain.head()
-    assert head is not None
     HeadSigner(cities.folder, lambda: key, now=lambda: T0).sign(key, head, 1)
     found = signature(cities)
-    assert found.signed is not None
     assert found.signed.time == T0
 
 

@@ -21,8 +21,7 @@ from odfchain.chain.statements import Problem, StatementType
 from odfchain.errors import SignatureError, StoreError, UsageError
 from odfchain.limits import ATTEST, AttestLimits
 from odfchain.odf.identity import DatasetKey
-from odfchain.odf.times import Timestamp
-from tests.kit.forge import AUDITORS, DATASET, HEAD, OWNER, SEQUENCE, STRANGER, TIME, container
+from tests.kit.forge import AUDITORS, DATASET, HEAD, OWNER, SEQUENCE, STRANGER, TIME, container, later
 from tests.kit.forge import attestation as attestation_of
 from tests.kit.support import hash_of
 
@@ -61,10 +60,6 @@ def kept(folder: Path) -> list[SnapshotLine]:
     ]
 
 
-def later(seconds: int) -> Timestamp:
-    return Timestamp(TIME.epoch_ns + seconds * 1_000_000_000)
-
-
 def test_a_line_has_exactly_the_members_that_the_format_names() -> None:
     assert read_snapshot(text_of().encode()) == line()
     assert sorted(line().to_json()) == [
@@ -100,7 +95,6 @@ def test_what_nobody_could_read_is_not_signed() -> None:
 
 
 def test_one_file_takes_no_lines_of_the_other() -> None:
-
     audit = attestation_of().sign(AUDITORS[0])
     (found,) = SNAPSHOTS.lines_of(file_of(audit), DATASET)
     assert found.problem == Problem.WRONG_TYPE
@@ -158,9 +152,7 @@ def test_a_forged_line_that_is_here_stands_against_nobody(folder: Path) -> None:
     SNAPSHOTS.add(folder, DATASET, text_of())
     assert kept(folder) == [line(**block(7)), line()]
     problems = [found.problem for found in SNAPSHOTS.lines_of(SNAPSHOTS.content(folder), DATASET)]
-    assert sorted(problems, key=str) == [None, None, Problem.NOT_VERIFIED], (
-        "of a subject that was not spoken of"
-    )
+    assert sorted(problems, key=str) == [None, None, Problem.NOT_VERIFIED], "no word was given on its subject"
 
 
 def test_copies_that_exchanged_theirs_are_equal_in_whatever_order(tmp_path: Path) -> None:

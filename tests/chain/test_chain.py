@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.chain.chain import MetadataChain, link_blocks
+from odfchain.chain.chain import HashedBlock, MetadataChain, link_blocks
 from odfchain.chain.index import EVENT_KINDS, MERGE, ROW_BYTES
 from odfchain.errors import (
     AppendError,
@@ -18,14 +18,18 @@ from odfchain.errors import (
     ObjectNotFoundError,
     OdfchainError,
     RefConflictError,
+    StorageFullError,
 )
 from odfchain.odf import events as ev
-from odfchain.odf.block_codec import decode_block
+from odfchain.odf.block_codec import decode_block, encode_block
+from odfchain.odf.enums import DatasetKind
 from odfchain.odf.flatbuffers import load_fbs
+from odfchain.odf.identity import Multihash
 from odfchain.odf.sources import MergeStrategyAppend, ReadStepCsv
+from odfchain.odf.times import Timestamp
 from odfchain.storage.fsio import MemoryScratch
 from tests.kit.memory_stores import MemoryObjectStore, MemoryRefStore
-from tests.kit.support import ChainBuilder, data_slice, hash_of, memory_chain, seeded_id
+from tests.kit.support import ChainBuilder, conformance, data_slice, hash_of, memory_chain, seeded_id
 
 
 def grow(builder: ChainBuilder, count: int, seed: int = 0) -> None:
@@ -47,13 +51,8 @@ def grow(builder: ChainBuilder, count: int, seed: int = 0) -> None:
         elif choice < 0.8:
             builder.append(ev.SetInfo(description=str(rng.random())))
         else:
-            builder.append(
-                ev.AddPushSource(
-                    source_name=f"s{rng.randrange(3)}",
-                    read=ReadStepCsv(separator=str(rng.random())),
-                    merge=MergeStrategyAppend(),
-                )
-            )
+            name, read = f"s{rng.randrange(3)}", ReadStepCsv(separator=str(rng.random()))
+            builder.append(ev.AddPushSource(source_name=name, read=read, merge=MergeStrategyAppend()))
 
 
 @pytest.fixture
@@ -144,7 +143,6 @@ def test_an_older_and_a_newer_index(chain: MetadataChain, scratch: MemoryScratch
     expected = answers(chain)
     scratch.data[:] = old
     assert answers(MetadataChain(chain._blocks, chain._refs, scratch)) == expected
-    assert old_head is not None
     chain.set_ref("head", old_head, expected=builder.prev)
     assert answers(chain) == answers(without_index(chain))
 
@@ -159,16 +157,12 @@ def test_a_fork_is_indexed_as_what_it_is(chain: MetadataChain) -> None:
     for n in range(12):
         builder.prev = chain.append(builder.block(ev.SetInfo(description=f"fork {n}")), publish=False)
         builder.sequence += 1
-    assert left is not None
-    assert builder.prev is not None
     for head in (left, builder.prev, left):
         assert chain.nearest("SetInfo", head=head) == without_index(chain).nearest("SetInfo", head=head)
 
 
 class ReadOnlyScratch(MemoryScratch):
     def write(self, start: int, data: bytes) -> None:
-        from odfchain.errors import StorageFullError
-
         raise StorageFullError("no space left")
 
 
@@ -195,7 +189,6 @@ def test_appending_reads_a_constant_number_of_blocks() -> None:
         grow(builder, size - builder.sequence, seed=size)
         builder.chain = MetadataChain(store, refs, scratch)  # nothing cached
         last = builder.chain.nearest("AddData")
-        assert last is not None
         end = last.block.event.last_offset
         store.reads = 0
         builder.chain = MetadataChain(store, refs, scratch)
@@ -212,7 +205,6 @@ def test_a_damaged_block_is_never_returned(chain: MetadataChain) -> None:
     grow(builder, 5)
     names = [hb.hash for hb in chain.walk()]
     store = chain._blocks
-    assert isinstance(store, MemoryObjectStore)
     data = bytearray(store.objects[names[2]])
     data[100] ^= 1
     store.objects[names[2]] = bytes(data)
@@ -225,7 +217,6 @@ def test_a_missing_block_in_the_middle(chain: MetadataChain) -> None:
     grow(builder, 5)
     names = [hb.hash for hb in chain.walk()]
     store = chain._blocks
-    assert isinstance(store, MemoryObjectStore)
     del store.objects[names[3]]
     with pytest.raises(ChainError, match="is missing"):
         list(without_index(chain).walk())
@@ -248,17 +239,12 @@ def test_a_cycle_is_refused_at_its_first_wrong_number() -> None:
     builder.seed()
     head = builder.append(ev.SetInfo(description="x"))
     block = builder.block(ev.SetInfo(description="loop"), prev_block_hash=head, sequence_number=7)
-    from odfchain.odf.block_codec import encode_block
-
     store.objects[head] = encode_block(block)
     with pytest.raises(ChainError, match="sequence number 7, expected 6"):
         list(MetadataChain(store, chain._refs).walk(head))
 
 
 def test_a_second_seed_in_the_middle_is_refused() -> None:
-    from odfchain.odf.block_codec import encode_block
-    from odfchain.odf.enums import DatasetKind
-
     store = MemoryObjectStore()
     chain = MetadataChain(store, MemoryRefStore())
     builder = ChainBuilder(chain)
@@ -270,14 +256,9 @@ def test_a_second_seed_in_the_middle_is_refused() -> None:
 
 def test_foreign_bytes_are_kept_as_they_are() -> None:
     """A version 2 block is stored and hashed as received, not written again as version 3."""
-    from tests.kit.support import conformance
-
     chain = memory_chain()
-    vector = next(
-        v
-        for v in conformance("flatbuffers_blocks")["derived_vectors_not_upstream"]["vectors"]
-        if v["id"] == "seed_root"
-    )
+    vectors = conformance("flatbuffers_blocks")["derived_vectors_not_upstream"]["vectors"]
+    (vector,) = [v for v in vectors if v["id"] == "seed_root"]
     data = bytes.fromhex(vector["v2"]["manifest_hex"])
     name = chain.append(decode_block(data), data=data)
     assert name.digest.hex() == vector["v2"]["block_hash_sha3_256"]
@@ -287,13 +268,14 @@ def test_foreign_bytes_are_kept_as_they_are() -> None:
 # --- transactions --------------------------------------------------------------------------------------
 
 
+def linked(seed: Multihash, *events: ev.MetadataEvent) -> list[HashedBlock]:
+    """Blocks that follow a seed."""
+    return link_blocks(events, prev=seed, next_sequence_number=1, system_time=Timestamp.now())
+
+
 def test_several_blocks_become_visible_together(chain: MetadataChain) -> None:
-    builder = ChainBuilder(chain)
-    seed = builder.seed()
-    events = [ev.SetDataSchema(raw_arrow_schema=b"x"), ev.AddData(new_data=data_slice(0, 4))]
-    blocks = link_blocks(
-        events, prev=seed, next_sequence_number=1, system_time=builder.block(events[0]).system_time
-    )
+    seed = ChainBuilder(chain).seed()
+    blocks = linked(seed, ev.SetDataSchema(raw_arrow_schema=b"x"), ev.AddData(new_data=data_slice(0, 4)))
     chain.check_all(blocks, expected_head=seed)
     assert chain.head() == seed
     chain.publish(blocks, expected_head=seed)
@@ -301,12 +283,8 @@ def test_several_blocks_become_visible_together(chain: MetadataChain) -> None:
 
 
 def test_one_bad_block_refuses_all(chain: MetadataChain) -> None:
-    builder = ChainBuilder(chain)
-    seed = builder.seed()
-    events = [ev.SetInfo(description="fine"), ev.AddData(new_data=data_slice(0, 4))]
-    blocks = link_blocks(
-        events, prev=seed, next_sequence_number=1, system_time=builder.block(events[0]).system_time
-    )
+    seed = ChainBuilder(chain).seed()
+    blocks = linked(seed, ev.SetInfo(description="fine"), ev.AddData(new_data=data_slice(0, 4)))
     with pytest.raises(AppendError):
         chain.check_all(blocks, expected_head=seed)
     assert not chain.contains(blocks[0].hash)
@@ -315,8 +293,7 @@ def test_one_bad_block_refuses_all(chain: MetadataChain) -> None:
 def test_losing_the_race_changes_nothing(chain: MetadataChain) -> None:
     builder = ChainBuilder(chain)
     seed = builder.seed()
-    time = builder.block(ev.SetInfo()).system_time
-    mine = link_blocks([ev.SetInfo(description="mine")], prev=seed, next_sequence_number=1, system_time=time)
+    mine = linked(seed, ev.SetInfo(description="mine"))
     theirs = builder.append(ev.SetInfo(description="theirs"))
     with pytest.raises(RefConflictError):
         chain.publish(mine, expected_head=seed)
@@ -324,9 +301,6 @@ def test_losing_the_race_changes_nothing(chain: MetadataChain) -> None:
 
 
 def test_blocks_that_do_not_link_are_refused(chain: MetadataChain) -> None:
-    builder = ChainBuilder(chain)
-    seed = builder.seed()
-    time = builder.block(ev.SetInfo()).system_time
-    blocks = link_blocks([ev.SetInfo()], prev=hash_of("elsewhere"), next_sequence_number=1, system_time=time)
+    seed = ChainBuilder(chain).seed()
     with pytest.raises(OdfchainError, match="does not follow"):
-        chain.check_all(blocks, expected_head=seed)
+        chain.check_all(linked(hash_of("elsewhere"), ev.SetInfo()), expected_head=seed)

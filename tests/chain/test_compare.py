@@ -12,6 +12,7 @@ from odfchain.chain.chain import MetadataChain
 from odfchain.chain.compare import Ahead, Behind, Comparison, Descent, Diverged, Equal, compare
 from odfchain.errors import ChainError, DatasetNotFoundError
 from odfchain.limits import LIMITS
+from odfchain.odf import events as ev
 from odfchain.odf.block_codec import decode_header
 from odfchain.odf.events import BlockHeader
 from odfchain.odf.identity import HashList, Multihash
@@ -62,21 +63,14 @@ def test_chains_compare_as_the_shared_cases_say(case: dict[str, Any]) -> None:
         case Equal():
             assert expect == {"result": "Equal"}
         case Ahead(blocks):
-            assert expect == {
-                "result": "LhsAhead",
-                "lhs_ahead_blocks": labels_of(source, case["lhs"], blocks),
-            }
+            labels = labels_of(source, case["lhs"], blocks)
+            assert expect == {"result": "LhsAhead", "lhs_ahead_blocks": labels}
         case Behind(blocks):
-            assert expect == {
-                "result": "LhsBehind",
-                "rhs_ahead_blocks": labels_of(destination.chain, case["rhs"], blocks),
-            }
+            labels = labels_of(destination.chain, case["rhs"], blocks)
+            assert expect == {"result": "LhsBehind", "rhs_ahead_blocks": labels}
         case Diverged(n, m):
-            assert expect == {
-                "result": "Divergence",
-                "uncommon_blocks_in_lhs": n,
-                "uncommon_blocks_in_rhs": m,
-            }
+            uncommon = {"uncommon_blocks_in_lhs": n, "uncommon_blocks_in_rhs": m}
+            assert expect == {"result": "Divergence", **uncommon}
 
 
 @pytest.mark.parametrize("case", cases("protocol_cases", "remote_status"))
@@ -136,8 +130,6 @@ def broken(first: int, *, prev: bool = True) -> Chain:
 
 
 def chain_event(text: str) -> Any:
-    from odfchain.odf import events as ev
-
     return ev.SetInfo(description=text)
 
 

@@ -20,14 +20,13 @@ HEAD, SEQUENCE = hash_of("head"), 5
 TIME = Timestamp.parse("2026-01-02T03:04:05Z")
 
 
+def later(seconds: int) -> Timestamp:
+    return Timestamp(TIME.epoch_ns + seconds * 1_000_000_000)
+
+
 def signed(**changes: Any) -> SignedHead:
     """The owner's word on the head, with some members changed."""
-    members: dict[str, Any] = {
-        "dataset_id": DATASET,
-        "head": HEAD,
-        "sequence_number": SEQUENCE,
-        "time": TIME,
-    }
+    members: dict[str, Any] = {"dataset_id": DATASET, "head": HEAD, "sequence_number": SEQUENCE, "time": TIME}
     return SignedHead(**(members | changes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import random
 import socket
@@ -83,15 +84,25 @@ def ask(url: str, path: str, method: str = "GET", body: bytes | None = None, **h
         connection.close()
 
 
-def raw(url: str, request: bytes) -> bytes:
-    """Everything that is answered to these bytes until the connection ends."""
+def connect(url: str) -> socket.socket:
     parts = urlsplit(url)
-    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as connection:
-        connection.sendall(request)
-        found = bytearray()
+    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20)
+
+
+def heard(connection: socket.socket) -> bytes:
+    """Everything that comes until the connection ends."""
+    found = bytearray()
+    with contextlib.suppress(ConnectionResetError):
         while data := connection.recv(1 << 16):
             found += data
     return bytes(found)
+
+
+def raw(url: str, request: bytes) -> bytes:
+    """Everything that is answered to these bytes."""
+    with connect(url) as connection:
+        connection.sendall(request)
+        return heard(connection)
 
 
 def read_all(url: str) -> Iterator[ObjectKey]:

@@ -18,6 +18,7 @@ from odfchain.odf import events as ev
 from odfchain.odf.times import Timestamp
 from odfchain.spark.session import SparkEngine, recording_session
 from odfchain.storage.bucket_store import STORE_LIMITS
+from odfchain.storage.local import HEAD
 from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.transfer.store_files import StoreFiles
@@ -89,9 +90,17 @@ def append_slices(root: DatasetFiles, count: int) -> None:
     append_all(root, tables, WATERMARK, at=MADE)
 
 
-def texts(workspace: Workspace, name: str = "cities") -> Sequence[str]:
+def texts(workspace: Workspace, name: str = "cities", ref: str = HEAD) -> Sequence[str]:
     """The rows of a dataset, as this machine sees them."""
-    return workspace[name].scan().to_arrow()["text"].to_pylist()
+    dataset = workspace[name] if ref == HEAD else workspace[name].at(ref)
+    return dataset.scan().to_arrow()["text"].to_pylist()
+
+
+def requests(store: SmallS3) -> int:
+    """How many there were since the last time."""
+    count = len(store.requests)
+    store.requests.clear()
+    return count
 
 
 def objects(store: SmallS3, part: str = "") -> dict[str, bytes]:

@@ -21,6 +21,7 @@ from odfchain.limits import Limits
 from odfchain.odf.arrow_schema import decode_raw_arrow
 from odfchain.odf.block_codec import decode_block, decode_header, encode_block, open_manifest
 from odfchain.odf.flatbuffers import FlatBuffer, FlatBufferBuilder
+from tests.kit.built_blocks import block, manifest, table
 from tests.kit.strategies import BLOCKS
 from tests.kit.support import conformance
 
@@ -71,13 +72,7 @@ def test_every_truncation_of_a_fixture(data: bytes) -> None:
 @pytest.mark.parametrize("data", fixture_blocks()[:10], ids=len)
 def test_every_word_of_a_fixture_replaced_by_extremes(data: bytes) -> None:
     for index in range(len(data) - 3):
-        for word in (
-            b"\0\0\0\0",
-            b"\xff\xff\xff\xff",
-            b"\xff\xff\xff\x7f",
-            b"\0\0\0\x80",
-            struct.pack("<I", len(data)),
-        ):
+        for word in map(struct.Struct("<I").pack, (0, 2**32 - 1, 2**31 - 1, 2**31, len(data))):
             read_everything(data[:index] + word + data[index + 4 :])
 
 
@@ -91,8 +86,8 @@ def test_noise(data: bytes) -> None:
 
 
 @given(BLOCKS, st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), min_size=1, max_size=4))
-def test_damaged_random_blocks(block: Any, damage: list[tuple[int, int]]) -> None:
-    data = bytearray(encode_block(block))
+def test_damaged_random_blocks(made: Any, damage: list[tuple[int, int]]) -> None:
+    data = bytearray(encode_block(made))
     for position, xor in damage:
         data[position % len(data)] ^= xor
     read_everything(bytes(data))
@@ -110,60 +105,23 @@ def test_arrow_schema_sweep() -> None:
             decode_raw_arrow(data[:length])
 
 
-def manifest(content: bytes) -> bytes:
-    outer = FlatBufferBuilder()
-    vector = outer.byte_vector(content)
-    start, slots = outer.size, []
-    for piece, width in (((0x400000).to_bytes(8, "little"), 8), ((3).to_bytes(4, "little"), 4)):
-        outer.push(piece, width)
-        slots.append(outer.size)
-    outer.push_offset(vector)
-    slots.append(outer.size)
-    return outer.finish(outer.end_table(start, slots))
+OPTION, INT64, STRUCT = 20, 12, 21
 
 
 def schema_block(build_type: Any) -> bytes:
     """A SetDataSchema block with one field whose type `build_type(builder)` gives (type number, offset)."""
     b = FlatBufferBuilder()
     number, offset = build_type(b)
-    name = b.string("x")
-    start = b.size
-    b.push_offset(name)
-    slots = [b.size]
-    b.push(bytes([number]), 1)
-    slots.append(b.size)
-    b.push_offset(offset)
-    slots.append(b.size)
-    field = b.end_table(start, slots)
-    fields = b.offset_vector([field])
-    start = b.size
-    b.push_offset(fields)
-    schema = b.end_table(start, [b.size])
-    start = b.size
-    b.push_offset(schema)
-    event = b.end_table(start, [0, b.size])
-    start, slots = b.size, [0] * 5
-    b.push_struct(struct.pack("<iH2xII", 2020, 1, 0, 0), 4)
-    slots[0] = b.size
-    b.push(b"\x0a", 1)
-    slots[3] = b.size
-    b.push_offset(event)
-    slots[4] = b.size
-    return manifest(b.finish(b.end_table(start, slots)))
-
-
-OPTION, INT64, STRUCT = 20, 12, 21
+    field = table(b, b.string("x"), bytes([number]), offset)
+    event = table(b, None, table(b, b.offset_vector([field])))
+    return block(b, 10, event)
 
 
 def nested_options(depth: int) -> Any:
     def build(b: FlatBufferBuilder) -> tuple[int, int]:
-        number, offset = INT64, b.end_table(b.size, [])
+        number, offset = INT64, table(b)
         for _ in range(depth):
-            start = b.size
-            b.push(bytes([number]), 1)
-            type_slot = b.size
-            b.push_offset(offset)
-            number, offset = OPTION, b.end_table(start, [type_slot, b.size])
+            number, offset = OPTION, table(b, bytes([number]), offset)
         return number, offset
 
     return build
@@ -182,21 +140,11 @@ def test_shared_subtrees_do_not_multiply() -> None:
     """Thirty levels, each a struct that names the level below twice: a billion visits if unbounded."""
 
     def build(b: FlatBufferBuilder) -> tuple[int, int]:
-        number, offset = INT64, b.end_table(b.size, [])
+        number, offset = INT64, table(b)
         name = b.string("x")
         for _ in range(30):
-            start = b.size
-            b.push_offset(name)
-            slots = [b.size]
-            b.push(bytes([number]), 1)
-            slots.append(b.size)
-            b.push_offset(offset)
-            slots.append(b.size)
-            field = b.end_table(start, slots)
-            fields = b.offset_vector([field, field])
-            start = b.size
-            b.push_offset(fields)
-            number, offset = STRUCT, b.end_table(start, [b.size])
+            field = table(b, name, bytes([number]), offset)
+            number, offset = STRUCT, table(b, b.offset_vector([field, field]))
         return number, offset
 
     data = schema_block(build)
@@ -246,23 +194,7 @@ def test_random_offsets_in_random_buffers() -> None:
     ids=lambda t: t[:12],
 )  # fmt: skip
 def test_attributes_that_are_not_json_objects(text: str) -> None:
-    def build(b: FlatBufferBuilder) -> int:
-        entries = b.string(text)
-        start = b.size
-        b.push_offset(entries)
-        extra = b.end_table(start, [b.size])
-        start = b.size
-        b.push_offset(extra)
-        return b.end_table(start, [0, 0, 0, 0, 0, 0, b.size])
-
     b = FlatBufferBuilder()
-    event = build(b)
-    start, slots = b.size, [0] * 5
-    b.push_struct(struct.pack("<iH2xII", 2020, 1, 0, 0), 4)
-    slots[0] = b.size
-    b.push(b"\x01", 1)
-    slots[3] = b.size
-    b.push_offset(event)
-    slots[4] = b.size
+    event = table(b, *[None] * 6, table(b, b.string(text)))
     with pytest.raises(CodecError):
-        decode_block(manifest(b.finish(b.end_table(start, slots))))
+        decode_block(block(b, 1, event))

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from odfchain.errors import ManifestError, TransformError
-from odfchain.odf.events import SetTransform
 from odfchain.odf.manifests import read_snapshots
 from odfchain.odf.transform_options import lateness_option, split_version
 from odfchain.transform.validate import with_versions
@@ -29,7 +28,6 @@ def version_of(transform: str) -> Any:
     """The version that a transform gets when its manifest is added."""
     (snapshot,) = read_snapshots(MANIFEST.format(transform))
     (event,) = with_versions(snapshot).metadata
-    assert isinstance(event, SetTransform)
     return event.transform.version
 
 

@@ -71,7 +71,7 @@ def test_what_is_no_duration(text: str) -> None:
         ("FromSystemTime", WatermarkRule(from_system_time=True)),
         (
             "{fromSystemTime: true, maxDelay: 2h}",
-            WatermarkRule(from_system_time=True, max_delay=Duration(7_200_000)),
+            WatermarkRule(max_delay=Duration(DAY // 12), from_system_time=True),
         ),
         ("{maxFuture: 30 days}", WatermarkRule(max_future=Duration(30 * DAY))),
     ],

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from odfchain.errors import ManifestError
 from odfchain.limits import Limits
-from odfchain.odf import enums, events, schema, sources
+from odfchain.odf import engine_messages, enums, events, schema, sources
 from odfchain.odf.block_codec import dump_attributes, load_attributes
 from odfchain.odf.manifests import (
     DATASET_SNAPSHOT,
@@ -26,7 +26,7 @@ from odfchain.odf.manifests import (
     snapshot_document,
 )
 from odfchain.odf.times import Timestamp
-from odfchain.odf.tree import from_tree, to_tree
+from odfchain.odf.tree import from_tree, to_tree, union_variants
 from odfchain.odf.yaml import Document, dump_json, dump_yaml, read_document, read_documents
 from tests.kit.support import FIXTURES, cases, conformance
 
@@ -86,8 +86,6 @@ def test_case(case: dict[str, Any]) -> None:
 
 
 def test_every_listed_spelling_is_read_and_pascal_case_printed() -> None:
-    from odfchain.odf.tree import union_variants
-
     unions = {
         "MetadataEvent": events.MetadataEvent, "ReadStep": sources.ReadStep, "FetchStep": sources.FetchStep,
         "PrepStep": sources.PrepStep, "MergeStrategy": sources.MergeStrategy,
@@ -96,15 +94,11 @@ def test_every_listed_spelling_is_read_and_pascal_case_printed() -> None:
     }  # fmt: skip
     for name, entry in conformance("yaml_manifests")["enum_spellings"].items():
         if name in ("RawQueryResponse", "TransformResponse"):
-            from odfchain.odf import engine_messages as engine
-
-            unions[name] = getattr(engine, name)
+            unions[name] = getattr(engine_messages, name)
         for value, spelled in entry["spellings"].items():
             for text in spelled:
                 if name in unions:
-                    variants = union_variants(unions[name])
-                    assert variants is not None
-                    assert value == variants[text].KIND
+                    assert value == union_variants(unions[name])[text].KIND
                 else:
                     assert from_tree(getattr(enums, name), text).value == value
             wrong = value[0].lower() + value[1:-1] + value[-1].upper()
@@ -223,20 +217,18 @@ def test_scalars_mean_what_yaml_1_2_says(text: str, value: Any) -> None:
     assert read_document(f"a: {text}").value == {"a": value}
 
 
-def test_limits_are_inclusive() -> None:
-    for nodes, ok in ((3, True), (2, False)):
-        limits = Limits(manifest_nodes=nodes)
-        if ok:
-            read_document("[1, 2]", limits=limits)
-        else:
-            with pytest.raises(ManifestError, match="more than 2"):
-                read_document("[1, 2]", limits=limits)
-    read_document("[[1]]", limits=Limits(manifest_depth=2))
-    with pytest.raises(ManifestError, match="deeper than 1"):
-        read_document("[[1]]", limits=Limits(manifest_depth=1))
-    read_document("abc", limits=Limits(manifest_bytes=3))
-    with pytest.raises(ManifestError, match="larger than 2"):
-        read_document("abc", limits=Limits(manifest_bytes=2))
+@pytest.mark.parametrize(
+    ("text", "limit", "most", "says"),
+    [
+        ("[1, 2]", "manifest_nodes", 3, "more than 2"),
+        ("[[1]]", "manifest_depth", 2, "deeper than 1"),
+        ("abc", "manifest_bytes", 3, "larger than 2"),
+    ],
+)
+def test_limits_are_inclusive(text: str, limit: str, most: int, says: str) -> None:
+    read_document(text, limits=Limits(**{limit: most}))
+    with pytest.raises(ManifestError, match=says):
+        read_document(text, limits=Limits(**{limit: most - 1}))
 
 
 PLAIN = st.recursive(
@@ -272,8 +264,6 @@ def test_shipped_schemas_are_what_the_dataclasses_give() -> None:
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("generate", FIXTURES.parent / "schemas" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for name, text in module.render().items():
@@ -298,14 +288,11 @@ def test_schema_agrees_with_the_reader(case: dict[str, Any]) -> None:
     validator = jsonschema.Draft202012Validator(schema)
     assert validator.is_valid(case["input"]) == case["parses"]
     # manifests are read without the schema, so the reader takes nothing that the schema refuses
-    names = {
-        "DatasetSnapshot": DATASET_SNAPSHOT,
-        "MetadataBlock": METADATA_BLOCK,
-        "MetadataEvent": METADATA_EVENT,
-    }
+    kinds = (DATASET_SNAPSHOT, METADATA_BLOCK, METADATA_EVENT)
+    (reader,) = [each for each in kinds if each.name == kind]
     for tree in _changed(case["input"]):
         with contextlib.suppress(ManifestError):
-            read_manifest(Document(tree), names[kind], None)
+            read_manifest(Document(tree), reader, None)
             assert validator.is_valid(tree), tree
 
 

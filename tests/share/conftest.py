@@ -9,10 +9,17 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.transfer.credentials import Credentials
+from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import shared_store
 from tests.kit.kept_tokens import User
 from tests.kit.small_s3 import SmallS3
 from tests.kit.support import Run
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> WorkspaceFiles:
+    """An empty one."""
+    return WorkspaceFiles.init(tmp_path)
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from odfchain.errors import (
     RefConflictError,
     UnsupportedPeerError,
 )
-from odfchain.odf.identity import Multihash
 from odfchain.storage.locations import PeerUrl
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import Store
@@ -27,9 +26,10 @@ from odfchain.transfer.open_peer import open_writable
 from odfchain.transfer.pushing import plan_dataset_push, push_dataset
 from odfchain.workspace.options import PushOptions
 from tests.kit.local_folder import LocalDataset
+from tests.kit.scenario import scenario_steps
 from tests.kit.servers import Meter
 from tests.kit.small_s3 import SmallS3
-from tests.kit.support import conformance, tree_of
+from tests.kit.support import conformance, unchanged
 
 CHAIN = ("seed", "schema", "d1", "d2")
 FORCE = PushOptions(force=True)
@@ -50,12 +50,18 @@ def peer(url: PeerUrl) -> Iterator[Store]:
     peer.close()
 
 
+@pytest.fixture
+def bucket(store: SmallS3) -> Store:
+    """A place in a store where there is nothing yet."""
+    return open_writable(PeerUrl.parse(store.url("bucket/x")))
+
+
 def local(tmp_path: Path, labels: Sequence[str]) -> LocalDataset:
     return LocalDataset(tmp_path / f"local-{'-'.join(labels)}-{len(list(tmp_path.iterdir()))}", labels)
 
 
-def blocks_of(peer: Store, labels: Sequence[str], tmp_path: Path) -> bool:
-    """Whether the destination's chain is exactly this one, with all of its objects."""
+def check_blocks(peer: Store, labels: Sequence[str], tmp_path: Path) -> None:
+    """The destination's chain is exactly this one, with all of its objects."""
     made = local(tmp_path, labels)
     assert peer.head() == made.head
     keys = [ObjectKey(ObjectKind.BLOCK, name) for name in made.hashes]
@@ -63,12 +69,10 @@ def blocks_of(peer: Store, labels: Sequence[str], tmp_path: Path) -> bool:
     keys += [ObjectKey(ObjectKind.CHECKPOINT, name) for name in made.files.checkpoints.names()]
     assert all(peer.contains(key) for key in keys)
     assert peer.hint(100) == made.hashes
-    return True
 
 
 # --- the shared cases ------------------------------------------------------------------------------------
 
-STEPS = [step for step in conformance("protocol_cases")["sync_simple"]["steps"] if step["op"] == "push"]
 FAULTS: dict[str, type[OdfchainError]] = {
     "DatasetNotFound": DatasetNotFoundError,
     "DestinationAhead": ChainsDifferError,
@@ -77,7 +81,7 @@ FAULTS: dict[str, type[OdfchainError]] = {
 }
 
 
-@pytest.mark.parametrize("step", STEPS, ids=[f"sync-simple-{step['n']}" for step in STEPS])
+@pytest.mark.parametrize("step", scenario_steps("push"))
 def test_the_push_steps_of_the_shared_scenario(step: dict[str, Any], peer: Store, tmp_path: Path) -> None:
     if step["dst"]:
         push_dataset(local(tmp_path, step["dst"]).files, peer)
@@ -95,21 +99,20 @@ def test_the_push_steps_of_the_shared_scenario(step: dict[str, Any], peer: Store
             push_dataset(source.files, peer, options)
         error = caught.value
         if expect["error"] == "DestinationAhead":
-            assert isinstance(error, ChainsDifferError)
             assert (error.source_blocks, error.destination_blocks) == (0, expect["dst_ahead_size"])
             assert (error.source_head, error.destination_head) == (str(source.head), str(before))
         if expect["error"] == "DatasetsDiverged":
-            assert isinstance(error, ChainsDifferError)
-            assert error.source_blocks == expect["uncommon_blocks_in_src"]
-            assert error.destination_blocks == expect["uncommon_blocks_in_dst"]
+            uncommon = (expect["uncommon_blocks_in_src"], expect["uncommon_blocks_in_dst"])
+            assert (error.source_blocks, error.destination_blocks) == uncommon
         assert peer.head() == before
     else:
         updated = expect["updated"]
-        outcome = push_dataset(source.files, peer, options)
+        with unchanged(source.files.folder):
+            outcome = push_dataset(source.files, peer, options)
         assert outcome.num_blocks == updated["num_blocks"]
         assert (outcome.plan.old_head, outcome.plan.new_head) == (before, source.head)
         assert (before is None) == (updated["old"] is None)
-        assert blocks_of(peer, updated["new"], tmp_path)
+        check_blocks(peer, updated["new"], tmp_path)
 
 
 def test_ipfs_destination() -> None:
@@ -123,27 +126,25 @@ def test_ipfs_destination() -> None:
 
 
 def test_interrupted_before_head_the_next_push_sends_only_what_is_missing(
-    store: SmallS3, tmp_path: Path
+    store: SmallS3, bucket: Store, tmp_path: Path
 ) -> None:
-    peer = open_writable(PeerUrl.parse(store.url("bucket/x")))
-    push_dataset(local(tmp_path, CHAIN[:2]).files, peer)
+    push_dataset(local(tmp_path, CHAIN[:2]).files, bucket)
     source = local(tmp_path, CHAIN[:3])
     store.before = lambda method, path: 403 if method == "PUT" and path.endswith("refs/head") else None
     with pytest.raises(AccessError):
-        push_dataset(source.files, peer)
-    assert peer.head() == source.hashes[1]
+        push_dataset(source.files, bucket)
+    assert bucket.head() == source.hashes[1]
     store.before = lambda method, path: None
     store.requests.clear()
-    outcome = push_dataset(source.files, peer)
+    outcome = push_dataset(source.files, bucket)
     assert (outcome.num_blocks, outcome.plan.objects, outcome.plan.present) == (1, (), 2)
     assert not [path for path in store.sent("PUT") if "/data/" in path or "/checkpoints/" in path]
 
 
-def test_concurrent_head_move(store: SmallS3, tmp_path: Path) -> None:
+def test_concurrent_head_move(store: SmallS3, bucket: Store, tmp_path: Path) -> None:
     """Another writer is faster after the plan was made: its head stays."""
-    peer = open_writable(PeerUrl.parse(store.url("bucket/x")))
     first = local(tmp_path, CHAIN[:2])
-    push_dataset(first.files, peer)
+    push_dataset(first.files, bucket)
     other = str(local(tmp_path, (*CHAIN[:2], "other")).head).encode()
 
     def interfere(method: str, path: str) -> None:
@@ -152,7 +153,7 @@ def test_concurrent_head_move(store: SmallS3, tmp_path: Path) -> None:
 
     store.before = interfere
     with pytest.raises(RefConflictError) as caught:
-        push_dataset(local(tmp_path, CHAIN[:3]).files, peer)
+        push_dataset(local(tmp_path, CHAIN[:3]).files, bucket)
     assert (caught.value.expected, caught.value.actual) == (str(first.head), other.decode())
     assert store.objects["bucket/x/refs/head"] == other
 
@@ -161,13 +162,10 @@ def test_concurrent_head_move(store: SmallS3, tmp_path: Path) -> None:
 
 
 def test_objects_come_first_then_blocks_then_the_hint_and_the_head_last(
-    store: SmallS3, tmp_path: Path
+    store: SmallS3, bucket: Store, tmp_path: Path
 ) -> None:
-    source = local(tmp_path, CHAIN)
-    meter = Meter()
-    push_dataset(
-        source.files, open_writable(PeerUrl.parse(store.url("bucket/x"))), PushOptions(parallel=1), meter
-    )
+    source, meter = local(tmp_path, CHAIN), Meter()
+    push_dataset(source.files, bucket, PushOptions(parallel=1), meter)
     sent = [path.removeprefix("bucket/x/") for path in store.sent("PUT")]
     assert {path.split("/")[0] for path in sent[:4]} == {"data", "checkpoints"}
     assert sent[4:8] == [f"blocks/{name}" for name in source.hashes]
@@ -181,12 +179,13 @@ def test_objects_come_first_then_blocks_then_the_hint_and_the_head_last(
     assert meter.steps == 4
 
 
-def test_a_fast_forward_reads_one_block_of_the_destination_at_most(store: SmallS3, tmp_path: Path) -> None:
-    peer = open_writable(PeerUrl.parse(store.url("bucket/x")))
-    push_dataset(local(tmp_path, CHAIN[:3]).files, peer)
+def test_a_fast_forward_reads_one_block_of_the_destination_at_most(
+    store: SmallS3, bucket: Store, tmp_path: Path
+) -> None:
+    push_dataset(local(tmp_path, CHAIN[:3]).files, bucket)
     source = local(tmp_path, CHAIN)
     store.requests.clear()
-    plan = plan_dataset_push(source.files, peer)
+    plan = plan_dataset_push(source.files, bucket)
     assert store.sent("GET") == ["bucket/x/refs/head"], "what is here is not asked for"
     assert store.sent("PUT") == []
     assert (plan.blocks[0], len(plan.blocks), plan.overwrites) == (source.head, 1, False)
@@ -205,10 +204,6 @@ def test_a_plan_writes_nothing(peer: Store, tmp_path: Path) -> None:
 # --- refusals ----------------------------------------------------------------------------------------------
 
 
-def nothing_at(peer: Store, names: Sequence[Multihash]) -> bool:
-    return peer.head() is None and not any(peer.contains(ObjectKey(ObjectKind.BLOCK, name)) for name in names)
-
-
 def test_a_missing_slice_is_named_before_anything_is_sent(peer: Store, tmp_path: Path) -> None:
     source = local(tmp_path, CHAIN)
     path = next(iter((source.files.folder / "data").iterdir()))
@@ -216,8 +211,10 @@ def test_a_missing_slice_is_named_before_anything_is_sent(peer: Store, tmp_path:
     with pytest.raises(ObjectNotFoundError, match="nothing was sent") as caught:
         push_dataset(source.files, peer)
     assert str(path) in str(caught.value)
-    assert nothing_at(peer, source.hashes)
-    assert not any(peer.contains(ObjectKey(ObjectKind.DATA, name)) for name in source.files.data.names())
+    assert peer.head() is None
+    keys = [ObjectKey(ObjectKind.BLOCK, name) for name in source.hashes]
+    keys += [ObjectKey(ObjectKind.DATA, name) for name in source.files.data.names()]
+    assert not any(peer.contains(key) for key in keys)
 
 
 def test_a_partial_copy_is_pushed_where_the_rest_is_already(peer: Store, tmp_path: Path) -> None:
@@ -234,11 +231,8 @@ def test_a_damaged_local_file_is_named_and_the_head_stays(part: str, peer: Store
     push_dataset(local(tmp_path, CHAIN[:2]).files, peer)
     before = peer.head()
     source = local(tmp_path, CHAIN)
-    damaged = (
-        source.files.folder
-        / part
-        / str(source.head if part == "blocks" else next(iter(getattr(source.files, part).names())))
-    )
+    name = source.head if part == "blocks" else next(iter(getattr(source.files, part).names()))
+    damaged = source.files.folder / part / str(name)
     damaged.write_bytes(b"damaged")
     with pytest.raises(ObjectCorruptedError) as caught:
         push_dataset(source.files, peer)
@@ -255,11 +249,10 @@ def test_the_message_of_a_divergence_names_heads_ancestor_counts_and_ways_out(
     with pytest.raises(ChainsDifferError, match=r"diverged|parted|holds|in common") as caught:
         push_dataset(ours.files, peer)
     error = caught.value
-    said = str(error)
     for name in (ours.head, theirs.head, ours.hashes[3]):
-        assert str(name)[:17] in said
+        assert str(name)[:17] in str(error)
     assert error.common == str(ours.hashes[3])
-    assert "1 block only here, 2 blocks only there" in said
+    assert "1 block only here, 2 blocks only there" in str(error)
     assert "--force" in str(error.hint)
 
 
@@ -288,17 +281,10 @@ def test_a_destination_with_a_broken_chain_is_reported(tmp_path: Path) -> None:
     peer.close()
 
 
-def test_the_source_is_not_changed(peer: Store, tmp_path: Path) -> None:
-    source = local(tmp_path, CHAIN)
-    before = tree_of(source.files.folder)
-    push_dataset(source.files, peer)
-    assert tree_of(source.files.folder) == before
-
-
-def test_a_hint_that_cannot_be_written_is_a_note(store: SmallS3, tmp_path: Path) -> None:
+def test_a_hint_that_cannot_be_written_is_a_note(store: SmallS3, bucket: Store, tmp_path: Path) -> None:
     store.before = lambda method, path: 403 if "hints/" in path else None
     source, meter = local(tmp_path, CHAIN), Meter()
-    outcome = push_dataset(source.files, open_writable(PeerUrl.parse(store.url("bucket/x"))), progress=meter)
+    outcome = push_dataset(source.files, bucket, progress=meter)
     assert (outcome.num_blocks, outcome.caveat) == (4, None)
     assert store.objects["bucket/x/refs/head"] == str(source.head).encode()
     assert ["hint" in note for note in meter.notes] == [True]

@@ -91,10 +91,8 @@ def test_all_datasets_go_to_a_repository_inputs_first(
         assert run("repo", "add", "hub", url).code == 0
         listed = json.loads(run("search", "--repo", "hub", "-o", "json").out)
         assert [row["dataset"] for row in listed] == [f"hub/{name}" for name in sorted(order)]
-        assert rows(run("pull", "hub/org.z", "hub/org.b", "-o", "json")) == [
-            ("org.z", "created"),
-            ("org.b", "created"),
-        ]
+        pulled = run("pull", "hub/org.z", "hub/org.b", "-o", "json")
+        assert rows(pulled) == [("org.z", "created"), ("org.b", "created")]
         assert Workspace.open()["org.z"].aliases("pull") == ("hub/org.z",)
         assert rows(run("pull", "hub/org.y", "--as", "y", "-o", "json")) == [("y", "created")]
         assert Workspace.open()["y"].aliases("pull") == ("hub/org.y",)
@@ -104,10 +102,8 @@ def test_all_datasets_go_to_a_repository_inputs_first(
 def test_patterns_names_and_what_they_come_from(run: Run, tmp_path: Path) -> None:
     to = f"{(tmp_path / 'shelf').as_uri()}/"
     assert rows(run("push", "ORG.%", "--to", to, "--dry-run", "-o", "json"))[0][0] == "org.b"
-    assert rows(run("push", "org.y", "org.b", "org.y", "--to", to, "-o", "json")) == [
-        ("org.y", "created"),
-        ("org.b", "created"),
-    ]
+    found = run("push", "org.y", "org.b", "org.y", "--to", to, "-o", "json")
+    assert rows(found) == [("org.y", "created"), ("org.b", "created")]
     assert Workspace.open()["org.b"].aliases("push") == (f"{to}org.b/",)
     found = run("push", "-r", "org.b", "--to", to, "-o", "json")
     assert rows(found) == [("org.z", "created"), ("org.b", "up to date")]
@@ -125,10 +121,8 @@ def test_one_that_fails_does_not_stop_the_others(run: Run, tmp_path: Path) -> No
     found = run("push", "--all", "--to", shelf.as_uri())
     assert (found.code, found.err.count("error: ")) == (8, 1)
     assert "error: org.z: " in found.err
-    assert [line.split()[:2] for line in found.out.splitlines()[1:]] == [
-        ["org.y", "created"],
-        ["org.b", "created"],
-    ]
+    done = [line.split()[:2] for line in found.out.splitlines()[1:]]
+    assert done == [["org.y", "created"], ["org.b", "created"]]
     assert Workspace.open()["org.z"].aliases("push") == ()
     # where an input was pushed to before is not known, and the others are pushed
     found = run("push", "-r", "org.b")
@@ -147,12 +141,10 @@ def test_copies_are_pushed_where_they_are_asked_for_only(
     with Workspace.open() as workspace:
         workspace.add(derivative(name="made"), check=False)
         to = f"{(tmp_path / 'shelf').as_uri()}/"
-        assert [str(each) for each in workspace.push_targets(["made"], to, recursive=True)] == [
-            "cities",
-            "made",
-        ]
+        targets = workspace.push_targets(["made"], to, recursive=True)
+        assert [str(each) for each in targets] == ["cities", "made"]
         assert [str(each) for each in workspace.push_targets(["made"], recursive=True)] == ["made"]
-        for each in workspace.push_targets(["made"], to, recursive=True):
+        for each in targets:
             assert not each.dataset.push(each.to).up_to_date
         assert [str(each) for each in workspace.push_targets()] == ["cities", "made"]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import pytest
 
@@ -32,15 +32,11 @@ from odfchain.transfer.server_app import HintCache, Repository, render_index
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import ServeOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.served_workspace import add_slice, ask, make_dataset, raw
+from tests.kit.served_workspace import add_slice, ask, connect, heard, make_dataset, raw
 from tests.kit.support import RAW_SCHEMA, ChainBuilder, hash_of, memory_chain, unchanged
+from tests.kit.upkeep_scenes import head_of
 
 BIG = 3_000_000
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> WorkspaceFiles:
-    return WorkspaceFiles.init(tmp_path)
 
 
 @pytest.fixture
@@ -70,12 +66,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Datase
         yield server.url, dataset
 
 
-def head_of(dataset: DatasetFiles) -> Multihash:
-    head = dataset.chain.head()
-    assert head is not None
-    return head
-
-
 def slice_of(dataset: DatasetFiles, size: int) -> Multihash:
     return next(name for name in dataset.data.names() if dataset.data.size(name) == size)
 
@@ -87,6 +77,7 @@ def test_the_head_is_its_hash_and_nothing_more(url: str, dataset: DatasetFiles) 
     reply = ask(url, "/Org/Cities/refs/head")
     head = str(head_of(dataset))
     assert (reply.status, reply.body.decode()) == (200, head)
+    assert ask(url, "/oRG/cITIES/refs/head").body == reply.body, "letters of an alias have any case"
     assert reply.headers["etag"] == f'"{head}"'
     assert reply.headers["cache-control"] == "no-cache"
     assert reply.headers["content-type"].startswith("text/plain")
@@ -135,38 +126,14 @@ def test_objects_are_the_bytes_on_the_disk_and_may_be_kept_for_ever(
     assert reply.headers["x-content-type-options"] == "nosniff"
 
 
-def test_every_block_and_checkpoint_is_there(kept: tuple[str, DatasetFiles]) -> None:
-    url, dataset = kept
-    for found in dataset.chain.walk():
-        assert ask(url, f"/Org/Cities/blocks/{found.hash}").body == dataset.chain.get_bytes(found.hash)
-    for name in dataset.checkpoints.names():
-        assert hash_bytes(ask(url, f"/Org/Cities/checkpoints/{name}").body) == name
-
-
-def test_the_letter_case_of_an_alias_does_not_matter(url: str) -> None:
-    assert ask(url, "/oRG/cITIES/refs/head").status == 200
-
-
 def test_head_requests_say_the_size_and_send_nothing(kept: tuple[str, DatasetFiles]) -> None:
     url, dataset = kept
     path = f"/Org/Cities/data/{slice_of(dataset, BIG)}"
-    answer = raw(
-        url,
-        f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nRange: bytes=0-1\r\nConnection: close\r\n\r\n".encode(),
-    )
+    fields = "Host: localhost\r\nRange: bytes=0-1\r\nConnection: close\r\n\r\n"
+    answer = raw(url, f"HEAD {path} HTTP/1.1\r\n{fields}".encode())
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"content-length: %d\r\n" % BIG in answer
     assert answer.endswith(b"\r\n\r\n")
-
-
-RANGES = [
-    ("bytes=0-0", 0, 1),
-    ("bytes=10-", 10, BIG),
-    ("bytes=-7", BIG - 7, BIG),
-    (f"bytes=-{BIG + 5}", 0, BIG),
-    (f"BYTES=5-{BIG * 9}", 5, BIG),
-    ("bytes=1000-200999", 1000, 201_000),
-]
 
 
 def test_requests_that_are_sent_together_are_answered_together(kept: tuple[str, DatasetFiles]) -> None:
@@ -174,7 +141,7 @@ def test_requests_that_are_sent_together_are_answered_together(kept: tuple[str, 
     names = [str(found.hash) for found in dataset.chain.walk()]
     paths = [f"/Org/Cities/blocks/{name}" for name in names] * 5
     request = "".join(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n" for path in paths).encode()
-    with socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=20) as client:
+    with connect(url) as client:
         client.sendall(request)
         found = client.recv(1 << 20)  # one packet, for the loopback's are larger than all of this
     bodies = [dataset.chain.get_bytes(Multihash.parse(name)) for name in names] * 5
@@ -213,7 +180,11 @@ def test_responses_of_all_kinds_keep_their_order_when_asked_for_together(
     assert found == b""
 
 
-@pytest.mark.parametrize(("asked", "start", "stop"), RANGES, ids=[case[0] for case in RANGES])
+@pytest.mark.parametrize(
+    ("asked", "start", "stop"),
+    [("bytes=0-0", 0, 1), ("bytes=10-", 10, BIG), ("bytes=-7", BIG - 7, BIG), (f"bytes=-{BIG + 5}", 0, BIG),
+     (f"BYTES=5-{BIG * 9}", 5, BIG), ("bytes=1000-200999", 1000, 201_000)],
+)  # fmt: skip
 def test_a_range_is_that_part(kept: tuple[str, DatasetFiles], asked: str, start: int, stop: int) -> None:
     url, dataset = kept
     name = slice_of(dataset, BIG)
@@ -292,13 +263,9 @@ def test_an_object_is_found_in_every_final_multibase(kept: tuple[str, DatasetFil
                 reply = ask(url, f"/Org/Cities/{part}/{spelled}")
                 assert (reply.status, reply.body) == (200, expected.body), spelled
                 assert reply.headers["etag"] == f'"{name}"'
-
-
-def test_letters_of_base16_have_any_case(kept: tuple[str, DatasetFiles]) -> None:
-    url, dataset = kept
     name = str(head_of(dataset))
     for other in (name.upper(), f"F{name[1:]}", f"f{name[1:].upper()}"):
-        assert ask(url, f"/Org/Cities/blocks/{other}").status == 200
+        assert ask(url, f"/Org/Cities/blocks/{other}").status == 200, "base16 has letters of any case"
 
 
 @pytest.mark.parametrize(
@@ -398,11 +365,10 @@ def test_a_new_head_is_seen_by_the_next_request(url: str, dataset: DatasetFiles)
     before = str(head_of(dataset))
     ask(url, "/datasets.json")
     add_slice(dataset, 50)
-    assert ask(url, "/Org/Cities/refs/head", If_None_Match=f'"{before}"').body.decode() == str(
-        head_of(dataset)
-    )
-    assert json.loads(ask(url, "/datasets.json").body)["datasets"][0]["head"] == str(head_of(dataset))
-    assert ask(url, "/Org/Cities/hints/chain").body.decode().split()[-1] == str(head_of(dataset))
+    head = str(head_of(dataset))
+    assert ask(url, "/Org/Cities/refs/head", If_None_Match=f'"{before}"').body.decode() == head
+    assert json.loads(ask(url, "/datasets.json").body)["datasets"][0]["head"] == head
+    assert ask(url, "/Org/Cities/hints/chain").body.decode().split()[-1] == head
 
 
 # --- index and hints -------------------------------------------------------------------------------
@@ -434,11 +400,10 @@ def test_a_damaged_dataset_does_not_hide_the_others(
 ) -> None:
     make_dataset(workspace, "zoo")
     (dataset.folder / "blocks" / str(head_of(dataset))).write_text("damaged")
-    for folder in ("headless", "nameless"):
-        (workspace.root / "datasets" / folder / "info").mkdir(parents=True)
-        (workspace.root / "datasets" / folder / "info" / "alias").write_bytes(
-            b"\xff" if folder == "nameless" else b"x"
-        )
+    for folder, alias in (("headless", b"x"), ("nameless", b"\xff")):
+        info = workspace.root / "datasets" / folder / "info"
+        info.mkdir(parents=True)
+        (info / "alias").write_bytes(alias)
     assert [e["alias"] for e in json.loads(ask(url, "/datasets.json").body)["datasets"]] == ["zoo"]
 
 
@@ -481,9 +446,7 @@ def test_the_hint_lists_all_blocks_seed_first(kept: tuple[str, DatasetFiles]) ->
 
 
 def chain_hint(dataset: DatasetFiles) -> bytes:
-    head = dataset.chain.head()
-    assert head is not None
-    return HintCache().get(dataset.chain, head)
+    return HintCache().get(dataset.chain, head_of(dataset))
 
 
 def test_the_hint_reads_no_block_but_the_newest(dataset: DatasetFiles) -> None:
@@ -546,11 +509,6 @@ def test_without_the_extension_files_go_out_in_pieces(
     assert [message["more_body"] for message in sent[1:]] == [True] * 11 + [False]
 
 
-def connect(url: str) -> socket.socket:
-    host, _, port = url.removeprefix("http://").rstrip("/").partition(":")
-    return socket.create_connection((host, int(port)), timeout=20)
-
-
 def test_a_client_that_goes_away_in_the_middle_does_no_harm(
     workspace: WorkspaceFiles, problems: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -587,21 +545,11 @@ def test_a_client_that_takes_too_long_is_dropped(
     for said in (b"", b"GET / HTTP/1.1\r\nX: 1\r\n"):
         with connect(url) as client:
             client.sendall(said)
-            assert ended(client) == b""
+            assert heard(client) == b""
     with connect(url) as client:
         client.sendall(f"GET /big/data/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        assert 0 < len(ended(client)) < 30_000_000
+        assert 0 < len(heard(client)) < 30_000_000
     assert ask(url, "/big/refs/head").status == 200
-
-
-def ended(client: socket.socket) -> bytes:
-    found = bytearray()
-    try:
-        while data := client.recv(1 << 16):
-            found += data
-    except ConnectionResetError:
-        pass
-    return bytes(found)
 
 
 def test_endless_headers_are_cut(url: str) -> None:

@@ -51,6 +51,13 @@ def url(theirs: WorkspaceFiles, cities: DatasetFiles, requests: list[str]) -> It
         yield server.url
 
 
+@pytest.fixture
+def own(run: Run) -> None:
+    """Here is a dataset of this name."""
+    Path("own.yaml").write_text(manifest(name="own"))
+    assert run("add", "own.yaml").code == 0
+
+
 def records(result: Result) -> list[dict[str, object]]:
     assert (result.code, result.err) == (0, ""), result.err
     found: list[dict[str, object]] = json.loads(result.out)
@@ -138,11 +145,18 @@ def test_a_copy_that_went_another_way_is_replaced_by_force_only(
     assert run("pull", "cities", "--set-watermark", "2024-01-01").code == 0
     with unchanged(the_dataset()):
         refused(run("pull", "cities"), 5, "cities has 1 block that", "--force")
+    forked = (the_dataset() / "refs" / "head").read_text()
     (row,) = records(run("pull", "cities", "--force", "-o", "json"))
-    assert row["status"] == "overwritten"
+    head = str(theirs.dataset("cities").chain.head())
+    assert row.items() >= {"status": "overwritten", "head": head, "oldHead": forked}.items()
+    assert forked in {path.read_text() for path in (the_dataset() / "refs").glob("overwritten-*")}
+    (row,) = records(run("pull", "cities", "-o", "json"))
+    assert row["status"] == "up to date"
     add_slice(theirs.dataset("cities"), 10)
     assert run("pull", "cities", "--set-watermark", "2024-01-01").code == 0
-    refused(run("pull", "cities"), 5, "diverged after block", "1 block only here, 1 block only there")
+    heads = (head, (the_dataset() / "refs" / "head").read_text(), str(theirs.dataset("cities").chain.head()))
+    said = ("diverged after block", "1 block only here, 1 block only there", *(text[:17] for text in heads))
+    refused(run("pull", "cities"), 5, *said, url, "--force")
 
 
 def test_recursive_pulls_ask_nothing_of_what_a_copy_is_made_of(run: Run, tmp_path: Path) -> None:
@@ -160,6 +174,7 @@ def test_recursive_pulls_ask_nothing_of_what_a_copy_is_made_of(run: Run, tmp_pat
             assert row.items() >= {"dataset": str(name), "status": "up to date"}.items()
 
 
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
@@ -185,7 +200,7 @@ def test_recursive_pulls_ask_nothing_of_what_a_copy_is_made_of(run: Run, tmp_pat
             "--set-watermark is for one dataset of this workspace",
         ),
         (
-            ["own", "--set-watermark", "now", "--last", "3"],
+            ["own", "--set-watermark=now", "--last", "3"],
             2,
             "--last applies only to datasets pulled from a URL",
         ),
@@ -197,8 +212,6 @@ def test_recursive_pulls_ask_nothing_of_what_a_copy_is_made_of(run: Run, tmp_pat
     ],
 )
 def test_pulls_that_cannot_be_meant(run: Run, args: list[str], code: int, said: str) -> None:
-    Path("own.yaml").write_text(manifest().replace("name: cities", "name: own"))
-    assert run("add", "own.yaml").code == 0
     with unchanged(the_dataset()):
         refused(run("pull", *args), code, said)
 
@@ -281,13 +294,10 @@ def test_a_partial_copy_says_so_and_is_completed_from_any_mirror(
     assert "0 of 3" in line
     result = run("verify", "cities")
     assert result.code == 7
+    missing = "is not in this partial copy; `odfchain fetch cities` brings it"
     assert result.out.splitlines()[:3] == [
         "PART  cities: 5 blocks, 0 slices, 0 records, 0 B",
-        *(
-            f"  not checked, blocks 2, 3, 4: the {what} is not in this partial copy; "
-            "`odfchain fetch cities` brings it"
-            for what in ("slice", "checkpoint")
-        ),
+        *(f"  not checked, blocks 2, 3, 4: the {what} {missing}" for what in ("slice", "checkpoint")),
     ]
     refused(run("tail", "cities"), 6, "no such object", "`odfchain fetch cities` brings them")
     mirror = tmp_path / "mirror"
@@ -334,9 +344,8 @@ def test_a_damaged_slice_of_a_partial_copy_is_a_fault(run: Run, url: str) -> Non
     assert [item["blocks"] for item in report["unchecked"]] == [[2, 3], [2, 3]]
 
 
+@pytest.mark.usefixtures("own")
 def test_fetches_that_cannot_be_meant(run: Run, url: str) -> None:
-    Path("own.yaml").write_text(manifest().replace("name: cities", "name: own"))
-    assert run("add", "own.yaml").code == 0
     refused(run("fetch", "own"), 2, "it is not known where own comes from", "--from URL")
     refused(run("fetch", "own", "--from", "elsewhere"), 2, "names no repository")
     refused(run("fetch", "nothing", "--from", url), 4, "no dataset is called 'nothing'")
@@ -381,6 +390,7 @@ def test_push_to_a_repository_keeps_the_name(run: Run, url: str, tmp_path: Path)
     assert row["records"] is None
 
 
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
@@ -401,27 +411,22 @@ def test_push_to_a_repository_keeps_the_name(run: Run, url: str, tmp_path: Path)
     ],
 )
 def test_pushes_that_cannot_be_meant(run: Run, args: list[str], code: int, said: str) -> None:
-    Path("own.yaml").write_text(manifest().replace("name: cities", "name: own"))
-    assert run("add", "own.yaml").code == 0
     refused(run("push", *args), code, said)
 
 
 # --- repositories and their aliases --------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("own")
 def test_aliases_are_set_and_forgotten(run: Run) -> None:
-    Path("own.yaml").write_text(manifest().replace("name: cities", "name: own"))
-    assert run("add", "own.yaml").code == 0
     assert run("repo", "alias", "add", "own", "file:///a/own", "--push").err == "own: push file:///a/own/\n"
     assert run("repo", "alias", "add", "own", "file:///b/own", "--push").code == 0
     assert run("repo", "alias", "list", "own").out.split()[3:] == [
         *("own", "push", "file:///b/own/"),
         *("own", "push", "file:///a/own/"),
     ]
-    assert (
-        "own: forgot push file:///a/own/"
-        in run("repo", "alias", "delete", "own", "file:///a/own", "--push").err
-    )
+    forgotten = run("repo", "alias", "delete", "own", "file:///a/own", "--push")
+    assert "own: forgot push file:///a/own/" in forgotten.err
     assert run("repo", "alias", "delete", "own", "--all", "--push").code == 0
     refused(run("repo", "alias", "delete", "own", "file:///a/own", "--push"), 4, "is not pushed to")
     refused(run("repo", "alias", "delete", "own", "--push"), 2, "name the place to forget, or use --all")
@@ -462,9 +467,8 @@ def test_names_of_repositories_are_completed(run: Run, url: str) -> None:
 def test_a_port_that_is_in_use(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused(
-            run("serve", "--port", port), 8, f"cannot listen on '127.0.0.1', port {port}", "port 0 is any"
-        )
+        said = f"cannot listen on '127.0.0.1', port {port}"
+        refused(run("serve", "--port", port), 8, said, "port 0 is any")
 
 
 def test_settings_that_cannot_be_meant(run: Run, url: str) -> None:
@@ -509,7 +513,6 @@ def test_progress_counts_blocks_and_bytes() -> None:
             progress.phase(name, total)
             progress.advance(1_000)
             bar = shown._bar
-            assert bar is not None
             console = Console(width=120)
             with console.capture() as captured:
                 console.print(bar.get_renderable())

@@ -22,7 +22,7 @@ from odfchain.transfer import server_app
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.merge_record import FetchedBranches
 from tests.kit.branch_cases import Scene, run_here
-from tests.kit.shared_store import PREFIX, add, append, machine, objects, texts
+from tests.kit.shared_store import PREFIX, add, append, machine, objects, requests, texts
 from tests.kit.small_s3 import START, SmallS3
 
 
@@ -37,12 +37,10 @@ def test_a_branch_that_is_made_on_one_machine_is_there_on_the_other(
     assert other["cities"].branches()[0].signature == "signed"
     assert texts(other) == ["a"], "the head is where it was"
     append(other["cities"].branch("fix")._files, "c")
-    there = one["cities"].at("fix")
-    assert there.scan().to_arrow()["text"].to_pylist() == ["a", "b", "c"]
-    assert one["cities"].at("fix:3").scan().to_arrow()["text"].to_pylist() == ["a", "b"]
-    assert objects(store, "refs/fix").keys() == {
-        f"datasets/{fix._files.folder.name}/refs/fix{suffix}" for suffix in ("", ".jws")
-    }
+    assert texts(one, ref="fix") == ["a", "b", "c"]
+    assert texts(one, ref="fix:3") == ["a", "b"]
+    place = f"datasets/{fix._files.folder.name}/refs/fix"
+    assert objects(store, "refs/fix").keys() == {place, f"{place}.jws"}
 
 
 def test_of_two_writers_one_is_refused_and_follows(one: Workspace, other: Workspace) -> None:
@@ -53,7 +51,7 @@ def test_of_two_writers_one_is_refused_and_follows(one: Workspace, other: Worksp
     with pytest.raises(RefConflictError, match="'fix' moved"):
         append(mine, "d")
     append(mine, "d")
-    assert other["cities"].at("fix").scan().to_arrow()["text"].to_pylist() == ["a", "b", "c", "d"]
+    assert texts(other, ref="fix") == ["a", "b", "c", "d"]
 
 
 def test_a_name_of_a_branch_is_taken_once(one: Workspace, other: Workspace) -> None:
@@ -77,16 +75,13 @@ def test_deleting_and_renaming_are_seen(store: SmallS3, one: Workspace, other: W
     assert one["cities"].branch("draft").head == head
     with pytest.raises(PointNotFoundError, match="no branch"):
         one["cities"].branch("fix")
-    kept = one["cities"].delete_branch("draft", force=True)
-    assert kept is not None
+    assert one["cities"].delete_branch("draft", force=True) is not None
     assert one["cities"].create_branch("again", at=head).head == head, "no reference in the store led there"
-    assert other["cities"].branch("again").scan().to_arrow()["text"].to_pylist() == ["a", "b"]
+    assert texts(other, ref="again") == ["a", "b"]
     one["cities"].delete_branch("again", force=True)
     assert other["cities"].branch_names == []
-    assert [data for key, data in objects(store, "refs/").items() if key.endswith(("/fix", "/draft"))] == [
-        b"",
-        b"",
-    ]
+    left = [data for key, data in objects(store, "refs/").items() if key.endswith(("/fix", "/draft"))]
+    assert left == [b"", b""]
     made = other["cities"].create_branch("fix", at=0)  # its object is there, and empty
     assert one["cities"].branch("fix").head == made.head
     url = PeerUrl.parse(store.url(f"{PREFIX}/datasets/{made._files.folder.name}/"))
@@ -102,7 +97,7 @@ def test_a_branch_that_was_made_anew_is_followed(one: Workspace, other: Workspac
     append(one["cities"].create_branch("fix")._files, "x")
     with pytest.raises(RefConflictError):
         append(mine._files, "c")
-    assert other["cities"].at("fix").scan().to_arrow()["text"].to_pylist() == ["a", "x"]
+    assert texts(other, ref="fix") == ["a", "x"]
 
 
 def test_who_moves_a_branch_that_moves_does_not_delete_it(
@@ -119,7 +114,7 @@ def test_who_moves_a_branch_that_moves_does_not_delete_it(
             store.before = before
             append(fix._files, "b")
 
-    store.before = moved  # type: ignore[assignment]
+    store.before = moved
     with pytest.raises(RefConflictError):
         late.delete_branch("fix")
     assert one["cities"].branch_names == ["fix"]
@@ -167,8 +162,7 @@ def test_what_was_merged_can_be_merged_again_and_stays(store: SmallS3, tmp_path:
     assert third["d"].branch_names == []
     # a machine that has never seen the branch has what the merge was made of, and keeps it in the store
     before = set(objects(store, "/blocks/")) | set(objects(store, "/data/"))
-    days = 40 * 86_400
-    store.clock = lambda: START + days
+    store.clock = lambda: START + 40 * 86_400
     third.gc()
     assert before <= set(objects(store))
     (report,) = third.verify(["d"])
@@ -229,7 +223,7 @@ def test_answers_that_are_lost_make_no_conflict(store: SmallS3, one: Workspace, 
     store.after = lose
     fix = one["cities"].create_branch("fix")
     append(fix._files, "b")
-    assert other["cities"].branch("fix").scan().to_arrow()["text"].to_pylist() == ["a", "b"]
+    assert texts(other, ref="fix") == ["a", "b"]
     assert one["cities"].delete_branch("fix", force=True) is not None
     assert lost == ["lost", "repeated"] * 3, "made, moved, deleted"
     assert other["cities"].branch_names == []
@@ -256,17 +250,12 @@ def test_branches_cost_requests_only_who_asks_for_them(
     one["cities"].create_branch("fix")
     assert other["cities"].branch_names == ["fix"]
 
-    def requests() -> int:
-        count = len(store.requests)
-        store.requests.clear()
-        return count
-
-    requests()
+    store.requests.clear()
     found = other["cities"]
-    assert requests() == 2, "names, head"
+    assert requests(store) == 2, "names, head"
     branch = found.branch("fix")
-    assert requests() == 1, "the branch"
+    assert requests(store) == 1, "the branch"
     append(branch._files, "b")
-    assert requests() == 3, "slice, block, branch; the key is on the other machine"
+    assert requests(store) == 3, "slice, block, branch; the key is on the other machine"
     assert other["cities"].branch_names == ["fix"]
-    assert requests() == 4, "names, head; names of references, the branch"
+    assert requests(store) == 4, "names, head; names of references, the branch"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -39,7 +38,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.long_chains import lengthen
 from tests.kit.processes import one_session
 from tests.kit.root_rows import MADE
-from tests.kit.shared_store import PREFIX, add, append, append_slices, machine, objects, texts
+from tests.kit.shared_store import PREFIX, add, append, append_slices, machine, objects, requests, texts
 from tests.kit.small_s3 import SmallS3
 from tests.kit.support import Run
 
@@ -79,17 +78,11 @@ def test_the_page_is_true(store: SmallS3, tmp_path: Path) -> None:
             folder.mkdir()
             (folder / "cities.csv").write_text("id,name\n1,Bern\n2,Basel\n")
             script = "set -e\n" + block.replace("s3://bucket/team", store.url(PREFIX))
-            done = subprocess.run(
-                ["bash", "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=False
-            )  # fmt: skip
+            command = ["bash", "-c", script]
+            done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             outputs.append(done.stdout)
     assert "Basel" in outputs[1]
-
-
-def test_losing_the_folder_loses_no_commit(store: SmallS3, tmp_path: Path) -> None:
-    append(add(machine(store, tmp_path / "one")), "a")
-    assert texts(machine(store, tmp_path / "again")) == ["a"]
 
 
 def test_a_dataset_is_read_by_the_path_of_the_workspace(store: SmallS3, tmp_path: Path) -> None:
@@ -123,16 +116,17 @@ def test_a_store_that_ignores_conditions_is_refused(store: SmallS3, tmp_path: Pa
     assert store.objects == {}
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"version": 1}', b'{"version": true, "id": "x"}', b"\xff"])
-def test_something_else_is_no_workspace(store: SmallS3, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        *((content, "not what a workspace has there")
+          for content in (b"", b"[]", b'{"version": 1}', b'{"version": true, "id": "x"}', b"\xff")),
+        (b'{"version": 2, "id": "x"}', "a workspace of version 2"),
+    ],
+)  # fmt: skip
+def test_something_else_is_no_workspace(store: SmallS3, tmp_path: Path, content: bytes, says: str) -> None:
     store.objects[f"{PREFIX}/workspace.json"] = content
-    with pytest.raises(StoreError, match="not what a workspace has there"):
-        machine(store, tmp_path / "one")
-
-
-def test_a_later_version_is_not_guessed(store: SmallS3, tmp_path: Path) -> None:
-    store.objects[f"{PREFIX}/workspace.json"] = json.dumps({"version": 2, "id": "x"}).encode()
-    with pytest.raises(StoreError, match="a workspace of version 2"):
+    with pytest.raises(StoreError, match=says):
         machine(store, tmp_path / "one")
 
 
@@ -168,7 +162,7 @@ def test_a_folder_that_was_copied_sends_no_credentials_anywhere(
     store.requests.clear()
     with pytest.raises(AccessError, match="you have not named its server") as caught:
         odf.open(tmp_path / "one")
-    assert caught.value.hint is not None
+    assert caught.value.hint
     assert store.requests == []
     (tmp_path / "one" / ".odfchain" / "store").write_text("s3://elsewhere/x/")
     assert odf.open(tmp_path / "one").store == "s3://elsewhere/x/"
@@ -341,10 +335,10 @@ def test_what_is_in_a_store_is_served(
     with RepositoryServer(other._files, on_problem=problems.append) as server:
         url = f"{scheme}{server.url}cities"
         reader.pull(url, name="cities")
-        assert list(texts(reader)) == ["a"]
+        assert texts(reader) == ["a"]
         append(one["cities"]._files, "b")
         reader.pull("cities")
-        assert list(texts(reader)) == ["a", "b"]
+        assert texts(reader) == ["a", "b"]
         assert problems == []
         store.before = lambda *_: 403
         reader.pull("cities")
@@ -377,7 +371,7 @@ def test_a_machine_without_the_key_commits_without_a_signature(
     add(one)
     append(other["cities"]._files, "a")
     assert other["cities"].signature().status.value == "unsigned"
-    assert list(texts(one)) == ["a"]
+    assert texts(one) == ["a"]
     assert "its newest blocks are not signed with the dataset's key, which is here" in capfd.readouterr().err
     append(one["cities"]._files, "b")
     assert other["cities"].signature().status.value == "signed"
@@ -392,18 +386,18 @@ def test_datasets_come_from_other_places_and_go_there(store: SmallS3, tmp_path: 
     one, other = machine(store, tmp_path / "one"), machine(store, tmp_path / "other")
     elsewhere["lakes"].push((tmp_path / "public" / "lakes").as_uri())
     one.pull((tmp_path / "public" / "lakes").as_uri())
-    assert list(texts(other, "lakes")) == ["a"]
+    assert texts(other, "lakes") == ["a"]
     append(elsewhere["lakes"]._files, "b")
     elsewhere["lakes"].push()
     one.pull("lakes")
-    assert list(texts(other, "lakes")) == ["a", "b"]
+    assert texts(other, "lakes") == ["a", "b"]
     other["lakes"].push((tmp_path / "mirror" / "lakes").as_uri())
     back = odf.init(tmp_path / "back")
     back.pull((tmp_path / "mirror" / "lakes").as_uri())
-    assert list(texts(back, "lakes")) == ["a", "b"]
+    assert texts(back, "lakes") == ["a", "b"]
     direct = odf.init(tmp_path / "direct")
     direct.pull(f"{store.url(PREFIX)}/datasets/{one['lakes']._files.folder.name}", name="lakes")
-    assert list(texts(direct, "lakes")) == ["a", "b"], "any node can read it in the store"
+    assert texts(direct, "lakes") == ["a", "b"], "any node can read it in the store"
 
 
 def test_a_copy_without_slices_is_not_taken(store: SmallS3, tmp_path: Path) -> None:
@@ -418,19 +412,19 @@ def test_a_copy_without_slices_is_not_taken(store: SmallS3, tmp_path: Path) -> N
 
 def test_upkeep_of_what_is_here(one: Workspace, other: Workspace) -> None:
     append(add(one), "a")
-    assert list(texts(other)) == ["a"]
+    assert texts(other) == ["a"]
     assert all(report.whole for report in other.fsck())
     (slice_file,) = (other["cities"]._files.folder / "data").iterdir()
     slice_file.unlink()
     assert all(report.whole for report in other.fsck()), "it is not missing, it comes when it is read"
-    assert list(texts(other)) == ["a"]
+    assert texts(other) == ["a"]
     slice_file.write_bytes(b"damaged")
     (block,) = other["cities"]._files.folder.glob(f"blocks/{other['cities'].head}")
     block.write_bytes(b"damaged")
     assert [f.state.value for report in other.fsck() for f in report.findings] == ["repaired", "repaired"]
-    assert list(texts(other)) == ["a"]
+    assert texts(other) == ["a"]
     other.gc()
-    assert list(texts(other)) == ["a"]
+    assert texts(other) == ["a"]
 
 
 def test_the_hint_for_clones_is_written_now_and_then(store: SmallS3, tmp_path: Path) -> None:
@@ -444,7 +438,7 @@ def test_the_hint_for_clones_is_written_now_and_then(store: SmallS3, tmp_path: P
         append(root, "b")
         append(root, "c")
     assert store.objects[hint].count(b"\n") > first.count(b"\n")
-    assert list(texts(machine(store, tmp_path / "other"))) == ["a", "b", "c"]
+    assert texts(machine(store, tmp_path / "other")) == ["a", "b", "c"]
 
 
 # --- costs ---------------------------------------------------------------------------------------------
@@ -455,22 +449,17 @@ def test_requests_are_few(store: SmallS3, one: Workspace, other: Workspace) -> N
     assert texts(other) == ["a"]
     assert texts(one) == ["a"]
 
-    def requests() -> int:
-        count = len(store.requests)
-        store.requests.clear()
-        return count
-
-    requests()
+    store.requests.clear()
     append(one["cities"]._files, "b")
-    assert requests() == 7, "names, head; slice, block, head; head, signature"
+    assert requests(store) == 7, "names, head; slice, block, head; head, signature"
     assert len(list(one)) == 1
-    assert requests() == 2, "names, and the head of each dataset"
+    assert requests(store) == 2, "names, and the head of each dataset"
     append(other["cities"]._files, "c")
-    assert requests() <= 11, "what the other one did is brought before"
+    assert requests(store) <= 11, "what the other one did is brought before"
     assert texts(other) == ["a", "b", "c"]
-    assert requests() == 4, "names, head; size and bytes of the slice that is new here"
+    assert requests(store) == 4, "names, head; size and bytes of the slice that is new here"
     assert texts(other) == ["a", "b", "c"]
-    assert requests() == 2
+    assert requests(store) == 2
 
 
 def test_each_slice_of_a_commit_is_two_requests(store: SmallS3, tmp_path: Path) -> None:
@@ -511,6 +500,6 @@ def test_names_in_a_store_without_entity_tags_are_asked_for_each_time(tmp_path: 
             asked.append(key)
             return next(name.to_bytes() for name in known if key == f"names/{name.alias.key}"), None
 
-    names: Any = SharedNames(Untagged(), tmp_path / "names.json")  # type: ignore[arg-type]
+    names: Any = SharedNames(Untagged(), tmp_path / "names.json")
     assert names.all() == names.all() == known
     assert sorted(asked) == sorted(2 * [f"names/{name.alias.key}" for name in known])

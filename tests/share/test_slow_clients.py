@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -23,7 +22,7 @@ from odfchain.storage.store import PEER_LIMITS
 from odfchain.transfer import server
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.served_workspace import ask, make_dataset
+from tests.kit.served_workspace import ask, connect, heard, make_dataset
 
 GET = b"GET /cities/refs/head HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -34,21 +33,6 @@ def url(tmp_path: Path) -> Iterator[str]:
     make_dataset(workspace, "cities", 100)
     with RepositoryServer(workspace) as server:
         yield server.url
-
-
-def connect(url: str) -> socket.socket:
-    parts = urlsplit(url)
-    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20)
-
-
-def read_all(client: socket.socket) -> bytes:
-    found = bytearray()
-    try:
-        while data := client.recv(1 << 16):
-            found += data
-    except ConnectionResetError:
-        pass
-    return bytes(found)
 
 
 def resident() -> int:
@@ -84,7 +68,7 @@ def test_pipelined_requests_are_all_answered_in_order(url: str) -> None:
     with connect(url) as client:
         writer = threading.Thread(target=client.sendall, args=(asked + b"GET / HTTP/1.0\r\n\r\n",))
         writer.start()
-        found = read_all(client)
+        found = heard(client)
         writer.join()
     statuses = [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]]
     assert statuses == [b"200", b"404"] * 1_500 + [b"200"]
@@ -107,7 +91,7 @@ def headers_of(size: int, pieces: int) -> bytes:
 def test_headers_are_bounded_however_they_come(url: str, size: int, status: bytes, pieces: int) -> None:
     with connect(url) as client:
         client.sendall(headers_of(size, pieces))
-        found = read_all(client)
+        found = heard(client)
     assert found.startswith(b"HTTP/1.1 " + status) or (status == b"431" and not found)
 
 
@@ -117,7 +101,7 @@ def test_the_bound_of_headers_is_met_to_the_byte(url: str) -> None:
     for more, status in ((0, b"200"), (1, b"431")):
         with connect(url) as client:
             client.sendall(head + b"y" * (SHARING.request_head_bytes - len(head) - 4 + more) + b"\r\n\r\n")
-            assert read_all(client).startswith(b"HTTP/1.1 " + status)
+            assert heard(client).startswith(b"HTTP/1.1 " + status)
 
 
 @pytest.mark.parametrize("piece", [b"\r\n", b"x"])
@@ -145,7 +129,7 @@ def test_bodies_are_not_waited_for(url: str) -> None:
     for body in (b"Content-Length: 1000000000000\r\n", b"Transfer-Encoding: chunked\r\n"):
         with connect(url) as client:
             client.sendall(b"GET /cities/refs/head HTTP/1.1\r\nHost: localhost\r\n" + body + b"\r\n")
-            assert read_all(client).startswith(b"HTTP/1.1 200")
+            assert heard(client).startswith(b"HTTP/1.1 200")
 
 
 # --- clients that do not read ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, wait_until
 from tests.kit.served_workspace import ask
 from tests.kit.servers import closed_port
-from tests.kit.support import Result, Run, manifest, unchanged
+from tests.kit.support import Result, Run, manifest
 
 
 class Server:
@@ -146,28 +146,6 @@ def test_a_pull_asks_for_what_is_new_and_for_nothing_else(
     assert (friend.files(), friend.head()) == (owner.files(), owner.head())
     assert friend("tail", "cities").out == owner("tail", "cities").out
     assert friend.row("verify", "cities")["verdict"] == "clean"
-
-
-def test_a_fork_is_refused_and_force_takes_the_side_of_the_peer(
-    owner: Person, friend: Person, server: Server
-) -> None:
-    assert friend("pull", f"{server.url}cities").code == 0
-    common = owner.head()
-    owner.ingest("Brno")
-    assert friend("pull", "cities", "--set-watermark", "2100-01-01", "--allow-future").code == 0
-    forked = friend.head()
-    with unchanged(friend.dataset):
-        result = friend("pull", "cities")
-    assert (result.code, result.out) == (5, "")
-    (said, hint) = result.err.splitlines()
-    for text in (server.url, common[:17], owner.head()[:17], forked[:17], "1 block only there"):
-        assert text in said
-    assert "--force" in hint
-    row = friend.row("pull", "cities", "--force")
-    assert row.items() >= {"status": "overwritten", "head": owner.head(), "oldHead": forked}.items()
-    assert forked in {path.read_text() for path in (friend.dataset / "refs").glob("overwritten-*")}
-    assert friend.row("verify", "cities")["verdict"] == "clean"
-    assert friend.row("pull", "cities")["status"] == "up to date"
 
 
 def test_a_folder_is_a_peer_and_a_mirror(owner: Person, friend: Person, run_cli: Run, tmp_path: Path) -> None:
