@@ -175,12 +175,12 @@ def test_connections_are_kept_and_counted(tmp_path: Path) -> None:
         assert 1 <= len(place.connections) <= 3
 
 
-def answers(*connections: list[bytes]) -> tuple[threading.Thread, int]:
-    """A server that answers by a list for each connection, whatever is asked."""
-    listener = socket.create_server(("127.0.0.1", 0))
+@contextlib.contextmanager
+def answering(*connections: list[bytes]) -> Iterator[Store]:
+    """A peer that answers by a list for each connection, whatever is asked, and each once."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-    def serve() -> None:
-        with listener:
+        def serve() -> None:
             for parts in connections:
                 connection, _ = listener.accept()
                 with connection:
@@ -188,9 +188,11 @@ def answers(*connections: list[bytes]) -> tuple[threading.Thread, int]:
                         connection.recv(65_536)
                         connection.sendall(part)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    return thread, listener.getsockname()[1]
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with http_peer(f"http://127.0.0.1:{listener.getsockname()[1]}/", retries=0) as peer:
+            yield peer
+        thread.join()
 
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n" + BLOCK
@@ -199,29 +201,24 @@ ABSENT = b"HTTP/1.1 404 No\r\nContent-Length: 300\r\n\r\n" + b"n" * 300
 
 
 def test_a_connection_is_kept_after_answers_that_nobody_reads() -> None:
-    thread, port = answers([ABSENT, CHUNKED, ABSENT.replace(b"HTTP/1.1", b"HTTP/1.0"), WHOLE[:5]], [WHOLE])
-    with http_peer(f"http://127.0.0.1:{port}/", retries=0) as peer:
+    old = ABSENT.replace(b"HTTP/1.1", b"HTTP/1.0")
+    with answering([ABSENT, CHUNKED, old, WHOLE[:5]], [WHOLE]) as peer:
         assert peer.head() is None
         assert peer.block(NAME) == BLOCK
         assert peer.head() is None
         assert peer.block(NAME) == BLOCK, "HTTP/1.0 without keep-alive needs a new one"
-    thread.join()
 
 
 def test_a_kept_connection_that_was_closed_is_replaced_at_no_cost() -> None:
-    thread, port = answers([WHOLE], [WHOLE], [WHOLE])
-    with http_peer(f"http://127.0.0.1:{port}/", retries=0) as peer:
+    with answering([WHOLE], [WHOLE], [WHOLE]) as peer:
         for _ in range(3):
             assert peer.block(NAME) == BLOCK
-    thread.join()
 
 
 def test_what_comes_after_a_body_is_not_taken_for_the_next_answer() -> None:
-    thread, port = answers([WHOLE + ABSENT], [WHOLE])
-    with http_peer(f"http://127.0.0.1:{port}/", retries=0) as peer:
-        assert peer.block(NAME) == BLOCK
-        assert peer.block(NAME) == BLOCK
-    thread.join()
+    with answering([WHOLE + ABSENT], [WHOLE]) as peer:
+        for _ in range(2):
+            assert peer.block(NAME) == BLOCK
 
 
 def test_closing_ends_what_others_wait_for() -> None:
@@ -318,17 +315,13 @@ def test_answers_that_break_the_protocol_are_refused_at_once(raw: Any, expected:
         assert len(server.requests) == 1
 
 
-def test_no_url_is_logged(tls: ssl.SSLContext, certificate: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_url_is_logged(trusted: ssl.SSLContext, caplog: pytest.LogCaptureFixture) -> None:
     """The library would warn of a response that it does not understand, and say of which URL."""
     caplog.set_level(logging.DEBUG)
     for reply in (HEAD, Reply(raw=[b"HTTP/1.1 200 OK\r\nA b\r\n\r\n"]), Reply(302, {"Location": "/x"})):
-        for context in (None, tls):
-            with (
-                Server(lambda _, reply=reply: reply, tls=context) as server,
-                http_peer(server.url("/s3cret")) as peer,
-            ):
-                with contextlib.suppress(TransferError), pytest.MonkeyPatch.context() as patched:
-                    patched.setenv("SSL_CERT_FILE", str(certificate))
+        for tls in (None, trusted):
+            with Server(lambda _, reply=reply: reply, tls=tls) as server:
+                with http_peer(server.url("/s3cret")) as peer, contextlib.suppress(TransferError):
                     peer.head()
                 assert len(server.requests) >= 1
     assert caplog.records == []
@@ -450,12 +443,10 @@ def test_credentials_stay_with_their_origin() -> None:
 
 
 def test_secrets_are_not_shown_in_redirects() -> None:
-    with (
-        serving(to("ftp://x/s3cret"), token="s3cret") as (_, peer),  # noqa: S106
-        pytest.raises(TransferError) as caught,
-    ):
-        peer.head()
-    assert "s3cret" not in str(caught.value)
+    with serving(to("ftp://x/s3cret"), token="s3cret") as (_, peer):  # noqa: S106
+        with pytest.raises(TransferError) as caught:
+            peer.head()
+        assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\r\nX: y", "\u20ac"])
@@ -487,18 +478,22 @@ def tls(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-def test_https(
-    tmp_path: Path, tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def trusted(tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """Of a server that this process trusts."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    return tls
+
+
+def test_https(tmp_path: Path, trusted: ssl.SSLContext) -> None:
     with (
-        Server(Reply(body=BODY, cut=100_000), lambda r: ranged(r, BODY), tls=tls) as server,
+        Server(Reply(body=BODY, cut=100_000), lambda r: ranged(r, BODY), tls=trusted) as server,
         http_peer(server.url("/ds")) as peer,
     ):
         peer.fetch(KEY, len(BODY), tmp_path / "target", SILENT)
     assert (tmp_path / "target").read_bytes() == BODY
     with (
-        Server(to("http://127.0.0.1/x"), tls=tls) as server,
+        Server(to("http://127.0.0.1/x"), tls=trusted) as server,
         http_peer(server.url("/ds"), allow_private=True) as peer,
         pytest.raises(TransferError, match="from https to http"),
     ):
@@ -548,7 +543,7 @@ def test_a_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def tunnel(port: int, answer: bytes, tls: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[bytes]]]:
+def tunnel(port: int, tls: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[bytes]]]:
     """A proxy for one connection, which leads to a port whatever it is asked for."""
     asked: list[bytes] = []
 
@@ -564,7 +559,7 @@ def tunnel(port: int, answer: bytes, tls: ssl.SSLContext | None = None) -> Itera
             client = tls.wrap_socket(client, server_side=True)
         with client, socket.create_connection(("127.0.0.1", port)) as goal:
             asked.append(client.recv(65_536))
-            client.sendall(answer)
+            client.sendall(b"HTTP/1.1 200 Yes\r\n\r\n")
             other = threading.Thread(target=pump, args=(goal, client))
             other.start()
             pump(client, goal)
@@ -577,11 +572,8 @@ def tunnel(port: int, answer: bytes, tls: ssl.SSLContext | None = None) -> Itera
         thread.join()
 
 
-def test_https_goes_through_a_proxy_unseen(
-    tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    with Server(HEAD, tls=tls) as server, tunnel(server.port, b"HTTP/1.1 200 Yes\r\n\r\n") as (port, asked):
+def test_https_goes_through_a_proxy_unseen(trusted: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(HEAD, tls=trusted) as server, tunnel(server.port) as (port, asked):
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
         with http_peer("https://data.invalid/ds", token="s3cret") as peer:  # noqa: S106
             assert peer.head() == NAME
@@ -593,17 +585,15 @@ def test_https_goes_through_a_proxy_unseen(
 
 
 def test_https_goes_through_a_proxy_that_speaks_tls_itself(
-    tmp_path: Path, tls: ssl.SSLContext, certificate: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, trusted: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    yes = b"HTTP/1.1 200 Yes\r\n\r\n"
-    with Server(Reply(body=BODY), tls=tls) as server, tunnel(server.port, yes, tls) as (port, asked):
+    with Server(Reply(body=BODY), tls=trusted) as server, tunnel(server.port, trusted) as (port, asked):
         monkeypatch.setenv("https_proxy", f"https://me:pw@127.0.0.1:{port}")
         with http_peer("https://data.invalid/ds") as peer:
             peer.fetch(KEY, len(BODY), tmp_path / "target", SILENT)
     assert (tmp_path / "target").read_bytes() == BODY
     assert b"\r\nProxy-Authorization: Basic bWU6cHc=\r\n" in asked[0]
-    with Server(HEAD, tls=tls) as proxy:
+    with Server(HEAD, tls=trusted) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url(""))
         with http_peer("http://data.invalid/ds") as peer:
             assert peer.head() == NAME
