@@ -43,11 +43,13 @@ class Source:
         self.recorded: Timestamp | None = None
         self.progress = Meter()
 
-    def add(self, name: str, content: str = "x\n", mtime: float = 1_600_000_000) -> Path:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-        os.utime(path, (mtime, mtime))
+    def add(self, *names: str, content: str = "x\n", mtime: float = 1_600_000_000) -> Path:
+        """Adds or changes files; returns the last one."""
+        for name in names:
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+            os.utime(path, (mtime, mtime))
         return path
 
     def poll(
@@ -106,8 +108,7 @@ def test_the_tested_cases_in_their_order(source: Source) -> None:
     source.add("data-2020-01-01.csv")
     assert source.poll() is UP_TO_DATE
 
-    source.add("data-2020-10-05.csv")
-    source.add("data-2020-10-10.csv")
+    source.add("data-2020-10-05.csv", "data-2020-10-10.csv")
     result = source.poll()
     assert (result.state, result.has_more) == (etag_state("data-2020-10-05.csv"), True)
     result = source.poll()
@@ -116,8 +117,7 @@ def test_the_tested_cases_in_their_order(source: Source) -> None:
 
 
 def test_names_are_compared_as_bytes(source: Source) -> None:
-    for name in ("data-é.csv", "data-z.csv", "data-Z.csv", "data-10.csv", "data-9.csv"):
-        source.add(name)
+    source.add("data-é.csv", "data-z.csv", "data-Z.csv", "data-10.csv", "data-9.csv")
     names = ["data-10.csv+", "data-9.csv+", "data-Z.csv+", "data-z.csv+", "data-é.csv"]
     assert source.drain(event_time=None) == names
 
@@ -147,8 +147,7 @@ def test_the_last_file_may_go(source: Source) -> None:
 
 
 def test_late_and_changed_files_are_told(source: Source) -> None:
-    source.add("data-2020-10-01.csv")
-    source.add("data-2020-10-02.csv")
+    source.add("data-2020-10-01.csv", "data-2020-10-02.csv")
     source.drain()
     newest = max(path.stat().st_ctime_ns for path in source.folder.iterdir())
     source.recorded = Timestamp(newest).truncated_to_ms()
@@ -189,12 +188,11 @@ def test_ordered_by_change_late_and_changed_files_are_read(source: Source) -> No
     assert source.state == etag_state("2020-09-13T12:26:41Z data-a.csv")
     assert source.drain(**BY_CHANGE) == []
     source.add("data-0.csv", mtime=1_600_000_002.5)
-    source.add("data-b.csv", "changed", mtime=1_600_000_003)
+    source.add("data-b.csv", content="changed", mtime=1_600_000_003)
     result = source.poll(**BY_CHANGE)
     assert (result.path.name, str(result.event_time)) == ("data-0.csv", "2020-09-13T12:26:42.500Z")
     assert source.drain(**BY_CHANGE) == ["data-b.csv"]
-    source.add("data-a.csv", mtime=1_600_000_003)
-    source.add("data-c.csv", mtime=1_600_000_003)
+    source.add("data-a.csv", "data-c.csv", mtime=1_600_000_003)
     assert source.drain(**BY_CHANGE) == ["data-c.csv"], "of the same time, the name decides"
 
 
@@ -205,15 +203,14 @@ def test_ordered_by_event_time(source: Source) -> None:
     """Beyond glob.derived_1."""
     time = EventTimeSourceFromPath(pattern=r"data-(\d+-\w+-\d+)", timestamp_format="d-MMM-yyyy")
     step: Mapping[str, Any] = {"order": BY_TIME, "event_time": time}
-    for day in ("2-Jan-2021", "10-Dec-2020", "1-Feb-2020", "1-Feb-2020-b"):
-        source.add(f"data-{day}.csv")
+    days = ("2-Jan-2021", "10-Dec-2020", "1-Feb-2020", "1-Feb-2020-b")
+    source.add(*(f"data-{day}.csv" for day in days))
     first = source.poll(**step)
     assert (first.path.name, str(first.event_time)) == ("data-1-Feb-2020-b.csv", "2020-02-01T00:00:00Z")
     assert source.drain(**step) == ["data-1-Feb-2020.csv+", "data-10-Dec-2020.csv+", "data-2-Jan-2021.csv"]
     assert source.state == etag_state("data-2-Jan-2021.csv"), "the name tells the time"
     (source.folder / "data-2-Jan-2021.csv").unlink()
-    source.add("data-1-Jan-2021.csv")
-    source.add("data-3-Jan-2021.csv")
+    source.add("data-1-Jan-2021.csv", "data-3-Jan-2021.csv")
     assert source.drain(**step) == ["data-3-Jan-2021.csv"]
 
 
@@ -241,8 +238,7 @@ def test_another_order_than_the_state_was_recorded_in(source: Source) -> None:
 @pytest.mark.parametrize("pattern", ["**/*.csv", "**/**/part*.csv"])
 def test_files_of_the_same_name_in_several_folders(source: Source, pattern: str) -> None:
     """Beyond glob.derived_0."""
-    for name in ("2020/part.csv", "2021/part.csv", "part.csv", "2020/a/part.csv"):
-        source.add(name)
+    source.add("2020/part.csv", "2021/part.csv", "part.csv", "2020/a/part.csv")
     expected = ["part.csv+", "2020/a/part.csv+", "2020/part.csv+", "2021/part.csv"]
     assert source.drain(pattern, event_time=None) == expected
     source.add("2022/part.csv")
@@ -262,16 +258,14 @@ def test_the_state_below_a_folder_is_never_a_bare_name(source: Source) -> None:
 
 
 def test_a_new_folder_with_old_names(source: Source) -> None:
-    source.add("2020/part-1.csv")
-    source.add("2020/part-2.csv")
+    source.add("2020/part-1.csv", "2020/part-2.csv")
     source.drain("20*/part-*.csv", event_time=None)
     source.add("2021/part-1.csv")
     assert source.drain("20*/part-*.csv", event_time=None) == ["2021/part-1.csv"]
 
 
 def test_a_chain_that_the_reference_began(source: Source) -> None:
-    for name in ("b/1.csv", "a/2.csv", "a/3.csv", "b/3.csv", "c/4.csv"):
-        source.add(name)
+    source.add("b/1.csv", "a/2.csv", "a/3.csv", "b/3.csv", "c/4.csv")
     source.state = etag_state("2.csv")
     assert source.drain("**/*.csv", event_time=None) == ["a/3.csv+", "c/4.csv"]
     assert "only the first of these is read: 'a/3.csv', 'b/3.csv'" in source.progress.notes[0]
@@ -302,8 +296,7 @@ def test_a_name_without_a_time(source: Source) -> None:
 
 
 def test_templates(source: Source) -> None:
-    source.add("data-eu.csv")
-    source.add("data-us.csv")
+    source.add("data-eu.csv", "data-us.csv")
     pattern = "data-${{ env.REGION }}.csv"
     assert source.drain(pattern, {"REGION": "us"}, event_time=None) == ["data-us.csv"]
     with pytest.raises(FetchError, match="REGION"):

@@ -1,4 +1,4 @@
-"""What tests of workspaces on object stores, and of tokens that a user keeps, begin with."""
+"""What tests of sharing begin with: workspaces, also on object stores, and a user who keeps tokens."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from odfchain.transfer.credentials import Credentials
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import shared_store
 from tests.kit.kept_tokens import User
+from tests.kit.signed_heads import Reader
 from tests.kit.small_s3 import SmallS3
 from tests.kit.support import Run
 
@@ -53,3 +54,15 @@ def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
 def user(monkeypatch: pytest.MonkeyPatch, run: Run, credentials: Credentials) -> User:
     """A user who keeps no token yet."""
     return User(monkeypatch, run, credentials)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    """A workspace that pulls signed datasets."""
+    return Reader(tmp_path / "reader")
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Path:
+    """Where such datasets are published."""
+    return tmp_path / "peer"

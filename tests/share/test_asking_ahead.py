@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -24,11 +23,6 @@ from tests.kit.web_peers import http_peer
 CHAIN = chain_of(numbered(200))
 NAMES = CHAIN.hashes
 ALIAS = DatasetAlias.parse("name")
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> WorkspaceFiles:
-    return WorkspaceFiles.init(tmp_path)
 
 
 def clone(workspace: WorkspaceFiles, server: HostilePeer) -> SyncStatus:

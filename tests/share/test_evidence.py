@@ -40,16 +40,6 @@ OTHER = hash_of("b")
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Reader:
-    return Reader(tmp_path / "reader")
-
-
-@pytest.fixture
-def peer(tmp_path: Path) -> Path:
-    return tmp_path / "peer"
-
-
-@pytest.fixture
 def forked(reader: Reader, peer: Path) -> Reader:
     """A reader with a copy of `ONE`, from where there is `FORK` now."""
     publish(peer, ONE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,11 +28,6 @@ from tests.kit.support import tree_of
 LABELS = ["seed", "schema", "d1", "d2", "note", "d3", "d4"]
 CHAIN = chain_of(LABELS)
 GROWN = chain_of([*LABELS, "d5", "d6", "d7"])
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> WorkspaceFiles:
-    return WorkspaceFiles.init(tmp_path)
 
 
 def pull(workspace: WorkspaceFiles, source: Chain | MemoryPeer, **options: Any) -> SyncOutcome:

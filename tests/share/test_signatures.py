@@ -39,16 +39,6 @@ PLAIN = SignaturePolicy(now=now)
 LATER = Timestamp.parse("2026-01-02T03:30:00Z")
 
 
-@pytest.fixture
-def reader(tmp_path: Path) -> Reader:
-    return Reader(tmp_path / "reader")
-
-
-@pytest.fixture
-def peer(tmp_path: Path) -> Path:
-    return tmp_path / "peer"
-
-
 def status(outcome: SyncOutcome) -> SignatureStatus:
     return outcome.signature.status
 
