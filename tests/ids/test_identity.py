@@ -47,29 +47,19 @@ PARSERS: dict[str, Any] = {
 
 def described(value: object, type_name: str) -> dict[str, Any]:
     """A parsed value in the words of the conformance file."""
+    account = getattr(value, "account", None)
+    named = {"account": str(account) if account else None, "dataset": str(getattr(value, "name", value))}
     match value:
         case DatasetName():
             return {"kind": "DatasetName", "dataset": str(value)}
-        case DatasetId() if type_name == "DatasetID":
-            return {"kind": "DatasetID", "id": str(value)}
         case DatasetId():
-            return {"kind": "ID", "id": str(value)}
+            return {"kind": "DatasetID" if type_name == "DatasetID" else "ID", "id": str(value)}
         case RemoteDatasetId():
             return {"kind": "ID", "repo": str(value.repo) if value.repo else None, "id": str(value.id)}
         case DatasetAlias():
-            kind = "LocalAlias" if type_name == "DatasetRefAny" else "Alias"
-            return {
-                "kind": kind,
-                "account": str(value.account) if value.account else None,
-                "dataset": str(value.name),
-            }
+            return {"kind": "LocalAlias" if type_name == "DatasetRefAny" else "Alias"} | named
         case DatasetAliasRemote():
-            return {
-                "kind": "RemoteAlias",
-                "repo": str(value.repo),
-                "account": str(value.account) if value.account else None,
-                "dataset": str(value.name),
-            }
+            return {"kind": "RemoteAlias", "repo": str(value.repo)} | named
         case AmbiguousAlias():
             return {"kind": "AmbiguousAlias", "prefix": value.prefix, "dataset": str(value.name)}
         case DatasetUrl():

@@ -67,6 +67,12 @@ def records(dataset: DatasetFiles) -> pa.Table:
     return read_all(dataset, DatasetState.read(dataset.chain))
 
 
+def objects_of(dataset: DatasetFiles) -> set[str]:
+    """The files of its objects, below its folder."""
+    folders = [dataset.folder / part for part in ("blocks", "data", "checkpoints")]
+    return {f"{folder.name}/{path.name}" for folder in folders for path in folder.iterdir()}
+
+
 def everything(dataset: DatasetFiles) -> bool:
     """Whether all that the references need is there and good."""
     names = [path.name for path in (dataset.folder / "refs").iterdir()]

@@ -191,21 +191,17 @@ def test_dictionaries_whose_texts_are_long_are_measured(tmp_path: Path, value: s
 
 
 def test_files_of_too_many_columns(tmp_path: Path) -> None:
-    path = tmp_path / "wide"
-    pq.write_table(
-        pa.table({f"c{n}": pa.array([], pa.int8()) for n in range(10_001)}), path, store_schema=False
-    )
+    wide = pa.table({f"c{n}": pa.array([], pa.int8()) for n in range(10_001)})
+    pq.write_table(wide, tmp_path / "wide", store_schema=False)
     with pytest.raises(OversizedInputError, match="10,001 columns, at most 10,000"):
-        check_parquet(path)
+        check_parquet(tmp_path / "wide")
 
 
 def test_footers_of_many_megabytes(tmp_path: Path) -> None:
-    path = tmp_path / "footer"
-    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata({"x": "y" * (5 << 20)}), path)
-    with pytest.raises(
-        OversizedInputError, match=r"footer has 1?[0-9],[0-9]+,[0-9]+ bytes, at most 4,194,304"
-    ):
-        check_parquet(path)
+    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata({"x": "y" * (5 << 20)}), tmp_path / "footer")
+    said = r"footer has 1?[0-9],[0-9]+,[0-9]+ bytes, at most 4,194,304"
+    with pytest.raises(OversizedInputError, match=said):
+        check_parquet(tmp_path / "footer")
 
 
 def test_page_headers_lie(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from odfchain.workspace.options import PushOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import smart_site
 from tests.kit.cutting_relay import Relay
-from tests.kit.scenario import Chain, chain_of, install
+from tests.kit.scenario import chain_of, install
 from tests.kit.support import tree_of
 
 STEPS_OF_A_PUSH = [
@@ -52,39 +52,12 @@ Steps = Iterable[int] | None
 """Which of them; None: all."""
 
 
-def dataset(step: int) -> tuple[str, Chain]:
-    """One of its own for each step."""
-    return f"cities.{step}", chain_of([f"seed {step}", "schema", "d1"])
-
-
 def until_none(relay: Relay) -> Iterator[int]:
     """The number of each step, until nothing came so far."""
     for step in count():
         yield step
         if not relay.fired.is_set():
             return
-
-
-def died_at(relay: Relay, step: int, expected: list[str], name: str) -> bool:
-    """Whether something died there; if not, all that there is was said in order. No more dies now."""
-    relay.disarm()
-    said = [line for line in relay.steps if not line.startswith("< close")][: len(expected)]
-    fits = [line.startswith(e.format(name=name)) for line, e in zip(said, expected, strict=False)]
-    assert all(fits[: step + 1]), "\n".join(said)
-    if not relay.fired.is_set():
-        assert len(said) == len(expected), said
-    return relay.fired.is_set()
-
-
-def lost_at(relay: Relay, step: int) -> set[str]:
-    """The path of what was sent there and did not arrive."""
-    return {relay.steps[step - 1].split()[2]} if relay.steps[step] == "< 200" else set()
-
-
-def objects_sent(lines: Iterable[str], method: str, status: str) -> Counter[str]:
-    """How often each object was sent whole, by the server's own log."""
-    found = (re.fullmatch(rf"\S+ {method} (\S+/(?:data|checkpoints)/\S+) {status}", line) for line in lines)
-    return Counter(match[1] for match in found if match)
 
 
 @pytest.fixture
@@ -97,92 +70,101 @@ def ours(tmp_path: Path) -> WorkspaceFiles:
     return WorkspaceFiles.init(tmp_path / "ours")
 
 
-def token_of(node: WorkspaceFiles) -> str:
-    return TokenFile(node.root).create("me", ["push:%"], Timestamp.now()).text
-
-
-def push(ours: WorkspaceFiles, name: str, url: str, token: str) -> None:
-    dataset = ours.dataset(DatasetAlias.parse(name))
-    smart_site.push(dataset, f"{url}{name}", PushOptions(parallel=1), token=token, retries=0, parallel=1)
-
-
-def pull(ours: WorkspaceFiles, name: str, url: str) -> None:
-    smart_site.pull(ours, f"odf+{url}{name}", name, PeerOptions(retries=0, parallel=1), parallel=1)
-
-
-def carry(verb: str, ours: WorkspaceFiles, name: str, url: str, token: str) -> None:
-    push(ours, name, url, token) if verb == "push" else pull(ours, name, url)
-
-
-def same(one: WorkspaceFiles, other: WorkspaceFiles, name: str) -> None:
-    """Both have the dataset, with the same files."""
-    folders = [each.dataset(DatasetAlias.parse(name)).folder for each in (one, other)]
-    for part in ("blocks", "data", "checkpoints", "refs"):
-        assert tree_of(folders[0] / part) == tree_of(folders[1] / part)
-
-
 def port_of(url: str) -> int:
     return urlsplit(url).port or 0
 
 
-FEW_OF_A_PUSH = pytest.param((5, 9, 12, 17), id="few")
-FEW_OF_A_PULL = pytest.param((9, 17, 19), id="few")
-ALL = pytest.param(None, id="all", marks=pytest.mark.soak)
+class Transfers:
+    """Datasets that are pushed to a node, or pulled from it, through a relay: one for each step."""
+
+    def __init__(self, verb: str, node: WorkspaceFiles, ours: WorkspaceFiles, relay: Relay) -> None:
+        self.is_push, self.relay, self.ours = verb == "push", relay, ours
+        self.expected = STEPS_OF_A_PUSH if self.is_push else STEPS_OF_A_PULL
+        self.source, self.target = (ours, node) if self.is_push else (node, ours)
+        self.token = TokenFile(node.root).create("me", ["push:%"], Timestamp.now()).text
+        self.died = 0
+        self.lost: set[str] = set()
+        """Paths of what was sent and did not arrive."""
+
+    def each(self, steps: Steps = None) -> Iterator[tuple[int, str]]:
+        """The number of a step and a dataset; all is well after another transfer."""
+        for step in steps or until_none(self.relay):
+            name, chain = f"cities.{step}", chain_of([f"seed {step}", "schema", "d1"])
+            install(self.source, name, chain)
+            yield step, name
+            self.carry(name)
+            folders = [each.dataset(DatasetAlias.parse(name)).folder for each in (self.source, self.target)]
+            for part in ("blocks", "data", "checkpoints", "refs"):
+                assert tree_of(folders[0] / part) == tree_of(folders[1] / part)
+        assert self.died == len(tuple(steps)) if steps else self.died >= len(self.expected)
+
+    def carry(self, name: str) -> None:
+        url, options = f"{self.relay.url}{name}", {"retries": 0, "parallel": 1}
+        if self.is_push:
+            dataset = self.ours.dataset(DatasetAlias.parse(name))
+            smart_site.push(dataset, url, PushOptions(parallel=1), token=self.token, **options)
+        else:
+            smart_site.pull(self.ours, f"odf+{url}", name, PeerOptions(**options), parallel=1)
+
+    def died_at(self, step: int, name: str) -> bool:
+        """Whether something died there; if not, all that there is was said in order. No more dies now."""
+        relay = self.relay
+        relay.disarm()
+        dead = relay.fired.is_set()
+        said = [line for line in relay.steps if not line.startswith("< close")][: len(self.expected)]
+        fits = [line.startswith(e.format(name=name)) for line, e in zip(said, self.expected, strict=False)]
+        assert all(fits[: step + 1]), "\n".join(said)
+        assert dead or len(said) == len(self.expected), said
+        self.died += dead
+        if dead and relay.steps[step] == "< 200":
+            self.lost.add(relay.steps[step - 1].split()[2])
+        return dead
+
+    def sent(self, lines: Iterable[str]) -> Counter[str]:
+        """How often each object was sent whole, by the server's own log."""
+        what = (
+            r"PUT (\S+/(?:data|checkpoints)/\S+) 201"
+            if self.is_push
+            else r"GET (\S+/(?:data|checkpoints)/\S+) 200"
+        )
+        found = (re.fullmatch(rf"\S+ {what}", line) for line in lines)
+        return Counter(match[1] for match in found if match)
+
+    def sends_lost_ones_again(self, lines: Iterable[str], more: int) -> None:
+        """What was sent and did not arrive is sent again, and nothing else."""
+        sent = self.sent(lines)
+        assert len(sent) == 2 * (self.died + more)
+        assert {path for path, times in sent.items() if times > 1} == self.lost & sent.keys()
 
 
-@pytest.mark.parametrize("steps", [FEW_OF_A_PUSH, ALL])
-def test_a_connection_that_dies_at_a_message_of_a_push(
-    steps: Steps, node: WorkspaceFiles, ours: WorkspaceFiles, idle: threading.Event
+@pytest.mark.parametrize(
+    ("verb", "steps"),
+    [
+        pytest.param("push", (5, 9, 12, 17), id="few of a push"),
+        pytest.param("pull", (9, 17, 19), id="few of a pull"),
+        pytest.param("push", None, id="all of a push", marks=pytest.mark.soak),
+        pytest.param("pull", None, id="all of a pull", marks=pytest.mark.soak),
+    ],
+)
+def test_a_connection_that_dies_at_a_message(
+    verb: str, steps: Steps, node: WorkspaceFiles, ours: WorkspaceFiles, idle: threading.Event
 ) -> None:
-    token, log, died = token_of(node), list[str](), 0
+    log = list[str]()
     with (
-        RepositoryServer(node, write=True, on_request=log.append) as server,
+        RepositoryServer(node, write=verb == "push", on_request=log.append) as server,
         Relay(port_of(server.url)) as relay,
     ):
-        for step in steps or until_none(relay):
-            name, chain = dataset(step)
-            install(ours, name, chain)
+        transfers = Transfers(verb, node, ours, relay)
+        for step, name in transfers.each(steps):
             relay.arm(step)
             with contextlib.suppress(OdfchainError):
-                push(ours, name, relay.url, token)
-            died += died_at(relay, step, STEPS_OF_A_PUSH, name)
+                transfers.carry(name)
+            transfers.died_at(step, name)
             assert idle.wait(20)
-            push(ours, name, relay.url, token)
-            same(node, ours, name)
-    assert died == len(tuple(steps)) if steps else died >= len(STEPS_OF_A_PUSH)
-    sent = objects_sent(log, "PUT", "201")
-    assert len(sent) == 2 * (died + (steps is None))
-    assert set(sent.values()) == {1}, "an object was sent twice"
-
-
-@pytest.mark.parametrize("steps", [FEW_OF_A_PULL, ALL])
-def test_a_connection_that_dies_at_a_message_of_a_pull(
-    steps: Steps, node: WorkspaceFiles, ours: WorkspaceFiles
-) -> None:
-    log, died, lost = list[str](), 0, set[str]()
-    with RepositoryServer(node, on_request=log.append) as server, Relay(port_of(server.url)) as relay:
-        for step in steps or until_none(relay):
-            name, chain = dataset(step)
-            install(node, name, chain)
-            relay.arm(step)
-            with contextlib.suppress(OdfchainError):
-                pull(ours, name, relay.url)
-            if died_at(relay, step, STEPS_OF_A_PULL, name):
-                died, lost = died + 1, lost | lost_at(relay, step)
-            pull(ours, name, relay.url)
-            same(node, ours, name)
-    assert died == len(tuple(steps)) if steps else died >= len(STEPS_OF_A_PULL)
-    sent = objects_sent(log, "GET", "200")
-    assert len(sent) == 2 * (died + (steps is None))
-    # what was sent and did not arrive is sent again, and nothing else
-    assert {path for path, times in sent.items() if times > 1} == lost & sent.keys()
+    transfers.sends_lost_ones_again(log, steps is None)
 
 
 # --- processes ----------------------------------------------------------------------------------------
-
-
-def environment(tmp_path: Path, token: str) -> dict[str, str]:
-    return os.environ | {"ODFCHAIN_TOKEN": token, "ODFCHAIN_CREDENTIALS": str(tmp_path / "none.json")}
 
 
 class Client:
@@ -199,12 +181,10 @@ class Client:
 
     def kill(self) -> None:
         assert self._started.wait(20)
-        assert self._process is not None
         self._process.kill()
         self._process.wait(20)
 
     def wait(self) -> int:
-        assert self._process is not None
         return self._process.wait(60)
 
 
@@ -213,34 +193,25 @@ class Client:
 def test_a_client_that_is_killed_at_each_step(
     verb: str, node: WorkspaceFiles, ours: WorkspaceFiles, tmp_path: Path, idle: threading.Event
 ) -> None:
-    token, log, died, lost = token_of(node), list[str](), 0, set[str]()
-    source, target = (ours, node) if verb == "push" else (node, ours)
-    steps = STEPS_OF_A_COMMAND if verb == "push" else STEPS_OF_A_PULL
+    log = list[str]()
     with (
         RepositoryServer(node, write=True, on_request=log.append) as server,
         Relay(port_of(server.url)) as relay,
     ):
-        for step in until_none(relay):
-            name, chain = dataset(step)
-            install(source, name, chain)
+        transfers = Transfers(verb, node, ours, relay)
+        if verb == "push":
+            transfers.expected = STEPS_OF_A_COMMAND
+        here = {"ODFCHAIN_TOKEN": transfers.token, "ODFCHAIN_CREDENTIALS": str(tmp_path / "none.json")}
+        for step, name in transfers.each():
             place = f"odf+{relay.url}{name}"
             words = ["push", name, "--to", place] if verb == "push" else ["pull", place]
-            client = Client([*words, "--parallel", "1"], ours, environment(tmp_path, token))
+            client = Client([*words, "--parallel", "1"], ours, os.environ | here)
             relay.arm(step, client.kill)
             client.start()
             code = client.wait()
-            if died_at(relay, step, steps, name):
-                assert code == -9
-                died, lost = died + 1, lost | lost_at(relay, step)
-            else:
-                assert code == 0
+            assert code == (-9 if transfers.died_at(step, name) else 0)
             assert idle.wait(20)
-            carry(verb, ours, name, relay.url, token)
-            same(source, target, name)
-    assert died >= len(steps)
-    sent = objects_sent(log, *(("PUT", "201") if verb == "push" else ("GET", "200")))
-    assert len(sent) == 2 * (died + 1)
-    assert {path for path, times in sent.items() if times > 1} == lost & sent.keys()
+    transfers.sends_lost_ones_again(log, 1)
 
 
 class Served:
@@ -272,27 +243,17 @@ class Served:
 def test_a_server_that_is_killed_at_each_step(
     verb: str, node: WorkspaceFiles, ours: WorkspaceFiles, tmp_path: Path
 ) -> None:
-    token, died, lost = token_of(node), 0, set[str]()
-    source, target = (ours, node) if verb == "push" else (node, ours)
-    steps = STEPS_OF_A_PUSH if verb == "push" else STEPS_OF_A_PULL
     with Relay(0) as relay:
-        served = Served(node, relay, tmp_path / "log")
+        transfers, served = Transfers(verb, node, ours, relay), Served(node, relay, tmp_path / "log")
         try:
-            for step in until_none(relay):
-                name, chain = dataset(step)
-                install(source, name, chain)
+            for step, name in transfers.each():
                 relay.arm(step, served.kill)
                 with contextlib.suppress(OdfchainError):
-                    carry(verb, ours, name, relay.url, token)
-                if died_at(relay, step, steps, name):
-                    died, lost = died + 1, lost | lost_at(relay, step)
+                    transfers.carry(name)
+                if transfers.died_at(step, name):
                     served.start()
-                carry(verb, ours, name, relay.url, token)
-                same(source, target, name)
         finally:
             served.kill()
-    assert died >= len(steps)
-    lines = (tmp_path / "log").read_text().splitlines()
-    sent = objects_sent(lines, *(("PUT", "201") if verb == "push" else ("GET", "200")))
+    sent = transfers.sent((tmp_path / "log").read_text().splitlines())
     assert sent
-    assert {path for path, times in sent.items() if times > 1} <= lost
+    assert {path for path, times in sent.items() if times > 1} <= transfers.lost

@@ -20,16 +20,25 @@ from tests.kit.faults import faulty
 A, B = hash_bytes(b"a"), hash_bytes(b"b")
 
 
-@pytest.fixture
-def objects(tmp_path: Path) -> LocalObjectStore:
-    (tmp_path / "objects").mkdir()
-    return LocalObjectStore(tmp_path / "objects")
+def stores(folder: Path) -> tuple[LocalObjectStore, LocalRefStore]:
+    for part in ("objects", "refs"):
+        (folder / part).mkdir(parents=True)
+    return LocalObjectStore(folder / "objects"), LocalRefStore(folder, folder / "lock")
 
 
 @pytest.fixture
-def refs(tmp_path: Path) -> LocalRefStore:
-    (tmp_path / "refs").mkdir()
-    return LocalRefStore(tmp_path, tmp_path / "lock")
+def both(tmp_path: Path) -> tuple[LocalObjectStore, LocalRefStore]:
+    return stores(tmp_path)
+
+
+@pytest.fixture
+def objects(both: tuple[LocalObjectStore, LocalRefStore]) -> LocalObjectStore:
+    return both[0]
+
+
+@pytest.fixture
+def refs(both: tuple[LocalObjectStore, LocalRefStore]) -> LocalRefStore:
+    return both[1]
 
 
 def test_layout(objects: LocalObjectStore, refs: LocalRefStore, tmp_path: Path) -> None:
@@ -117,22 +126,12 @@ def everything(objects: LocalObjectStore, refs: LocalRefStore, staged: Path) -> 
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
 def test_every_failing_call(tmp_path: Path, error: int, forever: bool) -> None:
     with faulty(None) as counter:
-        folder = tmp_path / "clean"
-        (folder / "objects").mkdir(parents=True)
-        (folder / "refs").mkdir()
-        everything(
-            LocalObjectStore(folder / "objects"),
-            LocalRefStore(folder, folder / "lock"),
-            folder / "staged",
-        )
+        everything(*stores(tmp_path / "clean"), tmp_path / "clean" / "staged")
     assert counter.count > 20
     fired = 0
     for fail_at in range(1, counter.count + 1):
         folder = tmp_path / f"run-{fail_at}"
-        (folder / "objects").mkdir(parents=True)
-        (folder / "refs").mkdir()
-        objects = LocalObjectStore(folder / "objects")
-        refs = LocalRefStore(folder, folder / "lock")
+        objects, refs = stores(folder)
         with faulty(fail_at, error, forever=forever) as faults:
             try:
                 everything(objects, refs, folder / "staged")

@@ -77,12 +77,8 @@ def test_a_target_is_normal(text: str) -> None:
     printed = f"{found.scheme}://{found.authority}{found.path.decode('ascii')}"
     again = target(printed)
     assert again is not None
-    assert (again.scheme, again.host, again.port, again.path) == (
-        found.scheme,
-        found.host,
-        found.port,
-        found.path,
-    )
+    for field in ("scheme", "host", "port", "path"):
+        assert getattr(again, field) == getattr(found, field)
     assert not set(printed) & set(map(chr, [*range(33), 127]))
     assert found.follow(found.path.decode("ascii").replace("//", "/.//", 1)).authority == found.authority
 

@@ -12,7 +12,7 @@ from odfchain.storage import fsio
 from odfchain.storage.local import LocalRefStore
 from odfchain.transfer.signed_statements import SeenHeads
 from odfchain.upkeep.compact import Compaction
-from odfchain.upkeep.fsck import Fsck, State, candidates
+from odfchain.upkeep.fsck import Finding, Fsck, State, candidates
 from odfchain.upkeep.garbage import collect, reachable
 from odfchain.upkeep.reset import Reset
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -21,14 +21,13 @@ from odfchain.workspace.options import GcOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.branched_dataset import blocks_of, delete_branch, fork, merge, write
 from tests.kit.sharing import Sharing
-from tests.kit.upkeep_scenes import head_of, later, new_workspace, records, root
+from tests.kit.upkeep_scenes import head_of, later, objects_of, records, root
 
 DROP = GcOptions(drop_refs=True)
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> WorkspaceFiles:
-    return new_workspace(tmp_path)
+def findings(workspace: WorkspaceFiles, dataset: DatasetFiles) -> list[Finding]:
+    return Fsck(workspace, dataset).run().findings
 
 
 @pytest.fixture
@@ -36,24 +35,7 @@ def cities(workspace: WorkspaceFiles) -> DatasetFiles:
     return root(workspace, slices=2)
 
 
-def stored(dataset: DatasetFiles) -> set[str]:
-    return {f"{part}/{p.name}" for part in ("blocks", "data") for p in (dataset.folder / part).iterdir()}
-
-
 # --- garbage ---------------------------------------------------------------------------------------------
-
-
-def test_what_branches_need_stays(cities: DatasetFiles) -> None:
-    fix = fork(cities, "fix-names")
-    write(fix, "b")
-    write(cities, "h")
-    before = stored(cities)
-    collect(cities, DROP, now=later)
-    collect(fix, DROP, now=later)  # the same dataset
-    assert stored(cities) == before
-    delete_branch(cities, "fix-names")
-    collect(cities, DROP, now=later)
-    assert stored(cities) == blocks_of(cities, head_of(cities)) < before
 
 
 def test_a_copy_that_lacks_what_was_merged_is_complete(cities: DatasetFiles) -> None:
@@ -63,7 +45,7 @@ def test_a_copy_that_lacks_what_was_merged_is_complete(cities: DatasetFiles) -> 
     delete_branch(cities, "fix")
     (cities.folder / "blocks" / str(source)).unlink()
     collect(cities, DROP, now=later)
-    assert stored(cities) == blocks_of(cities, head_of(cities))
+    assert objects_of(cities) == blocks_of(cities, head_of(cities))
 
 
 def test_what_belongs_to_branches_that_are_gone_goes_too(cities: DatasetFiles) -> None:
@@ -189,11 +171,11 @@ def test_a_lost_slice_of_a_branch_or_of_what_was_merged_is_found(
     merge(cities, fix, base)
     lost = fix.chain.get(head_of(fix)).new_data
     assert lost is not None
-    assert Fsck(workspace, cities).run().findings == []
+    assert findings(workspace, cities) == []
     delete_branch(cities, "fix")
     path = cities.folder / "data" / str(lost.physical_hash)
     path.unlink()
-    (finding,) = Fsck(workspace, cities).run().findings
+    (finding,) = findings(workspace, cities)
     assert (finding.kind, finding.file, finding.state) == ("slice", str(path), State.BROKEN)
 
 
@@ -205,10 +187,10 @@ def test_a_damaged_branch_is_what_its_owner_has_signed(
     for branch in (fix, other):
         (cities.folder / "refs" / branch.ref).write_text("?")
     (cities.folder / "refs" / "other.jws").write_bytes((cities.folder / "refs" / "fix.jws").read_bytes())
-    findings = {Path(finding.file).name: finding for finding in Fsck(workspace, cities).run().findings}
-    assert findings["fix"].state is State.REPAIRED
-    assert findings["fix"].source == "the owner has signed it as that of the branch"
-    assert findings["other"].state is State.BROKEN
+    found = {Path(finding.file).name: finding for finding in findings(workspace, cities)}
+    assert found["fix"].state is State.REPAIRED
+    assert found["fix"].source == "the owner has signed it as that of the branch"
+    assert found["other"].state is State.BROKEN
     assert head_of(fix) == block
 
 
@@ -244,7 +226,7 @@ def test_a_damaged_index_of_a_branch_is_made_anew(workspace: WorkspaceFiles, cit
     write(fix, "b")
     fix.chain.nearest("Seed")
     fix.index_path.write_bytes(b"?" * fix.index_path.stat().st_size)
-    (finding,) = Fsck(workspace, cities).run().findings
+    (finding,) = findings(workspace, cities)
     assert (finding.kind, finding.file, finding.state) == ("index", str(fix.index_path), State.REPAIRED)
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.chain.chain import MetadataChain
 from odfchain.errors import (
@@ -61,19 +62,13 @@ from tests.kit.upkeep_scenes import (
 from tests.kit.verified import verify_dataset
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> WorkspaceFiles:
-    return new_workspace(tmp_path / "w")
+def cities(workspace: WorkspaceFiles) -> Dataset:
+    return Workspace(workspace)["cities"]
 
 
-@pytest.fixture
-def upkeep(workspace: WorkspaceFiles) -> Workspace:
-    return Workspace(workspace)
-
-
-def compact(upkeep: Workspace, **options: Any) -> DatasetFiles:
-    upkeep["cities"].compact(upkeep["cities"].plan_compact(**options))
-    return upkeep["cities"]._files
+def compact(workspace: WorkspaceFiles, **options: Any) -> DatasetFiles:
+    cities(workspace).compact(cities(workspace).plan_compact(**options))
+    return cities(workspace)._files
 
 
 def kinds(dataset: DatasetFiles) -> list[str]:
@@ -84,33 +79,31 @@ def time(ms: int) -> Timestamp:
     return Timestamp.from_epoch_ms(946_684_800_000 + ms)
 
 
-def state_event(dataset: DatasetFiles, source: str, value: str, *cities: str) -> None:
-    """Data (or none) with the state of a source."""
+def add_data(dataset: DatasetFiles, *cities: str, **fields: Any) -> None:
+    """A block of data (or none) with these fields."""
     state = DatasetState.read(dataset.chain)
     start = 0 if state.last_offset is None else state.last_offset + 1
-    add(
-        dataset,
-        ev.AddData(
-            prev_offset=state.last_offset,
-            new_data=slice_of(dataset, start, list(cities)) if cities else None,
-            new_watermark=state.watermark,
-            new_source_state=ev.SourceState(source_name=source, kind="odf/etag", value=value),
-        ),
-    )
+    new = slice_of(dataset, start, list(cities)) if cities else None
+    fields = {"prev_offset": state.last_offset, "new_data": new, "new_watermark": state.watermark} | fields
+    add(dataset, ev.AddData(**fields))
+
+
+def state_event(dataset: DatasetFiles, source: str, value: str, *cities: str) -> None:
+    state = ev.SourceState(source_name=source, kind="odf/etag", value=value)
+    add_data(dataset, *cities, new_source_state=state)
 
 
 def watermark(dataset: DatasetFiles, ms: int) -> None:
-    state = DatasetState.read(dataset.chain)
-    add(dataset, ev.AddData(prev_offset=state.last_offset, new_watermark=time(ms)))
+    add_data(dataset, new_watermark=time(ms))
 
 
 # --- hard: records and state -----------------------------------------------------------------------------
 
 
-def test_the_records_are_the_same_in_one_slice(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
+def test_the_records_are_the_same_in_one_slice(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace, slices=5)
     before = records(dataset)
-    after = compact(upkeep)
+    after = compact(workspace)
     assert records(after).equals(before)
     assert kinds(after) == ["Seed", "SetDataSchema", "AddData"]
     assert len(DatasetState.read(after.chain).slices()) == 1
@@ -119,14 +112,14 @@ def test_the_records_are_the_same_in_one_slice(workspace: WorkspaceFiles, upkeep
 
 
 def test_the_merged_file_is_the_one_that_a_single_write_makes(
-    workspace: WorkspaceFiles, upkeep: Workspace, tmp_path: Path
+    workspace: WorkspaceFiles, tmp_path: Path
 ) -> None:
     """Merging is no second way of writing: same settings, same bytes, same logical hash."""
     dataset = root(workspace)
     for city in ("A", "B", "C"):
         add_slice(dataset, [city])
     rows = records(dataset)
-    (merged,) = DatasetState.read(compact(upkeep).chain).slices()
+    (merged,) = DatasetState.read(compact(workspace).chain).slices()
     physical = PhysicalHash()
     with ObservedParquet(tmp_path / "at once.parquet", SCHEMA, ev.DatasetVocabulary(), [physical]) as file:
         for batch in rows.to_batches():
@@ -137,17 +130,15 @@ def test_the_merged_file_is_the_one_that_a_single_write_makes(
     assert made.stat().st_size == merged.slice.size
 
 
-def test_everything_that_is_not_data_stays_in_its_place(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
-    dataset = root(workspace)
-    add_slice(dataset, ["A"])
-    add_slice(dataset, ["B"])
+def test_everything_that_is_not_data_stays_in_its_place(workspace: WorkspaceFiles) -> None:
+    dataset = root(workspace, slices=2)
     add(dataset, ev.SetInfo(description="first"))
     add_slice(dataset, ["C"])
     add(dataset, ev.SetLicense(short_name="x", name="X", website_url="https://example.com"))
-    add_slice(dataset, ["D"])
-    add_slice(dataset, ["E"])
+    for city in ("D", "E"):
+        add_slice(dataset, [city])
     before = records(dataset)
-    after = compact(upkeep)
+    after = compact(workspace)
     assert kinds(after) == [
         "Seed", "SetDataSchema", "AddData", "SetInfo", "AddData", "SetLicense", "AddData",
     ]  # fmt: skip
@@ -155,9 +146,7 @@ def test_everything_that_is_not_data_stays_in_its_place(workspace: WorkspaceFile
     assert verify_dataset(after).faults == []
 
 
-def test_watermarks_set_by_hand_are_not_lost_beside_a_single_slice(
-    workspace: WorkspaceFiles, upkeep: Workspace
-) -> None:
+def test_watermarks_set_by_hand_are_not_lost_beside_a_single_slice(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace)
     watermark(dataset, 1)
     add_slice(dataset, ["A"])
@@ -165,20 +154,20 @@ def test_watermarks_set_by_hand_are_not_lost_beside_a_single_slice(
     add(dataset, ev.SetInfo(description="between"))
     watermark(dataset, 9)
     watermark(dataset, 12)
-    after = compact(upkeep)
+    after = compact(workspace)
     marks = [b.block.event.new_watermark for b in after.chain.walk() if isinstance(b.block.event, ev.AddData)]
     assert marks == [time(12), time(7), time(1), time(1)]
     assert verify_dataset(after).faults == []
 
 
-def test_states_of_several_sources_are_what_they_were(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
+def test_states_of_several_sources_are_what_they_were(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace)
     state_event(dataset, "a", "1", "A")
     state_event(dataset, "a", "2", "B")
     state_event(dataset, "b", "1", "C")
     watermark(dataset, 3)
     state_event(dataset, "b", "2", "D")
-    after = compact(upkeep)
+    after = compact(workspace)
     state = DatasetState.read(after.chain)
     found = {name: state.state_of_source(name) for name in "ab"}
     assert {name: s[0].value for name, s in found.items() if s} == {"a": "2", "b": "2"}
@@ -187,52 +176,39 @@ def test_states_of_several_sources_are_what_they_were(workspace: WorkspaceFiles,
     assert verify_dataset(after).faults == []
 
 
-def test_states_without_data_join_the_slices_around_them(
-    workspace: WorkspaceFiles, upkeep: Workspace
-) -> None:
+def test_states_without_data_join_the_slices_around_them(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace)
     state_event(dataset, "a", "1", "A")
     state_event(dataset, "a", "2")
     state_event(dataset, "a", "3", "B")
     state_event(dataset, "a", "4")
-    after = compact(upkeep)
+    after = compact(workspace)
     assert kinds(after)[2:] == ["AddData"]
-    found = DatasetState.read(after.chain).state_of_source("a")
-    assert found is not None
-    assert found[0].value == "4"
+    assert DatasetState.read(after.chain).state_of_source("a")[0].value == "4"
 
 
-def test_checkpoints_go_on(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
+def test_checkpoints_go_on(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace)
     for index in range(4):
-        state = DatasetState.read(dataset.chain)
-        name = dataset.checkpoints.put(b"state %d" % index)
-        add(
-            dataset,
-            ev.AddData(
-                prev_offset=state.last_offset,
-                prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
-                new_checkpoint=ev.Checkpoint(physical_hash=name, size=7),
-                new_data=slice_of(dataset, index, [f"{index}"]),
-            ),
-        )
-    after = compact(upkeep, limits=BatchLimits(records=2))
+        last = DatasetState.read(dataset.chain).checkpoint
+        made = ev.Checkpoint(physical_hash=dataset.checkpoints.put(b"state %d" % index), size=7)
+        before = last.physical_hash if last else None
+        add_data(dataset, f"{index}", prev_checkpoint=before, new_checkpoint=made)
+    after = compact(workspace, limits=BatchLimits(records=2))
     assert len(kinds(after)) == 4
-    assert DatasetState.read(after.chain).checkpoint == ev.Checkpoint(physical_hash=name, size=7)
+    assert DatasetState.read(after.chain).checkpoint == made
     assert verify_dataset(after).faults == []
 
 
-def test_blocks_keep_their_times_and_those_before_the_first_merge_stay(
-    workspace: WorkspaceFiles, upkeep: Workspace
-) -> None:
+def test_blocks_keep_their_times_and_those_before_the_first_merge_stay(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace, slices=1)
     add(dataset, ev.SetInfo(description="x"))
     add_slice(dataset, ["B"])
     add_slice(dataset, ["C"])
     before = hashes(dataset)
-    plan = upkeep["cities"].plan_compact()
+    plan = cities(workspace).plan_compact()
     assert plan.replaced == tuple(before[:3:-1])
-    after = compact(upkeep)
+    after = compact(workspace)
     assert hashes(after)[:4] == before[:4]
     assert {b.block.system_time for b in after.chain.walk()} == {T0}
 
@@ -243,14 +219,14 @@ def test_blocks_keep_their_times_and_those_before_the_first_merge_stay(
      (BatchLimits(records=10), [10]), (BatchLimits(bytes=1), [1, 2, 3, 4])],
 )  # fmt: skip
 def test_slices_are_merged_up_to_the_limits_and_larger_ones_stay(
-    workspace: WorkspaceFiles, upkeep: Workspace, limits: BatchLimits, left: list[int]
+    workspace: WorkspaceFiles, limits: BatchLimits, left: list[int]
 ) -> None:
     root(workspace, slices=4)
-    after = compact(upkeep, limits=limits)
+    after = compact(workspace, limits=limits)
     assert [s.slice.offset_interval.count for s in DatasetState.read(after.chain).slices()] == left
 
 
-def test_slices_with_other_columns_are_not_merged(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
+def test_slices_with_other_columns_are_not_merged(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace)
     add_slice(dataset, ["A"])
     state = DatasetState.read(dataset.chain)
@@ -262,7 +238,7 @@ def test_slices_with_other_columns_are_not_merged(workspace: WorkspaceFiles, upk
     new = root_rows.slice_of(path, 1)
     dataset.data.put_file(path, new.physical_hash)
     add(dataset, ev.AddData(prev_offset=0, new_data=new))
-    assert upkeep["cities"].plan_compact().nothing
+    assert cities(workspace).plan_compact().nothing
 
 
 # --- the batches, as a function --------------------------------------------------------------------------
@@ -351,57 +327,55 @@ def test_after_every_other_event_the_state_is_what_it_was(
 # --- hard: what it refuses, and who breaks ---------------------------------------------------------------
 
 
-def test_there_may_be_nothing_to_do(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
+def test_there_may_be_nothing_to_do(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace, slices=1)
-    plan = upkeep["cities"].plan_compact()
+    plan = cities(workspace).plan_compact()
     with unchanged(dataset.folder):
         assert plan.nothing
-        assert upkeep["cities"].compact(plan) == head_of(dataset)
-    after = compact(upkeep)
-    assert upkeep[after.alias].plan_compact().nothing
+        assert cities(workspace).compact(plan) == head_of(dataset)
+    compact(workspace)
+    assert cities(workspace).plan_compact().nothing
 
 
-def test_who_breaks_is_known_before(workspace: WorkspaceFiles, upkeep: Workspace, tmp_path: Path) -> None:
+def test_who_breaks_is_known_before(workspace: WorkspaceFiles, tmp_path: Path) -> None:
     dataset = root(workspace, slices=3)
     chain = hashes(dataset)
     reader_of(workspace, dataset.id, [chain[1]], "safe")
     reader_of(workspace, dataset.id, [chain[2], chain[4]], "broken")
     Sharing(workspace).push("cities", (tmp_path / "copy").as_uri())
-    plan = upkeep["cities"].plan_compact()
+    plan = cities(workspace).plan_compact()
     assert [(d.alias, d.transactions) for d in plan.dependents] == [("broken", 2)]
     assert [len(p.has) for p in plan.places] == [3]
 
 
-def test_a_derivative_is_not_merged_and_its_data_can_be_given_up(
-    workspace: WorkspaceFiles, upkeep: Workspace
-) -> None:
+def test_a_derivative_is_not_merged_and_its_data_can_be_given_up(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace, slices=2)
     derived = reader_of(workspace, dataset.id, hashes(dataset)[-1:])
     with pytest.raises(UsageError, match="derivative"):
-        upkeep["derived"].plan_compact()
+        Workspace(workspace)["derived"].plan_compact()
     before = hashes(derived)
-    upkeep["derived"].compact(upkeep["derived"].plan_compact(metadata_only=True))
+    Workspace(workspace)["derived"].compact(Workspace(workspace)["derived"].plan_compact(metadata_only=True))
     assert kinds(derived) == ["Seed", "SetTransform"]
     assert hashes(derived)[1] not in before, "a copy sees another history, not one that lags behind"
 
 
 def test_data_of_a_root_that_are_nowhere_else_are_not_given_up(
-    workspace: WorkspaceFiles, upkeep: Workspace, tmp_path: Path
+    workspace: WorkspaceFiles, tmp_path: Path
 ) -> None:
     dataset = root(workspace, slices=2)
     add(dataset, ev.SetInfo(description="stays"))
     with unchanged(dataset.folder), pytest.raises(WorkspaceError, match="nowhere else"):
-        compact(upkeep, metadata_only=True)
+        compact(workspace, metadata_only=True)
     Sharing(workspace).push("cities", (tmp_path / "copy").as_uri())
-    after = compact(upkeep, metadata_only=True)
+    after = compact(workspace, metadata_only=True)
     assert kinds(after) == ["Seed", "SetDataSchema", "SetInfo"]
     assert records(after).num_rows == 0
 
 
-def test_the_old_history_is_kept_until_it_is_dropped(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
+def test_the_old_history_is_kept_until_it_is_dropped(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace, slices=3)
     old, before = head_of(dataset), records(dataset)
-    after = compact(upkeep)
+    after = compact(workspace)
     collect(after, now=later)
     assert DatasetState.read(after.chain, old).record_count == before.num_rows
     assert everything(after)
@@ -411,21 +385,19 @@ def test_the_old_history_is_kept_until_it_is_dropped(workspace: WorkspaceFiles, 
     assert records(workspace.dataset("cities")).equals(before)
 
 
-def test_a_head_that_moved_since_it_was_planned_is_left_there(
-    workspace: WorkspaceFiles, upkeep: Workspace
-) -> None:
+def test_a_head_that_moved_since_it_was_planned_is_left_there(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace, slices=3)
-    plan = upkeep["cities"].plan_compact()
+    plan = cities(workspace).plan_compact()
     add_slice(dataset, ["faster"])
     winner = head_of(dataset)
     with pytest.raises(RefConflictError):
-        upkeep["cities"].compact(plan)
+        cities(workspace).compact(plan)
     assert head_of(dataset) == winner
 
 
 @pytest.mark.parametrize("damage", ["bytes", "offsets"])
 def test_a_slice_that_is_not_what_its_block_says_is_not_merged(
-    workspace: WorkspaceFiles, upkeep: Workspace, damage: str
+    workspace: WorkspaceFiles, damage: str
 ) -> None:
     dataset = root(workspace, slices=2)
     if damage == "bytes":
@@ -435,7 +407,7 @@ def test_a_slice_that_is_not_what_its_block_says_is_not_merged(
         add_slice(dataset, ["A", "B"], offset_interval=ev.OffsetInterval(start=3, end=3))
     head = head_of(dataset)
     with pytest.raises(ObjectCorruptedError):
-        compact(upkeep)
+        compact(workspace)
     assert head_of(dataset) == head
     assert [p for p in (dataset.folder / "staging").iterdir() if p.name != ".lock"] == []
 
@@ -455,9 +427,7 @@ def test_killed_at_any_moment_the_dataset_is_as_before_or_as_after(tmp_path: Pat
 # --- soft ------------------------------------------------------------------------------------------------
 
 
-def test_a_new_dataset_holds_the_same_records_and_says_where_they_are_from(
-    workspace: WorkspaceFiles, upkeep: Workspace
-) -> None:
+def test_a_new_dataset_holds_the_same_records_and_says_where_they_are_from(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace, slices=2)
     add(dataset, ev.SetInfo(description="cities of the world", keywords=("geo",)))
     readme = ev.AttachmentEmbedded(path="README.md", content="# Cities")
@@ -465,7 +435,7 @@ def test_a_new_dataset_holds_the_same_records_and_says_where_they_are_from(
     watermark(dataset, 5)
     add_slice(dataset, ["last"])
     with unchanged(dataset.folder):
-        made = upkeep["cities"].soft_compact("fewer")._files
+        made = cities(workspace).soft_compact("fewer")._files
     assert made.alias == DatasetAlias.parse("fewer")
     assert made.id != dataset.id
     assert records(made).equals(records(dataset))
@@ -482,23 +452,23 @@ def test_a_new_dataset_holds_the_same_records_and_says_where_they_are_from(
         assert fact in items[PROVENANCE]
 
 
-def test_schemas_stay_with_the_slices_they_describe(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
+def test_schemas_stay_with_the_slices_they_describe(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace, slices=2)
     wider = from_arrow(SCHEMA.append(pa.field("size", pa.int64())))
     add(dataset, ev.SetDataSchema(raw_arrow_schema=encode_raw_arrow(wider)))
     add_slice(dataset, ["after"])
-    made = upkeep["cities"].soft_compact("fewer")._files
+    made = cities(workspace).soft_compact("fewer")._files
     assert kinds(made) == ["Seed", "SetAttachments", "SetDataSchema", "AddData", "SetDataSchema", "AddData"]
     assert records(made).equals(records(dataset))
 
 
-def test_a_taken_name_and_a_derivative_are_refused(workspace: WorkspaceFiles, upkeep: Workspace) -> None:
+def test_a_taken_name_and_a_derivative_are_refused(workspace: WorkspaceFiles) -> None:
     dataset = root(workspace, slices=2)
     reader_of(workspace, dataset.id, hashes(dataset)[-1:])
     with pytest.raises(NameCollisionError):
-        upkeep["cities"].plan_soft_compact("Derived")
+        cities(workspace).plan_soft_compact("Derived")
     with pytest.raises(UsageError):
-        upkeep["derived"].plan_soft_compact("other")
+        Workspace(workspace)["derived"].plan_soft_compact("other")
 
 
 def test_killed_at_any_moment_there_is_a_whole_new_dataset_or_none(tmp_path: Path) -> None:

@@ -46,33 +46,13 @@ from tests.kit.upkeep_scenes import (
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> WorkspaceFiles:
-    return new_workspace(tmp_path / "w")
-
-
-@pytest.fixture
 def dataset(workspace: WorkspaceFiles) -> DatasetFiles:
     """Three slices and a checkpoint."""
     dataset = root(workspace, slices=2)
-    state = DatasetState.read(dataset.chain)
-    name = dataset.checkpoints.put(b"a checkpoint")
-    add(
-        dataset,
-        ev.AddData(
-            prev_offset=state.last_offset,
-            new_checkpoint=ev.Checkpoint(physical_hash=name, size=12),
-            new_data=slice_of(dataset, 3, ["with", "checkpoint"]),
-        ),
-    )
+    checkpoint = ev.Checkpoint(physical_hash=dataset.checkpoints.put(b"a checkpoint"), size=12)
+    new = slice_of(dataset, 3, ["with", "checkpoint"])
+    add(dataset, ev.AddData(prev_offset=2, new_checkpoint=checkpoint, new_data=new))
     return dataset
-
-
-@pytest.fixture
-def copy(workspace: WorkspaceFiles, dataset: DatasetFiles, tmp_path: Path) -> str:
-    """The URL of a good copy."""
-    url = (tmp_path / "copy").as_uri()
-    Sharing(workspace).push(dataset.alias, url)
-    return url
 
 
 def check(workspace: WorkspaceFiles, source: str | None = None, **how: Any) -> FsckReport:
@@ -94,23 +74,13 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def lengthen(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-DAMAGES = (flip, cut, lengthen, empty, remove)
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flip": flip,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "lengthen": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "empty": lambda path: path.write_bytes(b""),
+    "remove": Path.unlink,
+}
 OBJECTS = {"block": "blocks", "slice": "data", "checkpoint": "checkpoints"}
 
 
@@ -126,19 +96,17 @@ def some_object(dataset: DatasetFiles, kind: str) -> Path:
 def test_a_good_dataset_is_left_as_it_is(workspace: WorkspaceFiles, dataset: DatasetFiles) -> None:
     with unchanged(dataset.folder):
         report = check(workspace)
-    assert report.whole
-    assert report.findings == []
-    assert report.objects == 5 + 3 + 1
+    assert (report.whole, report.findings, report.objects) == (True, [], 5 + 3 + 1)
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", OBJECTS)
 def test_damage_is_named_and_repaired_from_any_copy(
-    workspace: WorkspaceFiles, dataset: DatasetFiles, copy: str, kind: str, damage: Callable[[Path], None]
+    workspace: WorkspaceFiles, dataset: DatasetFiles, copy: str, kind: str, damage: str
 ) -> None:
     good = tree_of(dataset.folder)
     path = some_object(dataset, kind)
-    damage(path)
+    DAMAGES[damage](path)
     bad = path.read_bytes() if path.exists() else None
     with unchanged(dataset.folder):
         assert told(check(workspace, copy, dry_run=True)) == [(kind, path.name, State.BROKEN)]
@@ -231,19 +199,15 @@ def test_a_peer_that_lies_changes_nothing(workspace: WorkspaceFiles, dataset: Da
     assert "not to its name" in report.notes[0]
 
 
-NO_RETRIES = "kind: WorkspaceConfig\nversion: 1\ncontent: {share: {retries: 0}}\n"
-
-
 def test_a_peer_that_cannot_be_reached_is_asked_once_and_named(
     workspace: WorkspaceFiles, dataset: DatasetFiles
 ) -> None:
-    (workspace.root / "config.yaml").write_text(NO_RETRIES)
+    config = "kind: WorkspaceConfig\nversion: 1\ncontent: {share: {retries: 0}}\n"
+    (workspace.root / "config.yaml").write_text(config)
     for path in (dataset.folder / "data").iterdir():
         flip(path)
     report = check(workspace, "http://127.0.0.1:9/cities/")
-    assert len(report.findings) == 3
-    assert not report.whole
-    assert len(report.notes) == 1
+    assert (len(report.findings), report.whole, len(report.notes)) == (3, False, 1)
 
 
 def test_what_a_partial_copy_does_without_is_no_damage(
@@ -260,7 +224,7 @@ def test_chains_of_overwritten_heads_are_repaired_too(
     workspace: WorkspaceFiles, dataset: DatasetFiles, copy: str
 ) -> None:
     old = head_of(dataset)
-    Workspace(workspace)["cities"].reset(Workspace(workspace)["cities"].plan_reset("2"))
+    Workspace(workspace)["cities"].reset(2)
     path = dataset.folder / "blocks" / str(old)
     flip(path)
     assert told(check(workspace, copy)) == [("block", path.name, State.REPAIRED)]
@@ -277,7 +241,7 @@ def test_nothing_is_repaired_while_something_is_pulled_in(
 def test_after_a_repair_garbage_can_be_collected_again(
     workspace: WorkspaceFiles, dataset: DatasetFiles, copy: str
 ) -> None:
-    remove(some_object(dataset, "block"))
+    some_object(dataset, "block").unlink()
     check(workspace, copy)
     assert collect(workspace.dataset("cities"), now=later).removed == ()
     assert records(workspace.dataset("cities")).num_rows == 5
@@ -306,7 +270,7 @@ def test_an_index_that_lags_behind_or_is_of_a_head_before_a_reset_is_no_damage(
     add_slice(dataset, ["newer"])
     index.write_bytes(present)
     assert check(workspace).findings == []
-    Workspace(workspace)["cities"].reset(Workspace(workspace)["cities"].plan_reset("2"), force=True)
+    Workspace(workspace)["cities"].reset(2, force=True)
     add(dataset, ev.SetInfo(description="another block 3"))
     index.write_bytes(present)
     assert check(workspace).findings == []
@@ -321,6 +285,15 @@ def lose(dataset: DatasetFiles, *, signature: bool = False) -> Multihash:
     if not signature:
         (dataset.folder / "refs" / "head.jws").unlink(missing_ok=True)
     return head
+
+
+def unpublished(dataset: DatasetFiles, text: str) -> Multihash:
+    """A block after the head that is in its folder, and nothing else."""
+    state = DatasetState.read(dataset.chain)
+    info, time = ev.SetInfo(description=text), state.head_block.system_time
+    (made,) = link_blocks([info], prev=state.head, next_sequence_number=5, system_time=time)
+    (dataset.folder / "blocks" / str(made.hash)).write_bytes(made.data)
+    return made.hash
 
 
 def test_a_head_that_its_owner_has_signed_is_restored(
@@ -378,31 +351,21 @@ def test_a_block_that_nobody_speaks_for_is_not_made_the_head_but_named(
     workspace: WorkspaceFiles, dataset: DatasetFiles, copy: str
 ) -> None:
     """What an interrupted commit left looks the same as a head."""
-    state = DatasetState.read(dataset.chain)
-    (left,) = link_blocks(
-        [ev.SetInfo(description="never published")],
-        prev=state.head, next_sequence_number=5, system_time=state.head_block.system_time,
-    )  # fmt: skip
-    (dataset.folder / "blocks" / str(left.hash)).write_bytes(left.data)
+    head, left = head_of(dataset), unpublished(dataset, "never published")
     lose(dataset, signature=True)
     for source in (None, copy):
         with unchanged(dataset.folder):
             found = the(check(workspace, source))
         assert found.state is State.BROKEN
-        assert str(left.hash) in str(found.hint)
+        assert str(left) in str(found.hint)
         assert "--head" in str(found.hint)
-    assert the(check(workspace, head=state.head)).source == "as you said"
-    assert head_of(dataset) == state.head
+    assert the(check(workspace, head=head)).source == "as you said"
+    assert head_of(dataset) == head
 
 
 def test_two_possible_heads_are_left_to_the_user(workspace: WorkspaceFiles, dataset: DatasetFiles) -> None:
-    state = DatasetState.read(dataset.chain)
     for text in ("one", "two"):
-        (made,) = link_blocks(
-            [ev.SetInfo(description=text)],
-            prev=state.head, next_sequence_number=5, system_time=state.head_block.system_time,
-        )  # fmt: skip
-        (dataset.folder / "blocks" / str(made.hash)).write_bytes(made.data)
+        unpublished(dataset, text)
     lose(dataset)
     with unchanged(dataset.folder):
         found = the(check(workspace))
@@ -412,7 +375,7 @@ def test_two_possible_heads_are_left_to_the_user(workspace: WorkspaceFiles, data
 def test_a_head_without_its_chain_is_refused(workspace: WorkspaceFiles, dataset: DatasetFiles) -> None:
     chain = hashes(dataset)
     head = lose(dataset)
-    remove(dataset.folder / "blocks" / str(chain[1]))
+    (dataset.folder / "blocks" / str(chain[1])).unlink()
     with unchanged(dataset.folder), pytest.raises(UsageError, match="cannot be block"):
         check(workspace, head=head)
 
@@ -447,13 +410,9 @@ def test_killed_at_any_moment_every_file_is_as_before_or_good(tmp_path: Path) ->
         found = killed.dataset("cities")
         for path in (slice_, block):
             here = found.folder / path.parent.name / path.name
-            assert here.read_bytes() == bad[path.name] or fine(here)
+            assert here.read_bytes() == bad[path.name] or str(hash_file(here)[0]) == here.name
         assert check(killed, (killed.root.parent / "copy").as_uri()).whole
         assert records(killed.dataset("cities")).equals(good)
-
-
-def fine(path: Path) -> bool:
-    return str(hash_file(path)[0]) == path.name
 
 
 def test_the_command_says_what_is_broken_and_ends_with_six_until_it_is_repaired(

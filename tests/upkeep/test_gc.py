@@ -29,7 +29,15 @@ from odfchain.workspace.options import SHORTEST_GRACE, GcOptions
 from odfchain.workspace.points import keep_reachable, lock_path
 from tests.kit.local_folder import LocalDataset
 from tests.kit.support import ChainBuilder, Result, tree_of
-from tests.kit.upkeep_scenes import everything, head_of, killed_everywhere, later, new_workspace, root
+from tests.kit.upkeep_scenes import (
+    everything,
+    head_of,
+    killed_everywhere,
+    later,
+    new_workspace,
+    objects_of,
+    root,
+)
 
 DROP = GcOptions(drop_refs=True)
 
@@ -37,14 +45,6 @@ DROP = GcOptions(drop_refs=True)
 @pytest.fixture
 def local(tmp_path: Path) -> LocalDataset:
     return LocalDataset(tmp_path / "dataset", ["seed", "schema", "d1", "d2", "d3"])
-
-
-def objects(dataset: DatasetFiles) -> set[str]:
-    return {
-        f"{part}/{path.name}"
-        for part in ("blocks", "data", "checkpoints")
-        for path in (dataset.folder / part).iterdir()
-    }
 
 
 # --- what goes and what stays ----------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class Model:
         refs = list(self.heads)
         ref, other = refs[place % len(refs)], refs[(place + 1 + label) % len(refs)]
         if what == "gc":
-            collect(self.files, DROP, now=later)
+            collect(self.files.on(ref), DROP, now=later)  # of the whole dataset
             self.overwritten.clear()
         elif what == "orphan":
             self.files.data.put(b"orphan %d" % label)
@@ -143,11 +143,11 @@ def test_exactly_what_references_and_merges_need_stays(
             model.take(*step)
         heads = model.heads if drop_refs else model.heads | model.overwritten
         needed = frozenset().union(*(model.needs[head] for head in heads.values()))
-        before = objects(model.files)
+        before = objects_of(model.files)
         tried = collect(model.files, GcOptions(drop_refs=drop_refs, dry_run=True), now=later)
-        assert objects(model.files) == before
+        assert objects_of(model.files) == before
         done = collect(model.files, GcOptions(drop_refs=drop_refs), now=later)
-        assert objects(model.files) == needed
+        assert objects_of(model.files) == needed
         assert sum(g.files for g in done.removed if g.kind != "chain index") == len(before - needed)
         assert {(g.kind, g.files, g.bytes) for g in tried.removed} == {
             (g.kind, g.files, g.bytes) for g in done.removed
@@ -206,55 +206,27 @@ def test_what_references_of_other_tools_need_stays_whatever_they_are_called(
         collect(local.files, DROP, now=later)
 
 
-def test_the_signature_beside_the_head_is_no_reference(tmp_path: Path) -> None:
-    dataset = root(new_workspace(tmp_path), slices=2)
-    assert (dataset.folder / "refs" / "head.jws").exists()
-    assert collect(dataset, DROP, now=later).removed == ()
-    assert (dataset.folder / "refs" / "head.jws").exists()
-
-
 # --- when it cannot be said what is needed ---------------------------------------------------------------
 
 
-def damaged_head(local: LocalDataset) -> Path:
-    path = local.files.folder / "refs" / HEAD
-    path.write_text("f1620 is not a hash")
-    return path
-
-
-def missing_head(local: LocalDataset) -> Path:
-    path = local.files.folder / "refs" / HEAD
-    path.unlink()
-    return path
-
-
-def damaged_block(local: LocalDataset) -> Path:
-    path = local.files.folder / "blocks" / str(local.hashes[1])
-    path.write_bytes(path.read_bytes()[:-1])
-    return path
-
-
-def missing_block(local: LocalDataset) -> Path:
-    path = local.files.folder / "blocks" / str(local.hashes[2])
-    path.unlink()
-    return path
-
-
-def damaged_other_ref(local: LocalDataset) -> Path:
-    path = local.files.folder / "refs" / "overwritten-00ff"
-    path.write_text("?")
-    return path
-
-
 @pytest.mark.parametrize(
-    "damage", [damaged_head, missing_head, damaged_block, missing_block, damaged_other_ref],
-    ids=lambda f: f.__name__,
-)  # fmt: skip
+    ("place", "damage"),
+    [
+        pytest.param("refs/head", lambda path: path.write_text("f1620 is not a hash"), id="damaged head"),
+        pytest.param("refs/head", Path.unlink, id="missing head"),
+        pytest.param("blocks/{1}", lambda path: path.write_bytes(path.read_bytes()[:-1]), id="damaged block"),
+        pytest.param("blocks/{2}", Path.unlink, id="missing block"),
+        pytest.param(
+            "refs/overwritten-00ff", lambda path: path.write_text("?"), id="damaged other reference"
+        ),
+    ],
+)
 def test_a_damaged_dataset_is_not_touched_and_the_file_is_named(
-    local: LocalDataset, damage: Callable[[LocalDataset], Path]
+    local: LocalDataset, place: str, damage: Callable[[Path], object]
 ) -> None:
     local.files.data.put(b"garbage")
-    path = damage(local)
+    path = local.files.folder / place.format(*local.hashes)
+    damage(path)
     before = tree_of(local.files.folder)
     with pytest.raises(ChainError, match=path.name) as caught:
         collect(DatasetFiles.open(local.files.folder), now=later)
@@ -390,9 +362,9 @@ def test_killed_at_any_moment_it_has_removed_nothing_that_is_needed(tmp_path: Pa
         found = killed.dataset("cities")
         assert everything(found)
         assert head_of(found) == target
-        left.add(len(objects(found)))
+        left.add(len(objects_of(found)))
         collect(found, DROP, now=later)
-        assert len(objects(found)) == 4 + 2
+        assert len(objects_of(found)) == 4 + 2
     assert len(left) > 3
 
 
