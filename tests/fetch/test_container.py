@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from odfchain.errors import FetchError, StorageFullError
-from odfchain.ingest.fetch_container import fetch_container
+from odfchain.ingest.fetch_container import _write, fetch_container
 from odfchain.ingest.fetching import UP_TO_DATE, etag_state, last_modified_state
 from odfchain.odf.events import SourceState
 from odfchain.odf.sources import EnvVar, FetchStepContainer
@@ -121,7 +121,8 @@ class Engine:
 
     @property
     def calls(self) -> list[list[str]]:
-        return [json.loads(line) for line in (self.home / "calls").read_text().splitlines()]
+        log = self.home / "calls"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
     @property
     def environment(self) -> dict[str, str]:
@@ -296,14 +297,14 @@ def test_secrets_are_not_shown_on_the_command_line(engine: Engine) -> None:
 @pytest.mark.parametrize("image", ["", "--privileged", "a b", "a\nb"])
 def test_names_that_are_no_images(engine: Engine, image: str) -> None:
     assert "is not the name of an image" in engine.refused(image)
-    assert not (engine.home / "calls").exists()
+    assert engine.calls == []
 
 
 @pytest.mark.parametrize(("name", "value"), [("", "x"), ("A=B", "x"), ("A*", "x"), ("A", "x\ny")])
 def test_variables_that_cannot_be_told(engine: Engine, name: str, value: str) -> None:
-    said = engine.refused(env=(EnvVar(name=name, value=value),))
-    assert "is not the name of a variable" in said or "the value of A has a line break" in said
-    assert not (engine.home / "calls").exists()
+    said = "the value of A has a line break" if name == "A" else "is not the name of a variable"
+    assert said in engine.refused(env=(EnvVar(name=name, value=value),))
+    assert engine.calls == []
 
 
 # --- ends --------------------------------------------------------------------------------------------
@@ -334,11 +335,11 @@ def test_the_output_is_bounded(engine: Engine) -> None:
 @pytest.mark.parametrize("value", ["0", "-1", "+5", "1.5", "1e4", "ten", "", " 10", "99999999999999999999"])
 def test_a_batch_size_that_is_none_is_refused_before_the_container_starts(engine: Engine, value: str) -> None:
     said = engine.refused(env=(EnvVar(name="ODF_BATCH_SIZE", value=value),))
-    assert "container busybox: env ODF_BATCH_SIZE: " in said
+    assert said.startswith("container busybox: env ODF_BATCH_SIZE: ")
     assert said.endswith("is not a positive whole number")
     given = engine.refused(variables={"ODF_BATCH_SIZE": value}, env=(EnvVar(name="ODF_BATCH_SIZE"),))
     assert given == "container busybox: env ODF_BATCH_SIZE: its value is not a positive whole number"
-    assert not (engine.home / "calls").exists()
+    assert engine.calls == []
 
 
 def test_the_deadline(engine: Engine) -> None:
@@ -386,7 +387,5 @@ def test_a_runtime_that_cannot_be_started(engine: Engine) -> None:
 
 
 def test_a_full_disk(engine: Engine) -> None:
-    from odfchain.ingest.fetch_container import _write
-
     with Path("/dev/full").open("wb", buffering=0) as stream, pytest.raises(StorageFullError):
         _write(stream, b"x", Path("/dev/full"))

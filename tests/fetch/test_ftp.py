@@ -188,11 +188,10 @@ def test_a_wrong_password_is_not_repeated_and_not_shown(tmp_path: Path) -> None:
     assert server.count("PASS") == 1
 
 
-@pytest.mark.parametrize("password", ["s3/cret", "s3?cret", "s3#cret", "1?s3cret"])
-def test_a_password_that_is_not_escaped_is_not_shown(tmp_path: Path, password: str) -> None:
-    url = f"ftp://u:{password}@host/x"
+def test_a_password_that_is_not_escaped_is_not_shown(tmp_path: Path) -> None:
+    """The others that end a host are those of `test_url.py`."""
     with pytest.raises(FetchError) as caught:
-        fetch_url(FetchStepUrl(url=url), context(tmp_path))
+        fetch_url(FetchStepUrl(url="ftp://u:1?s3cret@host/x"), context(tmp_path))
     assert str(caught.value).startswith("ftp://***@host/x: ")
 
 

@@ -21,7 +21,7 @@ from odfchain.odf.events import SourceState
 from odfchain.odf.times import Timestamp
 from odfchain.storage.http_rules import Headers, parse_http_date
 from odfchain.storage.locations import parse_target
-from odfchain.storage.routes import is_public
+from odfchain.storage.routes import Route, is_public
 from tests.kit.servers import (
     CSV37,
     MODIFIED,
@@ -549,8 +549,6 @@ def test_redirects_to_private_addresses(tmp_path: Path, host: str) -> None:
 
 def test_a_route_that_began_in_public_never_gets_private() -> None:
     """Also not by the name it began with, once that leads to another address."""
-    from odfchain.storage.routes import Route
-
     for first, later, admitted in (("93.184.216.34", "10.0.0.1", False), ("10.0.0.7", "10.0.0.1", True)):
         route = Route(parse_target("http://h/a", name="x"), name="x", limit=5, allow_private=False)
         assert route.admits(first)

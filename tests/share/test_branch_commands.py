@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
+from odfchain.api.branching import at_point
 from odfchain.api.workspace import Workspace
+from odfchain.errors import UsageError
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import FetchedBranches
@@ -79,23 +80,20 @@ def test_a_branch_is_pushed_pulled_and_pulled_again_by_name(
     url = (tmp_path / "place").as_uri()
     new_workspace(tmp_path / "other")
     assert run("owner", "push", "cities", "--to", url).code == 0
-    found = run("owner", "push", "cities@fix", "--to", url, "-o", "json")
-    (row,) = json.loads(found.out)
-    assert (row["dataset"], row["status"], row["blocks"], row["signature"]) == (
-        "cities@fix", "created", 1, "signed",
-    )  # fmt: skip
+    (row,) = run("owner", "push", "cities@fix", "--to", url, "-o", "json").rows
+    created = {"dataset": "cities@fix", "status": "created", "blocks": 1}
+    assert row.items() >= (created | {"signature": "signed"}).items()
     assert run("other", "pull", url, "--as", "cities").code == 0
-    found = run("other", "pull", "cities@fix", "--from", url, "-o", "json")
-    (row,) = json.loads(found.out)
-    assert (row["dataset"], row["status"], row["blocks"]) == ("cities@fix", "created", 1)
+    (row,) = run("other", "pull", "cities@fix", "--from", url, "-o", "json").rows
+    assert row.items() >= created.items()
     write(cities.on("fix"), "c")
     assert run("owner", "push", "cities@fix", "--to", url).code == 0
-    (row,) = json.loads(run("other", "pull", "cities@fix", "-o", "json").out)
+    (row,) = run("other", "pull", "cities@fix", "-o", "json").rows
     assert (row["status"], row["blocks"]) == ("updated", 1)
     copy = WorkspaceFiles.find(tmp_path / "other").dataset("cities")
     assert head_of(copy.on("fix")) == head_of(cities.on("fix"))
     assert head_of(copy) == head_of(cities)
-    listed = json.loads(run("other", "branch", "list", "cities", "-o", "json").out)
+    listed = run("other", "branch", "list", "cities", "-o", "json").rows
     assert [(each["name"], each["signature"]) for each in listed] == [("fix", "signed")]
 
 
@@ -128,11 +126,10 @@ def test_what_was_merged_is_fetched_by_a_command(cities: DatasetFiles, tmp_path:
     assert lacking.code == 8
     assert "1 of the branches that were merged into cities are not there" in lacking.err
     assert run("owner", "push", "cities").code == 0
-    (row,) = json.loads(run("other", "fetch", "cities", "--merged", "-o", "json").out)
+    (row,) = run("other", "fetch", "cities", "--merged", "-o", "json").rows
     assert (row["dataset"], row["blocks"], row["objects"]) == ("cities", 1, 1)
     assert WorkspaceFiles.find(tmp_path / "other").dataset("cities").chain.contains(source)
-    wrong = run("other", "fetch", "cities", "--merged", "--last", 1)
-    assert wrong.code == 2
+    assert run("other", "fetch", "cities", "--merged", "--last", 1).code == 2
 
 
 @pytest.mark.parametrize(
@@ -156,9 +153,6 @@ def test_what_cannot_be_meant_is_said(
 
 
 def test_a_point_of_the_past_is_not_pushed(owner: WorkspaceFiles, cities: DatasetFiles) -> None:
-    from odfchain.api.branching import at_point
-    from odfchain.errors import UsageError
-
     past = at_point(Workspace(owner), "cities@1")
     with pytest.raises(UsageError, match="not a point of the past"):
         past.push("file:///x")

@@ -57,6 +57,16 @@ def with_blocks(store: SmallS3, head: Multihash | None = None) -> Store:
     return peer_at(store.url("bucket/x"))
 
 
+def move_head_when_written(store: SmallS3, key: str) -> None:
+    """Another writer moves the head just before this object is written."""
+
+    def interfere(method: str, path: str) -> None:
+        if method == "PUT" and path.endswith(key):
+            store.objects["bucket/x/refs/head"] = str(HASHES[2]).encode()
+
+    store.before = interfere
+
+
 def put(peer: Store, folder: Path, part: ObjectKind, data: bytes) -> ObjectKey:
     path = folder / "source"
     path.write_bytes(data)
@@ -149,11 +159,7 @@ def test_a_head_that_moves_between_reading_and_writing_stays_where_it_went(
 ) -> None:
     peer = with_blocks(store, before)
 
-    def interfere(method: str, path: str) -> None:
-        if method == "PUT" and path.endswith("refs/head"):
-            store.objects[path] = str(HASHES[2]).encode()
-
-    store.before = interfere
+    move_head_when_written(store, "refs/head")
     with pytest.raises(RefConflictError) as caught:
         peer.swap_head(before, HASHES[1])
     assert caught.value.actual == str(HASHES[2])
@@ -192,11 +198,7 @@ def test_the_lock_is_released_when_the_head_moved_meanwhile(store: SmallS3) -> N
     store.keeps = {"if-none-match"}
     peer = with_blocks(store, HASHES[0])
 
-    def interfere(method: str, path: str) -> None:
-        if method == "PUT" and path.endswith(LOCK_KEY):
-            store.objects["bucket/x/refs/head"] = str(HASHES[2]).encode()
-
-    store.before = interfere
+    move_head_when_written(store, LOCK_KEY)
     with pytest.raises(RefConflictError):
         peer.swap_head(HASHES[0], HASHES[1])
     assert peer.head() == HASHES[2]
