@@ -28,7 +28,7 @@ def draw(dataset: odf.Dataset) -> str:
     """The dataset's data blocks from left to right, each with the rows that it found and left, as SVG."""
     rows = dataset.scan(["op", "event_time", "system_time"]).to_arrow().to_pylist()
     blocks: dict[object, Counter[int]] = {}
-    days = {}
+    days: dict[object, str] = {}
     for row in rows:
         blocks.setdefault(row["system_time"], Counter())[row["op"]] += 1
         days[row["system_time"]] = max(days.get(row["system_time"], ""), f"{row['event_time']:%Y-%m-%d}")

@@ -21,20 +21,17 @@ from odfchain.audit.report import (
     REPLAY,
     STATISTICS,
     BlockLine,
-    Checking,
-    Note,
     Report,
     Skipped,
 )
 from odfchain.audit.signature_checks import SignedStatements
 from odfchain.audit.slice_checks import SliceReading
 from odfchain.audit.state_checks import CheckedRows, readable_slices
-from odfchain.chain.index import MERGE, ROW_BYTES, ChainIndex, Link
+from odfchain.chain.index import MERGE
 from odfchain.errors import UsageError
 from odfchain.odf.events import AddData, ExecuteTransform
 from odfchain.odf.identity import Multihash
 from odfchain.progress import SILENT, Progress
-from odfchain.storage import fsio
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import MergeMode, MergeRecord
@@ -67,6 +64,7 @@ def examine(
 
     `signature_unread` is the reason for an unknown signature of the head; None where it can be read.
     """
+    dataset = dataset.reindexed()
     report = Report("unknown", dataset.label, None)
     chain = report.take(read_chain(dataset, progress, last=options.last))
     report.head = str(chain.head) if chain.head is not None else None
@@ -95,7 +93,6 @@ def examine(
     else:
         report.take(statements.leave_out_head(signature_unread, required=options.require_signature))
     report.take(statements.check_attestations(trusted))
-    report.take(_check_index(run))
     report.sort()
     return Examined(run, report)
 
@@ -163,38 +160,3 @@ def _line(stored: StoredBlock, record: MergeRecord | None) -> BlockLine:
         mark = event.new_watermark
     branch = one_line(record.source_ref) if record and record.mode is MergeMode.MERGE else None
     return BlockLine(stored.number, stored.name, stored.block.system_time, event.KIND, count, mark, branch)
-
-
-# The chain's index against the chain: it is derived, so errors in it are notes, not faults.
-
-_AHEAD_BYTES = 4_096 * ROW_BYTES
-
-
-def _check_index(run: Run) -> Checking[None]:
-    """An index that says something else than the chain is noted: it is only a cache, and heals itself."""
-    path = run.dataset.index_path
-    try:
-        size = path.stat().st_size
-    except OSError:
-        return
-    index = ChainIndex(_ReadAhead(path), lambda _: iter(()))
-    for stored in run.chain.blocks.rows():
-        if (stored.number + 1) * ROW_BYTES > size:
-            break  # blocks that it does not know yet
-        if stored.sound and index.fits(Link(stored.name, stored.number, stored.kind)) is None:
-            yield Note(f"{path}: the index of the chain is damaged or old; it is made anew when used")
-            return
-    if size % ROW_BYTES:
-        yield Note(f"{path}: the index of the chain is cut; it is made anew when used")
-
-
-class _ReadAhead(fsio.LocalScratch):
-    """A file that is read in order, many rows at once."""
-
-    _start, _data = 0, b""
-
-    def read(self, start: int, count: int) -> bytes:
-        if not self._start <= start <= start + count <= self._start + len(self._data):
-            self._start, self._data = start, super().read(start, max(count, _AHEAD_BYTES))
-        at = start - self._start
-        return self._data[at : at + count]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from odfchain import errors
-from odfchain.audit.input_claims import missing_input
+from odfchain.audit.input_claims import Find, missing_input
 from odfchain.audit.report import (
     CHECKS,
     FAULTY,
@@ -277,26 +277,26 @@ class Auditor:
         from odfchain.audit.dataset_checks import examine
 
         options = options or VerifyOptions()
-        named = {(item.folder, item.ref): item for item in datasets}
+        named = {(item.folder, item.ref): item.reindexed() for item in datasets}
         if (options.after is not None or options.upto is not None) and len(named) != 1:
             raise errors.UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
         trusted = self._trusted_auditors(options)
         files = list(named.values())
         found, missing = self._upstream_at_hand(files) if options.recursive else (files, {})
-        reports = []
+        reports, find = [], functools.cache(self.find)
         for item in found:
             item.shared.follow(item.folder, HEAD)
             # a range of blocks is for the named dataset, not for its inputs
             whole = replace(options, after=None, upto=None, last=None)
             asked = options if (item.folder, item.ref) in named else whole
-            examined = examine(item, asked, self.find, progress, trusted=trusted)
+            examined = examine(item, asked, find, progress, trusted=trusted)
             report = examined.report
             for message in missing.get(item.folder, ()):
                 report.add(LeftOut(message))
             report.inputs = self._inputs(item, {item.folder})
             # a root dataset has nothing to replay
             if options.replay and not examined.run.chain.is_root:
-                self._replay(examined, engines, options, trusted)
+                self._replay(examined, find, engines, options, trusted)
             reports.append(report)
         return reports
 
@@ -425,9 +425,9 @@ class Auditor:
         AUDITS.add(dataset.folder, dataset.id, line, trusted=self._trusted())
 
     def find(self, dataset_id: DatasetId) -> DatasetFiles | None:
-        """A dataset of the workspace by its id; None where it is not here, or cannot be opened."""
+        """A dataset of the workspace by its id, without its index; None where it cannot be opened."""
         try:
-            return self.workspace.dataset(dataset_id)
+            return self.workspace.dataset(dataset_id).reindexed()
         except (errors.DatasetNotFoundError, errors.StoreError):
             return None
 
@@ -467,7 +467,7 @@ class Auditor:
                 "inputs": [],
             }
             with contextlib.suppress(errors.OdfchainError):  # it stays missing
-                here = self.workspace.dataset(target)
+                here = self.workspace.dataset(target).reindexed()
                 found |= {"alias": str(here.alias), "missing": False, "kind": here.kind.value.lower()}
                 if here.folder not in seen and depth < LINEAGE.depth:
                     seen.add(here.folder)
@@ -476,11 +476,11 @@ class Auditor:
         return inputs
 
     def _replay(
-        self, examined: Examined, engines: EnginesFor, options: VerifyOptions, trusted: Sequence[str]
+        self, done: Examined, find: Find, engines: EnginesFor, options: VerifyOptions, trusted: Sequence[str]
     ) -> None:
         from odfchain.audit.replay import Replaying
 
-        run, report = examined.run, examined.report
+        run, report = done.run, done.report
         after, spared = run.after, None
         if options.trusted_by and run.chain.follows:
             # what trusted auditors have replayed is not replayed again
@@ -503,7 +503,7 @@ class Auditor:
                 return opened[0](transform)
 
             known, config = tuple(report.faults), self.workspace.config.transform
-            report.take(Replaying(run, self.find, engine, config, known).replay(after, jobs=options.jobs))
+            report.take(Replaying(run, find, engine, config, known).replay(after, jobs=options.jobs))
         report.sort()
         if spared is not None:
             report.add(Note(spared))
@@ -535,7 +535,7 @@ class Auditor:
             for item in reversed(transform.inputs if transform is not None else ()):
                 target = item.id or item.dataset_ref
                 try:
-                    read = self.workspace.dataset(str(target)).on_or_head(dataset.ref)
+                    read = self.workspace.dataset(str(target)).reindexed().on_or_head(dataset.ref)
                     stack.append((read, False))
                 except (errors.DatasetNotFoundError, errors.StoreError):
                     missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))

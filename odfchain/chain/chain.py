@@ -31,6 +31,7 @@ from odfchain.odf.events import BlockHeader, MetadataBlock, MetadataEvent
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import to_tree
+from odfchain.storage.fsio import MemoryScratch
 from odfchain.storage.local import HEAD, LocalObjectStore, LocalRefStore
 
 _CACHE_BLOCKS = 256
@@ -146,6 +147,12 @@ class MetadataChain:
         # bounded: a walk over a long chain must not keep all its blocks
         self._decoded = functools.lru_cache(_CACHE_BLOCKS)(lambda name: decode_block(blocks.get(name)))
         self._published = published
+        self.is_reindexed = isinstance(scratch, MemoryScratch)
+        """True if no index that is here is believed."""
+
+    def reindexed(self) -> MetadataChain:
+        """The same chain with an index in memory, which is made by walking."""
+        return MetadataChain(self._blocks, self._refs, MemoryScratch(), ref=self.ref)
 
     # --- reading -----------------------------------------------------------------------------------
 

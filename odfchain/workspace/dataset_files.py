@@ -10,6 +10,7 @@ staging/                                files of transactions that are not commi
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -94,6 +95,11 @@ class DatasetFiles:
             shared,
         )
 
+    def reindexed(self) -> DatasetFiles:
+        """The same dataset, whose chain believes no index that is here."""
+        known = self.chain.is_reindexed
+        return self if known else dataclasses.replace(self, chain=self.chain.reindexed())
+
     @property
     def blocks(self) -> LocalObjectStore:
         """The blocks of all its chains."""
@@ -131,7 +137,8 @@ class DatasetFiles:
         """The same dataset opened on another reference, which need not be there."""
         if ref == self.ref:
             return self
-        return DatasetFiles.open(self.folder, self.signer, ref=ref, shared=self.shared)
+        there = DatasetFiles.open(self.folder, self.signer, ref=ref, shared=self.shared)
+        return there.reindexed() if self.chain.is_reindexed else there
 
     def on_or_head(self, ref: str) -> DatasetFiles:
         """The same dataset on its branch of this name, or on its head where it has none."""

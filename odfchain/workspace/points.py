@@ -266,7 +266,9 @@ def opened_at(dataset: DatasetFiles, point: Point) -> DatasetFiles:
     chain = MetadataChain(
         dataset.blocks,
         _PinnedRefs(dataset.folder, block),
-        MemoryScratch() if ref is None else LocalScratch(dataset.on(ref).index_path),
+        MemoryScratch()
+        if ref is None or dataset.chain.is_reindexed
+        else LocalScratch(dataset.on(ref).index_path),
         ref=str(block),
     )
     return dataclasses.replace(dataset, chain=chain, signer=None)

@@ -10,12 +10,14 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.audit.report import MERGES
+from odfchain.audit.verification import Auditor
 from odfchain.errors import ObjectCorruptedError, UsageError
 from odfchain.odf.identity import Multihash
+from odfchain.storage.fsio import LocalScratch
 from odfchain.upkeep.compact import BatchLimits
 from odfchain.upkeep.garbage import collect
 from odfchain.workspace.merge_record import FetchedBranches, merges
-from odfchain.workspace.options import GcOptions
+from odfchain.workspace.options import GcOptions, VerifyOptions
 from tests.kit.branch_cases import Scene, made_scene, run_here
 from tests.kit.conformance_client import DATASET, main
 from tests.kit.upkeep_scenes import killed_everywhere, later
@@ -46,6 +48,16 @@ def test_case_51_the_merge_of_a_branch_that_is_gone_is_checked_after_gc(scene: S
     assert report.ok
     assert (report.done[MERGES], report.reasons.get(MERGES)) == (1, None)
     assert dataset.fsck().whole
+
+
+def test_a_merge_is_verified_without_any_index(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index is a file like others: with one that leads past blocks nothing of a merge would be looked at."""
+    dataset = scene.workspace["d"]
+    dataset.merge("theirs")
+    auditor, files, engines = Auditor(scene.workspace._files), dataset._files, scene.workspace._engines.of
+    monkeypatch.setattr(LocalScratch, "read", lambda *_: pytest.fail("an index is read"))
+    (report,) = auditor.verify([files], engines, VerifyOptions(recursive=True))
+    assert (report.ok, report.done[MERGES]) == (True, 1)
 
 
 def test_case_52_a_plain_client_has_an_ordinary_chain_and_checks_the_merge_once_it_has_its_source(
