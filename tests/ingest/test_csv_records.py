@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from odfchain.errors import BadInputError, OdfchainError, SchemaError
 from odfchain.ingest import read_csv
-from odfchain.ingest.read_csv import CsvDialect, CsvRecords, first_misfit, header_of, scan_text
+from odfchain.ingest.read_csv import LONGEST_SHORT_LINE, CsvDialect, CsvRecords, first_misfit, scan_text
 from odfchain.ingest.read_formats import open_input
 from odfchain.limits import INPUT
 from odfchain.odf import schema as ds
@@ -23,6 +23,8 @@ from odfchain.odf.sources import ReadStepCsv
 from odfchain.spark import executor_files, text_values
 from odfchain.spark.input_frames import CsvTexts
 from odfchain.spark.jobs import explain
+from tests.kit.pushed_files import put
+from tests.kit.support import no_session
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
@@ -91,22 +93,6 @@ def test_what_breaks_the_rule(tmp_path: Path, text: str, dialect: CsvDialect, me
     assert str(caught.value) == f"f: {message}"
 
 
-def test_a_missing_closing_quote_does_not_take_the_file_into_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read_csv, "INPUT", INPUT.__class__(record_bytes=1 << 20))
-    with pytest.raises(BadInputError, match="line 2: a quoted field that begins here has more than 1 MiB"):
-        records(tmp_path, 'a\n"' + "x\n" * (1 << 20))
-
-
-def test_columns_are_bounded(tmp_path: Path) -> None:
-    path = tmp_path / "in.csv"
-    path.write_text(",".join(f"c{n}" for n in range(300_000)) + "\n")
-    with pytest.raises(BadInputError) as caught:
-        header_of(path, BACKSLASH, "f")
-    assert str(caught.value) == "f: 300,000 columns (c0, c1, c2, …), at most 10,000 are read"
-
-
 PIECES = st.lists(
     st.sampled_from(['"', '""', ",", "\n", "\r\n", "\r", " ", "\t", "a", "\\", '\\"', "é", ";"]), max_size=16
 )
@@ -149,33 +135,12 @@ def test_a_rewritten_file_has_the_same_records(
 
 
 TEXTS = st.lists(
-    st.sampled_from(
-        (
-            *(
-                '"',
-                '""',
-                ",",
-                ",",
-                "\n",
-                "\n",
-                "\r\n",
-                "\r",
-                " ",
-                "\t",
-                "a",
-                "NA",
-                "\\",
-                '\\"',
-                "é",
-                "\xa0",
-                "\0",
-                ";",
-            ),
-            *("'", "\ufeff", "\u2028", "\x85", "\x1c", '"a', 'a"', '"NA"', "1,2\n", '"x\ny",z\n'),
-        )
-    ),
+    st.sampled_from([
+        '"', '""', ",", ",", "\n", "\n", "\r\n", "\r", " ", "\t", "a", "NA", "\\", '\\"', "é", "\xa0", "\0", ";", "'",
+        "\ufeff", "\u2028", "\x85", "\x1c", '"a', 'a"', '"NA"', "1,2\n", '"x\ny",z\n',
+    ]),
     max_size=24,
-)
+)  # fmt: skip
 
 
 @given(
@@ -189,12 +154,8 @@ TEXTS = st.lists(
 @example(pieces=["\ufeff", "\ufeff"], size=1, null_value="", dialect=DOUBLED, header=False)
 def test_pieces_are_read_as_the_rule_says(
     tmp_path_factory: pytest.TempPathFactory,
-    pieces: list[str],
-    size: int,
-    null_value: str,
-    dialect: CsvDialect,
-    header: bool,
-) -> None:
+    pieces: list[str], size: int, null_value: str, dialect: CsvDialect, header: bool,
+) -> None:  # fmt: skip
     """Wherever a file is cut, its records are those of the rule; what breaks the rule is not read at all."""
     base = tmp_path_factory.getbasetemp()
     path, plain = base / "pieces.csv", base / "plain.csv"
@@ -214,12 +175,9 @@ def test_pieces_are_read_as_the_rule_says(
     if not expected:
         return
     columns = tuple(f"c{n}" for n in range(len(expected[0])))
-    ranges = executor_files.text_ranges(
-        executor_files.InputFile(given_),
-        quote=given_dialect.quote if multiline else "",
-        header=header,
-        size=size,
-    )
+    quote = given_dialect.quote if multiline else ""
+    file = executor_files.InputFile(given_)
+    ranges = executor_files.text_ranges(file, quote=quote, header=header, size=size)
     texts = CsvTexts(ranges, columns, columns, given_dialect.separator, given_dialect.quote, null_value)
     expected = expected[header:]
     try:
@@ -244,12 +202,8 @@ def test_characters_that_cannot_be_told_apart(tmp_path: Path, options: dict[str,
     path = tmp_path / "in.csv"
     path.write_text("a\n")
     with pytest.raises(SchemaError) as caught:
-        open_input(_no_session, path, ReadStepCsv(**options), scratch=tmp_path)
+        open_input(no_session, path, ReadStepCsv(**options), scratch=tmp_path)
     assert message in str(caught.value)
-
-
-def _no_session() -> object:
-    raise AssertionError("Spark is not needed for this")
 
 
 def test_what_stands_for_a_null_is_no_text_of_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +214,39 @@ def test_what_stands_for_a_null_is_no_text_of_its_column(monkeypatch: pytest.Mon
         pc.if_else(pc.equal(texts, "NA"), None, texts), ds.DataTypeInt32(), text_values.DEFAULT_RULES
     )
     assert found.values.to_pylist() == [1, None, -2]
+
+
+# --- the first look at a file ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [3, 1_000, 4_096, 4_097, 1 << 20])
+@pytest.mark.parametrize(
+    ("lengths", "long"),
+    [
+        ([LONGEST_SHORT_LINE], False),
+        ([LONGEST_SHORT_LINE + 1], True),
+        ([5, LONGEST_SHORT_LINE, 0, 7], False),
+        ([LONGEST_SHORT_LINE - 1, LONGEST_SHORT_LINE + 1, 3], True),
+        ([1] * 9_000, False),
+        ([], False),
+    ],
+)
+def test_long_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, lengths: list[int], long: bool
+) -> None:
+    monkeypatch.setattr(read_csv, "_CHUNK", chunk)
+    path = put(tmp_path, b"\n".join(b"x" * n for n in lengths))
+    assert scan_text(path).long_lines is long
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_a_broken_byte_is_found_at_every_place_of_a_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    monkeypatch.setattr(read_csv, "_CHUNK", 3)
+    path = put(tmp_path, b"x" * before + b"\n\xc3abc\n")
+    with pytest.raises(BadInputError, match="line 2: byte 0xc3 is not valid utf-8"):
+        scan_text(path)
 
 
 # --- on Spark --------------------------------------------------------------------------------------

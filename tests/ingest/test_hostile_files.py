@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import runpy
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -24,19 +26,19 @@ from odfchain.progress import SILENT
 from odfchain.spark.documents import DocumentInputError, LineFile, record_batches
 from odfchain.spark.json_values import JsonArray, parse_object
 from odfchain.spark.shapefile import ShapefileLayer
-from tests.kit.support import FIXTURES
+from tests.kit.support import FIXTURES, no_session
 
 MADE = runpy.run_path(str(FIXTURES / "hostile" / "make.py"))["MADE"]
 SOON = 30
 """Seconds that a refusal may take on a machine that does other things as well."""
 
 UNPACKED = {
-    "zeros.zip": (None, "more than 1,000 times"),
-    "zeros.csv.gz": (None, "more than 1,000 times"),
-    "overlapping.zip": (None, "the archive has 200 files"),
-    "many.zip": (None, "20,000 members in the archive, at most 10,000 are read"),
-    "paths.zip": (None, "the archive has 3 files"),
-    "lying.zip": (None, "the zip archive is corrupt"),
+    "zeros.zip": "more than 1,000 times",
+    "zeros.csv.gz": "more than 1,000 times",
+    "overlapping.zip": "the archive has 200 files",
+    "many.zip": "20,000 members in the archive, at most 10,000 are read",
+    "paths.zip": "the archive has 3 files",
+    "lying.zip": "the zip archive is corrupt",
 }
 READ: dict[str, tuple[ReadStep, str]] = {
     "wide.csv": (ReadStepCsv(header=True), "300,000 columns (c0, c1, c2, …), at most 10,000 are read"),
@@ -64,71 +66,59 @@ def put(tmp_path: Path, name: str) -> Path:
     return path
 
 
+def unpack(source: Path, folder: Path, sub_path: str | None = None) -> Path:
+    folder.mkdir(parents=True)
+    kind = CompressionFormat.GZIP if source.suffix == ".gz" else CompressionFormat.ZIP
+    step = PrepStepDecompress(format=kind, sub_path=sub_path)
+    return prepare([step], source, folder, name="x", progress=SILENT)
+
+
+@contextlib.contextmanager
+def refused_soon(error: type[Exception], message: str, *, whole: bool = False) -> Iterator[None]:
+    """With these words, which the message begins with where they are all of it."""
+    began = time.monotonic()
+    with pytest.raises(error, match="^" * whole + re.escape(message)):
+        yield
+    assert time.monotonic() - began < SOON
+
+
 @pytest.mark.parametrize("name", UNPACKED)
 def test_unpacking(tmp_path: Path, name: str) -> None:
-    sub_path, message = UNPACKED[name]
-    kind = CompressionFormat.GZIP if name.endswith(".gz") else CompressionFormat.ZIP
     source, folder = put(tmp_path, name), tmp_path / "run"
-    folder.mkdir()
-    began = time.monotonic()
-    with pytest.raises(OdfchainError) as caught:
-        prepare(
-            [PrepStepDecompress(format=kind, sub_path=sub_path)], source, folder,
-            name=name, progress=SILENT,
-        )  # fmt: skip
-    assert message in str(caught.value)
-    assert time.monotonic() - began < SOON
+    with refused_soon(OdfchainError, UNPACKED[name]):
+        unpack(source, folder)
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("sub_path", ["../../escaped.csv", "/etc/escaped.csv", "**/escaped.csv"])
 def test_the_name_of_a_member_is_never_a_path(tmp_path: Path, sub_path: str) -> None:
-    source, folder = put(tmp_path, "paths.zip"), tmp_path / "a" / "b" / "run"
-    folder.mkdir(parents=True)
-    step = PrepStepDecompress(format=CompressionFormat.ZIP, sub_path=sub_path)
+    folder = tmp_path / "a" / "b" / "run"
     try:
-        found = prepare([step], source, folder, name="x", progress=SILENT)
-        assert found.parent == folder
+        assert unpack(put(tmp_path, "paths.zip"), folder, sub_path).parent == folder
     except OdfchainError as error:
         assert "matches 2 files" in str(error)
     assert not list(tmp_path.rglob("escaped.csv"))
 
 
 def test_one_level_is_unpacked(tmp_path: Path) -> None:
-    source, folder = put(tmp_path, "nested.zip"), tmp_path / "run"
-    folder.mkdir()
-    step = PrepStepDecompress(format=CompressionFormat.ZIP)
-    found = prepare([step], source, folder, name="x", progress=SILENT)
-    assert found.stat().st_size < 100_000
-
-
-def no_session() -> NoReturn:
-    raise AssertionError("refused before Spark is needed")
+    assert unpack(put(tmp_path, "nested.zip"), tmp_path / "run").stat().st_size < 100_000
 
 
 @pytest.mark.parametrize("name", READ)
 def test_reading(tmp_path: Path, name: str) -> None:
     step, message = READ[name]
     path = put(tmp_path, name)
-    began = time.monotonic()
-    with pytest.raises(BadInputError) as caught:
+    with refused_soon(BadInputError, f"{path}: {message}", whole=True):
         open_input(no_session, path, step, scratch=tmp_path)
-    assert str(caught.value).startswith(f"{path}: {message}")
-    assert time.monotonic() - began < SOON
 
 
 @pytest.mark.parametrize("name", BY_WORKERS)
 def test_what_workers_refuse(tmp_path: Path, name: str) -> None:
     path = put(tmp_path, name)
-    began = time.monotonic()
-    if name.endswith(".ndjson"):
-        said = str(LineFile(path, parse_object).first_bad(None, "f"))
-    else:
-        source = (
-            JsonArray(str(path)) if name.endswith(".json") else ShapefileLayer.find(path, None, tmp_path)[0]
+    with refused_soon(OdfchainError if name.endswith(".ndjson") else DocumentInputError, BY_WORKERS[name]):
+        if name.endswith(".ndjson"):
+            raise LineFile(path, parse_object).first_bad(None, "f")
+        layer = (
+            ShapefileLayer.find(path, None, tmp_path)[0] if name.endswith(".zip") else JsonArray(str(path))
         )
-        with pytest.raises(DocumentInputError) as caught:
-            list(record_batches(source.records()))
-        said = str(caught.value)
-    assert BY_WORKERS[name] in said
-    assert time.monotonic() - began < SOON
+        list(record_batches(layer.records()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,32 +23,29 @@ from odfchain.odf.events import AddPushSource, SetVocab
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.schema import parse_ddl, type_name
 from odfchain.spark.json_values import parse_object
+from tests.kit.pushed_files import put
 from tests.kit.support import fixture
 
 CASES = fixture("ingest/inference.yaml")
 
 
-def of_texts(*texts: str) -> tuple[str, str | None]:
+def of_texts(*texts: str, json: bool = False) -> tuple[str, str | None]:
+    """The type of a column with these texts, or these JSON values, and what is said of it."""
     column = ColumnValues()
     for row, text in enumerate(texts, start=1):
-        column.add(text, row)
-    data_type, note = column.inferred()
-    return type_name(data_type), note
-
-
-def of_json(*values: str) -> tuple[str, str | None]:
-    column = ColumnValues()
-    for row, text in enumerate(values, start=1):
-        value = parse_object(f'{{"v": {text}}}')["v"]
-        if value is not None:
+        if not json:
+            column.add(text, row)
+        elif (value := parse_object(f'{{"v": {text}}}')["v"]) is not None:
             column.add_json(value, row)
     data_type, note = column.inferred()
     return type_name(data_type), note
 
 
+of_json = functools.partial(of_texts, json=True)
+
+
 def inferred(path: Path, content: str | bytes) -> InferredFile:
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return infer_file(path, path.parent, reserved=SYSTEM_COLUMNS)
+    return infer_file(put(path.parent, content, path.name), path.parent, reserved=SYSTEM_COLUMNS)
 
 
 def types(found: InferredFile) -> dict[str, str]:
@@ -64,7 +62,7 @@ def notes(found: InferredFile) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("texts", "expected"),
     CASES["values_that_agree_have_a_type"],
-)  # fmt: skip
+)
 def test_values_that_agree_have_a_type(texts: tuple[str, ...], expected: str) -> None:
     assert of_texts(*texts)[0] == expected
 
@@ -72,7 +70,7 @@ def test_values_that_agree_have_a_type(texts: tuple[str, ...], expected: str) ->
 @pytest.mark.parametrize(
     ("texts", "why"),
     CASES["what_is_in_doubt_stays_text_and_says_why"],
-)  # fmt: skip
+)
 def test_what_is_in_doubt_stays_text_and_says_why(texts: tuple[str, ...], why: str) -> None:
     found, note = of_texts(*texts)
     assert found == "STRING"
@@ -102,10 +100,7 @@ def test_times_say_what_becomes_of_their_zone() -> None:
     assert of_texts("2024-05-01T12:00:00Z")[1] is None
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    CASES["json_values"],
-)
+@pytest.mark.parametrize(("values", "expected"), CASES["json_values"])
 def test_json_values(values: tuple[str, ...], expected: str) -> None:
     assert of_json(*values)[0] == expected
 
@@ -149,8 +144,7 @@ def test_other_separators_are_found_and_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "message"),
-    CASES["names_that_columns_cannot_have_are_refused_with_others"],
+    ("header", "message"), CASES["names_that_columns_cannot_have_are_refused_with_others"]
 )
 def test_names_that_columns_cannot_have_are_refused_with_others(
     tmp_path: Path, header: str, message: str
@@ -186,30 +180,27 @@ def test_files_of_which_no_columns_can_be_made(
 
 def test_json_files_keep_the_order_of_their_keys(tmp_path: Path) -> None:
     lines = '{"z": 1, "a": "x"}\n\n{"m": [1.5], "z": null}\n'
-    assert types(inferred(tmp_path / "a.ndjson", lines)) == {
-        "z": "BIGINT", "a": "STRING", "m": "ARRAY<DOUBLE>",
-    }  # fmt: skip
-    assert types(inferred(tmp_path / "a.json", '[{"z": 1}, {"a": {"b": 2}}]')) == {
-        "z": "BIGINT", "a": "STRING",
-    }  # fmt: skip
     feature = (
         '{"type": "Feature", "properties": {"n": 1}, "geometry": {"type": "Point", "coordinates": [1, 2]}}'
     )
-    for name, content in (
-        ("a.ndgeojson", feature),
-        ("a.geojson", f'{{"type": "FeatureCollection", "features": [{feature}]}}'),
+    collection, of_features = (
+        f'{{"type": "FeatureCollection", "features": [{feature}]}}',
+        "n BIGINT, geometry STRING",
+    )
+    for name, content, expected in (
+        ("a.ndjson", lines, "z BIGINT, a STRING, m ARRAY<DOUBLE>"),
+        ("a.json", '[{"z": 1}, {"a": {"b": 2}}]', "z BIGINT, a STRING"),
+        ("a.ndgeojson", feature, of_features),
+        ("a.geojson", collection, of_features),
     ):
-        assert types(inferred(tmp_path / name, content)) == {"n": "BIGINT", "geometry": "STRING"}
+        found = types(inferred(tmp_path / name, content))
+        assert ", ".join(f"{column} {kind}" for column, kind in found.items()) == expected
 
 
 def test_parquet_says_its_types_itself(tmp_path: Path) -> None:
-    table = pa.table(
-        {
-            "n": pa.array([1], pa.int32()),
-            "t": pa.array([dt.datetime(2024, 5, 1, tzinfo=dt.UTC)], pa.timestamp("ns", "UTC")),
-            "d": pa.array([dt.date(2024, 5, 1)]),
-        }
-    )
+    kinds = pa.int32(), pa.timestamp("ns", "UTC"), pa.date32()
+    values = 1, dt.datetime(2024, 5, 1, tzinfo=dt.UTC), dt.date(2024, 5, 1)
+    table = pa.table([pa.array([v], kind) for v, kind in zip(values, kinds, strict=True)], names=list("ntd"))
     pq.write_table(table, tmp_path / "a.parquet")
     found = infer_file(tmp_path / "a.parquet", tmp_path)
     assert (types(found), found.rows) == ({"n": "INT", "t": "TIMESTAMP(6)", "d": "DATE"}, 1)
@@ -224,10 +215,7 @@ def test_parquet_types_without_a_name_are_refused_with_their_column(tmp_path: Pa
 # --- the dataset -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("file", "name"),
-    CASES["a_name_is_made_of_the_files"],
-)
+@pytest.mark.parametrize(("file", "name"), CASES["a_name_is_made_of_the_files"])
 def test_a_name_is_made_of_the_files(file: str, name: str) -> None:
     assert FileImport.of(Path("x") / file).name == DatasetAlias.parse(name)
 
@@ -243,12 +231,12 @@ def test_names_that_cannot_be_made() -> None:
 
 def test_which_merge_strategy_is_meant() -> None:
     path = Path("a.csv")
-    asked = [
-        FileImport.of(path),
-        FileImport.of(path, key=("id",)),
-        FileImport.of(path, key=("id",), merge="ledger"),
-    ]
-    assert [each.merge for each in asked] == ["append", "snapshot", "ledger"]
+    for given, merge in (
+        ({}, "append"),
+        ({"key": ("id",)}, "snapshot"),
+        ({"key": ("id",), "merge": "ledger"}, "ledger"),
+    ):
+        assert FileImport.of(path, **given).merge == merge
     for merge, key in (("append", ("id",)), ("snapshot", ()), ("ledger", ()), ("upsert", ("id",))):
         with pytest.raises(UsageError):
             FileImport.of(path, key=key, merge=merge)
@@ -257,9 +245,7 @@ def test_which_merge_strategy_is_meant() -> None:
 def plan(
     tmp_path: Path, content: str, *, key: tuple[str, ...] = (), event_time: str | None = None
 ) -> ImportPlan:
-    path = tmp_path / "a.csv"
-    path.write_text(content)
-    return FileImport.of(path, key=key).plan(tmp_path, event_time)
+    return FileImport.of(put(tmp_path, content), key=key).plan(tmp_path, event_time)
 
 
 def test_the_event_time_is_a_column_by_the_vocabulary(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import odfchain as odf
@@ -22,10 +23,12 @@ from odfchain.odf.sources import ReadStepNdJson
 from odfchain.odf.times import Timestamp
 from odfchain.workspace.commit import commit
 from tests.kit.branch_cases import run_here
+from tests.kit.polled_sources import rows
+from tests.kit.pushed_files import BARE, push, put
 from tests.kit.root_rows import add_root, schema_event, schema_with
-from tests.kit.support import FIXTURES, Result, copied, manifest, of_others, unchanged
+from tests.kit.support import FIXTURES, Run, copied, derivative, manifest, of_others, unchanged
 
-HEAD = "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: cities\n  kind: {kind}\n  metadata:\n"
+HEAD = "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: cities\n  kind: Root\n  metadata:\n"
 PUSH = "    - {{kind: AddPushSource, sourceName: {name}, read: {{kind: NdJson}}, merge: {{kind: Append}}}}\n"
 POLL = "    - {kind: SetPollingSource, fetch: {kind: Url, url: 'file:///x'}, read: {kind: NdJson}, merge: {kind: Append}}\n"
 Cli = Callable[..., tuple[int, str]]
@@ -46,7 +49,7 @@ def cli(ws: Workspace, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 def root(ws: Workspace, *sources: str) -> Dataset:
-    (dataset,) = ws.add(HEAD.format(kind="Root") + "".join(sources))
+    (dataset,) = ws.add(HEAD + "".join(sources))
     return dataset
 
 
@@ -89,17 +92,13 @@ def test_one_of_several_push_sources(ws: Workspace, cli: Cli) -> None:
 def test_a_disabled_source_can_be_defined_again(ws: Workspace, tmp_path: Path, cli: Cli) -> None:
     dataset = root(ws, POLL)
     dataset.disable_source("default")
-    manifest = tmp_path / "m.yaml"
-    manifest.write_text(HEAD.format(kind="Root") + POLL)
-    assert cli("add", "--update", str(manifest))[0] == 0
+    assert cli("add", "--update", str(put(tmp_path, HEAD + POLL, "m.yaml")))[0] == 0
     assert dataset.summary.polling_source is not None
 
 
 def test_a_derivative_has_none(ws: Workspace) -> None:
     root(ws, *pushes("a"))
-    text = HEAD.format(kind="Derivative").replace("cities", "made")
-    text += "    - {kind: SetTransform, inputs: [{datasetRef: cities}], transform: {kind: Sql, engine: spark, query: select 1}}\n"
-    (made,) = ws.add(text, check=False)
+    (made,) = ws.add(derivative(), check=False)
     with pytest.raises(UsageError, match="has inputs, and no sources"):
         made.disable_source()
 
@@ -111,9 +110,8 @@ def test_a_manifest_says_which_command_to_use(
 ) -> None:
     if update:
         root(ws, *pushes("a"))
-    manifest = tmp_path / "m.yaml"
-    manifest.write_text(HEAD.format(kind="Root") + f"    - {{kind: {kind}}}\n")
-    code, said = cli("add", *update, str(manifest))
+    path = put(tmp_path, HEAD + f"    - {{kind: {kind}}}\n", "m.yaml")
+    code, said = cli("add", *update, str(path))
     assert code == 3
     assert "metadata[0]: Disable" in said
     assert "hint: `odfchain source disable DATASET` records it" in said
@@ -168,15 +166,13 @@ def test_what_can_never_work_is_refused_by_an_update(home: odf.Workspace, name: 
 def test_what_runs_can_do_is_added(home: odf.Workspace, name: str) -> None:
     case = ACCEPTED[name]
     (dataset,) = home.add(manifest_of_case(case), check=not has_query(case))
-    assert (
-        home.update(read_snapshots(manifest_of_case(case))[0], check=False)[1] == []
-    )  # also as it is in the chain
+    again = home.update(read_snapshots(manifest_of_case(case))[0], check=False)[1]
+    assert again == [], "also as it is in the chain"
     assert dataset.verify().faults == []
 
 
 def test_the_command_names_file_and_path(home: odf.Workspace, tmp_path: Path) -> None:
-    path = tmp_path / "bad.json"
-    path.write_text(manifest_of_case(REFUSED["license no url"]))
+    path = put(tmp_path, manifest_of_case(REFUSED["license no url"]), "bad.json")
     result = run_here(home)("add", str(path))
     assert result.code == 3
     assert "metadata[0].websiteUrl: 'nonsense' is not an http or https URL" in result.err
@@ -193,13 +189,9 @@ def test_events_that_python_gives_are_judged_too(home: odf.Workspace) -> None:
 
 
 def test_a_decimal_whose_scale_is_over_its_precision_is_refused_in_every_form(home: odf.Workspace) -> None:
-    import pyarrow as pa
-
     for kind in ("Csv", "Parquet"):
-        source = {"kind": "AddPushSource", "sourceName": "s", "merge": {"kind": "Append"}}
-        source["read"] = {"kind": kind, "schema": ["a DECIMAL(6,19)"]}
         with pytest.raises(odf.errors.ManifestError, match=r"DECIMAL\(6,19\): precision is 1 to 38"):
-            home.add(manifest_of_case({"metadata": [source]}))
+            home.add(manifest(schema='["a DECIMAL(6,19)"]', kind=kind))
     declared = schema_event(schema_with(pa.field("a", pa.decimal128(6, 19))))
     name = odf.DatasetAlias.parse("d")
     with pytest.raises(odf.errors.ManifestError, match=r"`a`: DECIMAL\(6,19\) cannot be recorded") as caught:
@@ -209,18 +201,14 @@ def test_a_decimal_whose_scale_is_over_its_precision_is_refused_in_every_form(ho
 
 
 def test_columns_that_are_recorded_decide_what_a_later_source_can_declare(home: odf.Workspace) -> None:
-    import pyarrow as pa
-
     add_root(home, "d", schema_with(pa.field("k", pa.int32())))
-    read = {"kind": "Csv", "header": True, "schema": ["k STRING"]}
-    source = {"kind": "AddPushSource", "sourceName": "s", "read": read}
-    source["merge"] = {"kind": "Ledger", "primaryKey": ["k"]}
-    bad = read_snapshots(manifest_of_case({"metadata": [source]}))[0]
+    bad, good = (
+        manifest("{kind: Ledger, primaryKey: [k]}", f'["k {t}"]', name="d") for t in ("STRING", "INT")
+    )
     with pytest.raises(odf.errors.ManifestError, match="column k is INT, the input has STRING") as caught:
-        home.update(bad)
+        home.update(read_snapshots(bad)[0])
     assert caught.value.path == "metadata[0].read.schema"
-    read["schema"] = ["k INT"]
-    assert len(home.update(read_snapshots(manifest_of_case({"metadata": [source]}))[0])[1]) == 1
+    assert len(home.update(read_snapshots(good)[0])[1]) == 1
 
 
 @pytest.mark.parametrize(
@@ -242,12 +230,10 @@ def test_chains_of_others_may_hold_it(
 
 def test_messages_are_short_lines(home: odf.Workspace) -> None:
     long = "\u202e\x1b" + "x" * 100_000
+    attached = {"kind": "Embedded", "items": [{"path": long, "content": ""}]}
     for event in (
         {"kind": "SetLicense", "shortName": "a", "name": "b", "websiteUrl": long},
-        {
-            "kind": "SetAttachments",
-            "attachments": {"kind": "Embedded", "items": [{"path": long, "content": ""}]},
-        },
+        {"kind": "SetAttachments", "attachments": attached},
         {"kind": "SetVocab", "offsetColumn": long, "eventTimeColumn": long},
     ):
         with pytest.raises(odf.errors.ManifestError) as caught:
@@ -303,7 +289,7 @@ NONE = "column `op`: %s is not an operation (0 for +A"
 
 
 @pytest.mark.parametrize(
-    ("kind", "merges", "rows", "row", "message"),
+    ("kind", "merges", "lines", "row", "message"),
     [
         ("INT", [CHANGELOG, UPSERT], "0,A,1\n7,A,2\n", 2, NONE % "7"),
         ("INT", [CHANGELOG, UPSERT], "0,A,1\n-1,A,2\n", 2, NONE % "-1"),
@@ -316,33 +302,27 @@ NONE = "column `op`: %s is not an operation (0 for +A"
     ],
 )
 def test_no_operation_and_a_torn_correction(
-    workspace: Workspace, tmp_path: Path, kind: str, merges: list[str], rows: str, row: int, message: str
+    workspace: Workspace, kind: str, merges: list[str], lines: str, row: int, message: str
 ) -> None:
     """A torn correction is what `verify` would call a fault."""
-    path = tmp_path / "in.csv"
-    path.write_text("op,city,population\n" + rows)
     for merge in merges:
         (dataset,) = workspace.add(manifest(merge, COLUMNS % kind, name=f"cities{len(merge)}"))
         with unchanged(dataset.path), pytest.raises(BadInputError) as caught:
-            dataset.ingest([path])
+            push(dataset, "op,city,population\n" + lines)
         assert f"in.csv: row {row}: {message}" in str(caught.value)
 
 
-def test_corrections_of_several_keys_may_be_mixed(workspace: Workspace, tmp_path: Path) -> None:
+def test_corrections_of_several_keys_may_be_mixed(workspace: Workspace) -> None:
     (dataset,) = workspace.add(manifest(CHANGELOG, COLUMNS % "INT"))
-    path = tmp_path / "in.csv"
-    path.write_text("op,city,population\n0,A,1\n0,B,1\n2,A,1\n2,B,1\n3,B,2\n3,A,2\n1,B,2\n")
-    dataset.ingest([path])
-    assert dataset.scan(["op"]).to_arrow()["op"].to_pylist() == [0, 2, 3, 0, 2, 3, 1]
+    push(dataset, "op,city,population\n0,A,1\n0,B,1\n2,A,1\n2,B,1\n3,B,2\n3,A,2\n1,B,2\n")
+    assert rows(dataset, "op") == [[0], [2], [3], [0], [2], [3], [1]]
     assert dataset.verify().ok
 
 
-def test_a_key_that_names_a_column_twice(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_key_that_names_a_column_twice(workspace: Workspace) -> None:
     dataset = of_others(workspace, manifest("{kind: Ledger, primaryKey: [city, city]}"))
-    path = tmp_path / "in.csv"
-    path.write_text("city,population\nA,1\n")
     with pytest.raises(SchemaError, match="primaryKey of the source names column 'city' twice"):
-        dataset.ingest([path])
+        push(dataset, "city,population\nA,1\n")
 
 
 # --- Sources that gain, lose and reorder columns (RFC-015), from files to the recorded chain -------
@@ -355,8 +335,7 @@ LEDGER = "{kind: Ledger, primaryKey: [city]}"
 @pytest.fixture(scope="module")
 def made(new_workspace: Callable[[], Workspace]) -> Workspace:
     workspace = new_workspace()
-    folder = workspace.path.parent
-    push(workspace.add(manifest(LEDGER, TWO, kind="NdJson"))[0], folder, '{"city": "A", "population": 1}')
+    ingest(workspace.add(manifest(LEDGER, TWO, kind="NdJson"))[0], '{"city": "A", "population": 1}')
     return workspace
 
 
@@ -365,9 +344,8 @@ def cities(made: Workspace, workspace: Workspace) -> Dataset:
     return copied(made, workspace)["cities"]
 
 
-def push(dataset: Dataset, folder: Path, line: str) -> None:
-    (folder / "in.ndjson").write_text(line + "\n")
-    dataset.ingest([folder / "in.ndjson"])
+def ingest(dataset: Dataset, *lines: str) -> None:
+    push(dataset, "".join(f"{line}\n" for line in lines), "in.ndjson")
 
 
 def redefine(dataset: Dataset, *columns: str) -> None:
@@ -382,34 +360,27 @@ def kinds(dataset: Dataset, count: int) -> list[str]:
     return [found.block.event.KIND for found in dataset.log(count)]
 
 
-def test_a_new_optional_column(cities: Dataset, tmp_path: Path, run_cli: Callable[..., Result]) -> None:
+def test_a_new_optional_column(cities: Dataset, tmp_path: Path, run_cli: Run) -> None:
     redefine(cities, "city STRING", "mayor STRING", "population BIGINT")
-    (tmp_path / "b.ndjson").write_text('{"city": "B", "population": 2, "mayor": "X"}\n')
-    said = run_cli("-w", cities.path.parent.parent, "ingest", "cities", tmp_path / "b.ndjson").err
+    path = put(tmp_path, '{"city": "B", "population": 2, "mayor": "X"}\n', "b.ndjson")
+    said = run_cli("-w", cities.path.parent.parent, "ingest", "cities", path).err
     assert "the dataset gets mayor STRING: null in what is recorded" in said
     assert kinds(cities, 3) == ["AddData", "SetDataSchema", "AddPushSource"]
     schema = cities.schema
-    assert schema is not None
     assert schema.names[-3:] == ("city", "population", "mayor"), "at the end, whatever the source's order"
-    expected = [{"city": "A", "population": 1, "mayor": None}, {"city": "B", "population": 2, "mayor": "X"}]
-    assert cities.scan(["city", "population", "mayor"]).to_arrow().to_pylist() == expected
-    assert [
-        row.asDict()
-        for row in cities.scan().to_spark().select("city", "population", "mayor").orderBy("city").collect()
-    ] == expected
+    expected = [["A", 1, None], ["B", 2, "X"]]
+    assert rows(cities, "city", "population", "mayor") == expected
+    by_spark = cities.scan().to_spark().select("city", "population", "mayor").orderBy("city")
+    assert [list(row) for row in by_spark.collect()] == expected
     assert cities.verify().ok
 
 
-def test_missing_and_reordered_columns(cities: Dataset, tmp_path: Path) -> None:
+def test_missing_and_reordered_columns(cities: Dataset) -> None:
     redefine(cities, "population BIGINT", "city STRING")
-    push(cities, tmp_path, '{"city": "B", "population": 2}')
+    ingest(cities, '{"city": "B", "population": 2}')
     redefine(cities, "city STRING")
-    push(cities, tmp_path, '{"city": "C"}')
-    assert [list(r.values()) for r in cities.scan(["city", "population"]).to_arrow().to_pylist()] == [
-        ["A", 1],
-        ["B", 2],
-        ["C", None],
-    ]
+    ingest(cities, '{"city": "C"}')
+    assert rows(cities, "city", "population") == [["A", 1], ["B", 2], ["C", None]]
     assert kinds(cities, 4) == ["AddData", "AddPushSource", "AddData", "AddPushSource"], "the schema stays"
     assert cities.verify().ok
 
@@ -422,38 +393,31 @@ def test_missing_and_reordered_columns(cities: Dataset, tmp_path: Path) -> None:
         (("city STRING", "population BIGINT", "mayor STRING NOT NULL"), r"unexpected mayor \(a new column must be optional\)"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_shown_as_a_diff(
-    cities: Dataset, tmp_path: Path, columns: tuple[str, ...], said: str
-) -> None:
+def test_what_does_not_fit_is_shown_as_a_diff(cities: Dataset, columns: tuple[str, ...], said: str) -> None:
     redefine(cities, *columns)
     with unchanged(cities.path), pytest.raises(SchemaError, match=said):
-        push(cities, tmp_path, '{"city": "B", "population": 2, "inhabitants": 2, "mayor": "X"}')
+        ingest(cities, '{"city": "B", "population": 2, "inhabitants": 2, "mayor": "X"}')
 
 
-def test_a_required_column_cannot_be_left_out(workspace: Workspace, tmp_path: Path) -> None:
-    (dataset,) = workspace.add(
-        manifest(LEDGER, '["city STRING", "population BIGINT NOT NULL"]', kind="NdJson")
-    )
-    push(dataset, tmp_path, '{"city": "A", "population": 1}')
+def test_a_required_column_cannot_be_left_out(workspace: Workspace) -> None:
+    required = TWO.replace("BIGINT", "BIGINT NOT NULL")
+    (dataset,) = workspace.add(manifest(LEDGER, required, kind="NdJson"))
+    ingest(dataset, '{"city": "A", "population": 1}')
     redefine(dataset, "city STRING")
     with unchanged(dataset.path), pytest.raises(SchemaError, match="missing population"):
-        push(dataset, tmp_path, '{"city": "B"}')
+        ingest(dataset, '{"city": "B"}')
 
 
-def test_a_column_that_comes_with_the_file(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_column_that_comes_with_the_file(workspace: Workspace) -> None:
     """Without a source nobody said that the column is meant; with one it is taken over."""
-    (bare,) = workspace.add(
-        "kind: DatasetSnapshot\nversion: 1\ncontent: {name: bare, kind: Root, metadata: []}"
-    )
-    push(bare, tmp_path, '{"city": "A"}')
+    (bare,) = workspace.add(BARE)
+    ingest(bare, '{"city": "A"}')
     with unchanged(bare.path), pytest.raises(SchemaError, match="unexpected mayor"):
-        push(bare, tmp_path, '{"city": "B", "mayor": "X"}')
-    (declared,) = workspace.add(
-        manifest(kind="NdJson", name="declared").replace("        schema:", "        #")
-    )
-    push(declared, tmp_path, '{"city": "A"}')
-    push(declared, tmp_path, '{"city": "B", "mayor": "X"}')
-    assert declared.scan(["mayor"]).to_arrow()["mayor"].to_pylist() == [None, "X"]
+        ingest(bare, '{"city": "B", "mayor": "X"}')
+    (declared,) = workspace.add(manifest(kind="NdJson").replace("        schema:", "        #"))
+    ingest(declared, '{"city": "A"}')
+    ingest(declared, '{"city": "B", "mayor": "X"}')
+    assert rows(declared, "mayor") == [[None], ["X"]]
 
 
 SYSTEM = [("offset", "UInt64"), ("op", "UInt8"), ("system_time", "Timestamp"), ("event_time", "Timestamp")]
@@ -470,15 +434,14 @@ SYSTEM = [("offset", "UInt64"), ("op", "UInt8"), ("system_time", "Timestamp"), (
     ],
 )
 def test_a_declared_schema_that_holds_no_rows(
-    workspace: Workspace, tmp_path: Path, columns: list[tuple[str, str]], problem: str
+    workspace: Workspace, columns: list[tuple[str, str]], problem: str
 ) -> None:
     declared = ", ".join(f"{{name: {name}, type: {kind}}}" for name, kind in columns)
     text = manifest("{kind: Append}", '["a INT NOT NULL"]', kind="NdJson")
-    dataset = of_others(
-        workspace, f"{text}    - kind: SetDataSchema\n      schema: {{fields: [{declared}]}}\n"
-    )
+    schema = f"    - kind: SetDataSchema\n      schema: {{fields: [{declared}]}}\n"
+    dataset = of_others(workspace, text + schema)
     head = dataset.head
     with pytest.raises(SchemaError) as caught:
-        push(dataset, tmp_path, '{"a": 1}')
+        ingest(dataset, '{"a": 1}')
     assert problem in str(caught.value)
     assert dataset.head == head

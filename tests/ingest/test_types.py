@@ -34,8 +34,10 @@ from odfchain.transform.spark_engine import settled_schema
 from odfchain.workspace.commit import StagedFile, commit
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.logical_hash import hash_table
+from tests.kit.polled_sources import rows
+from tests.kit.pushed_files import BARE, push, put, put_for
 from tests.kit.root_rows import MADE, START, add_root, records, schema_with, slice_of
-from tests.kit.support import FIXTURES, Result, derivative, manifest, unchanged
+from tests.kit.support import FIXTURES, Run, derivative, manifest, unchanged
 
 TYPES: list[dict[str, Any]] = json.loads((FIXTURES / "types" / "types.json").read_text("utf-8"))["types"]
 RECORDED = [case for case in TYPES if "refused" not in case]
@@ -81,12 +83,8 @@ def input_file(path: Path, cases: Sequence[dict[str, Any]], rows: Sequence[int |
         path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
         return path
     kinds = [to_arrow_type(from_tree(ds.DataType, case["type"])) for case in cases]  # type: ignore[arg-type]
-    schema = pa.schema(
-        [
-            pa.field("id", pa.int32(), nullable=False),
-            *(pa.field(f"c{i}", kind) for i, kind in enumerate(kinds)),
-        ]
-    )
+    fields = [pa.field(f"c{i}", kind) for i, kind in enumerate(kinds)]
+    schema = pa.schema([pa.field("id", pa.int32(), nullable=False), *fields])
     columns = [pa.array(range(len(rows)), pa.int32()), *map(array_of, values, kinds)]
     path = path.with_suffix(".parquet")
     pq.write_table(pa.Table.from_arrays(columns, schema=schema), path, version="2.6")
@@ -95,10 +93,10 @@ def input_file(path: Path, cases: Sequence[dict[str, Any]], rows: Sequence[int |
 
 def trees(rows: pa.Table, cases: Sequence[dict[str, Any]]) -> dict[int, list[Any]]:
     """The values of each key, as texts have them."""
-    found = {}
-    for i, key in enumerate(rows["id"].to_pylist()):
-        found[key] = [tree_of(rows[f"c{c}"][i]) for c in range(len(cases))]
-    return found
+    return {
+        key: [tree_of(rows[f"c{c}"][i]) for c in range(len(cases))]
+        for i, key in enumerate(rows["id"].to_pylist())
+    }
 
 
 def expected(cases: Sequence[dict[str, Any]], rows: Sequence[int | None]) -> dict[int, list[Any]]:
@@ -112,7 +110,7 @@ def walk(
     cases: Sequence[dict[str, Any]],
     workspace: odf.Workspace,
     engine: SparkEngine,
-    run: Callable[..., Result],
+    run: Run,
     folder: Path,
 ) -> None:
     def holds(dataset: odf.Dataset, *rows: int | None) -> None:
@@ -161,15 +159,14 @@ FORMS = ("ddl", "odf")
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_columns_at_once(
-    form: str, workspace: odf.Workspace, engine: SparkEngine, run_cli: Callable[..., Result], tmp_path: Path
+    form: str, workspace: odf.Workspace, engine: SparkEngine, run_cli: Run, tmp_path: Path
 ) -> None:
     cases = {case["arrow"]: case for case in RECORDED if case["form"] == form}
     if form == "ddl":  # as texts; what the other form has, and is read from text elsewhere, is left out
         others = {case["arrow"] for case in RECORDED if case["form"] == "odf"}
-        also = {
-            case["arrow"]: case for case in RECORDED if case["type"] in ("TIME(0)", "TIMESTAMP(0)", "UUID")
-        }
-        cases = {kind: case for kind, case in cases.items() if kind not in others} | also
+        also = [case for case in RECORDED if case["type"] in ("TIME(0)", "TIMESTAMP(0)", "UUID")]
+        cases = {kind: case for kind, case in cases.items() if kind not in others}
+        cases |= {case["arrow"]: case for case in also}
     walk(list(cases.values()), workspace, engine, run_cli, tmp_path)
 
 
@@ -179,7 +176,7 @@ def test_each_type_alone(
     case: dict[str, Any],
     workspace: odf.Workspace,
     engine: SparkEngine,
-    run_cli: Callable[..., Result],
+    run_cli: Run,
     tmp_path: Path,
 ) -> None:
     walk([case], workspace, engine, run_cli, tmp_path)
@@ -283,23 +280,16 @@ def test_what_was_hashed_in_the_declared_types_is_true(tmp_path: Path) -> None:
             assert elsewhere["copy"].verify().faults == []
 
 
-def test_they_are_continued_and_derived_from(workspace: odf.Workspace, tmp_path: Path) -> None:
+def test_they_are_continued_and_derived_from(workspace: odf.Workspace) -> None:
     dataset = older(workspace, "older")
     columns = ["t TIME(0)", "s TIMESTAMP(0)", "d DATE", "l ARRAY<TIMESTAMP>", "f ARRAY<INT>"]
-    metadata = {
-        "kind": "AddPushSource", "sourceName": "s", "merge": {"kind": "Append"},
-        "read": {"kind": "NdJson", "schema": columns},
-    }  # fmt: skip
-    content = {"name": "older", "kind": "Root", "metadata": [metadata]}
-    manifest = json.dumps({"kind": "DatasetSnapshot", "version": 1, "content": content})
-    workspace.update(*read_snapshots(manifest))
+    workspace.update(*read_snapshots(manifest(schema=json.dumps(columns), name="older", kind="NdJson")))
     new = {"t": "01:02:04", "s": "2024-01-01T00:00:00Z", "d": "2024-01-01", "l": [], "f": [3, 4]}
-    (tmp_path / "new.ndjson").write_text(json.dumps(new) + "\n", "utf-8")
-    dataset.ingest([tmp_path / "new.ndjson"])
+    push(dataset, json.dumps(new) + "\n", "new.ndjson")
     assert dataset.verify().faults == []
-    rows = dataset.scan(["t", "s", "f"]).to_arrow()
-    assert [tree_of(value) for value in rows["t"]] == ["01:02:03", None, "01:02:04"]
-    assert rows["f"].to_pylist() == [[1, 2], None, [3, 4]]
+    found = dataset.scan(["t", "s", "f"]).to_arrow()
+    assert [tree_of(value) for value in found["t"]] == ["01:02:03", None, "01:02:04"]
+    assert found["f"].to_pylist() == [[1, 2], None, [3, 4]]
     inputs = "[{datasetRef: older}]"
     (made,) = workspace.add(derivative("SELECT event_time, t, s, d, l, f FROM older", inputs=inputs))
     made.pull()
@@ -320,28 +310,41 @@ def test_they_are_continued_and_derived_from(workspace: odf.Workspace, tmp_path:
 
 
 FINE = dt.datetime(2020, 1, 1, 10, 0, 0, 123456, tzinfo=dt.UTC)
-COARSE = FINE.replace(microsecond=123000)
+COARSE, WHOLE = FINE.replace(microsecond=123000), FINE.replace(microsecond=0)
 CUT = "times are finer than the column keeps; what is finer was cut off"
+SYSTEM_DDL = (
+    "`offset` UINT64 NOT NULL, op UINT8 NOT NULL, system_time TIMESTAMP NOT NULL, event_time TIMESTAMP"
+)
 
-Ingest = Callable[[Dataset, Path], Result]
+Ingest = Callable[[Dataset, str | Path], str]
 
 
 @pytest.fixture
-def ingest(run_cli: Callable[..., Result]) -> Ingest:
-    def run(dataset: Dataset, path: Path) -> Result:
-        done = run_cli("-w", dataset.path.parent.parent.parent, "ingest", dataset.alias, path)
+def ingest(run_cli: Run) -> Ingest:
+    """What the command says of a file, or of a CSV file with this text."""
+
+    def run(dataset: Dataset, given: str | Path) -> str:
+        path = put_for(dataset, given) if isinstance(given, str) else given
+        done = run_cli("-w", dataset._workspace.path, "ingest", dataset.alias, path)
         assert done.code in (0, 3), done.err
-        return done
+        return done.err
 
     return run
 
 
 def read(dataset: Dataset, *columns: str) -> list[tuple[object, ...]]:
-    return [tuple(row.values()) for row in dataset.scan(list(columns)).to_arrow().to_pylist()]
+    return [tuple(row) for row in rows(dataset, *columns)]
 
 
-def unit_of(dataset: Dataset, column: str) -> str:
-    return str(dataset.scan([column]).to_arrow().schema.field(column).type)
+def kinds_of(dataset: Dataset, *columns: str) -> list[str]:
+    return [str(kind) for kind in dataset.scan(list(columns)).to_arrow().schema.types]
+
+
+def declared_before(dataset: Dataset, columns: str) -> None:
+    """The chain has a schema already, with other types than its source declares."""
+    old = encode_raw_arrow(parse_ddl([SYSTEM_DDL, columns]))
+    event = ev.SetDataSchema(raw_arrow_schema=old)
+    commit(dataset._files, dataset.summary, [event], [], system_time=Timestamp.now())
 
 
 TEXTS = {
@@ -356,57 +359,46 @@ def test_text(workspace: Workspace, tmp_path: Path, ingest: Ingest, kind: str, m
     name, text = TEXTS[kind]
     schema = '["city STRING", "fine TIMESTAMP(6)", "coarse TIMESTAMP"]'
     (dataset,) = workspace.add(manifest(merge, schema, kind=kind))
-    path = tmp_path / name
-    path.write_text(text.format("2020-01-01T10:00:00.123456Z"))
-    done = ingest(dataset, path)
-    assert f"{name}: `coarse`: 1 {CUT}" in done.err
-    assert "`fine`" not in done.err
-    assert read(dataset, "fine", "coarse") == [(FINE, COARSE), (None, FINE.replace(microsecond=0))]
-    assert [unit_of(dataset, column) for column in ("fine", "coarse", "event_time")] == [
+    said = ingest(dataset, path := put(tmp_path, text.format("2020-01-01T10:00:00.123456Z"), name))
+    assert f"{name}: `coarse`: 1 {CUT}" in said
+    assert "`fine`" not in said
+    assert read(dataset, "fine", "coarse") == [(FINE, COARSE), (None, WHOLE)]
+    assert kinds_of(dataset, "fine", "coarse", "event_time") == [
         "timestamp[us, tz=UTC]", "timestamp[ms, tz=UTC]", "timestamp[ms, tz=UTC]",
     ]  # fmt: skip
     if "Snapshot" in merge:
         assert dataset.ingest([path]).up_to_date, "what was cut is compared as it was recorded"
-    path.write_text(text.format("2020-01-01T10:00:01.1234567Z"))
-    assert f"{name}: `fine`: 1 {CUT}" in ingest(dataset, path).err
+    said = ingest(dataset, put(tmp_path, text.format("2020-01-01T10:00:01.1234567Z"), name))
+    assert f"{name}: `fine`: 1 {CUT}" in said
     assert dataset.verify().ok
 
 
 def test_times_inside_of_json_are_counted(workspace: Workspace, tmp_path: Path, ingest: Ingest) -> None:
-    types = {
-        "s": "STRUCT<t: TIMESTAMP, n: INT, m: ARRAY<TIME(6)>>",
-        "l": "ARRAY<TIMESTAMP>",
-        "k": "ARRAY<TIMESTAMP(6)>",
-    }
-    schema = str([f"{name} {kind}" for name, kind in types.items()]).replace("'", '"')
-    (dataset,) = workspace.add(manifest("{kind: Append}", schema, kind="NdJson"))
-    path = tmp_path / "in.ndjson"
+    columns = [
+        "s STRUCT<t: TIMESTAMP, n: INT, m: ARRAY<TIME(6)>>", "l ARRAY<TIMESTAMP>", "k ARRAY<TIMESTAMP(6)>",
+    ]  # fmt: skip
+    (dataset,) = workspace.add(manifest(schema=json.dumps(columns), kind="NdJson"))
     fine, time = "2020-01-01T10:00:00.123456Z", "10:00:00.1234567"
-    path.write_text(
+    text = (
         f'{{"s":{{"t":"{fine}","n":1,"m":["{time}"]}},"l":["{fine}","2020-01-01T10:00:00Z","{fine}"],"k":["{fine}"]}}\n'
         f'{{"s":null,"l":["{fine}"]}}\n{{"s":{{"m":null}}}}\n'
     )
-    said = ingest(dataset, path).err
+    said = ingest(dataset, put(tmp_path, text, "in.ndjson"))
     assert f"`s`: 2 {CUT}" in said
     assert f"`l`: 3 {CUT}" in said
     assert "`k`" not in said
-    assert read(dataset, "l", "k") == [
-        ([COARSE, COARSE.replace(microsecond=0), COARSE], [FINE]),
-        ([COARSE], None),
-        (None, None),
-    ]
+    assert read(dataset, "l", "k") == [([COARSE, WHOLE, COARSE], [FINE]), ([COARSE], None), (None, None)]
     assert dataset.verify().ok
 
 
-def test_event_time_is_a_system_column(workspace: Workspace, tmp_path: Path, ingest: Ingest) -> None:
+def test_event_time_is_a_system_column(workspace: Workspace, ingest: Ingest) -> None:
     schema = '["event_time TIMESTAMP(6)", "city STRING"]'
     (dataset,) = workspace.add(manifest("{kind: Ledger, primaryKey: [event_time]}", schema))
-    path = tmp_path / "in.csv"
-    path.write_text("event_time,city\n2020-01-01T10:00:00.123456Z,A\n1969-12-31T23:59:59.9999Z,B\n")
-    assert f"in.csv: `event_time`: 2 {CUT}" in ingest(dataset, path).err
-    assert unit_of(dataset, "event_time") == "timestamp[ms, tz=UTC]"
+    text = "event_time,city\n2020-01-01T10:00:00.123456Z,A\n1969-12-31T23:59:59.9999Z,B\n"
+    assert f"in.csv: `event_time`: 2 {CUT}" in ingest(dataset, text)
+    assert kinds_of(dataset, "event_time") == ["timestamp[ms, tz=UTC]"]
     assert read(dataset, "event_time")[1] == (COARSE,)
-    assert dataset.ingest([path]).up_to_date
+    assert push(dataset, text).up_to_date
 
 
 def parquet(path: Path, **columns: pa.Array) -> Path:
@@ -415,75 +407,50 @@ def parquet(path: Path, **columns: pa.Array) -> Path:
 
 
 def test_parquet(workspace: Workspace, tmp_path: Path, ingest: Ingest) -> None:
-    bare = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: bare, kind: Root, metadata: []}"
-    (dataset,) = workspace.add(bare)
-    at = [FINE, None]
+    (dataset,) = workspace.add(BARE)
     nano = pa.array([1_577_872_800_123_456_000, None], pa.timestamp("ns", "UTC"))
-    given = {
-        "us": pa.array(at, pa.timestamp("us", "UTC")),
-        "ms": pa.array([COARSE, None], pa.timestamp("ms", "UTC")),
-    }
-    path = parquet(tmp_path / "in.parquet", **given, ns=nano)
-    assert "in.parquet: nanoseconds are read as microseconds, without loss: `ns`" in ingest(dataset, path).err
+    us, ms = (
+        pa.array([FINE, None], pa.timestamp("us", "UTC")),
+        pa.array([COARSE, None], pa.timestamp("ms", "UTC")),
+    )
+    said = ingest(dataset, path := parquet(tmp_path / "in.parquet", us=us, ms=ms, ns=nano))
+    assert "in.parquet: nanoseconds are read as microseconds, without loss: `ns`" in said
     assert read(dataset, "us", "ms", "ns") == [(FINE, COARSE, FINE), (None, None, None)]
-    assert [unit_of(dataset, c)[10:12] for c in ("us", "ms", "ns")] == ["us", "ms", "us"]
+    assert [kind[10:12] for kind in kinds_of(dataset, "us", "ms", "ns")] == ["us", "ms", "us"]
     finer = pa.array([0, 1], pa.timestamp("ns", "UTC"))
     with unchanged(dataset.path):
-        done = ingest(dataset, parquet(path, **given, ns=finer))
-    assert "in.parquet: row 2: column `ns`: a time is finer than a microsecond" in done.err
+        said = ingest(dataset, parquet(path, us=us, ms=ms, ns=finer))
+    assert "in.parquet: row 2: column `ns`: a time is finer than a microsecond" in said
     # the schema in force decides
-    parquet(path, us=given["ms"], ms=given["us"], ns=given["ms"])
-    assert f"in.parquet: `ms`: 1 {CUT}" in ingest(dataset, path).err
+    assert f"in.parquet: `ms`: 1 {CUT}" in ingest(dataset, parquet(path, us=ms, ms=us, ns=ms))
     assert read(dataset, "us", "ms")[2] == (COARSE, COARSE)
     assert dataset.verify().ok
 
 
-def test_a_chain_that_declared_milliseconds_keeps_them(
-    workspace: Workspace, tmp_path: Path, ingest: Ingest
-) -> None:
-    from odfchain.odf import events as ev
-    from odfchain.odf.schema import parse_ddl
-    from odfchain.odf.times import Timestamp
-    from odfchain.workspace.commit import commit
-
-    (dataset,) = workspace.add(manifest("{kind: Append}", '["city STRING", "t TIMESTAMP(6)"]'))
-    system = (
-        "`offset` UINT64 NOT NULL, op UINT8 NOT NULL, system_time TIMESTAMP NOT NULL, event_time TIMESTAMP"
-    )
-    old = encode_raw_arrow(parse_ddl([system, "city STRING, t TIMESTAMP"]))
-    commit(
-        dataset._files,
-        dataset.summary,
-        [ev.SetDataSchema(raw_arrow_schema=old)],
-        [],
-        system_time=Timestamp.now(),
-    )
-    path = tmp_path / "in.csv"
-    path.write_text("city,t\nA,2020-01-01T10:00:00.123456Z\n")
-    assert f"`t`: 1 {CUT}" in ingest(dataset, path).err
+def test_a_chain_that_declared_milliseconds_keeps_them(workspace: Workspace, ingest: Ingest) -> None:
+    (dataset,) = workspace.add(manifest(schema='["city STRING", "t TIMESTAMP(6)"]'))
+    declared_before(dataset, "city STRING, t TIMESTAMP")
+    assert f"`t`: 1 {CUT}" in ingest(dataset, "city,t\nA,2020-01-01T10:00:00.123456Z\n")
     assert read(dataset, "t") == [(COARSE,)]
     assert dataset.verify().ok
 
 
+@pytest.mark.parametrize(
+    ("declared", "kept", "later"),
+    [("TIMESTAMP(6)", FINE, FINE + dt.timedelta(microseconds=1)), ("TIMESTAMP", COARSE, COARSE)],
+)
 def test_derivatives(
-    workspace: Workspace, tmp_path: Path, ingest: Ingest, run_cli: Callable[..., Result]
+    workspace: Workspace, run_cli: Run, declared: str, kept: dt.datetime, later: dt.datetime
 ) -> None:
-    (fine,) = workspace.add(manifest("{kind: Append}", '["city STRING", "t TIMESTAMP(6)"]', name="fine"))
-    (coarse,) = workspace.add(manifest("{kind: Append}", '["city STRING", "t TIMESTAMP"]', name="coarse"))
-    query = "SELECT event_time, t, t AS u, t + INTERVAL 1 MICROSECOND AS v FROM {0}"
-    for name, dataset in (("fine", fine), ("coarse", coarse)):
-        text = derivative(query.format(name), name=f"of-{name}", inputs=f"[{{datasetRef: {name}}}]")
-        (made,) = workspace.add(text)
-        path = tmp_path / "in.csv"
-        path.write_text("city,t\nA,2020-01-01T10:00:00.123456Z\n")
-        ingest(dataset, path)
-        done = run_cli("-w", made.path.parent.parent.parent, "pull", f"of-{name}")
-        assert done.code == 0, done.err
-        kept = FINE if name == "fine" else COARSE
-        later = kept + dt.timedelta(microseconds=1 if name == "fine" else 0)
-        assert read(made, "t", "u", "v") == [(kept, kept, later)]
-        assert (f"`v`: 1 {CUT}" in done.err) == (name == "coarse")
-        assert made.verify(replay=True).ok
+    (dataset,) = workspace.add(manifest(schema=f'["city STRING", "t {declared}"]'))
+    query = "SELECT event_time, t, t AS u, t + INTERVAL 1 MICROSECOND AS v FROM cities"
+    (made,) = workspace.add(derivative(query))
+    push(dataset, "city,t\nA,2020-01-01T10:00:00.123456Z\n")
+    done = run_cli("-w", workspace.path, "pull", "derived")
+    assert done.code == 0, done.err
+    assert read(made, "t", "u", "v") == [(kept, kept, later)]
+    assert (f"`v`: 1 {CUT}" in done.err) == (kept == COARSE)
+    assert made.verify(replay=True).ok
 
 
 @pytest.mark.parametrize(
@@ -498,43 +465,31 @@ def test_derivatives(
     ],
 )
 def test_every_format_counts_what_is_cut(
-    workspace: Workspace,
-    tmp_path: Path,
-    ingest: Ingest,
-    form: str,
-    declared: str,
-    text: str,
-    kept: dt.datetime,
-    cut: bool,
+    workspace: Workspace, ingest: Ingest, form: str, declared: str, text: str, kept: dt.datetime, cut: bool
 ) -> None:
-    source = manifest(schema=f'["t {declared}"]').replace(
-        "header: true", f"header: true\n        timestampFormat: '{form}'"
-    )
-    (dataset,) = workspace.add(source)
-    path = tmp_path / "in.csv"
-    path.write_text(f"t\n{text}\n")
-    done = ingest(dataset, path)
-    assert (f"`t`: 1 {CUT}" in done.err) == cut
+    options = f"header: true\n        timestampFormat: '{form}'"
+    (dataset,) = workspace.add(manifest(schema=f'["t {declared}"]').replace("header: true", options))
+    assert (f"`t`: 1 {CUT}" in ingest(dataset, f"t\n{text}\n")) == cut
     assert read(dataset, "t") == [(kept,)]
 
 
 @pytest.mark.parametrize(
-    ("declared", "text"),
+    ("declared", "good", "text"),
     [
-        ("TIMESTAMP(6)", "0000-01-01T00:00:00Z"),
-        ("TIMESTAMP", "9999-12-31T23:59:59-01:00"),
-        ("DATE", "0000-12-31"),
+        ("TIMESTAMP(6)", "2020-01-01", "0000-01-01T00:00:00Z"),
+        ("TIMESTAMP", "2020-01-01", "9999-12-31T23:59:59-01:00"),
+        ("DATE", "2020-01-01", "0000-12-31"),
+        ("UUID", "123e4567-e89b-12d3-a456-426614174000", "not-one"),
     ],
 )
-def test_a_time_out_of_the_years_1_to_9999_is_told_by_its_row(
-    workspace: Workspace, tmp_path: Path, ingest: Ingest, declared: str, text: str
+def test_a_text_that_is_no_value_of_its_column_is_told_by_its_row(
+    workspace: Workspace, ingest: Ingest, declared: str, good: str, text: str
 ) -> None:
+    """Times are those of the years 1 to 9999."""
     (dataset,) = workspace.add(manifest(schema=f'["t {declared}"]'))
-    path = tmp_path / "in.csv"
-    path.write_text(f"t\n2020-01-01\n{text}\n")
     with unchanged(dataset.path):
-        done = ingest(dataset, path)
-    assert f"in.csv: row 2: column `t`: '{text}' is not a valid {declared}" in done.err
+        said = ingest(dataset, f"t\n{good}\n{text}\n")
+    assert f"in.csv: row 2: column `t`: '{text}' is not a valid {declared}" in said
 
 
 # --- A column that is declared as UUID is annotated as such in every slice, for every reader (RFC-001) ---
@@ -558,91 +513,60 @@ def slices(dataset: Dataset) -> list[Path]:
     return sorted((dataset.path / "data").iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
-def read_ids(dataset: Dataset) -> list[object]:
-    return [
-        dataset.scan(["id"]).to_arrow().column("id")[i].as_py()
-        for i in range(dataset.scan(["id"]).to_arrow().num_rows)
-    ]
+def bytes_of(*ids: uuid.UUID) -> list[tuple[object, ...]]:
+    return [(each.bytes,) for each in ids]
 
 
 @pytest.mark.parametrize("kind", IDS_AS_TEXT)
 @pytest.mark.parametrize("merge", ["{kind: Append}", "{kind: Ledger, primaryKey: [id]}"])
-def test_every_slice(
-    workspace: Workspace, tmp_path: Path, kind: str, merge: str, run_cli: Callable[..., Result]
-) -> None:
+def test_every_slice(workspace: Workspace, kind: str, merge: str, run_cli: Run) -> None:
     (dataset,) = workspace.add(manifest(merge, '["id UUID", "n BIGINT"]', kind=kind))
     name, text = IDS_AS_TEXT[kind]
     for number, key in enumerate(IDS[:2]):
-        (tmp_path / name).write_text(text.format(str(key).upper(), number))
-        assert not dataset.ingest([tmp_path / name]).up_to_date
-    made = slices(dataset)
-    assert [annotated(path) for path in made] == [{"id"}] * 2
-    assert read_ids(dataset) == [k.bytes for k in IDS[:2]]
-    ddl = run_cli("-w", workspace.path, "inspect", "schema", "cities", "-o", "ddl").out
-    assert "id UUID" in ddl
+        assert not push(dataset, text.format(str(key).upper(), number), name).up_to_date
+    assert [annotated(path) for path in slices(dataset)] == [{"id"}] * 2
+    assert read(dataset, "id") == bytes_of(*IDS[:2])
+    assert "id UUID" in run_cli("-w", workspace.path, "inspect", "schema", "cities", "-o", "ddl").out
     assert dataset.verify().ok
 
 
-def test_wrong_text_is_told(workspace: Workspace, tmp_path: Path, run_cli: Callable[..., Result]) -> None:
-    workspace.add(manifest(schema='["id UUID"]'))
-    (tmp_path / "in.csv").write_text("id\nnot-one\n")
-    done = run_cli("-w", workspace.path, "ingest", "cities", tmp_path / "in.csv")
-    assert done.code == 3
-    assert "'not-one' is not a valid UUID" in done.err
-
-
-def test_members_of_structs(workspace: Workspace, tmp_path: Path) -> None:
+def test_members_of_structs(workspace: Workspace) -> None:
     (dataset,) = workspace.add(manifest(schema='["s STRUCT<id: UUID, n: INT>"]', kind="NdJson"))
-    (tmp_path / "in.ndjson").write_text(f'{{"s":{{"id":"{IDS[0]}","n":1}}}}\n{{"s":null}}\n')
-    dataset.ingest([tmp_path / "in.ndjson"])
+    push(dataset, f'{{"s":{{"id":"{IDS[0]}","n":1}}}}\n{{"s":null}}\n', "in.ndjson")
     (path,) = slices(dataset)
     assert annotated(path) == {"s.id"}
-    assert dataset.scan(["s"]).to_arrow().to_pylist() == [{"s": {"id": IDS[0].bytes, "n": 1}}, {"s": None}]
+    assert read(dataset, "s") == [({"id": IDS[0].bytes, "n": 1},), (None,)]
     assert dataset.verify().ok
 
 
 def test_parquet_says_so_itself(workspace: Workspace, tmp_path: Path) -> None:
-    bare = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: bare, kind: Root, metadata: []}"
-    (dataset,) = workspace.add(bare)
-    pq.write_table(pa.table({"id": pa.array([k.bytes for k in IDS], pa.uuid())}), tmp_path / "in.parquet")
-    dataset.ingest([tmp_path / "in.parquet"])
-    pq.write_table(pa.table({"id": pa.array([IDS[0].bytes], pa.binary(16))}), tmp_path / "in.parquet")
-    dataset.ingest([tmp_path / "in.parquet"])
+    (dataset,) = workspace.add(BARE)
+    path = tmp_path / "in.parquet"
+    dataset.ingest([parquet(path, id=pa.array([k.bytes for k in IDS], pa.uuid()))])
+    dataset.ingest([parquet(path, id=pa.array([IDS[0].bytes], pa.binary(16)))])
     assert [annotated(path) for path in slices(dataset)] == [{"id"}] * 2, "the schema in force decides"
-    assert read_ids(dataset) == [k.bytes for k in (*IDS, IDS[0])]
+    assert read(dataset, "id") == bytes_of(*IDS, IDS[0])
     assert dataset.verify().ok
 
 
-def test_compaction_keeps_it(workspace: Workspace, tmp_path: Path, run_cli: Callable[..., Result]) -> None:
+def test_compaction_keeps_it(workspace: Workspace, run_cli: Run) -> None:
     (dataset,) = workspace.add(manifest(schema='["id UUID", "n BIGINT"]'))
     for number, key in enumerate(IDS):
-        (tmp_path / "in.csv").write_text(f"id,n\n{key},{number}\n")
-        dataset.ingest([tmp_path / "in.csv"])
+        push(dataset, f"id,n\n{key},{number}\n")
     before = set(slices(dataset))
     done = run_cli("-y", "-w", workspace.path, "compact", "cities", "--hard", "--force")
     assert done.code == 0, done.err
     (merged,) = set(slices(dataset)) - before
     assert annotated(merged) == {"id"}
     again = workspace["cities"]
-    assert read_ids(again) == [k.bytes for k in IDS]
+    assert read(again, "id") == bytes_of(*IDS)
     assert again.verify().ok
 
 
-def test_a_chain_that_declared_bytes_goes_on_with_bytes(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_chain_that_declared_bytes_goes_on_with_bytes(workspace: Workspace) -> None:
     (dataset,) = workspace.add(manifest(schema='["id UUID"]'))
-    system = (
-        "`offset` UINT64 NOT NULL, op UINT8 NOT NULL, system_time TIMESTAMP NOT NULL, event_time TIMESTAMP"
-    )
-    old = encode_raw_arrow(parse_ddl([system, "id BINARY(16)"]))
-    commit(
-        dataset._files,
-        dataset.summary,
-        [ev.SetDataSchema(raw_arrow_schema=old)],
-        [],
-        system_time=Timestamp.now(),
-    )
-    (tmp_path / "in.csv").write_text(f"id\n{IDS[0]}\n")
-    dataset.ingest([tmp_path / "in.csv"])
+    declared_before(dataset, "id BINARY(16)")
+    push(dataset, f"id\n{IDS[0]}\n")
     kinds = [type(block.block.event).__name__ for block in dataset._files.chain.walk()]
     assert kinds.count("SetDataSchema") == 1
     (path,) = slices(dataset)
@@ -650,18 +574,13 @@ def test_a_chain_that_declared_bytes_goes_on_with_bytes(workspace: Workspace, tm
     assert dataset.verify().ok
 
 
-def test_a_query_reads_the_bytes(
-    workspace: Workspace, tmp_path: Path, run_cli: Callable[..., Result]
-) -> None:
+def test_a_query_reads_the_bytes(workspace: Workspace, run_cli: Run) -> None:
     (root,) = workspace.add(manifest(schema='["id UUID"]'))
-    query = "SELECT event_time, id, hex(id) AS h FROM cities"
-    (made,) = workspace.add(derivative(query))
+    (made,) = workspace.add(derivative("SELECT event_time, id, hex(id) AS h FROM cities"))
     for key in IDS[:2]:
-        (tmp_path / "in.csv").write_text(f"id\n{key}\n")
-        root.ingest([tmp_path / "in.csv"])
+        push(root, f"id\n{key}\n")
         assert run_cli("-w", workspace.path, "pull", "derived").code == 0
-    rows = made.scan(["id", "h"]).to_arrow().to_pylist()
-    assert rows == [{"id": k.bytes, "h": k.hex.upper()} for k in IDS[:2]]
+    assert read(made, "id", "h") == [(k.bytes, k.hex.upper()) for k in IDS[:2]]
     assert made.verify(replay=True).ok
 
 
@@ -725,8 +644,8 @@ KEPT: list[tuple[str, Any, Any]] = [
 def test_what_means_the_same_is_converted(workspace: Workspace, tmp_path: Path) -> None:
     dataset = dataset_of(workspace, *(declared for declared, _, _ in KEPT))
     dataset.ingest([write(tmp_path / "in.parquet", *([value, None] for _, value, _ in KEPT))])
-    rows = dataset.scan([f"v{number}" for number in range(len(KEPT))]).to_arrow().to_pylist()
-    assert [list(row.values()) for row in rows] == [[kept for *_, kept in KEPT], [None] * len(KEPT)]
+    columns = [f"v{number}" for number in range(len(KEPT))]
+    assert rows(dataset, *columns) == [[kept for *_, kept in KEPT], [None] * len(KEPT)]
 
 
 def test_types_without_a_conversion(workspace: Workspace, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from odfchain.odf.enums import CompressionFormat
 from odfchain.odf.sources import PrepStep, PrepStepDecompress, PrepStepPipe
 from odfchain.progress import Silent
 from tests.kit.processes import is_gone
-from tests.kit.support import conformance
+from tests.kit.support import Notes, conformance
 
 CSV = conformance("polling_cases")["common_input"]["CSV37"].encode()
 GZIP, ZIP = CompressionFormat.GZIP, CompressionFormat.ZIP
@@ -46,22 +46,17 @@ CODECS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-class Notes:
-    """A progress that remembers."""
+class Counted(Notes):
+    """A progress that remembers what it was told."""
 
-    def __init__(self) -> None:
-        self.total: int | None = 0
-        self.done = 0
-        self.notes: list[str] = []
+    total: int | None = 0
+    done = 0
 
     def phase(self, name: str, total: int | None = None) -> None:
         self.total, self.done = total, 0
 
     def advance(self, steps: int = 1) -> None:
         self.done += steps
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 class Bench:
@@ -73,7 +68,7 @@ class Bench:
         self.source = tmp_path / "input.txt"
         self.outside = tmp_path / "outside"
         self.outside.mkdir()
-        self.progress = Notes()
+        self.progress = Counted()
 
     def run(self, *steps: PrepStep, data: bytes = b"a\nb\n", **kwargs: Any) -> bytes:
         self.source.write_bytes(data)
@@ -96,6 +91,7 @@ class Bench:
         with pytest.raises(IngestError) as caught:
             (self.unpack if isinstance(given, bytes) else self.run)(given, *more, **kwargs)  # type: ignore[arg-type]
         assert list(self.folder.iterdir()) == [], "nothing half-done is left"
+        assert self.source.exists()
         assert "\n" not in str(caught.value)
         assert str(caught.value).startswith("input.txt: ")
         return str(caught.value)
@@ -120,7 +116,7 @@ def zipped(entries: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> byt
 def test_case_gzip(bench: Bench) -> None:
     assert CASES["prep.gzip"]["confidence"] == "tested"
     assert bench.unpack(gzip.compress(CSV)) == CSV
-    assert bench.progress.notes == []
+    assert bench.progress.texts == []
     assert bench.progress.done == bench.progress.total == len(gzip.compress(CSV))
 
 
@@ -142,18 +138,9 @@ def test_beyond_derived_0_several_entries_are_refused(bench: Bench) -> None:
 
 def test_beyond_derived_1_a_sub_path_is_a_name_or_a_glob(bench: Bench) -> None:
     archive = zipped({"a/x.csv": b"1", "a/y.txt": b"2", "a/b/z.csv": b"3", "[a].csv": b"4"})
-    for n, (pattern, expected) in enumerate(
-        [
-            ("a/x.csv", b"1"),
-            ("a/*.csv", b"1"),
-            ("**/z.csv", b"3"),
-            ("z.*", b"3"),
-            ("a/?.txt", b"2"),
-            ("[a].csv", b"4"),
-        ]
-    ):
-        bench.folder = bench.source.with_name(f"run{n}")
-        bench.folder.mkdir()
+    for pattern, expected in {
+        "a/x.csv": b"1", "a/*.csv": b"1", "**/z.csv": b"3", "z.*": b"3", "a/?.txt": b"2", "[a].csv": b"4",
+    }.items():  # fmt: skip
         assert bench.unpack(archive, ZIP, pattern) == expected, pattern
 
 
@@ -181,7 +168,7 @@ def test_another_format_is_recognised_and_told(bench: Bench, codec: str, kind: C
     expected = [] if (codec, kind) == ("gzip", GZIP) else [
         f"input.txt: the manifest says {kind.value}, the file is {codec}: read as such"
     ]  # fmt: skip
-    assert bench.progress.notes == expected
+    assert bench.progress.texts == expected
 
 
 def test_a_skippable_zstd_frame_is_skipped(bench: Bench) -> None:
@@ -232,6 +219,8 @@ def test_not_compressed_at_all(bench: Bench) -> None:
     assert "is not a Gzip file (it begins with 63 69 74 79 2c 70 6f 70)" in bench.refused(CSV)
     assert "is not a Zip file" in bench.refused(CSV, ZIP)
     assert "is empty, a Gzip file was expected" in bench.refused(b"")
+    unpacked_once = (PrepStepDecompress(format=GZIP),) * 2
+    assert "not a Gzip file" in bench.refused(*unpacked_once, data=gzip.compress(CSV))
     assert "is a zip archive, Gzip was expected" in bench.refused(zipped({"a": CSV}))
     assert "is gzip, which has no entry 'a.csv'" in bench.refused(gzip.compress(CSV), ZIP, "a.csv")
 
@@ -250,24 +239,23 @@ def test_a_bomb_is_told_from_data_that_compresses_well(bench: Bench) -> None:
 
 def test_the_limits_are_inclusive(bench: Bench) -> None:
     assert bench.unpack(gzip.compress(CSV), max_bytes=len(CSV), max_ratio=1) == CSV
-    bench.folder = bench.source.with_name("again")
-    bench.folder.mkdir()
     assert "limit max_bytes" in bench.refused(gzip.compress(CSV), max_bytes=len(CSV) - 1)
 
 
 # --- zip ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
-)
+PACKED = [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, *PACKED])
 def test_methods(bench: Bench, method: int) -> None:
     content = NOISE[:1_500_000]
     assert bench.unpack(zipped({"noise": content}, method), ZIP) == content
     assert 0 < bench.progress.done <= (bench.progress.total or 0)
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("method", PACKED)
 def test_zip_bombs(bench: Bench, method: int) -> None:
     bomb = zipped({"zeros": bytes(8 << 20)}, method)
     said = bench.refused(bomb, ZIP, max_bytes=1_000_000)
@@ -296,16 +284,6 @@ def test_data_descriptors_and_zip64(bench: Bench) -> None:
     assert bench.unpack(sink.data, ZIP) == CSV
 
 
-def test_names_are_never_used_as_paths(bench: Bench, tmp_path: Path) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    for n, name in enumerate(["../evil.csv", "/etc/evil.csv", "a/../../evil.csv"]):
-        bench.folder = tmp_path / f"names{n}"
-        bench.folder.mkdir()
-        assert bench.unpack(zipped({name: CSV}), ZIP, name) == CSV
-    assert not list(tmp_path.parent.rglob("evil.csv"))
-    assert len(before) < len(sorted(tmp_path.rglob("*")))
-
-
 def test_folders_and_resource_forks_are_not_files(bench: Bench) -> None:
     archive = zipped({"a/": b"", "a/data.csv": CSV, "__MACOSX/a/._data.csv": b"fork"})
     assert bench.unpack(archive, ZIP) == CSV
@@ -327,9 +305,7 @@ def test_an_encrypted_entry(bench: Bench) -> None:
     assert "entry 'a.csv' is encrypted" in bench.refused(bytes(data), ZIP)
 
 
-@pytest.mark.parametrize(
-    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
-)
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, *PACKED])
 def test_corrupt_zips(bench: Bench, method: int) -> None:
     whole = zipped({"a.csv": NOISE[:3_000]}, method)
     flipped = bytearray(whole)
@@ -390,14 +366,6 @@ def test_steps_follow_each_other_and_leave_one_file(bench: Bench) -> None:
     assert list(bench.folder.iterdir()) == [found]
 
 
-def test_a_failing_later_step_leaves_nothing(bench: Bench) -> None:
-    bench.source.write_bytes(gzip.compress(CSV))
-    with pytest.raises(IngestError, match="not a Gzip file"):
-        prepare([PrepStepDecompress(format=GZIP)] * 2, bench.source, bench.folder, name="x")
-    assert list(bench.folder.iterdir()) == []
-    assert bench.source.exists()
-
-
 def test_files_that_cannot_be_read_or_written(bench: Bench) -> None:
     with pytest.raises(IngestError, match="x: cannot be read: No such file"):
         prepare([PrepStepDecompress(format=GZIP)], bench.source, bench.folder, name="x")
@@ -450,10 +418,8 @@ def test_several_commands_run_as_one_pipeline(bench: Bench) -> None:
 
 
 def test_unpacking_and_piping_mix(bench: Bench) -> None:
-    import gzip
-
     packed = python("import gzip, sys; sys.stdout.buffer.write(gzip.compress(sys.stdin.buffer.read()))")
-    unpack = PrepStepDecompress(format=CompressionFormat.GZIP)
+    unpack = PrepStepDecompress(format=GZIP)
     twice = python("import sys; sys.stdout.write(sys.stdin.read() * 2)")
     assert bench.run(unpack, twice, packed, unpack, data=gzip.compress(b"x\n")) == b"x\nx\n"
 
@@ -469,18 +435,11 @@ def test_no_shell_and_few_variables(bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert args == ["$HOME; ls | *", "a b"]
 
 
-def test_commands_of_strangers_are_refused(bench: Bench) -> None:
-    bench.source.write_bytes(b"not gzip")
+def test_commands_of_strangers_are_refused_before_any_step(bench: Bench) -> None:
     mark = bench.outside / "ran"
-    steps = [
-        PrepStepDecompress(format=CompressionFormat.GZIP),
-        python("import sys; open(sys.argv[1], 'w')", str(mark)),
-    ]
-    with pytest.raises(IngestError, match=r"and commands are not allowed") as caught:
-        prepare(steps, bench.source, bench.folder, name="x")
-    assert caught.value.hint is not None
-    assert "--allow-commands" in caught.value.hint
-    assert "ingest.allowCommands" in caught.value.hint
+    steps = [PrepStepDecompress(format=GZIP), python("import sys; open(sys.argv[1], 'w')", str(mark))]
+    said = bench.refused(*steps, data=b"not gzip", allow_commands=False)
+    assert "and commands are not allowed" in said
     assert not mark.exists()
 
 
@@ -496,10 +455,8 @@ def test_an_exit_code_and_the_last_words(bench: Bench) -> None:
         print("partial output")
         sys.exit(3)
     """
-    said = bench.refused(python(program))
-    assert (
-        "` ended with exit code 3: line 9996 | line 9997 | line 9998 | line 9999 | broken \ufffd byte" in said
-    )
+    said = "` ended with exit code 3: line 9996 | line 9997 | line 9998 | line 9999 | broken \ufffd byte"
+    assert said in bench.refused(python(program))
 
 
 def test_last_words_without_an_end_are_bounded(bench: Bench) -> None:
@@ -534,29 +491,25 @@ def test_programs_that_cannot_be_started(bench: Bench) -> None:
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_any_stage_can_fail_and_only_its_words_are_told(bench: Bench, position: int) -> None:
     fine = "import sys; print('all is well', file=sys.stderr); sys.stdout.write(sys.stdin.read())"
+    failing = "import sys; sys.stdin.read(); sys.exit('this is stage %s' % sys.argv[1])"
     steps = [python(fine), python(fine), python(fine)]
-    steps[position] = python(
-        "import sys; sys.stdin.read(); sys.exit('this is stage %s' % sys.argv[1])", str(position)
-    )
+    steps[position] = python(failing, str(position))
     said = bench.refused(*steps)
     assert said.endswith(f"ended with exit code 1: this is stage {position}")
     assert "all is well" not in said.rpartition("exit code 1")[2]
 
 
+ENDLESS = "import signal, sys; signal.signal(signal.SIGPIPE, signal.SIG_DFL)\nwhile True: print('y' * 1000)"
+
+
 def test_a_stage_that_has_read_enough_is_no_failure(bench: Bench) -> None:
-    endless = (
-        "import signal, sys; signal.signal(signal.SIGPIPE, signal.SIG_DFL)\nwhile True: print('y' * 1000)"
-    )
     head = "import sys; sys.stdout.write(sys.stdin.readline()[:1])"
-    assert bench.run(python(endless), python(head)) == b"y"
+    assert bench.run(python(ENDLESS), python(head)) == b"y"
     assert bench.run(python(head), data=b"x" * 5_000_000) == b"x", "the same for the input file"
 
 
 def test_a_broken_pipe_does_not_hide_the_failure_behind_it(bench: Bench) -> None:
-    endless = (
-        "import signal, sys; signal.signal(signal.SIGPIPE, signal.SIG_DFL)\nwhile True: print('y' * 1000)"
-    )
-    said = bench.refused(python(endless), python("import sys; sys.exit('no')"))
+    said = bench.refused(python(ENDLESS), python("import sys; sys.exit('no')"))
     assert said.endswith("ended with exit code 1: no")
     assert "SIGPIPE" not in said
 
@@ -587,9 +540,6 @@ def test_the_output_is_bounded(bench: Bench) -> None:
 
 class Interrupted(Silent):
     """The user presses Ctrl-C once data flows."""
-
-    def __init__(self) -> None:
-        self.calls = 0
 
     def advance(self, steps: int = 1) -> None:
         if steps:
