@@ -127,9 +127,6 @@ def test_a_time_alone_is_a_note(server: LyingObjects, tmp_path: Path, assets: Ru
         assert bool(out) == bool(shown)
 
 
-# --- locks of others -----------------------------------------------------------------------------
-
-
 def test_a_package_is_checked_wherever_it_is(tmp_path: Path, assets: Run) -> None:
     made = tmp_path / "made"
     (made / "assets").mkdir(parents=True)
@@ -199,9 +196,6 @@ def test_a_lock_without_checksums_has_none_to_compare(tmp_path: Path, assets: Ru
     assert code == 2
     assert "has no checksums" in err
     assert assets("check", str(tmp_path / "assets.lock.parquet"), "--offline", "-o", "html")[0] == 2
-
-
-# --- how stores are asked ------------------------------------------------------------------------
 
 
 def stores(folder: Path) -> Stores:

@@ -176,9 +176,6 @@ def test_what_is_usual_is_judged_at_once() -> None:
     assert surely_in_order(table_of(rows()).to_batches()[0]).all()
 
 
-# --- many rows -----------------------------------------------------------------------------------
-
-
 def told(table: pa.Table, path: Path, group: int = 1_000) -> list[tuple[int, str]]:
     pq.write_table(table, path, row_group_size=group)
     return [(fault.number, fault.message) for fault in LockFile(path).faults()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,18 +92,6 @@ def test_a_stripped_signature_is_a_note_and_where_one_is_required_a_fault(run: R
     assert report["checks"][15]["state"] == "notChecked"
     result = run("verify", "readings", "--require-signature", "-o", "json")
     assert (result.code, result.rows[0]["faults"][0]["file"]) == (6, str(path))
-
-
-def test_the_signature_of_another_dataset_is_a_fault(run: Run, made: Made) -> None:
-    root, copied = made
-    shutil.copy(copied.folder / HEAD_SIGNATURE_KEY, root.folder / HEAD_SIGNATURE_KEY)
-    (report,) = documents(run, "readings")
-    (fault,) = report["faults"]
-    assert (fault["check"], report["signature"]["status"]) == (16, "invalid")
-    assert "another dataset" in fault["message"]
-
-
-# --- attestations ----------------------------------------------------------------------------------
 
 
 def test_an_outcome_is_signed_kept_and_listed(

@@ -189,5 +189,8 @@ def test_a_lying_slice_fails_a_verification(workspace: odf.Workspace, verify: Ru
     assert fault["sequenceNumber"] == lying.sequence_number
     check = document["checks"][STATISTICS - 1]
     assert (check["name"], check["state"], check["checked"]) == ("slice statistics", "failed", 2)
-    assert "slice statistics" in render_page([document])
+    page = render_page([document])
+    assert "<title>Faulty: cities " in page
+    assert "slice statistics" in page
+    assert path in page
     assert message in verify("cities").out

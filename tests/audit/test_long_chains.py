@@ -123,9 +123,6 @@ def test_ten_times_as_many_blocks_take_no_more_memory(tmp_path: Path) -> None:
     assert int(text[3]) - int(text[1]) < 20
 
 
-# --- the newest blocks alone -------------------------------------------------------------------------
-
-
 @pytest.fixture
 def recorded(tmp_path: Path) -> DatasetFiles:
     """A schema at block 1, and slices at blocks 2 to 7."""

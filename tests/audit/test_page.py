@@ -15,11 +15,8 @@ from odfchain.audit.page import blocks_in_words, render_page, rows_of, size_in_w
 from odfchain.errors import UsageError
 from odfchain.limits import PAGE
 from odfchain.profiles.pages import moment
-from tests.kit import recorded_dataset as recorded
 from tests.kit import report_documents as docs
 from tests.kit.browser import DARK, check_painted, check_sound, measure
-from tests.kit.commits import make_seeded
-from tests.kit.verified import verify_dataset
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -208,9 +205,8 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_all_colours_have_contrast_in_every_scheme() -> None:
-    style = re.search("<style>(.*?)</style>", render_page([docs.clean()]), re.DOTALL)
-    assert style
-    schemes = re.findall(r":root \{(.*?)\}", style[1], re.DOTALL)
+    (style,) = re.findall("<style>(.*?)</style>", render_page([docs.clean()]), re.DOTALL)
+    schemes = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     assert len(schemes) == 3
     for scheme in schemes:
         colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", scheme))
@@ -304,20 +300,6 @@ def test_a_damaged_block_may_claim_any_number() -> None:
 def test_no_report_makes_no_page() -> None:
     with pytest.raises(UsageError, match=r"^no report to make a page from$"):
         render_page([])
-
-
-def test_the_report_of_a_verification_becomes_a_page(tmp_path: Path) -> None:
-    dataset = make_seeded(tmp_path / "cities", recorded.schema_event())
-    recorded.add_slice(dataset, ["Oslo", "Rome"])
-    altered = recorded.add_slice(dataset, ["Bern"])
-    page = render_page([verify_dataset(dataset).to_document()])
-    assert f"<title>Clean: {dataset.alias} " in page
-    path = Path(dataset.data.locate(altered.physical_hash))
-    path.chmod(0o644)
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    page = render_page([verify_dataset(dataset).to_document()])
-    assert f"<title>Faulty: {dataset.alias} " in page
-    assert str(path) in page
 
 
 # --- how much goes in ----------------------------------------------------------------------------

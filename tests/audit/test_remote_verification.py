@@ -150,9 +150,6 @@ def test_a_replay_elsewhere_is_refused(elsewhere: Elsewhere, tmp_path: Path, run
     assert (result.code, "pull the datasets" in result.err) == (2, True)
 
 
-# --- signatures ------------------------------------------------------------------------------------
-
-
 def test_a_stripped_signature_is_unsigned_and_where_one_is_required_a_fault(
     verify: Verify, elsewhere: Elsewhere
 ) -> None:
@@ -201,9 +198,6 @@ def test_a_signature_that_cannot_be_read_is_not_known(verify: Verify, elsewhere:
     assert "cannot be read" in report["checks"][15]["reason"]
     code, report = verify("--require-signature")
     assert (code, report["verdict"], report["unchecked"][0]["check"]) == (7, "incomplete", 16)
-
-
-# --- attestations ----------------------------------------------------------------------------------
 
 
 def test_attestations_elsewhere_are_read(verify: Verify, elsewhere: Elsewhere, tmp_path: Path) -> None:

@@ -82,9 +82,6 @@ def the_fault(workspace: Workspace, name: str) -> str:
     return fault.message.removeprefix("DataNotReproducible: ")
 
 
-# --- honest datasets -------------------------------------------------------------------------------
-
-
 def test_what_was_computed_here_is_replayed(workspace: Workspace) -> None:
     datasets = [workspace[name] for name in QUERIES]
     with unchanged(datasets[0].path), unchanged(datasets[1].path), unchanged(datasets[2].path):
@@ -122,9 +119,6 @@ def transform_of(dataset: DatasetFiles, query: str | None = None, **changes: Any
     return dataclasses.replace(
         now, transform=dataclasses.replace(now.transform, query=None, queries=queries, **changes)
     )
-
-
-# --- forgeries -------------------------------------------------------------------------------------
 
 
 FEWER, MORE = (
@@ -200,9 +194,6 @@ def test_the_report_does_not_depend_on_the_number_of_jobs(workspace: Workspace) 
     assert [f.sequence_number for f in reports[0].faults] == executions(files)
 
 
-# --- blocks that contradict their inputs: no engine is needed to tell ------------------------------
-
-
 def forged_input(dataset: DatasetFiles, **changes: Any) -> None:
     event = dataset.chain.get(block_at(dataset, last(dataset))).event
     (item,) = event.query_inputs
@@ -222,9 +213,6 @@ def test_offsets_that_the_named_block_does_not_bring(idle: Workspace) -> None:
         )
     assert report.state(15) == "notChecked", "what contradicts its inputs is not computed again"
     assert idle._engines.spark is None
-
-
-# --- what cannot be checked ------------------------------------------------------------------------
 
 
 def left_out(report: Report) -> tuple[str, tuple[int, ...]]:
@@ -317,9 +305,6 @@ def test_a_chain_that_cannot_be_followed(idle: Workspace) -> None:
     assert [u.message for u in report.unchecked] == [
         "no transaction was replayed: the chain cannot be followed"
     ]
-
-
-# --- ranges and the command line -------------------------------------------------------------------
 
 
 def test_a_range_without_a_transaction_replays_none(idle: Workspace) -> None:

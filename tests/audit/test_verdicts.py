@@ -136,6 +136,7 @@ def test_a_report_is_a_page_as_well_in_utf_8_whatever_the_locale_is(
         assert main(["-w", str(tmp_path), "verify", "%", "-o", "html"]) == 0
     text = page.read_bytes().decode("utf-8")
     assert text.lower().startswith("<!doctype html>")
+    assert "<title>Clean" in text
     assert str(made[0].id) in text
     assert not text.isascii()
 

@@ -130,9 +130,6 @@ def test_every_case_has_a_test() -> None:
     assert {c["id"] for c in conformance("transform_cases")["verification_cases"]} == set(CASES)
 
 
-# --- beyond the cases ------------------------------------------------------------------------------
-
-
 def test_the_same_records_written_anew_are_a_note(workspace: Workspace, made: Made) -> None:
     root, copied = made
     size = slice_path(copied).stat().st_size

@@ -102,15 +102,6 @@ def test_a_clean_dataset_passes(dataset: DatasetFiles) -> None:
     assert report.dataset_id == str(dataset.id)
 
 
-def test_the_index_is_not_trusted(dataset: DatasetFiles) -> None:
-    for path in (dataset.folder / "info").iterdir():
-        if path.name not in ("alias", "lock"):
-            path.write_bytes(b"\xff" * path.stat().st_size)
-    assert verify_dataset(dataset).ok
-
-
-# --- damaged files ---------------------------------------------------------------------------------
-
 PLACES: dict[str, tuple[Callable[[DatasetFiles], Path], int]] = {
     "first block": (lambda d: block_at(d, 0), 2),
     "block in the middle": (lambda d: block_at(d, 2), 2),
@@ -285,9 +276,6 @@ def test_a_block_that_cannot_be_read_is_said_to_hide_the_rules(dataset: DatasetF
     assert report.reasons[4] == "append rules were not checked: the chain cannot be followed to its Seed"
     assert (report.state(4), report.verdict) == ("notChecked", "faulty")
     assert report.records == 4, "what can be reached is still checked"
-
-
-# --- blocks that say what is not so ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

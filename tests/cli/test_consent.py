@@ -135,9 +135,6 @@ def test_a_command_is_shown_whole_and_on_one_line(workspace: Workspace, add: Add
     assert "\x1b" not in line.replace("\x1b[31m", "")
 
 
-# --- variables that are bound ----------------------------------------------------------------------------
-
-
 def bind(workspace: Workspace, text: str) -> None:
     config = workspace.path / "config.yaml"
     config.write_text(config.read_text().replace("variables: {} ", f"variables: {text} "))
