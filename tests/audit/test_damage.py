@@ -10,7 +10,7 @@ import io
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -95,78 +95,62 @@ def attested(dataset: DatasetFiles) -> str:
     return attestation.sign(AUDITOR)
 
 
-PARTS = {
-    "blocks": ("schema", "watermark"),
-    "reference": ("schema",),
-    "signature": ("signature",),
-    "attestations": ("attestation",),
-    "data": ("schema", "slice"),
-    "checkpoints": ("schema", "watermark", "checkpoint"),
+KINDS = {
+    "blocks": ("blocks/*", "schema", "watermark"),
+    "reference": ("refs/head", "schema"),
+    "signature": (HEAD_SIGNATURE_KEY, "signature"),
+    "attestations": (AUDITS.key, "attestation"),
+    "data": ("data/*", "schema", "slice"),
+    "checkpoints": ("checkpoints/*", "schema", "watermark", "checkpoint"),
 }
-"""What a dataset needs for files of this kind; more would only take longer."""
+"""Files of a kind, and what a dataset needs to have them; more would only take longer."""
 
 
-def files_of(kind: str, dataset: DatasetFiles) -> list[Path]:
-    match kind:
-        case "blocks" | "data" | "checkpoints":
-            return sorted(p for p in (dataset.folder / kind).iterdir() if p.is_file())
-        case "reference":
-            return [dataset.folder / "refs" / "head"]
-        case "signature":
-            return [dataset.folder / HEAD_SIGNATURE_KEY]
-        case "attestations":
-            return [dataset.folder / AUDITS.key]
-    raise AssertionError(kind)
+def files_of(kind: str, make: Make) -> list[Path]:
+    pattern, *parts = KINDS[kind]
+    return sorted(path for path in make(*parts).folder.glob(pattern) if path.is_file())
 
 
-def damaged(path: Path, contents: Iterator[bytes], check: Callable[[Report, object], None]) -> Iterator[None]:
-    """Verify the dataset of a file with each of these contents."""
-    dataset = DatasetFiles.open(path.parents[1])
+Check = Callable[[Path, Report, bytes], None]
+
+
+def is_named(path: Path, report: Report, content: bytes) -> None:
+    """There are faults, and all of them name this file."""
+    assert report.verdict == "faulty", content
+    assert {fault.file for fault in report.faults} == {str(path)}, content
+
+
+def names_other_head(path: Path, report: Report, content: bytes) -> None:
+    """A reference to another block is named, and the block that is not there may be."""
+    if report.verdict == "clean":  # the same block, spelled in another way
+        assert [note for note in report.notes if note.startswith(f"{path}: ")], content
+        return
+    assert report.verdict == "faulty", content
+    named = path.parents[1] / "blocks" / content.decode("ascii", "replace").strip().lower()
+    found = {(fault.check, fault.file) for fault in report.faults}
+    assert {(1, str(path))} <= found <= {(1, str(path)), (2, str(named))}, content
+
+
+def damaged(path: Path, contents: Iterable[bytes], check: Check = is_named) -> int:
+    """Verify the dataset of a file with each of these contents; how many they were."""
+    dataset, count = DatasetFiles.open(path.parents[1]), 0
     whole = path.read_bytes()
     path.chmod(0o644)
     with path.open("r+b", buffering=0) as file:
         try:
             for content in contents:
                 overwrite(file, content)
-                check(verify_dataset(dataset, jobs=1), content)
-                yield
+                check(path, verify_dataset(dataset, jobs=1), content)
+                count += 1
         finally:
             overwrite(file, whole)
     assert verify_dataset(dataset).ok
+    return count
 
 
 def overwrite(file: io.FileIO, content: bytes) -> None:
     os.pwrite(file.fileno(), content, 0)
     os.ftruncate(file.fileno(), len(content))
-
-
-def is_named(path: Path) -> Callable[[Report, object], None]:
-    """There are faults, and all of them name this file."""
-
-    def check(report: Report, content: object) -> None:
-        assert report.verdict == "faulty", content
-        assert {fault.file for fault in report.faults} == {str(path)}, content
-
-    return check
-
-
-def names_other_head(path: Path) -> Callable[[Report, object], None]:
-    """A reference to another block is named, beside the block that is not there."""
-
-    def check(report: Report, content: object) -> None:
-        if report.verdict == "clean":  # the same block, spelled in another way
-            assert [note for note in report.notes if note.startswith(f"{path}: ")], content
-            return
-        assert report.verdict == "faulty", content
-        found = {(f.check, f.file) for f in report.faults}
-        assert (1, str(path)) in found, content
-        assert found <= {(1, str(path)), (2, str(named_by(content, path)))}, content
-
-    return check
-
-
-def named_by(content: object, path: Path) -> Path:
-    return path.parents[1] / "blocks" / content.decode("ascii", "replace").strip().lower()
 
 
 def every_bit(data: bytes) -> Iterator[bytes]:
@@ -182,37 +166,38 @@ def some_bits(data: bytes, count: int) -> Iterator[bytes]:
         yield data[:position] + bytes([data[position] ^ 1 << chooser.randrange(8)]) + data[position + 1 :]
 
 
+def every_length(data: bytes) -> Iterator[bytes]:
+    return (data[:length] for length in range(len(data)))
+
+
 @pytest.mark.parametrize("kind", ["blocks", "reference", "signature", "attestations"])
 def test_every_flipped_bit_is_found_and_its_file_named(make: Make, kind: str) -> None:
-    for path in files_of(kind, make(*PARTS[kind])):
+    for path in files_of(kind, make):
         data = path.read_bytes()
-        check = names_other_head(path) if kind == "reference" else is_named(path)
-        assert sum(1 for _ in damaged(path, every_bit(data), check)) == 8 * len(data)
+        check = names_other_head if kind == "reference" else is_named
+        assert damaged(path, every_bit(data), check) == 8 * len(data)
 
 
 @pytest.mark.parametrize("kind", ["data", "checkpoints"])
 def test_2000_flipped_bits_are_found_and_their_file_named(make: Make, kind: str) -> None:
-    (path,) = files_of(kind, make(*PARTS[kind]))
-    cases = some_bits(path.read_bytes(), RANDOM_BITS)
-    assert sum(1 for _ in damaged(path, cases, is_named(path))) == RANDOM_BITS
+    (path,) = files_of(kind, make)
+    assert damaged(path, some_bits(path.read_bytes(), RANDOM_BITS)) == RANDOM_BITS
 
 
-@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_length_is_found_and_its_file_named(make: Make, kind: str) -> None:
     """Shorter ones down to nothing, and one byte more."""
-    for path in files_of(kind, make(*PARTS[kind])):
+    for path in files_of(kind, make):
         data = path.read_bytes()
-        cases = (data[:length] for length in range(len(data)))
-        assert sum(1 for _ in damaged(path, cases, is_named(path))) == len(data)
-        assert sum(1 for _ in damaged(path, iter([data + b"x"]), is_named(path))) == 1
+        assert damaged(path, [*every_length(data), data + b"x"]) == len(data) + 1
 
 
 def test_a_damaged_block_accuses_nothing_that_it_names(make: Make) -> None:
     """Not even if it still decodes: its slice may be another's, its schema was never declared."""
-    for path in files_of("blocks", make("schema", "slice", "watermark", "checkpoint")):
+    dataset = make("schema", "slice", "watermark", "checkpoint")
+    for path in (dataset.folder / "blocks").iterdir():
         data = path.read_bytes()
-        assert sum(1 for _ in damaged(path, some_bits(data, 100), is_named(path))) == 100
-        assert sum(1 for _ in damaged(path, iter([data + bytes(8)]), is_named(path))) == 1
+        assert damaged(path, [*some_bits(data, 100), data + bytes(8)]) == 101
 
 
 @pytest.fixture

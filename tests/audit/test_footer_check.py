@@ -82,41 +82,29 @@ def test_what_writers_say_is_true(seed: int, tmp_path: Path) -> None:
         assert findings(tmp_path / "slice") == []
 
 
-LIES = {
-    "text": (
-        pa.table({"s": ["a", "é"]}),
-        pa.table({"s": ["b", "zz"]}),
-        "'b' … 'zz', the rows have 'a' … 'é'",
-    ),
-    "less": (pa.table({"i": [-5, 3]}), pa.table({"i": [1, 3]}), "1 … 3, the rows have -5 … 3"),
-    "more": (pa.table({"i": [1, 4]}), pa.table({"i": [1, 3]}), "1 … 3, the rows have 1 … 4"),
-    "float": (pa.table({"f": [1.0, 9.5]}), pa.table({"f": [1.0, 9.0]}), "1.0 … 9.0, the rows have 1.0 … 9.5"),
+DAY, CENTS, TIMES = dt.date(2024, 1, 1), Decimal("1.25"), pa.timestamp("ms", "UTC")
+LIES: dict[str, tuple[list[Any], list[Any], pa.DataType | None, str]] = {
+    "text": (["a", "é"], ["b", "zz"], None, "'b' … 'zz', the rows have 'a' … 'é'"),
+    "less": ([-5, 3], [1, 3], None, "1 … 3, the rows have -5 … 3"),
+    "more": ([1, 4], [1, 3], None, "1 … 3, the rows have 1 … 4"),
+    "float": ([1.0, 9.5], [1.0, 9.0], None, "1.0 … 9.0, the rows have 1.0 … 9.5"),
     "day": (
-        pa.table({"d": [dt.date(2024, 1, 1)]}),
-        pa.table({"d": [dt.date(2024, 1, 2)]}),
-        "2024-01-02 … 2024-01-02, the rows have 2024-01-01 … 2024-01-01",
+        [DAY], [DAY.replace(day=2)], None, "2024-01-02 … 2024-01-02, the rows have 2024-01-01 … 2024-01-01",
     ),
     "time": (
-        pa.table({"t": pa.array([1_500], pa.timestamp("ms", "UTC"))}),
-        pa.table({"t": pa.array([1_000], pa.timestamp("ms", "UTC"))}),
+        [1_500], [1_000], TIMES,
         "1970-01-01T00:00:01Z … 1970-01-01T00:00:01Z, the rows have 1970-01-01T00:00:01.500Z",
     ),
-    "decimal": (
-        pa.table({"n": [Decimal("1.25")]}),
-        pa.table({"n": [Decimal("1.20")]}),
-        "1.20 … 1.20, the rows have 1.25 … 1.25",
-    ),
-    "member": (
-        pa.table({"st": [{"x": 7}]}),
-        pa.table({"st": [{"x": 8}]}),
-        "column `st.x`: the footer says 8 … 8, the rows have 7 … 7",
-    ),
-}
+    "decimal": ([CENTS], [Decimal("1.20")], None, "1.20 … 1.20, the rows have 1.25 … 1.25"),
+    "member": ([{"x": 7}], [{"x": 8}], None, "column `c.x`: the footer says 8 … 8, the rows have 7 … 7"),
+}  # fmt: skip
+"""What the rows are, what the footer says of them, and their type."""
 
 
 @pytest.mark.parametrize("name", LIES)
 def test_bounds_that_do_not_hold(name: str, tmp_path: Path) -> None:
-    rows, said, message = LIES[name]
+    *values, kind, message = LIES[name]
+    rows, said = (pa.table({"c": pa.array(each, kind)}) for each in values)
     write_lying(tmp_path / "slice", rows, said)
     (found,) = findings(tmp_path / "slice")
     assert message in found
