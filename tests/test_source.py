@@ -283,9 +283,7 @@ def test_what_is_public_says_what_it_guarantees() -> None:
     assert faults == []
 
 
-def public_definitions(
-    tree: ast.Module,
-) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef]]:
+def public_definitions(tree: ast.Module) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef]]:
     """Public classes and functions of a module, and the public methods of its classes."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):

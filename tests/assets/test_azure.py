@@ -124,9 +124,7 @@ def test_conditions_of_requests(azure: SmallAzure | Azurite, tmp_path: Path) -> 
     assert other not in (None, tag)
 
 
-def test_files_to_azure_and_within_it_and_away_again(
-    azure: SmallAzure | Azurite, bucket: SmallS3, tmp_path: Path
-) -> None:
+def test_files_to_azure_within_and_away(azure: SmallAzure | Azurite, bucket: SmallS3, tmp_path: Path) -> None:
     large = bytes(range(256)) * (PIECE // 256 * 2 + 1)  # more than two pieces: blocks, and a list of them
     (tmp_path / "ä.tif").write_bytes(BYTES)
     (tmp_path / "large").write_bytes(large)
@@ -188,9 +186,7 @@ def headers_of(small: SmallAzure, location: Location, where: Stores) -> list[dic
     return [headers for _, _, headers in small.requests]
 
 
-def test_a_stranger_s_account_gets_no_key(
-    small: SmallAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strangers_get_no_key(small: SmallAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(parse_href("az://open/x.tif"), BYTES, tmp_path)
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2023-11-03&sig=s3cr3t")
     monkeypatch.setenv("AZURE_STORAGE_TOKEN", "b34r3r")
@@ -236,9 +232,7 @@ def test_which_accounts_are_signed_for(
     assert not stores(tmp_path).is_signed(location)
 
 
-def test_a_wrong_key_is_told_as_such(
-    small: SmallAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_key_is_told(small: SmallAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in does check signatures."""
     put(X, BYTES, tmp_path)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "b3RoZXI=")

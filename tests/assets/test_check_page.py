@@ -112,7 +112,7 @@ def test_nothing_from_a_lock_becomes_markup() -> None:
         ((Status.CHANGED,), "Changed", "Of 1 asset 1 is changed.", 6),
     ],
 )
-def test_the_headline_says_no_more_than_was_found(
+def test_the_headline_says_what_was_found(
     statuses: tuple[Status, ...], title: str, lead: str, code: int
 ) -> None:
     summary = CheckSummary()

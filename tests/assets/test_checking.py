@@ -169,7 +169,7 @@ def test_damaged_and_missing_locks(tmp_path: Path, assets: Run) -> None:
 
 
 @pytest.mark.parametrize("checksum", [SHA_2, SHA_3, MD5])
-def test_checksums_are_read_when_that_is_asked_for(
+def test_checksums_are_read_if_asked_for(
     checksum: str, server: LyingObjects, tmp_path: Path, assets: Run
 ) -> None:
     facts = Facts(7, '"abc"', None, checksum)
@@ -214,9 +214,7 @@ def test_requests_have_half_a_minute_and_three_retries(
     assert asked == [(3, 30.0)]
 
 
-def test_as_many_requests_as_were_allowed_run_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_requests_as_allowed_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     together, lock, running = threading.Barrier(7, timeout=60), threading.Lock(), set[str]()
 
     def asked(_: Stores, location: Location) -> Probe:
@@ -260,9 +258,7 @@ def test_results_come_before_all_is_asked(tmp_path: Path, monkeypatch: pytest.Mo
     assert given == 100
 
 
-def test_the_rows_of_a_dataset_are_judged_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assets: Run
-) -> None:
+def test_rows_of_datasets_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assets: Run) -> None:
     """Whoever published it may have recorded anything."""
     workspace = odf.init(tmp_path)
     monkeypatch.chdir(tmp_path)

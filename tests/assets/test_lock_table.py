@@ -181,9 +181,7 @@ def told(table: pa.Table, path: Path, group: int = 1_000) -> list[tuple[int, str
     return [(fault.number, fault.message) for fault in LockFile(path).faults()]
 
 
-def test_pairs_are_unique_in_sorted_rows_and_in_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pairs_are_unique_in_sorted_rows_and_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_table, "_READ", 1_000)
     table, path = numbered_rows(3_000), tmp_path / "assets.lock.parquet"
     assert told(table, path) == []

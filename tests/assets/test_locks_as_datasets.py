@@ -133,9 +133,7 @@ def hold_statuses(case: Case, found: list[tuple[str, str]]) -> None:
     assert [label for label, status in found if status != "same"] == case["not_same"]
 
 
-def test_ledgers_of_objects_that_never_change(
-    server: LyingObjects, tmp_path: Path, engine: SparkEngine
-) -> None:
+def test_ledgers_of_fixed_objects(server: LyingObjects, tmp_path: Path, engine: SparkEngine) -> None:
     dataset = new(tmp_path, engine, "Ledger")
     for case in CASES["ledger"]:
         record(server, dataset, tmp_path, case)

@@ -84,7 +84,7 @@ def test_what_is_copied_all_the_same(server: LyingObjects, tmp_path: Path, answe
     assert (tmp_path / "a/S2A/B04.tif").read_bytes() == BYTES
 
 
-def test_case_36_what_changes_before_it_is_read_is_refused_by_its_server(
+def test_case_36_its_server_refuses_what_changes_before_it_is_read(
     server: LyingObjects, tmp_path: Path
 ) -> None:
     def changed(method: str, path: str) -> None:

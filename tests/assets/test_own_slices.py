@@ -49,7 +49,7 @@ def test_case_50_slices_come_from_where_a_lock_says(published: Published, tmp_pa
     assert copied.verify().verdict == "clean"
 
 
-def test_case_50_a_flipped_byte_is_refused_unless_another_lock_has_it_right(
+def test_case_50_a_flipped_byte_is_refused_unless_another_has_it(
     published: Published, tmp_path: Path
 ) -> None:
     dataset, place = published

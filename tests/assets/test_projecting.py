@@ -210,9 +210,7 @@ def places(draw: st.DrawFn, names: list[str]) -> dict[str, Any]:
 
 @pytest.mark.soak
 @given(data=st.data(), version=st.sampled_from(VERSIONS), primary=st.booleans(), keep=st.booleans())
-def test_whatever_is_written_is_valid_and_comes_back(
-    data: st.DataObject, version: str, primary: bool, keep: bool
-) -> None:
+def test_what_is_written_comes_back(data: st.DataObject, version: str, primary: bool, keep: bool) -> None:
     schemes = data.draw(SCHEMES)
     parts: dict[str, Any] = {key: data.draw(places(sorted(schemes))) for key in ("thumbnail", "B04")}
     for part in parts.values():

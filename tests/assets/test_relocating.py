@@ -164,9 +164,7 @@ def command(lock: Path, new: Path) -> list[str]:
     return [str(ODFCHAIN), "assets", "relocate", str(lock), *to]
 
 
-def test_case_38_a_killed_process_leaves_the_old_lock_and_what_arrived(
-    server: LyingObjects, tmp_path: Path
-) -> None:
+def test_case_38_a_killed_process_leaves_lock_and_arrivals(server: LyingObjects, tmp_path: Path) -> None:
     lock, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
     AssetLock(table_of(rows(server)), lock.parent).write(lock)
     old, arrived = lock.read_bytes(), tmp_path / "new.parquet.arrived"
@@ -192,7 +190,7 @@ def test_case_38_a_killed_process_leaves_the_old_lock_and_what_arrived(
     assert not arrived.exists()
 
 
-def test_two_relocations_into_one_lock_at_once(server: LyingObjects, tmp_path: Path) -> None:
+def test_two_relocations_into_one_lock(server: LyingObjects, tmp_path: Path) -> None:
     """Both have copied everything when they end, and what remembers their arrivals is gone."""
     lock = locked(server, tmp_path)
     met = threading.Barrier(2)
@@ -222,9 +220,7 @@ def test_two_relocations_into_one_lock_at_once(server: LyingObjects, tmp_path: P
 
 
 @pytest.mark.soak
-def test_two_relocations_into_one_dataset_at_once(
-    server: LyingObjects, tmp_path: Path, engine: SparkEngine
-) -> None:
+def test_two_relocations_into_one_dataset(server: LyingObjects, tmp_path: Path, engine: SparkEngine) -> None:
     """One of them records the rows, the other has nothing new to say."""
     lock = locked(server, tmp_path)
     assert engine.session  # which begins once
@@ -303,9 +299,7 @@ def test_case_40_credentials_go_only_where_the_user_said(bucket: SmallS3, tmp_pa
 
 
 @pytest.mark.usefixtures("bucket")
-def test_large_objects_go_from_server_to_server_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_objects_go_between_servers_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library cannot read an object while it asks for the pieces of another: a thread reads ahead."""
     data = bytes(range(256)) * (5 << 12) + b"end"
     monkeypatch.setattr(objects, "PIECE", 5 << 20)  # four pieces; no part may be smaller

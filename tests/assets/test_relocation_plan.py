@@ -111,9 +111,7 @@ def test_case_35_what_is_there_is_not_replaced(tmp_path: Path, content: bytes, s
     assert copied(known, tmp_path / "a", tmp_path).copied == 1  # it is what the lock says
 
 
-def test_names_that_are_one_file_are_refused_before_anything_is_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_are_one_file_are_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").mkdir()
     rows = [*files(tmp_path, B04=b"1"), *files(tmp_path / "one", b04=b"2")]
     rows[1] = replace(rows[1], location=parse_href("one/b04"))
@@ -125,9 +123,7 @@ def test_names_that_are_one_file_are_refused_before_anything_is_copied(
     assert not (tmp_path / "b").exists()
 
 
-def test_whether_letters_count_is_asked_of_the_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_system_says_whether_letters_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not relocating._ignores_case(tmp_path / "not/there")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(Path, "exists", _found_in_other_letters)

@@ -175,9 +175,7 @@ def test_files_of_assets_in_a_folder_are_no_documents(tmp_path: Path) -> None:
         named(tmp_path, str(tmp_path))
 
 
-def test_absolute_links_are_followed_and_files_of_this_machine_are_not_named_by_servers(
-    tmp_path: Path,
-) -> None:
+def test_absolute_links_are_followed_and_servers_name_no_files_of_this_machine(tmp_path: Path) -> None:
     write(tmp_path, {"b.json": item("b")})
     with serving({"/a.json": item("a", "file:///etc/passwd")}) as server:
         both = catalog(item=f"{server.origin}/a.json", item2=f"{tmp_path}/b.json")

@@ -133,9 +133,7 @@ def test_faults_are_signed_only_on_purpose(run: Run, made: Made, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("auditor")
-def test_attestations_of_others_are_added_if_they_are_of_this_chain(
-    workspace: Workspace, made: Made, tmp_path: Path
-) -> None:
+def test_attestations_of_others_are_of_this_chain(workspace: Workspace, made: Made, tmp_path: Path) -> None:
     chain, readings = made[0].chain, workspace["readings"]
     done = readings.attest(tmp_path / "auditor.pem")
     path = made[0].folder / AUDITS.key
@@ -188,7 +186,7 @@ def test_whose_word_is_enough() -> None:
     assert newest(1, word(one, 3, checks=(1, 2), not_checked=(15,))) is None, "it was not replayed"
 
 
-def test_what_trusted_auditors_have_replayed_is_not_replayed(
+def test_what_auditors_replayed_is_spared(
     run: Run, workspace: Workspace, made: Made, auditor: DatasetKey
 ) -> None:
     _, copied = made

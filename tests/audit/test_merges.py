@@ -282,9 +282,7 @@ WIDER: Case = {
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(["-C 1xy", "+C 1xyn"], 4), ([], 3)])
-def test_the_schema_after_a_merge_has_the_columns_of_both(
-    merging: Make, rows: list[str], columns: int
-) -> None:
+def test_the_schema_after_a_merge_has_all_columns(merging: Make, rows: list[str], columns: int) -> None:
     report = merging(WIDER).verified(rows, columns=columns)
     assert report.ok == (columns == 4)
     assert any("the schema after it" in fault.message for fault in report.faults) == (columns == 3)
@@ -325,9 +323,7 @@ def test_a_source_without_a_key_is_appended(merging: Make) -> None:
     assert fault.check == MERGES
 
 
-def test_a_merge_that_is_what_it_should_be_is_known_by_its_logical_hash(
-    merging: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_right_merge_is_known_by_its_logical_hash(merging: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows are not read again; so they have the system time of their block."""
     made = merging(DISJOINT)
     assert run_here(made.scene.workspace)("merge", "d", "theirs").code == 0

@@ -85,9 +85,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_a_page_can_be_read_on_every_screen_and_aloud_and_asks_for_nothing(
-    seen: dict[str, Any], frame: str
-) -> None:
+def test_a_page_can_be_read_on_every_screen_and_aloud_by_itself(seen: dict[str, Any], frame: str) -> None:
     check_sound(seen[frame], but=("unnamed", "untitled"))
     assert seen[frame]["styled"] == 1
 

@@ -97,9 +97,7 @@ def test_a_dataset_elsewhere_is_verified_with_its_signature(verify: Verify, else
     assert report["checks"][15]["state"] == "passed"
 
 
-def test_faults_elsewhere_name_the_objects_there_and_do_not_stop_the_others(
-    verify: Verify, elsewhere: Elsewhere
-) -> None:
+def test_faults_elsewhere_name_the_objects_there_all_at_once(verify: Verify, elsewhere: Elsewhere) -> None:
     one, other = elsewhere.slices()
     one.unlink()
     data = bytearray(other.read_bytes())
@@ -150,9 +148,7 @@ def test_a_replay_elsewhere_is_refused(elsewhere: Elsewhere, tmp_path: Path, run
     assert (result.code, "pull the datasets" in result.err) == (2, True)
 
 
-def test_a_stripped_signature_is_unsigned_and_where_one_is_required_a_fault(
-    verify: Verify, elsewhere: Elsewhere
-) -> None:
+def test_a_stripped_signature_is_a_fault_where_one_is_required(verify: Verify, elsewhere: Elsewhere) -> None:
     (elsewhere.folder / HEAD_SIGNATURE_KEY).unlink()
     code, report = verify()
     found = report["signature"]["status"], report["checks"][15]["state"]
@@ -162,9 +158,7 @@ def test_a_stripped_signature_is_unsigned_and_where_one_is_required_a_fault(
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "nonsense", "empty"])
-def test_a_damaged_signature_is_a_fault_of_its_file(
-    verify: Verify, elsewhere: Elsewhere, damage: str
-) -> None:
+def test_a_damaged_signature_is_a_fault(verify: Verify, elsewhere: Elsewhere, damage: str) -> None:
     path = elsewhere.folder / HEAD_SIGNATURE_KEY
     data = path.read_bytes()
     replace(
@@ -209,7 +203,7 @@ def test_attestations_elsewhere_are_read(verify: Verify, elsewhere: Elsewhere, t
     assert (line["sequenceNumber"], line["verdict"], line["trusted"]) == (3, "clean", False)
 
 
-def test_damaged_attestations_elsewhere_are_a_fault_of_their_file(
+def test_damaged_attestations_elsewhere_are_a_fault(
     verify: Verify, elsewhere: Elsewhere, tmp_path: Path
 ) -> None:
     create_key_file(tmp_path / "auditor.pem")

@@ -206,9 +206,7 @@ def test_a_null_in_a_column_that_is_declared_required(tmp_path: Path) -> None:
     assert fault_of(dataset, rows(1, "B", None)) == (11, message)
 
 
-def test_system_columns_of_the_reference_are_as_it_declares_them(
-    dataset: DatasetFiles, tmp_path: Path
-) -> None:
+def test_system_columns_of_the_reference_are_as_declared(dataset: DatasetFiles, tmp_path: Path) -> None:
     schema = SCHEMA.set(0, pa.field("offset", pa.int64(), nullable=False))
     schema = schema.set(1, pa.field("op", pa.int32(), nullable=False))
     table = rows(0, "A", "B").cast(schema)
@@ -248,9 +246,7 @@ def test_what_is_taken_back_was_in_force(dataset: DatasetFiles) -> None:
 @pytest.mark.parametrize(
     ("city", "time"), [("B", 1_001), ("b", 1_000), (None, 1_000)], ids=["time", "text", "null"]
 )
-def test_what_is_taken_back_equals_the_row_in_all_columns(
-    dataset: DatasetFiles, city: str | None, time: int
-) -> None:
+def test_what_is_taken_back_equals_a_whole_row(dataset: DatasetFiles, city: str | None, time: int) -> None:
     put(dataset, rows(0, "A", "B"))
     check, _ = fault_of(dataset, rows(2, city, op=[R], event_time=[time]))
     assert check == 10

@@ -212,7 +212,7 @@ def test_a_damaged_document_is_a_fault_of_the_copy(cities: DatasetFiles, kind: S
         (None, "is not here"),
     ],
 )
-def test_profiles_that_cannot_be_computed_again(
+def test_profiles_not_computed_again(
     cities: DatasetFiles, changes: dict[str, Any] | None, message: str
 ) -> None:
     state = DatasetState.read(cities.chain)

@@ -99,9 +99,7 @@ def test_in_a_terminal_all_checks_are_a_table_where_they_are_asked_for(in_termin
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_in_a_terminal_faults_come_first_and_long_names_are_folded(
-    in_terminal: Show, made: Made, width: int
-) -> None:
+def test_in_a_terminal_faults_come_first_and_names_fold(in_terminal: Show, made: Made, width: int) -> None:
     path = slice_file(made[0])
     path.unlink()
     lines = in_terminal("%", width=width)

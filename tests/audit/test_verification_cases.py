@@ -143,9 +143,7 @@ def test_the_same_records_written_anew_are_a_note(workspace: Workspace, made: Ma
     assert the_fault(workspace, root) == (5, "SizeMismatch", path.name), "its data come from nowhere else"
 
 
-def test_a_derivative_slice_with_any_byte_damaged_is_never_taken_for_other_records(
-    workspace: Workspace, made: Made
-) -> None:
+def test_no_damaged_byte_of_a_derivative_slice_makes_other_records(workspace: Workspace, made: Made) -> None:
     _, copied = made
     path = slice_path(copied)
     data = path.read_bytes()
@@ -158,9 +156,7 @@ def test_a_derivative_slice_with_any_byte_damaged_is_never_taken_for_other_recor
     assert the_fault(workspace, copied)[:2] == (5, "SizeMismatch")
 
 
-def test_recursive_names_what_is_missing_and_verifies_the_rest(
-    made: Made, workspace: Workspace, verify: Run
-) -> None:
+def test_recursive_names_what_is_missing_and_goes_on(made: Made, workspace: Workspace, verify: Run) -> None:
     root, copied = made
     said = f"its input readings ({root.id}) is not in this workspace"
     done = verify("copied", "--recursive")
@@ -228,9 +224,7 @@ def test_a_range_is_for_one_dataset(option: str, made: Made, verify: Run) -> Non
     assert "hint: a block is given by its hash or its sequence number" in refused.err
 
 
-def test_the_first_execution_begins_with_the_first_block_of_its_inputs(
-    workspace: Workspace, made: Made
-) -> None:
+def test_the_first_execution_begins_with_the_first_block_of_inputs(workspace: Workspace, made: Made) -> None:
     """A replay reads no more than is named, so it would not notice what was left out."""
     root, copied = made
     blocks = list(root.chain.walk())[::-1]
@@ -243,7 +237,7 @@ def test_the_first_execution_begins_with_the_first_block_of_its_inputs(
     assert f"what comes before is left out: block {blocks[1].hash}" in fault.message
 
 
-def test_a_long_line_of_inputs_ends_in_the_report(
+def test_a_long_line_of_inputs_ends(
     workspace: Workspace, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("odfchain.audit.verification.LINEAGE", dataclasses.replace(LINEAGE, depth=3))

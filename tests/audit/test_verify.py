@@ -132,9 +132,7 @@ def test_a_damaged_file(dataset: DatasetFiles, place: str, damage: str) -> None:
 @pytest.mark.parametrize(
     ("place", "make"), [("first slice", Path.mkdir), *((place, os.mkfifo) for place in PLACES)]
 )
-def test_what_is_no_file_is_not_waited_for(
-    dataset: DatasetFiles, place: str, make: Callable[[Path], None]
-) -> None:
+def test_what_is_no_file_is_a_fault(dataset: DatasetFiles, place: str, make: Callable[[Path], None]) -> None:
     where, check = PLACES[place]
     path = where(dataset)
     path.unlink()
@@ -196,9 +194,7 @@ def test_rows_for_which_memory_does_not_suffice_accuse_nobody(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", DatasetKind)
-def test_records_that_do_not_come_from_where_the_kind_of_dataset_has_them_from(
-    tmp_path: Path, kind: DatasetKind
-) -> None:
+def test_records_that_the_kind_of_dataset_does_not_have(tmp_path: Path, kind: DatasetKind) -> None:
     """A derivative's records follow from its query: what is added to them would never be replayed."""
     is_root = kind is DatasetKind.ROOT
     records = execute("x", new_watermark=T) if is_root else ev.AddData(new_watermark=T)
@@ -238,9 +234,7 @@ def test_what_a_stranger_calls_an_input_cannot_add_lines_to_a_report(tmp_path: P
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 8])
-def test_all_faults_are_found_at_once_and_told_in_the_order_of_the_chain(
-    dataset: DatasetFiles, jobs: int
-) -> None:
+def test_all_faults_are_found_at_once_in_the_order_of_the_chain(dataset: DatasetFiles, jobs: int) -> None:
     add_slice(dataset, [f"{n} a larger slice {n}" for n in range(50)])
     add_slice(dataset, ["as it was"])
     first, second, third, large = (slice_at(dataset, index) for index in range(4))

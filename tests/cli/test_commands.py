@@ -158,9 +158,7 @@ def test_init(run: Run, tmp_path: Path) -> None:
     assert run("init", "--exists-ok").code == 0
 
 
-def test_a_workspace_is_found_upward_or_named(
-    cities: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workspace_is_found_or_named(cities: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deep" / "down").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep" / "down")
     assert [r["name"] for r in cities("list", "-o", "json").rows] == ["cities"]
@@ -295,9 +293,7 @@ def test_the_default_version_is_3(run: Run, tmp_path: Path) -> None:
     assert run("block", "encode", "document").out.strip() == str(block_hash(encoded(tree, 3)))
 
 
-def test_blocks_by_hash_and_from_standard_input(
-    cities: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_blocks_by_hash_and_from_a_pipe(cities: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     newest, seed = cities("log", "cities", "-o", "json").rows
     by_hash = cities("block", "decode", seed["blockHash"], "-o", "json").out
     assert json.loads(by_hash)["content"]["event"] == seed["event"]
@@ -442,7 +438,7 @@ def test_every_error_has_a_documented_exit_code() -> None:
         assert listed == used, document
 
 
-def test_one_dataset_that_cannot_be_read_does_not_keep_the_others_back(
+def test_one_unreadable_dataset_does_not_keep_the_others_back(
     cities: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

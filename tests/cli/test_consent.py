@@ -87,9 +87,7 @@ def test_without_a_terminal_it_is_refused_with_the_flags(
     assert add(*shlex.split(flags), fetch=fetch, prepare=prepare) == (0, "added cities (root)\n")
 
 
-def test_a_closed_standard_input_is_nobody(
-    workspace: Workspace, add: Add, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closed_input_cannot_answer(workspace: Workspace, add: Add, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     code, said = add(fetch=KEYED)
     assert (code, "standard input is not a terminal" in said) == (2, True)

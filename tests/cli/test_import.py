@@ -116,9 +116,7 @@ def test_what_was_inferred_reads_the_file(workspace: Workspace, tmp_path: Path) 
     assert (second['b "c"'], second["-"], second["A"], second["Straße"]) == (None, 0.5, 1e10, "\\")
 
 
-def test_nothing_stays_behind_when_it_fails(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_stays_when_it_fails(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace = Workspace.open(tmp_path)
 
     def nothing() -> None:

@@ -66,9 +66,7 @@ def begun(asked: subprocess.Popen[bytes]) -> bytes:
 # --- where the query comes from --------------------------------------------------------------------
 
 
-def test_a_query_is_given_in_the_command_a_file_or_a_pipe(
-    sql: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_query_comes_from(sql: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = "select count(*) n from rows;"
     (tmp_path / "q.sql").write_text(f"\ufeff-- how many\n{query}\n", encoding="utf-8")
     asked = [sql(query), sql(None, "--script", tmp_path / "q.sql")]
@@ -125,9 +123,7 @@ def test_what_was_read_is_said_beside_the_rows(sql: Run, workspace: Workspace) -
 
 
 @pytest.mark.parametrize("output", ["json", "ndjson", "csv", "table"])
-def test_values_are_printed_as_tail_prints_them(
-    sql: Run, output: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_are_printed_as_by_tail(sql: Run, output: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`tail` shows operations as signs in tables; a query has a number there."""
     asked = sql("select * from types order by 1", "-o", output).out
     capsys.readouterr()
@@ -459,9 +455,7 @@ WITHOUT_END = (
 @pytest.mark.parametrize(
     ("query", "header"), [(WITHOUT_END, b"value,value\n"), (CROSS, b"count(*)\n")], ids=["rows", "no row yet"]
 )
-def test_case_29_a_reader_that_goes_away_ends_the_query(
-    workspace: Workspace, query: str, header: bytes
-) -> None:
+def test_case_29_a_reader_that_leaves_ends_the_query(workspace: Workspace, query: str, header: bytes) -> None:
     with process(workspace, "sql", "-c", query, "-o", "csv") as asked:
         assert begun(asked) == header
         if query == WITHOUT_END:
