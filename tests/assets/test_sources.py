@@ -1,4 +1,4 @@
-"""Where assets come from: Items, ItemCollections, catalogs in folders and on servers, ndjson, STAC GeoParquet."""
+"""Where assets come from: Items, ItemCollections, catalogs in folders, on servers and in buckets, ndjson, STAC GeoParquet."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import odfchain as odf
 from odfchain.assets.hrefs import parse_href
 from odfchain.assets.lock_table import AssetRow
 from odfchain.assets.locks import AssetLock, table_of
@@ -21,6 +22,7 @@ from odfchain.errors import AccessError, AssetError, UsageError
 from odfchain.limits import ASSETS
 from tests.kit.asset_cases import Case, Hold, held
 from tests.kit.lying_objects import LyingObjects
+from tests.kit.small_s3 import SmallS3
 
 PROJECTION = json.loads(Path("fixtures/assets/projection.json").read_text())
 
@@ -301,3 +303,50 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         named(tmp_path, str(tmp_path / "0.json"))
     with pytest.raises(UsageError, match="no such file"):
         named(tmp_path, "nowhere")
+
+
+# --- in buckets ----------------------------------------------------------------------------------
+
+
+def put(bucket: SmallS3, key: str, document: dict[str, object]) -> None:
+    bucket.objects[f"scenes/{key}"] = json.dumps(document).encode()
+
+
+def test_a_catalog_in_a_bucket_is_walked_there_and_its_assets_are_there_too(bucket: SmallS3) -> None:
+    put(bucket, "catalog.json", catalog(child="./a b/collection.json"))
+    put(bucket, "a b/collection.json", catalog(item="s1/s1.json") | {"type": "Collection"})
+    assets = {"B04": {"href": "./B04.tif"}, "up": {"href": "/top.tif"}}
+    put(bucket, "a b/s1/s1.json", item("s1", assets=assets))
+    bucket.objects["scenes/a b/s1/B04.tif"] = b"1234567"
+    bucket.objects["scenes/top.tif"] = b"12"
+    lock = odf.AssetLock.derive([bucket.url("scenes/catalog.json")])
+    assert {row.location.endpoint for row in lock.rows} == {f"http://127.0.0.1:{bucket.port}"}
+    found = [(row.asset_key, row.location.key, row.facts.size_bytes) for row in lock.rows]
+    assert found == [("B04", "a b/s1/B04.tif", 7), ("up", "top.tif", 2)]
+    assert all("authorization" in headers for _, _, headers in bucket.requests), "the user named the server"
+
+
+def test_what_an_item_names_is_no_reason_to_sign(bucket: SmallS3) -> None:
+    """Another server stands in the Item's own link: nobody named that one."""
+    with SmallS3() as other:
+        other.objects["b/x.tif"] = b"1"
+        put(bucket, "s1.json", item("s1", "x.tif", links=[link("self", other.url("b/s1.json"))]))
+        with pytest.raises(odf.errors.FetchError, match="private address"):
+            odf.AssetLock.derive([bucket.url("scenes/s1.json")])
+        stores = odf.StoreOptions(allow_private=True)
+        (row,) = odf.AssetLock.derive([bucket.url("scenes/s1.json")], stores=stores).rows
+        assert row.location.endpoint == f"http://127.0.0.1:{other.port}"
+        assert not [headers for _, _, headers in other.requests if "authorization" in headers]
+
+
+def test_places_of_documents_lose_nothing() -> None:
+    for text in (
+        "s3+http://h:9000/b/a%20b.json",
+        "s3+https://h/b/x",
+        "https://h/x.json",
+        "/srv/x.json",
+        "s3://b/x",
+    ):
+        assert parse_href(parse_href(text, servers=True).text, servers=True) == parse_href(text, servers=True)
+    with pytest.raises(AssetError, match="a query"):
+        parse_href("s3+http://h/b/x?y=1", servers=True)
