@@ -18,8 +18,11 @@ from tests.kit.support import Result
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
     from odfchain.api.workspace import Workspace
     from odfchain.spark.session import SparkEngine
+    from odfchain.transform.spark_engine import SparkTransformEngine
 
 # "ci" is what `make test` runs: reproducible. "local" explores, "soak" is what `make soak` runs; "deep" is for a long look
 # before a release.
@@ -99,6 +102,18 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
     engine = SparkEngine(tmp_path_factory.mktemp("spark"), master="local[4]", driver_memory="3g", conf=conf)
     yield engine
     engine.close()
+
+
+@pytest.fixture(scope="session")
+def session(engine: SparkEngine) -> SparkSession:
+    return engine.session
+
+
+@pytest.fixture(scope="session")
+def transforms(engine: SparkEngine) -> SparkTransformEngine:
+    from odfchain.transform.spark_engine import SparkTransformEngine
+
+    return SparkTransformEngine(lambda: engine.session)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,37 +23,23 @@ from odfchain.odf.times import Timestamp
 from odfchain.slices import reader
 from odfchain.slices.reader import hash_parquet
 from odfchain.transform.execute import check_output, measure, rewrite, schema_difference
+from tests.kit.root_rows import TIME as MS
+from tests.kit.root_rows import schema_with
 
 VOCABULARY = DatasetVocabulary()
-MS = pa.timestamp("ms", "UTC")
 NOW = Timestamp.parse("2020-01-01T12:00:00.123Z")
 OTHER = dt.datetime(2021, 1, 1, tzinfo=dt.UTC)
-SYSTEM = [
-    pa.field("offset", pa.uint64(), nullable=False),
-    pa.field("op", pa.uint8(), nullable=False),
-    pa.field("system_time", MS, nullable=False),
-    pa.field("event_time", MS, nullable=False),
-]
-FOREIGN = [
-    pa.field("offset", pa.int64()),
-    pa.field("op", pa.int32()),
-    pa.field("system_time", MS),
-    pa.field("event_time", MS),
-]
+SYSTEM = [*schema_with()]
+TIMES = [field.with_nullable(True) for field in SYSTEM[2:]]
+FOREIGN = [pa.field("offset", pa.int64()), pa.field("op", pa.int32()), *TIMES]
 CITY = pa.field("city", pa.string())
 
 
 def write(
-    path: Path,
-    count: int = 4,
-    *,
-    start: int = 10,
-    fields: list[pa.Field] | None = None,
-    rows: int = 2,
-    store_schema: bool = False,
-    **columns: list[Any],
-) -> Path:
-    schema = pa.schema(fields if fields is not None else [*SYSTEM, CITY])
+    path: Path, count: int = 4, *, start: int = 10, fields: Sequence[pa.Field] = (*SYSTEM, CITY),
+    rows: int = 2, **columns: list[Any],
+) -> Path:  # fmt: skip
+    schema = pa.schema(fields)
     values: dict[str, list[Any]] = {
         "offset": list(range(start, start + count)),
         "op": [0] * count,
@@ -61,7 +48,7 @@ def write(
         "city": [f"city {i}" for i in range(count)],
     } | columns
     table = pa.table({f.name: pa.array(values[f.name], f.type) for f in schema}, schema=schema)
-    pq.write_table(table, path, row_group_size=rows, store_schema=store_schema)
+    pq.write_table(table, path, row_group_size=rows, store_schema=False)
     return path
 
 
@@ -70,19 +57,14 @@ def schema_of(*fields: pa.Field, system: list[pa.Field] = SYSTEM) -> ds.DataSche
 
 
 def checked(
-    path: Path,
-    count: int = 4,
-    start: int = 10,
-    schema: ds.DataSchema | None = None,
-    vocabulary: DatasetVocabulary = VOCABULARY,
+    path: Path, count: int = 4, start: int = 10, schema: Any = None, vocabulary: Any = VOCABULARY
 ) -> ds.DataSchema:
-    return check_output(
-        path,
-        vocabulary=vocabulary,
-        schema=schema,
-        interval=OffsetInterval(start=start, end=start + count - 1) if count else None,
-        system_time=NOW,
-    )
+    interval = OffsetInterval(start=start, end=start + count - 1) if count else None
+    return check_output(path, vocabulary=vocabulary, schema=schema, interval=interval, system_time=NOW)
+
+
+def rewritten(path: Path, folder: Path, *more: pa.Field) -> Any:
+    return rewrite(path, schema_of(CITY, *more), VOCABULARY, 10, NOW.epoch_ms, folder)
 
 
 @pytest.fixture
@@ -90,18 +72,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-# --- what passes -----------------------------------------------------------------------------------
-
-
-def test_the_schema_is_that_of_the_file(path: Path) -> None:
-    assert checked(write(path)) == schema_of(CITY)
-    assert checked(path, schema=schema_of(CITY)) == schema_of(CITY)
-
-
-def test_no_records(path: Path) -> None:
-    write(path, 0)
-    assert checked(path, 0) == schema_of(CITY)
-    assert checked(path, 0, schema=schema_of(CITY)) == schema_of(CITY)
+@pytest.mark.parametrize("count", [4, 0])
+def test_the_schema_is_that_of_the_file(path: Path, count: int) -> None:
+    write(path, count)
+    for declared in (None, schema_of(CITY)):
+        assert checked(path, count, schema=declared) == schema_of(CITY)
 
 
 def test_signed_system_columns_and_stricter_columns(path: Path) -> None:
@@ -112,12 +87,8 @@ def test_signed_system_columns_and_stricter_columns(path: Path) -> None:
 
 def test_dates_and_other_names(path: Path) -> None:
     names = DatasetVocabulary(offset_column="o.1", operation_type_column="kind", event_time_column="day")
-    fields = [
-        SYSTEM[0].with_name("o.1"),
-        SYSTEM[1].with_name("kind"),
-        SYSTEM[2],
-        pa.field("day", pa.date32()),
-    ]
+    offset, op = SYSTEM[0].with_name("o.1"), SYSTEM[1].with_name("kind")
+    fields = [offset, op, SYSTEM[2], pa.field("day", pa.date32())]
     columns = {"o.1": [5, 6], "kind": [2, 3], "day": [dt.date(2020, 1, 1)] * 2}
     write(path, 2, fields=[*fields, pa.field("o", pa.int8())], o=[1, None], **columns)
     assert checked(path, 2, 5, vocabulary=names).names == ("o.1", "kind", "system_time", "day", "o")
@@ -138,13 +109,7 @@ def test_arrows_own_schema_in_the_file(path: Path) -> None:
     stored = pq.read_schema(path)
     assert pa.types.is_dictionary(stored.field("city").type)
     assert stored.field("event_time").type.tz == "+00:00"
-    assert checked(path, schema=schema_of(CITY)).names == (
-        "offset",
-        "op",
-        "system_time",
-        "event_time",
-        "city",
-    )
+    assert checked(path, schema=schema_of(CITY)).names == (*VOCABULARY.columns, "city")
 
 
 OPERATIONS = st.lists(st.sampled_from([[0], [1], [2, 3]]), min_size=1, max_size=40).map(
@@ -170,9 +135,6 @@ def test_a_right_output_passes(
         patch.setattr(reader, "BATCH_ROWS", batch)
         assert checked(path, len(ops), start, schema=schema_of(CITY)) == schema_of(CITY, system=system)
         assert measure(path, VOCABULARY).ops == {str(op): ops.count(op) for op in sorted(set(ops))}
-
-
-# --- each rule broken once -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -232,20 +194,14 @@ def test_a_wrong_number_of_records(path: Path) -> None:
         ([*SYSTEM[:3], pa.field("event_time", pa.timestamp("us", "UTC"))], "column `event_time` must be "),
         ([*SYSTEM[:3], pa.field("event_time", pa.string())], "or DATE, it is STRING"),
         ([*SYSTEM[:3], pa.field("event_time", pa.struct([CITY]))], "column `event_time` must be "),
+        ([*SYSTEM, CITY, CITY], "column `city` comes twice"),
     ],
 )  # fmt: skip
 def test_system_columns(fields: list[pa.Field], message: str, path: Path) -> None:
-    schema = pa.schema(fields)
-    pq.write_table(schema.empty_table(), path, store_schema=False)
+    pq.write_table(pa.schema(fields).empty_table(), path, store_schema=False)
     with pytest.raises(EngineError) as found:
         checked(path, 0)
     assert message in str(found.value)
-
-
-def test_columns_that_come_twice(path: Path) -> None:
-    pq.write_table(pa.schema([*SYSTEM, CITY, CITY]).empty_table(), path)
-    with pytest.raises(EngineError, match="column `city` comes twice"):
-        checked(path, 0)
 
 
 NUMBER = pa.field("n", pa.int64())
@@ -297,19 +253,14 @@ def test_names_of_system_columns_matter(path: Path) -> None:
     assert schema_difference(declared, found, DatasetVocabulary()) is not None
 
 
-# --- files -----------------------------------------------------------------------------------------
-
-
 def test_files_that_are_none(path: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="no output file"):
         checked(path)
-    path.symlink_to(write(tmp_path / "real"))
-    with pytest.raises(EngineError, match="is not a plain file"):
-        checked(path)
-    path.unlink()
     path.mkdir()
-    with pytest.raises(EngineError, match="is not a plain file"):
-        checked(path)
+    (link := tmp_path / "link").symlink_to(write(tmp_path / "real"))
+    for wrong in (path, link):
+        with pytest.raises(EngineError, match="is not a plain file"):
+            checked(wrong)
 
 
 def test_files_that_are_no_parquet(path: Path, tmp_path: Path) -> None:
@@ -319,7 +270,7 @@ def test_files_that_are_no_parquet(path: Path, tmp_path: Path) -> None:
         for call in (
             lambda: checked(path),
             lambda: measure(path, VOCABULARY),
-            lambda: rewrite(path, schema_of(CITY), VOCABULARY, 10, NOW.epoch_ms, tmp_path),
+            lambda: rewritten(path, tmp_path),
         ):
             with pytest.raises(EngineError, match="is not a readable Parquet file") as found:
                 call()
@@ -343,9 +294,6 @@ def test_damaged_files_end_in_our_errors(
         assert "\n" not in str(error)
 
 
-# --- measured and rewritten ------------------------------------------------------------------------
-
-
 def test_measured(path: Path) -> None:
     write(path, op=[0, 1, 2, 3])
     facts = measure(path, VOCABULARY)
@@ -362,8 +310,7 @@ def test_measured(path: Path) -> None:
 
 def test_a_foreign_file_in_the_declared_types(path: Path, tmp_path: Path) -> None:
     write(path, fields=[*FOREIGN, CITY], op=[0, 1, 2, 3])
-    facts = rewrite(path, schema_of(CITY), VOCABULARY, 10, NOW.epoch_ms, tmp_path)
-    assert facts is not None
+    facts = rewritten(path, tmp_path)
     written = Path(facts.path)
     assert written.parent == tmp_path
     assert written != path
@@ -377,20 +324,20 @@ def test_a_foreign_file_in_the_declared_types(path: Path, tmp_path: Path) -> Non
 
 def test_nothing_to_rewrite(path: Path, tmp_path: Path) -> None:
     write(path, 0, fields=[*FOREIGN, CITY])
-    assert rewrite(path, schema_of(CITY), VOCABULARY, 10, NOW.epoch_ms, tmp_path) is None
+    assert rewritten(path, tmp_path) is None
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_what_cannot_be_rewritten(path: Path, tmp_path: Path) -> None:
     write(path, fields=[*FOREIGN, CITY], op=[0, 0, 0, 300])
     with pytest.raises(EngineError, match="`op`: Integer value 300"):
-        rewrite(path, schema_of(CITY), VOCABULARY, 10, NOW.epoch_ms, tmp_path)
+        rewritten(path, tmp_path)
     with pytest.raises(EngineError, match="column `n` is missing"):
-        rewrite(path, schema_of(CITY, NUMBER), VOCABULARY, 10, NOW.epoch_ms, tmp_path)
+        rewritten(path, tmp_path, NUMBER)
     write(path, fields=[*FOREIGN, CITY], event_time=[OTHER, None, OTHER, OTHER])
     with pytest.raises(EngineError, match="Column `event_time` contains 1 null"):
-        rewrite(path, schema_of(CITY), VOCABULARY, 10, NOW.epoch_ms, tmp_path)
+        rewritten(path, tmp_path)
     write(path)
     with pytest.raises(StoreError, match="No such file"):
-        rewrite(path, schema_of(CITY), VOCABULARY, 10, NOW.epoch_ms, tmp_path / "missing")
+        rewritten(path, tmp_path / "missing")
     assert list(tmp_path.iterdir()) == [path]

@@ -30,9 +30,8 @@ def why_not() -> str:
     """Why processes cannot be watched here; empty when they can."""
     if STRACE is None:
         return "strace is not installed"
-    tried = subprocess.run(
-        [STRACE, *TRACE, "-o", "/dev/null", "true"], capture_output=True, text=True, check=False
-    )
+    watched = [STRACE, *TRACE, "-o", "/dev/null", "true"]
+    tried = subprocess.run(watched, capture_output=True, text=True, check=False)
     return "" if tried.returncode == 0 else f"strace may not watch: {tried.stderr.strip()[:100]}"
 
 
@@ -101,30 +100,15 @@ def test_the_corpus_opens_nothing_runs_nothing_and_calls_nobody(tmp_path: Path) 
 
     java = find_java().resolve().parent.parent
     # the JVM looks at its own limits and memory now and then
-    kernel = [
-        "/proc",
-        "/sys/fs/cgroup",
-        "/sys/devices/system/cpu",
-        "/dev/urandom",
-        "/dev/random",
-        "/dev/null",
-    ]
+    system = ["/proc", "/sys/fs/cgroup", "/sys/devices/system/cpu"]
+    kernel = [*system, "/dev/urandom", "/dev/random", "/dev/null"]
     installed = [sys.prefix, sys.base_prefix, str(java), str(ROOT / "odfchain")]
     mine = [str(request), str(run_folder), *installed, *kernel]
-    libraries = [
-        "/lib",
-        "/lib64",
-        "/usr/lib",
-        "/usr/lib64",
-        "/usr/share/locale",
-        "/etc/ld.so.cache",
-    ]
+    libraries = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/locale", "/etc/ld.so.cache"]
     paths = [(line.split()[0], path) for line in watched if (path := opened(line, request))]
     beyond = {path for pid, path in paths if not allowed(path, mine + (libraries if pid in helpers else []))}
     assert sorted(beyond) == []
-    assert any(path.startswith(f"{request}/in.parquet/") for _, path in paths), (
-        "the good query reads its input"
-    )
+    assert any(path.startswith(f"{request}/in.parquet/") for _, path in paths), "the good query reads"
     called = [v4 or v6 for line in watched if "connect(" in line for v4, v6 in _CALLED.findall(line)]
     assert [address for address in called if not LOOPBACK.match(address)] == []
 

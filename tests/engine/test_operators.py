@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -17,22 +16,14 @@ from odfchain.transform.step_files import StepInput
 from tests.kit.support import fixture
 from tests.kit.transform_cases import MS, InputSlice, input_schema, request_of
 
-if TYPE_CHECKING:
-    from odfchain.spark.session import SparkEngine
-
 SCHEMA = input_schema({"k": pa.string(), "v": pa.int64(), "t": MS, "d": pa.date32()})
-
-
-@pytest.fixture(scope="module")
-def transforms(engine: SparkEngine) -> SparkTransformEngine:
-    return SparkTransformEngine(lambda: engine.session)
 
 
 def check(engine: SparkTransformEngine, folder: Path, sql: str, *temporal: TemporalTable) -> QueryCheck:
     transform = TransformSql(
         engine="spark", queries=(SqlQueryStep(query=sql),), temporal_tables=temporal or None
     )
-    inputs = [InputSlice(alias=name, schema=SCHEMA) for name in ("a", "b")]
+    inputs = [InputSlice(name, SCHEMA) for name in ("a", "b")]
     request = request_of(folder, 0, transform, inputs, system_time=Timestamp(0), next_offset=0)
     found = [StepInput.of(given) for given in request.query_inputs]
     return engine.check(transform, found, request.vocab, SILENT)
@@ -40,10 +31,6 @@ def check(engine: SparkTransformEngine, folder: Path, sql: str, *temporal: Tempo
 
 def grouped(by: str) -> str:
     return f"SELECT max(event_time) AS event_time, count(*) AS n FROM a GROUP BY {by}"
-
-
-def joined(condition: str, kind: str = "", *, where: str = "true") -> str:
-    return f"SELECT a.event_time, b.event_time AS other FROM a {kind} JOIN b ON {condition} WHERE {where}"
 
 
 KINDS = fixture("queries/kinds.yaml")
@@ -86,7 +73,8 @@ def test_every_construct_is_named_once(transforms: SparkTransformEngine, tmp_pat
 
 
 def test_a_temporal_table_is_unbounded(transforms: SparkTransformEngine, tmp_path: Path) -> None:
-    sql = joined("a.k = b.k AND a.event_time >= b.__valid_from AND a.event_time < b.__valid_to")
+    valid = "a.k = b.k AND a.event_time >= b.__valid_from AND a.event_time < b.__valid_to"
+    sql = f"SELECT a.event_time, b.event_time AS other FROM a JOIN b ON {valid}"
     found = check(transforms, tmp_path, sql, TemporalTable(name="b", primary_key=("k",)))
     assert found.kind is QueryKind.RETRACTING
     assert len(found.notes) == 1

@@ -41,7 +41,6 @@ def started(given: Path, program: str, *arguments: object, **options: Any) -> su
 
 
 def said_by(process: subprocess.Popen[Any]) -> str:
-    """What the program prints; it has to succeed."""
     out, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     return out
@@ -118,17 +117,8 @@ def test_only_the_named_folders_can_be_read(given: Path) -> None:
 
 
 def test_only_the_folder_for_results_can_be_written(given: Path) -> None:
-    installed = Path(sandbox.__file__)
-    refused = [
-        given / "in/new",
-        given / "in/file",
-        installed,
-        "/usr/x",
-        "/etc/x",
-        "/x",
-        "/dev/x",
-        "/proc/sys/x",
-    ]
+    elsewhere = ["/usr/x", "/etc/x", "/x", "/dev/x", "/proc/sys/x"]
+    refused = [given / "in/new", given / "in/file", sandbox.__file__, *elsewhere]
     said = run(given, TRY, "w", given / "out/new", given / "new", *refused).splitlines()
     assert said[0] == "written"
     assert said[2:-1] == [READ_ONLY] * (len(refused) - 1)
@@ -207,12 +197,8 @@ for number in sys.argv[1:]:
 
 def test_the_numbers_of_refused_system_calls_are_those_of_the_kernel() -> None:
     """Compared with the C library's own table, where its header is here."""
-    tables = (
-        Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
-        Path("/usr/include/asm-generic/unistd.h"),
-    )
-    for column, table in enumerate(tables):
-        if table.exists():
+    for column, header in enumerate(("x86_64-linux-gnu/asm/unistd_64.h", "asm-generic/unistd.h")):
+        if (table := Path("/usr/include") / header).exists():
             found = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", table.read_text("ascii")))
             assert {name: int(found[name]) for name in REFUSED} == {n: c[column] for n, c in REFUSED.items()}
 
@@ -260,7 +246,6 @@ with socket.socket(socket.AF_UNIX) as server:
 """
     process = started(given, program, "s", stdout=subprocess.PIPE, cwd=given / "out")
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"listening\n"
         here = os.open(given / "out", os.O_RDONLY)
         with socket.socket(socket.AF_UNIX) as client:
@@ -306,7 +291,6 @@ def test_what_the_command_started_ends_with_it(given: Path, end: str) -> None:
     """Standard output is at its end only when every process that holds it is gone."""
     program = ORPHANS.format(end="" if end == "command" else "time.sleep(600)")
     process = started(given, program, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     if end != "command":
         process.kill()
@@ -322,7 +306,6 @@ def test_nothing_is_left_of_a_sandbox_that_was_being_built(given: Path) -> None:
     for _ in range(60):
         process = started(given, "", stdout=subprocess.PIPE)
         process.kill()
-        assert process.stdout is not None
         assert select.select([process.stdout], [], [], 30)[0], "somebody holds the output"
         process.communicate()
 

@@ -18,17 +18,14 @@ from odfchain.errors import BadInputError, StorageFullError, StoreError
 from odfchain.odf.events import DatasetVocabulary, OffsetInterval
 from odfchain.transform.step_files import Cut, CutByWorkers, RowFacts
 from tests.kit.folder_files import FolderFiles
+from tests.kit.root_rows import TIME as MS
+from tests.kit.root_rows import schema_with
 from tests.kit.support import write_lying
 
 VOCABULARY = DatasetVocabulary()
-MS = pa.timestamp("ms", "UTC")
-SYSTEM = [
-    pa.field("offset", pa.uint64(), nullable=False),
-    pa.field("op", pa.uint8(), nullable=False),
-    pa.field("system_time", MS, nullable=False),
-    pa.field("event_time", MS, nullable=False),
-]
-SCHEMA = pa.schema([*SYSTEM, pa.field("city", pa.string())])
+SYSTEM = [*schema_with()]
+CITY = pa.field("city", pa.string())
+SCHEMA = schema_with(CITY)
 TIME = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 
 
@@ -61,8 +58,7 @@ def between(start: int, end: int) -> OffsetInterval:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "cut"
-    made.mkdir()
+    (made := tmp_path / "cut").mkdir()
     return made
 
 
@@ -108,7 +104,6 @@ def test_a_worker_cuts_slices_of_a_store_as_the_driver_has_cut_them(
     by_driver = made_of.into(folder, "input-0")
     by_worker = CutByWorkers(files, ("data/a", "data/b"), replace(made_of, paths=()))
     brought = by_worker.bring("")
-    assert by_driver is not None
     assert brought.read_bytes() == by_driver.read_bytes()
     assert by_worker.bring("") == brought, "it is kept"
     other = replace(by_worker, made_of=replace(by_worker.made_of, interval=between(5, 14)))
@@ -127,10 +122,10 @@ def test_signed_system_columns_and_other_encodings(tmp_path: Path, folder: Path)
     fields = [pa.field("offset", pa.int64()), pa.field("op", pa.int32()), *SCHEMA][:2]
     old = pa.schema([*fields, *list(SYSTEM)[2:], pa.field("city", pa.large_string())])
     path = tmp_path / "a"
-    dictionary = table(span(0, 3), old).set_column(
-        4, "city", pa.array(["a", "b", "a", None]).dictionary_encode()
-    )
-    pq.write_table(dictionary, path)  # with Arrow's own schema in it
+    cities = pa.array(["a", "b", "a", None]).dictionary_encode()
+    pq.write_table(
+        table(span(0, 3), old).set_column(4, "city", cities), path
+    )  # with Arrow's own schema in it
     assert pa.types.is_dictionary(pq.ParquetFile(path).schema_arrow.field("city").type)
     assert take([path], 0, 3, folder)["city"].to_pylist() == ["a", "b", "a", None]
     signed = pa.schema([*fields, *list(SCHEMA)[2:]])
@@ -157,20 +152,14 @@ def test_columns_are_found_by_name(tmp_path: Path, folder: Path) -> None:
 
 
 def test_what_parquet_does_not_keep(tmp_path: Path, folder: Path) -> None:
-    declared = pa.schema(
-        [
-            *SYSTEM,
-            pa.field("pair", pa.list_(pa.int32(), 2)),
-            pa.field("second", pa.timestamp("s", "UTC")),
-            pa.field("day", pa.date64()),
-        ]
-    )
+    types = {"pair": pa.list_(pa.int32(), 2), "second": pa.timestamp("s", "UTC"), "day": pa.date64()}
+    declared = schema_with(*(pa.field(name, kind) for name, kind in types.items()))
     values = {"pair": [[1, 2], None], "second": [TIME, None], "day": [dt.date(2020, 1, 1), None]}
     path = tmp_path / "a"
     pq.write_table(table([0, 1], declared, **values), path, store_schema=False)
     found = Cut((path,), between(0, 1), declared, VOCABULARY).into(folder, "a")
     assert found == folder / "a.parquet"
-    assert pq.read_table(found).select(["pair", "second", "day"]).to_pydict() == values
+    assert pq.read_table(found).select([*types]).to_pydict() == values
 
 
 def test_offsets_beyond_signed_numbers(tmp_path: Path, folder: Path) -> None:
@@ -194,11 +183,7 @@ def test_any_cut_of_any_files(data: st.DataObject, tmp_path_factory: pytest.Temp
     start = data.draw(st.integers(first, at - 1), label="start")
     end = data.draw(st.integers(start, at - 1), label="end")
     found = Cut(tuple(paths), between(start, end), SCHEMA, VOCABULARY).into(base, "cut")
-    assert found is not None
     assert pq.ParquetFile(found).read().equals(table(span(start, end)))
-
-
-# --- what is refused -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -225,9 +210,6 @@ def test_gaps_and_repetitions(
         Cut(tuple(paths), between(*interval), SCHEMA, VOCABULARY).into(folder, "a")
     assert str(found.value).removeprefix(f"{tmp_path}/") == message
     assert list(folder.iterdir()) == []
-
-
-CITY = pa.field("city", pa.string())
 
 
 @pytest.mark.parametrize(
@@ -300,9 +282,6 @@ def test_no_room_for_the_new_file(tmp_path: Path, folder: Path) -> None:
     assert list(folder.iterdir()) == []
     with pytest.raises(StoreError, match="No such file"):
         Cut((path,), between(0, 5), SCHEMA, VOCABULARY).into(tmp_path / "missing", "a")
-
-
-# --- operations and event times --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("statistics", [True, False])

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,14 +27,13 @@ from odfchain.odf.sources import SqlQueryStep, TemporalTable, TransformSql
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
 from odfchain.slices.reader import hash_parquet
+from odfchain.spark.session import SparkEngine
 from odfchain.transform.archive import Manifest
 from odfchain.transform.engines import EngineRules, Executed
 from odfchain.transform.spark_engine import SparkTransformEngine
+from tests.kit.root_rows import records
 from tests.kit.support import fixture
 from tests.kit.transform_cases import SIGNED, InputSlice, input_schema, request_of
-
-if TYPE_CHECKING:
-    from odfchain.spark.session import SparkEngine
 
 EXAMPLES = {"ci": 1, "local": 6, "soak": 20, "deep": 60}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
 SCHEMA = input_schema({"k": pa.string(), "v": pa.int64()}, SIGNED)
@@ -42,30 +41,21 @@ HOUR = 3_600_000
 NEVER = 1_000 * 24 * HOUR
 """Longer after the first row than any row that is made here."""
 
+Row = tuple[int, str | None, int | None]
+"""Event time [ms], key, value."""
+
 # a slice costs a second, and a smaller stream is no easier to read: examples are not shrunk
 seeded = given(seed=st.integers(0, 1 << 32))
 few = settings(
-    max_examples=EXAMPLES,
-    derandomize=EXAMPLES == 1,
-    database=None,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-
-
-@pytest.fixture(scope="module")
-def transforms(engine: SparkEngine) -> SparkTransformEngine:
-    return SparkTransformEngine(lambda: engine.session)
+    max_examples=EXAMPLES, derandomize=EXAMPLES == 1, database=None, deadline=None,
+    phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def compiling(engine: SparkEngine) -> SparkTransformEngine:
     """An engine that compiles every plan, as large steps need it."""
     return SparkTransformEngine(lambda: engine.session, small_rows=-1)
-
-
-# --- queries -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +78,8 @@ class Stateful:
     def transform(self, rules: EngineRules | None = None) -> TransformSql:
         steps = [SqlQueryStep(alias=name, query=sql) for name, sql in self.before.items()]
         tables = (TemporalTable(name=self.versions, primary_key=("k",)),) if self.versions else None
-        return TransformSql(
-            engine="spark",
-            version=(rules or EngineRules()).version,
-            queries=(*steps, SqlQueryStep(query=self.sql)),
-            temporal_tables=tables,
-        )
+        version, queries = (rules or EngineRules()).version, (*steps, SqlQueryStep(query=self.sql))
+        return TransformSql(engine="spark", version=version, queries=queries, temporal_tables=tables)
 
 
 TABLE = fixture("queries/stateful.yaml")
@@ -104,15 +90,11 @@ ALWAYS = {name for name, entry in TABLE.items() if entry.pop("always", False)}
 QUERIES = {name: Stateful(**entry) for name, entry in TABLE.items()}
 
 
-# --- streams -------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Part:
     """What a step brings of an input."""
 
-    rows: list[tuple[int, str | None, int | None]] = field(default_factory=list)
-    """(event time [ms], key, value)"""
+    rows: list[Row] = field(default_factory=list)
     mark: int | None = None
     ops: list[int] | None = None
 
@@ -141,7 +123,7 @@ def drawn(seed: str, inputs: Sequence[str]) -> list[dict[str, Part]]:
     return [*steps, last]
 
 
-def _rows(chance: random.Random, low: int) -> list[tuple[int, str | None, int | None]]:
+def _rows(chance: random.Random, low: int) -> list[Row]:
     def time() -> int:
         return low + chance.randint(0, 18) * HOUR // 2 + chance.choice([0, 0, 0, 1, HOUR // 2 - 1])
 
@@ -157,23 +139,14 @@ def moment(ms: int) -> dt.datetime:
 
 def table_of(part: Part, start: int) -> pa.Table:
     count = len(part.rows)
-    return pa.table(
-        {
-            "offset": range(start, start + count),
-            "op": part.ops or [0] * count,
-            "system_time": [moment(0)] * count,
-            "event_time": [moment(t) for t, _, _ in part.rows],
-            "k": [k for _, k, _ in part.rows],
-            "v": [v for _, _, v in part.rows],
-        },
-        schema=SCHEMA,
+    times, keys, values = zip(*part.rows, strict=True) if count else ((), (), ())
+    return records(
+        SCHEMA, start, part.ops or [0] * count, [*map(moment, times)], keys, values, at=Timestamp(0)
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An executed step."""
-
     request: TransformRequest
     executed: Executed
     output: pa.Table
@@ -183,7 +156,6 @@ class Step:
 def run(
     engine: SparkTransformEngine, transform: TransformSql, stream: list[dict[str, Part]], folder: Path
 ) -> Iterator[Step]:
-    """Execute the steps of a stream one after the other."""
     starts = dict.fromkeys(stream[0], 0)
     next_offset = 0
     for number, step in enumerate(stream):
@@ -192,15 +164,10 @@ def run(
             table, start = table_of(part, starts[name]), starts[name]
             starts[name] += table.num_rows
             half = table.num_rows // 2
-            slices.append(
-                InputSlice(
-                    alias=name,
-                    schema=SCHEMA,
-                    files=[t for t in (table[:half], table[half:]) if t.num_rows],
-                    offsets=(start, start + table.num_rows - 1) if table.num_rows else None,
-                    watermarks=[] if part.mark is None else [Timestamp.from_epoch_ms(part.mark)],
-                )
-            )
+            files = [t for t in (table[:half], table[half:]) if t.num_rows]
+            offsets = (start, starts[name] - 1) if table.num_rows else None
+            marks = [] if part.mark is None else [Timestamp.from_epoch_ms(part.mark)]
+            slices.append(InputSlice(name, SCHEMA, files, offsets, marks))
         request = request_of(
             folder, number, transform, slices,
             system_time=Timestamp.from_epoch_ms(number), next_offset=next_offset,
@@ -212,12 +179,12 @@ def run(
         yield Step(request, executed, output, Manifest.read(Path(request.new_checkpoint_path)))
 
 
-def net_of(outputs: Sequence[pa.Table]) -> Counter[tuple[Any, ...]]:
+def net_of(steps: Sequence[Step]) -> Counter[tuple[Any, ...]]:
     """How often each row was emitted, less how often it was taken back; never less than nothing."""
     net: Counter[tuple[Any, ...]] = Counter()
-    for output in outputs:
-        check_pairs(output["op"].to_pylist())
-        for row in output.drop_columns(["offset", "system_time"]).to_pylist():
+    for step in steps:
+        check_pairs(step.output["op"].to_pylist())
+        for row in step.output.drop_columns(["offset", "system_time"]).to_pylist():
             values = tuple(value for name, value in row.items() if name != "op")
             net[values] += {0: 1, 1: -1, 2: -1, 3: 1}[row["op"]]
             assert net[values] >= 0, f"{values} was taken back before it was emitted"
@@ -225,7 +192,6 @@ def net_of(outputs: Sequence[pa.Table]) -> Counter[tuple[Any, ...]]:
 
 
 def check_pairs(operations: list[int]) -> None:
-    """Every old half of a correction stands right before its new one."""
     for one, other in zip([0, *operations], [*operations, 0], strict=True):
         assert (one == 2) == (other == 3), operations
 
@@ -255,7 +221,6 @@ def expected(
 
 
 def everything(stream: list[dict[str, Part]], until: int | None = None) -> dict[str, pa.Table]:
-    """All rows of a stream, or those that are older than a time."""
     found = {}
     for name in stream[0]:
         whole = table_of(Part([row for step in stream for row in step[name].rows]), 0)
@@ -274,11 +239,8 @@ def replayed(engine: SparkTransformEngine, step: Step, folder: Path) -> None:
     executed = engine.execute(again, schema=None, progress=SILENT)
     assert hash_parquet(folder / "data") == hash_parquet(Path(step.request.new_data_path))
     assert (folder / "checkpoint").read_bytes() == Path(step.request.new_checkpoint_path).read_bytes()
-    assert executed.watermark == step.executed.watermark
-    assert executed.offset_interval == step.executed.offset_interval
-
-
-# --- properties ----------------------------------------------------------------------------------
+    said, before = executed, step.executed
+    assert (said.watermark, said.offset_interval) == (before.watermark, before.offset_interval)
 
 
 TRIED = [name for name in QUERIES if EXAMPLES > 1 or name in ALWAYS]
@@ -288,27 +250,22 @@ TRIED = [name for name in QUERIES if EXAMPLES > 1 or name in ALWAYS]
 @few
 @seeded
 def test_steps_give_in_all_what_one_query_over_all_rows_gives(
-    transforms: SparkTransformEngine,
-    compiling: SparkTransformEngine,
-    tmp_path_factory: pytest.TempPathFactory,
-    name: str,
-    seed: int,
-) -> None:
+    transforms: SparkTransformEngine, compiling: SparkTransformEngine,
+    tmp_path_factory: pytest.TempPathFactory, name: str, seed: int,
+) -> None:  # fmt: skip
     query, folder = QUERIES[name], tmp_path_factory.mktemp("steps")
     stream = drawn(f"{name} {seed}", query.inputs)
     steps = list(run(transforms, query.transform(), stream, folder))
     chosen = len(name) % len(steps)
     replayed(compiling, steps[chosen], folder / "again")
 
-    assert net_of([s.output for s in steps]) == expected(transforms, query, everything(stream), folder)
+    assert net_of(steps) == expected(transforms, query, everything(stream), folder)
     assert all(not s.manifest.late for s in steps), "no row was late"
     if query.once:
         check_final(query, steps)
     elif not query.mixed:
         recorded = everything(stream[: chosen + 1])
-        assert net_of([s.output for s in steps[: chosen + 1]]) == expected(
-            transforms, query, recorded, folder
-        )
+        assert net_of(steps[: chosen + 1]) == expected(transforms, query, recorded, folder)
 
 
 def check_final(query: Stateful, steps: list[Step]) -> None:
@@ -319,7 +276,6 @@ def check_final(query: Stateful, steps: list[Step]) -> None:
         times = [_instant(t) for t in step.output["event_time"].to_pylist()]
         if promised is not None:
             assert all(_instant(moment(promised.epoch_ms)) <= t for t in times), "older than was promised"
-            assert step.executed.watermark is not None
             assert step.executed.watermark >= promised
         promised = step.executed.watermark
     assert (promised is not None) == query.promises
@@ -346,12 +302,7 @@ def test_by_the_first_rules_only_what_is_older_than_the_watermark_counts(
     for number, step in enumerate(steps):
         if (now := step.manifest.watermark_ms) is not None:
             final = everything(stream[: number + 1], now)
-            assert net_of([s.output for s in steps[: number + 1]]) == expected(
-                transforms, query, final, folder
-            )
-
-
-# --- retractions and corrections -----------------------------------------------------------------
+            assert net_of(steps[: number + 1]) == expected(transforms, query, final, folder)
 
 
 def changing(
@@ -360,7 +311,7 @@ def changing(
     """A stream with retractions and corrections that are not too late, and what it leaves of each input."""
     chance = random.Random(seed)
     begin = chance.choice([-5 * HOUR, 1_709_190_000_000])
-    live: dict[str, list[tuple[int, str | None, int | None]]] = {name: [] for name in inputs}
+    live: dict[str, list[Row]] = {name: [] for name in inputs}
     marks, floor, stream = dict.fromkeys(inputs, begin), dict.fromkeys(inputs, begin), []
     for _ in range(3):
         step = {}
@@ -381,10 +332,10 @@ def changing(
 
 def _change(
     chance: random.Random,
-    live: list[tuple[int, str | None, int | None]],
-    row: tuple[int, str | None, int | None],
+    live: list[Row],
+    row: Row,
     floor: int,
-) -> list[tuple[int, tuple[int, str | None, int | None]]]:
+) -> list[tuple[int, Row]]:
     """What happens when a row comes: it is new, corrects a live one, or a live one is retracted instead."""
     candidates = [r for r in live if r[0] >= floor]
     if not candidates or chance.random() < 0.5:
@@ -415,30 +366,23 @@ BRIEFLY = frozenset({"tumbling", "plain groups"})
 @few
 @seeded
 def test_corrections_of_inputs_change_the_result_as_if_it_had_never_been_otherwise(
-    transforms: SparkTransformEngine,
-    compiling: SparkTransformEngine,
-    tmp_path_factory: pytest.TempPathFactory,
-    name: str,
-    lateness: int,
-    seed: int,
-) -> None:
+    transforms: SparkTransformEngine, compiling: SparkTransformEngine,
+    tmp_path_factory: pytest.TempPathFactory, name: str, lateness: int, seed: int,
+) -> None:  # fmt: skip
     query, folder = QUERIES[name], tmp_path_factory.mktemp("changes")
     windowed = query.once or query.mixed
     rules = EngineRules(allowed_lateness_ms=lateness if windowed else 0)
     stream, left = changing(f"{name} {lateness} {seed}", query.inputs, rules.allowed_lateness_ms)
     steps = list(run(transforms, query.transform(rules), stream, folder))
     rows = {alias: table_of(part, 0) for alias, part in left.items()}
-    assert net_of([s.output for s in steps]) == expected(transforms, query, rows, folder)
+    assert net_of(steps) == expected(transforms, query, rows, folder)
     assert [(s.manifest.late, s.manifest.unmatched) for s in steps] == [({}, {})] * len(steps)
     replayed(compiling, steps[len(name) % len(steps)], folder / "again")
 
 
-# --- late rows -----------------------------------------------------------------------------------
-
-
 def at_hours(query: Stateful, hours: Sequence[int], mark: int, late: Sequence[int] = ()) -> dict[str, Part]:
     """Rows of the first input, and a watermark of all."""
-    rows: list[tuple[int, str | None, int | None]] = [(hour * HOUR, "x", 1) for hour in (*late, *hours)]
+    rows: list[Row] = [(hour * HOUR, "x", 1) for hour in (*late, *hours)]
     return {"a": Part(rows, mark * HOUR)} | {other: Part([], mark * HOUR) for other in query.inputs[1:]}
 
 
@@ -447,22 +391,18 @@ def test_rows_that_come_too_late_are_counted_and_change_nothing_that_is_final(
     transforms: SparkTransformEngine, tmp_path: Path, name: str
 ) -> None:
     query = QUERIES[name]
-    stream = [
-        at_hours(query, [1, 5], 12), at_hours(query, [12, 13], 13, late=[5, 3]), at_hours(query, [], 1_000)
-    ]  # fmt: skip
-    in_time = [at_hours(query, [1, 5], 12), at_hours(query, [12, 13], 13), at_hours(query, [], 1_000)]
+    first, last = at_hours(query, [1, 5], 12), at_hours(query, [], 1_000)
+    stream = [first, at_hours(query, [12, 13], 13, late=[5, 3]), last]
     steps = list(run(transforms, query.transform(), stream, tmp_path))
-    found = net_of([s.output for s in steps])
-    counted = in_time if query.once else stream
-    assert found == expected(transforms, query, everything(counted), tmp_path)
+    counted = [first, at_hours(query, [12, 13], 13), last] if query.once else stream
+    assert net_of(steps) == expected(transforms, query, everything(counted), tmp_path)
     assert [s.manifest.late for s in steps] == [{}, {"a": 2} if query.once else {}, {}]
 
 
 def test_what_is_late_counts_while_lateness_allows(transforms: SparkTransformEngine, tmp_path: Path) -> None:
     query = QUERIES["tumbling"]
-    stream = [
-        at_hours(query, [1, 5, 7], 13), at_hours(query, [14], 14, late=[5, 8]), at_hours(query, [], 1_000)
-    ]  # fmt: skip
+    late = at_hours(query, [14], 14, late=[5, 8])
+    stream = [at_hours(query, [1, 5, 7], 13), late, at_hours(query, [], 1_000)]
     rules = EngineRules(allowed_lateness_ms=6 * HOUR)
     steps = list(run(transforms, query.transform(rules), stream, tmp_path))
     # hours 6 to 12 are kept until the watermark is at 18, hours 0 to 6 only until it is at 12
@@ -477,7 +417,7 @@ def test_corrections_of_what_is_closed_are_counted_and_those_of_an_open_window_a
 ) -> None:
     query = QUERIES["tumbling"]
     first = Part([(1 * HOUR, "x", 1), (7 * HOUR, "x", 2), (8 * HOUR, "y", 3)], 8 * HOUR)
-    changes: list[tuple[int, tuple[int, str | None, int | None]]] = [
+    changes: list[tuple[int, Row]] = [
         (2, (1 * HOUR, "x", 1)), (3, (1 * HOUR, "x", 9)), (2, (7 * HOUR, "x", 2)), (3, (7 * HOUR, "x", 5)),
         (1, (8 * HOUR, "y", 3)), (1, (9 * HOUR, "z", 3)),
     ]  # fmt: skip
@@ -495,22 +435,14 @@ def test_corrections_of_what_is_closed_are_counted_and_those_of_an_open_window_a
 def test_a_row_within_an_open_session_is_not_late(transforms: SparkTransformEngine, tmp_path: Path) -> None:
     query = QUERIES["session"]
     open_session = Part([(hour * HOUR, "x", hour) for hour in (1, 2, 4, 6, 8)], 9 * HOUR)
-    correction = Part(
-        [(2 * HOUR, "x", 2), (2 * HOUR, "x", 20), (0, "x", 0), (3 * HOUR, "y", 0)], 9 * HOUR, [2, 3, 0, 0]
-    )
-    steps = list(
-        run(
-            transforms, query.transform(),
-            [{"a": open_session}, {"a": correction}, {"a": Part([], 99 * HOUR)}], tmp_path,
-        )
-    )  # fmt: skip
+    changes: list[Row] = [(2 * HOUR, "x", 2), (2 * HOUR, "x", 20), (0, "x", 0), (3 * HOUR, "y", 0)]
+    correction = Part(changes, 9 * HOUR, [2, 3, 0, 0])
+    stream = [{"a": open_session}, {"a": correction}, {"a": Part([], 99 * HOUR)}]
+    steps = list(run(transforms, query.transform(), stream, tmp_path))
     assert [[(o["k"], o["n"], o["total"]) for o in s.output.to_pylist()] for s in steps] == [
         [], [], [("x", 5, 39)],
     ]  # fmt: skip
     assert [s.manifest.late for s in steps] == [{}, {"a": 2}, {}]
-
-
-# --- what is remembered --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["tumbling", "left join"])
@@ -520,14 +452,10 @@ def test_an_endless_stream_does_not_make_a_bounded_query_remember_more_and_more(
     query = QUERIES[name]
     stream = []
     for number in range(5):
-        rows: list[tuple[int, str | None, int | None]] = [
-            ((24 * number + hour) * HOUR, "x", hour) for hour in (0, 5, 10, 15, 20)
-        ]
+        rows: list[Row] = [((24 * number + hour) * HOUR, "x", hour) for hour in (0, 5, 10, 15, 20)]
         stream.append({alias: Part(rows, (24 * number + 21) * HOUR) for alias in query.inputs})
-    remembered = [
-        sum(part.rows for part in step.manifest.parts)
-        for step in run(transforms, query.transform(), stream, tmp_path)
-    ]
+    steps = run(transforms, query.transform(), stream, tmp_path)
+    remembered = [sum(part.rows for part in step.manifest.parts) for step in steps]
     assert remembered[1:] == [remembered[1]] * 4
     assert 0 < remembered[1] <= 10
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +20,7 @@ from odfchain.errors import EngineError, QueryError
 from odfchain.odf.engine_messages import TransformRequest
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
+from odfchain.spark.session import SparkEngine
 from odfchain.transform.engine_protocol import EngineServer, RemoteEngine
 from odfchain.transform.engines import Executed
 from odfchain.transform.spark_engine import SparkTransformEngine
@@ -37,21 +38,13 @@ from tests.kit.transform_cases import (
     rows_expected,
 )
 
-if TYPE_CHECKING:
-    from odfchain.spark.session import SparkEngine
-
 DEVIATIONS = {
     "temporal_table_join": "rows of one event time are ordered by the columns from left to right, and not as "
-    "they came (RFC-019)",
+    "they came (RFC-019)"
 }
 """Cases that are answered otherwise, on purpose."""
 
 PATIENCE = 600
-
-
-@pytest.fixture(scope="module")
-def transforms(engine: SparkEngine) -> SparkTransformEngine:
-    return SparkTransformEngine(lambda: engine.session)
 
 
 def rows_of(path: str) -> list[dict[str, Any]]:
@@ -60,8 +53,6 @@ def rows_of(path: str) -> list[dict[str, Any]]:
 
 
 def by_time(rows: list[dict[str, Any]], event_time: str) -> list[dict[str, Any]]:
-    """Rows in the order of time, then of all that is not made when they are written."""
-
     def order(row: dict[str, Any]) -> list[str]:
         return [row[event_time].isoformat(), *(repr(v) for k, v in row.items() if k != "offset")]
 
@@ -144,9 +135,6 @@ def test_deviations_are_of_cases_that_exist() -> None:
     assert [name for name in (*DEVIATIONS, *AT_ONCE) if f"`{name}`" not in text] == []
 
 
-# --- raw queries ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", all_raw_cases(), ids=lambda case: case.id)
 def test_a_raw_query_gives_the_expected_records(
     transforms: SparkTransformEngine, case: RawCase, tmp_path: Path
@@ -167,29 +155,19 @@ def test_a_raw_query_gives_the_expected_records(
     assert len([p for p in tmp_path.iterdir() if p not in before]) == case.expected.get("files", 1)
 
 
-# --- the same everywhere -------------------------------------------------------------------------
-
-
 STEPS = range(case_process.last_step() + 1)
 EVERY = 9
 """Every ninth case is done in other ways as well; `make soak` does all."""
 
+Hashes = dict[tuple[str, int], list[str]]
+"""Of the files that the steps of the cases made."""
 
-def in_other_processes(
-    folder: Path, master: str, *, fresh: bool, every: int
-) -> dict[tuple[str, int], list[str]]:
+
+def in_other_processes(folder: Path, master: str, *, fresh: bool) -> Hashes:
     """The answers of another process; or of as many as there are steps, for the cases that have several."""
     (folder / "spark").mkdir(parents=True)
-    script = [
-        sys.executable,
-        "-m",
-        case_process.__name__,
-        str(folder),
-        "--master",
-        master,
-        "--every",
-        str(every),
-    ]
+    options = ["--master", master, "--every", "1"]
+    script = [sys.executable, "-m", case_process.__name__, str(folder), *options]
     for which in [["--step", str(step)] for step in STEPS] if fresh else [[]]:
         done = subprocess.run(
             [*script, *which],
@@ -204,7 +182,7 @@ def in_other_processes(
 
 
 @pytest.fixture(scope="module")
-def here(answers: Answers) -> dict[tuple[str, int], list[str]]:
+def here(answers: Answers) -> Hashes:
     """Hashes by case and step: one process, four cores, plans interpreted, signed system columns."""
     return {
         (case.id, number): case_process.hashes_of(request)
@@ -213,49 +191,32 @@ def here(answers: Answers) -> dict[tuple[str, int], list[str]]:
     }
 
 
-@pytest.mark.parametrize(
-    ("cores", "fresh", "every"),
-    [
-        pytest.param(1, False, 1, marks=pytest.mark.soak),
-        pytest.param(1, True, 1, marks=pytest.mark.soak),
-        pytest.param(4, True, 1, marks=pytest.mark.soak),
-    ],
-)
-def test_cores_and_processes_make_no_difference(
-    here: dict[tuple[str, int], list[str]], tmp_path: Path, cores: int, fresh: bool, every: int
-) -> None:
-    there = in_other_processes(tmp_path, f"local[{cores}]", fresh=fresh, every=every)
-    asked = {case.id for case in case_process.runnable(every) if case.steps > 1 or not fresh}
+def check_same(here: Hashes, there: Hashes, asked: set[str]) -> None:
     assert there.keys() == {key for key in here if key[0] in asked} != set()
     assert {key: found for key, found in there.items() if found != here[key]} == {}
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize(("cores", "fresh"), [(1, False), (1, True), (4, True)])
+def test_cores_and_processes_make_no_difference(
+    here: Hashes, tmp_path: Path, cores: int, fresh: bool
+) -> None:
+    there = in_other_processes(tmp_path, f"local[{cores}]", fresh=fresh)
+    check_same(here, there, {case.id for case in case_process.runnable() if case.steps > 1 or not fresh})
+
+
 @pytest.mark.parametrize("every", [EVERY, pytest.param(1, marks=pytest.mark.soak)])
 def test_compiled_plans_other_integer_types_and_the_engine_contract_give_the_same(
-    engine: SparkEngine, here: dict[tuple[str, int], list[str]], tmp_path: Path, every: int
+    engine: SparkEngine, here: Hashes, tmp_path: Path, every: int
 ) -> None:
     compiling = SparkTransformEngine(lambda: engine.session, small_rows=-1)
     with tempfile.TemporaryDirectory() as short, EngineServer(compiling, socket=Path(short) / "s") as server:
         remote = RemoteEngine(server.address)
-        there = {
-            (case, step): hashes
-            for step in STEPS
-            for case, hashes in case_process.hashes_of_step(
-                remote, step, tmp_path, UNSIGNED, every=every
-            ).items()
-        }
-    asked = {case.id for case in case_process.runnable(every)}
-    assert there.keys() == {key for key in here if key[0] in asked}
-    assert {key: found for key, found in there.items() if found != here[key]} == {}
-
-
-# --- the runner ----------------------------------------------------------------------------------
-
-
-def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    found: dict[str, Any] = copy.deepcopy(conformance("transform_cases")["transform_cases"][0])
-    change(found)
-    return found
+        there: Hashes = {}
+        for step in STEPS:
+            found = case_process.hashes_of_step(remote, step, tmp_path, UNSIGNED, every=every)
+            there |= {(case, step): hashes for case, hashes in found.items()}
+    check_same(here, there, {case.id for case in case_process.runnable(every)})
 
 
 @pytest.mark.parametrize(
@@ -270,26 +231,18 @@ def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         lambda case: case["steps"][0]["inputs"].update(other={}),
         lambda case: case["steps"][0]["expect"].update(checkpoint="none"),
         lambda case: case["steps"][0]["expect"].update(error="Other"),
-    ],
-)
-def test_what_a_case_says_in_an_unknown_way_is_an_error(change: Callable[[dict[str, Any]], object]) -> None:
-    with pytest.raises(UnknownKeyError):
-        Case(changed(change))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
         lambda case: case["inputs"]["readings"]["columns"].update(sensor="VARIANT"),
         lambda case: case["steps"][0]["inputs"]["readings"]["files"][0][0].update(unknown=1),
         lambda case: case["steps"][0]["inputs"]["readings"]["files"][0][0].pop("offset"),
     ],
 )
-def test_rows_of_an_unknown_form_are_an_error(
+def test_what_a_case_says_in_an_unknown_way_is_an_error(
     change: Callable[[dict[str, Any]], object], tmp_path: Path
 ) -> None:
+    case = copy.deepcopy(conformance("transform_cases")["transform_cases"][0])
+    change(case)
     with pytest.raises(UnknownKeyError):
-        Case(changed(change)).request(0, tmp_path)
+        Case(case).request(0, tmp_path)
 
 
 def test_rows_are_compared_with_all_their_columns_and_in_their_order() -> None:

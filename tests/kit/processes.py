@@ -154,6 +154,14 @@ def parents() -> dict[int, int]:
     return {int(pid): int(parent) for pid, parent in map(str.split, listed.stdout.splitlines())}
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or waits only for its parent to notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def is_gone(pid_file: Path) -> bool:
     """Whether the process has ended, or does so at once."""
     try:

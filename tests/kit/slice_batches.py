@@ -10,22 +10,14 @@ from odfchain.odf.events import DatasetVocabulary
 from odfchain.slices.writer import SliceSpec
 
 VOCABULARY = DatasetVocabulary()
-
-
 MS = pa.timestamp("ms", "UTC")
-
-
 US = pa.timestamp("us", "UTC")
-
-
 SYSTEM = [
     pa.field("offset", pa.uint64(), nullable=False),
     pa.field("op", pa.uint8(), nullable=False),
     pa.field("system_time", MS, nullable=False),
     pa.field("event_time", MS, nullable=False),
 ]
-
-
 NOW = 1_577_880_000_000
 
 

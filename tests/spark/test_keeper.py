@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -30,19 +29,18 @@ from tests.kit.processes import (
     TIMEOUT,
     begun_with,
     environment,
+    has_ended,
     wait_until,
 )
 from tests.kit.support import ROOT, manifest
 
-IDLE = 300
+RIGHT = {"rows": 1_000, "sum": 999_000, "observed": 999_000}
 
 
 class Client:
     """A process that does what it is told, line by line."""
 
-    def __init__(
-        self, home: Path, idle: float = IDLE, conf: dict[str, str] | None = None, **env: str
-    ) -> None:
+    def __init__(self, home: Path, idle: float = 300, conf: dict[str, str] | None = None, **env: str) -> None:
         (home / "run").mkdir(exist_ok=True)
         self.process = subprocess.Popen(
             begun_with(
@@ -54,12 +52,10 @@ class Client:
         )  # fmt: skip
 
     def tell(self, line: str) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def hear(self) -> Any:
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the process ended"
         return json.loads(line)
@@ -74,15 +70,27 @@ class Client:
         self.process.communicate(timeout=TIMEOUT)
         assert self.process.returncode == 0
 
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=TIMEOUT)
+
+
+def used(home: Path, **options: Any) -> Any:
+    """The session that a client finds, works in and leaves."""
+    client = Client(home, **options)
+    found = client.ask("session")
+    for _ in range(2):
+        assert client.ask("work") == RIGHT, "it does not end while it is used"
+    client.end()
+    return found
+
 
 def variables(home: Path, **changes: str) -> dict[str, str]:
-    """An environment in which sessions stay, below a folder."""
     env = environment(XDG_RUNTIME_DIR=str(home), XDG_CACHE_HOME=str(home / "cache"), **changes)
     return {k: v for k, v in env.items() if k != "CI"}
 
 
 def engine(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """`odfchain engine …`."""
     return subprocess.run(
         [ODFCHAIN, "engine", *args], cwd=home, env=variables(home), capture_output=True, text=True,
         timeout=TIMEOUT, check=True,
@@ -97,15 +105,6 @@ def log(home: Path) -> str:
     return (home / "odfchain" / session_client.LOG).read_text()
 
 
-def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or waits only for its parent to notice."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-@contextlib.contextmanager
 def new_home() -> Iterator[Path]:
     """Short, because the names of sockets have to be."""
     with tempfile.TemporaryDirectory(prefix="odf-", dir="/tmp") as folder:
@@ -114,32 +113,17 @@ def new_home() -> Iterator[Path]:
         engine(home, "stop")
 
 
-@pytest.fixture
-def home() -> Iterator[Path]:
-    with new_home() as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def common() -> Iterator[Path]:
-    """One home, whose session serves all tests that do not end it."""
-    with new_home() as folder:
-        yield folder
+home = pytest.fixture(new_home)
+common = pytest.fixture(new_home, scope="module")
+"""One home, whose session serves all tests that do not end it."""
 
 
 # Every test that starts a session is soaked: together they take two minutes, and `make test` starts enough JVMs.
-RIGHT = {"rows": 1_000, "sum": 999_000, "observed": 999_000}
 
 
 @pytest.mark.soak
 def test_commands_one_after_the_other_share_a_session_and_see_nothing_of_each_other(common: Path) -> None:
-    seen = []
-    for _ in range(3):
-        client = Client(common)
-        seen.append(client.ask("session"))
-        assert client.ask("work") == RIGHT
-        assert client.ask("work") == RIGHT
-        client.end()
+    seen = [used(common) for _ in range(3)]
     assert [found["stays"] for found in seen] == [True] * 3
     assert len({found["jvm"] for found in seen}) == 1
     assert [found["views"] for found in seen] == [[]] * 3
@@ -183,9 +167,7 @@ def test_control_c_ends_the_job_of_its_command_only(common: Path, tmp_path: Path
 def test_the_end_of_the_first_session_makes_a_class_archive(home: Path) -> None:
     """The next Java starts with it, and makes none."""
     archive = home / "classes.jsa"
-    client = Client(home, ODFCHAIN_CLASS_ARCHIVE=str(archive))
-    first = client.ask("session")
-    client.end()
+    first = used(home, ODFCHAIN_CLASS_ARCHIVE=str(archive))
     assert not archive.exists(), "a command does not wait for it"
     engine(home, "stop")
     assert archive.stat().st_mode & 0o777 == 0o600
@@ -203,11 +185,8 @@ def test_the_end_of_the_first_session_makes_a_class_archive(home: Path) -> None:
 @pytest.mark.soak
 def test_a_cache_that_cannot_be_written_costs_only_the_class_archive(home: Path) -> None:
     (home / "cache").write_text("no folder")
-    client = Client(home, ODFCHAIN_CLASS_ARCHIVE=str(home / "cache" / "classes.jsa"))
-    found = client.ask("session")
+    found = used(home, ODFCHAIN_CLASS_ARCHIVE=str(home / "cache" / "classes.jsa"))
     assert found["stays"] is True
-    assert client.ask("work") == RIGHT
-    client.end()
     engine(home, "stop")
     assert log(home).count("no class archive was written") == 1
     assert not Path(found["scratch"]).exists()
@@ -216,15 +195,8 @@ def test_a_cache_that_cannot_be_written_costs_only_the_class_archive(home: Path)
 def test_lines_that_are_no_request_do_no_harm(common: Path) -> None:
     client = Client(common)
     jvm = client.ask("session")["jvm"]
-    for said in (
-        b"nonsense\n",
-        b"{}\n",
-        b'{"ask": "attach"}\n',
-        b'{"ask": "x"}\n',
-        b"[1]\n",
-        b"\xff\n",
-        b"half",
-    ):
+    asks = (b'{"ask": "attach"}\n', b'{"ask": "x"}\n')
+    for said in (b"nonsense\n", b"{}\n", *asks, b"[1]\n", b"\xff\n", b"half"):
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(common / "odfchain" / SOCKET))
             connection.sendall(said)
@@ -234,19 +206,13 @@ def test_lines_that_are_no_request_do_no_harm(common: Path) -> None:
 
 @pytest.mark.soak
 def test_a_keeper_that_does_not_answer_is_passed_over(common: Path) -> None:
-    client = Client(common)
-    first = client.ask("session")
-    client.end()
-    keeper = status(common)["pid"]
+    first, keeper = used(common), status(common)["pid"]
     os.kill(keeper, signal.SIGSTOP)
     try:
-        client = Client(common)
-        found = client.ask("session")
-        assert (found["stays"], found["jvm"] != first["jvm"]) == (False, True)
-        assert client.ask("work") == RIGHT
-        client.end()
+        found = used(common)
     finally:
         os.kill(keeper, signal.SIGCONT)
+    assert (found["stays"], found["jvm"] != first["jvm"]) == (False, True)
     assert "starts its own Java" in log(common)
 
 
@@ -275,11 +241,7 @@ def test_two_commands_at_once_start_one_session(home: Path) -> None:
 @pytest.mark.soak
 def test_what_was_killed_is_replaced(home: Path) -> None:
     for victim in ("jvm", "pid"):
-        client = Client(home)
-        before = client.ask("session")
-        assert client.ask("work") == RIGHT
-        client.end()
-        found = status(home)
+        before, found = used(home), status(home)
         assert found["jvm"] == before["jvm"]
         os.kill(found[victim], signal.SIGKILL)
         wait_until(lambda found=found: has_ended(found["jvm"]))
@@ -287,8 +249,7 @@ def test_what_was_killed_is_replaced(home: Path) -> None:
     after = client.ask("session")
     assert (after["stays"], after["jvm"] != before["jvm"]) == (True, True)
     assert not Path(before["scratch"]).exists(), "what the dead one left is removed"
-    client.process.kill()  # and nobody knows what a killed command leaves in a session
-    client.process.communicate(timeout=TIMEOUT)
+    client.kill()  # and nobody knows what a killed command leaves in a session
     wait_until(lambda: has_ended(after["jvm"]))
     assert "did not take leave" in log(home)
 
@@ -307,8 +268,7 @@ def test_a_java_that_ends_before_it_is_used_is_replaced(home: Path) -> None:
     assert second.ask("work") == RIGHT
     second.end()
     assert "starts its own Java" not in log(home)
-    first.process.kill()
-    first.process.communicate(timeout=TIMEOUT)
+    first.kill()
 
 
 @pytest.mark.soak
@@ -329,10 +289,7 @@ def test_other_settings_are_another_session(home: Path) -> None:
 
 @pytest.mark.soak
 def test_nobody_was_there_for_a_while(home: Path) -> None:
-    client = Client(home, idle=0.1)
-    found = client.ask("session")
-    assert client.ask("work") == RIGHT, "it does not end while it is used"
-    client.end()
+    found = used(home, idle=0.1)
     wait_until(lambda: has_ended(found["jvm"]))
     wait_until(lambda: status(home) == {"running": False})
     wait_until(lambda: "idle timeout" in log(home) and not Path(found["scratch"]).exists())
@@ -341,7 +298,8 @@ def test_nobody_was_there_for_a_while(home: Path) -> None:
 @pytest.mark.soak
 def test_memory_is_given_back_soon_after_the_last_command(home: Path) -> None:
     """A tenth of the time that the session stays; the next command finds the same session."""
-    client = Client(home, idle=100, JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseG1GC")
+    options: dict[str, Any] = {"idle": 100, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseG1GC"}
+    client = Client(home, **options)
     jvm = client.ask("session")["jvm"]
     assert client.ask("fill 300") == {"filled": 300 << 20}
     full = status(home)["javaMiB"]
@@ -349,10 +307,7 @@ def test_memory_is_given_back_soon_after_the_last_command(home: Path) -> None:
     if full is None:
         pytest.skip("the system does not say how much memory a process has")
     wait_until(lambda: status(home)["javaMiB"] < full - 200)
-    client = Client(home, idle=100, JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseG1GC")
-    assert client.ask("session")["jvm"] == jvm
-    assert client.ask("work") == RIGHT
-    client.end()
+    assert used(home, **options)["jvm"] == jvm
     assert "gives no memory back" not in log(home)
 
 
@@ -385,9 +340,7 @@ def test_the_memory_of_a_process_is_known_where_the_system_tells_it() -> None:
 def test_a_folder_that_others_can_enter_is_not_used(home: Path) -> None:
     (home / "odfchain").mkdir()
     (home / "odfchain").chmod(0o755)
-    client = Client(home)
-    assert client.ask("session")["stays"] is False
-    client.end()
+    assert used(home)["stays"] is False
     assert list((home / "odfchain").iterdir()) == []
     (home / "odfchain").chmod(0o700)
 

@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql import Column
 
 from odfchain.errors import SchemaError
 from odfchain.odf import schema as ds
@@ -21,14 +22,10 @@ from odfchain.odf.arrow_schema import from_arrow_type
 from odfchain.odf.enums import TimeUnit
 from odfchain.odf.times import java_format
 from odfchain.spark.java_formats import as_rfc3339
+from odfchain.spark.session import SparkEngine
 from odfchain.spark.text_values import TextRules, can_be_read, read_texts
 from odfchain.spark.types import as_physical, carried_type
 from tests.kit.spark_texts import kept, parse_text, too_fine
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-
-    from odfchain.spark.session import SparkEngine
 
 MS = ds.DataTypeTimestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 UTC = dt.UTC
@@ -90,16 +87,16 @@ def run(engine: SparkEngine, data_type: ds.DataType, texts: list[str | None], ru
         return run(engine, data_type, written, rules.without_formats)
     column = pa.array(texts, pa.string())
     found = read_texts(column, data_type, rules)
-    values = plain(found.values, data_type)
+    values = plain(found.values)
     alone = [read_texts(column[i : i + 1], data_type, rules) for i in range(len(texts))]
-    assert [repr(plain(each.values, data_type)[0]) for each in alone] == [repr(v) for v in values]
+    assert [repr(plain(each.values)[0]) for each in alone] == [repr(v) for v in values]
     bad = [False] * len(texts) if found.bad is None else found.bad.tolist()
     assert bad == [value is None and text is not None for value, text in zip(values, texts, strict=True)]
     assert bad == [each.bad is not None and bool(each.bad[0]) for each in alone]
     return values
 
 
-def plain(values: pa.Array, data_type: ds.DataType) -> list[Any]:
+def plain(values: pa.Array) -> list[Any]:
     return [
         v if v is None or not isinstance(v, dt.datetime) else v.astimezone(UTC) for v in values.to_pylist()
     ]
@@ -311,7 +308,6 @@ def test_texts_are_read_as_spark_reads_them(engine: SparkEngine, kind: str) -> N
         assert {t: (f, w) for t, f, w in zip(texts, found, wanted, strict=True) if repr(f) != repr(w)} == {}
     for data_type, lost in zip(types, by_column[len(types) :], strict=False):
         fine = read_texts(pa.array(texts), data_type, rules).finer
-        assert fine is not None
         assert {t: (f, w) for t, f, w in zip(texts, fine.tolist(), lost, strict=True) if f != w} == {}
 
 

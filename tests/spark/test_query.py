@@ -1,13 +1,14 @@
-"""Running a transform's steps: what they see, what they leave behind, and how they fail."""
+"""Running a transform's steps: what they see, what they leave behind, and how they fail; dialects of other engines."""
 
 from __future__ import annotations
 
-import os
+import datetime as dt
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from odfchain.errors import QueryError
 from odfchain.limits import QueryLimits
@@ -16,16 +17,7 @@ from odfchain.spark import query
 from odfchain.spark.query import MAX_STEPS, Queries, guarded_steps
 from odfchain.spark.query_refusals import failed_query
 from odfchain.text import excerpt
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from odfchain.spark.session import SparkEngine
-
-
-@pytest.fixture(scope="module")
-def session(engine: SparkEngine) -> SparkSession:
-    return engine.session
+from tests.kit.support import fixture
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +25,21 @@ def cities(session: SparkSession) -> DataFrame:
     return session.createDataFrame([("A", 1000), ("B", 2000), ("C", 3000)], "city string, population bigint")
 
 
-def steps(*queries: str | tuple[str, str], engine: str = "spark") -> TransformSql:
+def steps(*queries: str | tuple[str, str]) -> TransformSql:
     """Texts are steps without an alias, pairs are (alias, text)."""
-    made = [
-        SqlQueryStep(query=q) if isinstance(q, str) else SqlQueryStep(alias=q[0], query=q[1]) for q in queries
-    ]
-    return TransformSql(engine=engine, queries=tuple(made))
+    pairs = [(None, q) if isinstance(q, str) else q for q in queries]
+    return TransformSql(engine="spark", queries=tuple(SqlQueryStep(alias=a, query=q) for a, q in pairs))
+
+
+def frame_of(session: SparkSession, transform: TransformSql, **inputs: DataFrame) -> DataFrame:
+    return Queries(session, transform, pytest.fail).run(inputs)
 
 
 def rows(session: SparkSession, transform: TransformSql, **inputs: DataFrame) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in Queries(session, transform, pytest.fail).run(inputs).collect()]
+    return [tuple(row) for row in frame_of(session, transform, **inputs).collect()]
 
 
 def test_steps_see_the_input_and_earlier_steps(session: SparkSession, cities: DataFrame) -> None:
-    """The preprocessing of the shared three-round snapshot flow."""
     transform = steps(
         ("step1", "SELECT city, population * 10 AS population FROM input"),
         "SELECT city, population + 1 AS population FROM step1",
@@ -62,9 +55,8 @@ def test_a_single_query_may_stand_alone(session: SparkSession, cities: DataFrame
 def test_names_keep_their_case(session: SparkSession) -> None:
     """The shared case: columns that differ only in case are different columns."""
     frame = session.createDataFrame([(1, 2, 3, 4)], "lower int, `MIXed` int, `mixED` int, `UPPER` int")
-    result = Queries(
-        session, steps("SELECT lower, MIXed, mixED, mixED AS mixed, UPPER FROM input"), pytest.fail
-    ).run({"input": frame})
+    transform = steps("SELECT lower, MIXed, mixED, mixED AS mixed, UPPER FROM input")
+    result = frame_of(session, transform, input=frame)
     assert result.columns == ["lower", "MIXed", "mixED", "mixed", "UPPER"]
     assert [tuple(r) for r in result.collect()] == [(1, 2, 3, 3, 4)]
 
@@ -72,18 +64,13 @@ def test_names_keep_their_case(session: SparkSession) -> None:
 @pytest.mark.parametrize("name", ["com.acme.readings-v2", "with `tick`", "sp ace", "a, b", "Größe", "select"])
 def test_tables_of_any_name(session: SparkSession, cities: DataFrame, name: str) -> None:
     quoted = "`" + name.replace("`", "``") + "`"
-    transform = steps(f"SELECT count(*) FROM {quoted}")
-    assert [tuple(r) for r in Queries(session, transform, pytest.fail).run({name: cities}).collect()] == [
-        (3,)
-    ]
+    assert rows(session, steps(f"SELECT count(*) FROM {quoted}"), **{name: cities}) == [(3,)]
 
 
 def test_nothing_stays_behind(session: SparkSession, cities: DataFrame) -> None:
     active = session._jvm.org.apache.spark.sql.SparkSession.getActiveSession().get()
     before = [table.name for table in session.catalog.listTables()]
-    result = Queries(session, steps(("one", "SELECT * FROM input"), "SELECT * FROM one"), pytest.fail).run(
-        {"input": cities}
-    )
+    result = frame_of(session, steps(("one", "SELECT * FROM input"), "SELECT * FROM one"), input=cities)
     assert [table.name for table in session.catalog.listTables()] == before
     assert session._jvm.org.apache.spark.sql.SparkSession.getActiveSession().get().equals(active)
     assert result.sparkSession is session
@@ -93,13 +80,11 @@ def test_nothing_stays_behind(session: SparkSession, cities: DataFrame) -> None:
 def test_runs_at_the_same_time_do_not_meet(session: SparkSession) -> None:
     transform = steps(("step", "SELECT n * 10 AS n FROM input"), "SELECT sum(n) AS s FROM step")
 
-    def total(n: int) -> int:
-        frame = session.createDataFrame([(n,), (n,)], "n bigint")
-        found: int = Queries(session, transform, pytest.fail).run({"input": frame}).collect()[0][0]
-        return found
+    def total(n: int) -> list[tuple[Any, ...]]:
+        return rows(session, transform, input=session.createDataFrame([(n,), (n,)], "n bigint"))
 
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(total, range(8))) == [20 * n for n in range(8)]
+        assert list(pool.map(total, range(8))) == [[(20 * n,)] for n in range(8)]
 
 
 def test_stateless_queries_keep_the_order_of_the_input(session: SparkSession) -> None:
@@ -108,8 +93,7 @@ def test_stateless_queries_keep_the_order_of_the_input(session: SparkSession) ->
     assert [n for n, _ in rows(session, transform, input=frame)] == list(range(0, 1000, 3))
 
 
-def test_variables_in_the_text_stay_text(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert os.environ["PATH"]
+def test_variables_in_the_text_stay_text(session: SparkSession) -> None:
     text = "${env:PATH}${system:user.home}${spark.app.name}"
     assert rows(session, steps(f"SELECT '{text}' AS v")) == [(text,)]
 
@@ -123,23 +107,18 @@ def test_sql_is_ansi_and_times_are_utc(session: SparkSession, cities: DataFrame)
         "SELECT cast(city AS int) AS v FROM input",
         "SELECT population / (population - 2000) AS v FROM input",
     ):
-        lazy = Queries(session, steps(sql), pytest.fail).run({"input": cities})
+        lazy = frame_of(session, steps(sql), input=cities)
         with pytest.raises(Exception) as caught:
             lazy.collect()
         error = failed_query(caught.value)
-        assert error is not None
-        assert "\n" not in str(error)
-        assert error.hint
+        assert ("\n" in str(error), bool(error.hint)) == (False, True)
     assert failed_query(ValueError("something else")) is None
 
 
 @pytest.mark.parametrize(
     ("sql", "hint"),
     [
-        (
-            "SELECT a.popluation FROM input a JOIN input b ON a.city = b.city",
-            "did you mean a.population or b.population?",
-        ),
+        ("SELECT a.popluation FROM input a, input b", "did you mean a.population or b.population?"),
         ("SELECT zzzz FROM input", "columns here are city, population"),
         ("SELECT `pop``lation` FROM input", "did you mean population?"),
     ],
@@ -183,6 +162,7 @@ def test_an_error_names_its_step(session: SparkSession, cities: DataFrame) -> No
         rows(session, steps(("a", "SELECT 1 FROM b"), ("b", "SELECT 1"), "SELECT 1 FROM a"), input=cities)
 
 
+VERSIONS = (TemporalTable(name="t", primary_key=("a",)),)
 WRONG: list[tuple[TransformSql, str]] = [
     (TransformSql(engine="spark"), "has no query"),
     (TransformSql(engine="spark", queries=()), "has no query"),
@@ -194,12 +174,7 @@ WRONG: list[tuple[TransformSql, str]] = [
     (steps(("input", "SELECT 1"), "SELECT 3"), "already a table of this name"),
     (steps(*[(f"s{n}", "SELECT 1") for n in range(MAX_STEPS)], "SELECT 1"), "101 steps, more than 100"),
     (TransformSql(engine="presto", query="SELECT 1"), "unknown query engine `presto`"),
-    (
-        TransformSql(
-            engine="flink", query="SELECT 1", temporal_tables=(TemporalTable(name="t", primary_key=("a",)),)
-        ),
-        "temporalTables need Flink",
-    ),
+    (TransformSql(engine="flink", query="SELECT 1", temporal_tables=VERSIONS), "temporalTables need Flink"),
 ]
 
 
@@ -208,7 +183,7 @@ def test_a_transform_that_makes_no_sense(
     session: SparkSession, cities: DataFrame, transform: TransformSql, message: str
 ) -> None:
     with pytest.raises(QueryError, match=message):
-        Queries(session, transform, pytest.fail).run({"input": cities})
+        frame_of(session, transform, input=cities)
     with pytest.raises(QueryError, match=message):
         Queries(session, transform).check(["input"])
 
@@ -256,12 +231,17 @@ def test_a_time_of_day_in_the_data_is_no_time(session: SparkSession, sql: str) -
     assert "10:00" in str(caught.value) or "7:05" in str(caught.value)
 
 
+def guarded(session: SparkSession, sql: str) -> tuple[str, str]:
+    """The text that Spark Connect runs, and its plan."""
+    given = {"input": session.createDataFrame([], "x string").schema}
+    (found,) = guarded_steps(session, Queries(session, steps(sql), pytest.fail).judged(given), given)
+    return found
+
+
 @pytest.mark.parametrize("sql", ["SELECT x FROM input", *[s for s in BARE if s not in (UNNAMED, MALFORMED)]])
 def test_the_guard_can_be_written_into_a_text(session: SparkSession, sql: str) -> None:
-    """What Spark Connect runs is a text: it becomes the plan that is judged, with the guard in it."""
-    given = {"input": session.createDataFrame([], "x string").schema}
-    checked = Queries(session, steps(sql), pytest.fail).judged(given)
-    ((text, plan),) = guarded_steps(session, checked, given)
+    """It becomes the plan that is judged, with the guard in it."""
+    text, plan = guarded(session, sql)
     mark = "a time of day without a date"
     assert (mark in text, mark in plan) == ((sql in BARE), (sql in BARE))
 
@@ -275,10 +255,8 @@ def test_the_guard_can_be_written_into_a_text(session: SparkSession, sql: str) -
     ],
 )
 def test_a_guard_that_cannot_be_written_is_an_error(session: SparkSession, sql: str, said: str) -> None:
-    given = {"input": session.createDataFrame([], "x string").schema}
-    checked = Queries(session, steps(sql), pytest.fail).judged(given)
     with pytest.raises(QueryError, match=said):
-        guarded_steps(session, checked, given)
+        guarded(session, sql)
 
 
 def test_texts_with_dates_are_cast_as_ever(session: SparkSession) -> None:
@@ -295,10 +273,8 @@ def test_texts_with_dates_are_cast_as_ever(session: SparkSession) -> None:
 
 def test_reading_a_query_ends(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "QUERY", QueryLimits(reading_seconds=0.001))
-    for ask in (
-        lambda: rows(session, steps("SELECT 1")),
-        lambda: Queries(session, steps("SELECT 1")).check(()),
-    ):
+    asked = Queries(session, steps("SELECT 1"))
+    for ask in (lambda: asked.run({}), lambda: asked.check(())):
         with pytest.raises(QueryError, match=r"not read and resolved after 0\.001 s") as caught:
             ask()
         assert "split it into steps" in str(caught.value.hint)
@@ -307,3 +283,62 @@ def test_reading_a_query_ends(session: SparkSession, monkeypatch: pytest.MonkeyP
 def test_text_does_not_follow_the_locale_of_the_machine(session: SparkSession) -> None:
     assert session._jvm.java.util.Locale.getDefault().toString() == "en_US"
     assert rows(session, steps("SELECT upper('i\u00e4'), lower('I\u00c4')")) == [("I\u00c4", "i\u00e4")]
+
+
+DIALECTS = fixture("queries/dialects.yaml")
+
+
+@pytest.fixture(scope="module")
+def mixed(session: SparkSession) -> DataFrame:
+    return session.createDataFrame(
+        [(7, 2, 7.0, "2020-03-01 10:00:00", "x", None)],
+        "a bigint, b int, d double, at string, `Mixed` string, nothing string",
+    )
+
+
+def translated(
+    session: SparkSession, mixed: DataFrame, dialect: str, sql: str
+) -> tuple[DataFrame, list[str]]:
+    notes: list[str] = []
+    transform = TransformSql(engine=dialect, query=sql)
+    return Queries(session, transform, notes.append).run({"input": mixed}), notes
+
+
+@pytest.mark.parametrize(("dialect", "sql", "value"), DIALECTS["same"])
+def test_a_portable_query_means_the_same(
+    session: SparkSession, mixed: DataFrame, dialect: str, sql: str, value: Any
+) -> None:
+    result, notes = translated(session, mixed, dialect, sql)
+    assert result.columns == ["v"]
+    found = result.collect()[0][0]
+    if isinstance(found, dt.datetime):
+        found = result.selectExpr("unix_seconds(v)").collect()[0][0]
+        value = int(value.timestamp())
+    assert float(found) == value if isinstance(value, float) else found == value
+    (note,) = notes
+    assert dialect in note
+
+
+@pytest.mark.parametrize(("dialect", "sql", "message"), DIALECTS["refused"])
+def test_what_has_no_equal_is_refused(
+    session: SparkSession, mixed: DataFrame, dialect: str, sql: str, message: str
+) -> None:
+    with pytest.raises(QueryError, match=message) as caught:
+        translated(session, mixed, dialect, sql)
+    assert "\n" not in str(caught.value)
+
+
+def test_types_of_earlier_steps_decide_divisions(session: SparkSession, mixed: DataFrame) -> None:
+    one = SqlQueryStep(alias="one", query="select a * 3 as n, cast(b as double) as r from input")
+    last = SqlQueryStep(query="select n / 2 as whole, n / r as part from one")
+    transform = TransformSql(engine="datafusion", version="43.0.0", queries=(one, last))
+    notes: list[str] = []
+    result = Queries(session, transform, notes.append).run({"input": mixed})
+    assert tuple(result.collect()[0]) == (10, 10.5)
+    assert "datafusion 43.0.0" in notes[0]
+
+
+def test_a_check_without_types_lets_divisions_pass(session: SparkSession) -> None:
+    Queries(session, TransformSql(engine="datafusion", query="select a / b from input")).check(["input"])
+    with pytest.raises(QueryError, match="there is no table"):
+        Queries(session, TransformSql(engine="datafusion", query="select 1 from other")).check(["input"])

@@ -9,11 +9,12 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
 
 from odfchain.errors import QueryError
 from odfchain.odf.sources import SqlQueryStep, TransformSql
@@ -21,17 +22,7 @@ from odfchain.spark import query_rules as functions
 from odfchain.spark.query import Queries
 from tests.kit.query_corpus import SCHEMA, TABLES, own, queries, shared
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from odfchain.spark.session import SparkEngine
-
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE", "ci") in ("soak", "deep")
-
-
-@pytest.fixture(scope="module")
-def session(engine: SparkEngine) -> SparkSession:
-    return engine.session
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +35,6 @@ def frame(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Da
 
 @contextmanager
 def no_jobs(session: SparkSession) -> Iterator[None]:
-    """Nothing is executed inside."""
     group = f"gate-{uuid.uuid4()}"
     session.sparkContext.setJobGroup(group, "must stay empty")
     try:
@@ -54,26 +44,38 @@ def no_jobs(session: SparkSession) -> Iterator[None]:
     assert list(session.sparkContext.statusTracker().getJobIdsForGroup(group)) == []
 
 
+def asked(session: SparkSession, sql: str) -> Queries:
+    return Queries(session, TransformSql(engine="spark", query=sql), pytest.fail)
+
+
 def run(session: SparkSession, frame: DataFrame, sql: str) -> DataFrame:
-    transform = TransformSql(engine="spark", query=sql)
-    return Queries(session, transform, pytest.fail).run(dict.fromkeys(TABLES, frame))
+    return asked(session, sql).run(dict.fromkeys(TABLES, frame))
+
+
+def passes(session: SparkSession, sql: str) -> bool:
+    """Whether the query is not refused where only the names of tables are known."""
+    try:
+        asked(session, sql).check(TABLES)
+    except QueryError:
+        return False
+    return True
 
 
 def refused(session: SparkSession, frame: DataFrame, sql: str) -> QueryError:
     with no_jobs(session), pytest.raises(QueryError) as caught:
         run(session, frame, sql)
-    said = str(caught.value)
-    assert "\n" not in said
-    assert "\tat " not in said
-    assert "Exception" not in said
-    assert len(said) < 500
+    assert is_clear(caught.value)
     return caught.value
+
+
+def is_clear(error: QueryError) -> bool:
+    said = str(error)
+    return not any(part in said for part in ("\n", "\tat ", "Exception")) and len(said) < 500
 
 
 def let_through(
     session: SparkSession, frame: DataFrame, asked: Iterable[str]
 ) -> list[tuple[str, BaseException]]:
-    """The queries that are not refused as they should be."""
     found = []
     for sql in asked:
         try:
@@ -85,9 +87,9 @@ def let_through(
 
 @pytest.mark.parametrize("corpus", ["files", "programs", "state", "chance", "clock"])
 def test_the_rejection_corpus(session: SparkSession, frame: DataFrame, tmp_path: Path, corpus: str) -> None:
-    asked = [sql for category, sql in queries("gate", tmp_path / "canary") if category == corpus]
-    assert len(asked) > 20
-    assert let_through(session, frame, asked) == []
+    given = [sql for category, sql in queries("gate", tmp_path / "canary") if category == corpus]
+    assert len(given) > 20
+    assert let_through(session, frame, given) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,10 +97,10 @@ def test_the_rejection_corpus(session: SparkSession, frame: DataFrame, tmp_path:
 def test_the_corpus_is_refused_line_by_line(session: SparkSession, frame: DataFrame, tmp_path: Path) -> None:
     """All that is shared, and every second of our own."""
     ours = [sql for _, sql in own(tmp_path / "canary")]
-    asked = [*shared(), *ours]
-    assert len(asked) >= 2 * len(shared()) >= 60
-    assert len(set(asked)) == len(asked)
-    assert let_through(session, frame, asked if THOROUGH else [*shared(), *ours[::2]]) == []
+    given = [*shared(), *ours]
+    assert len(given) >= 2 * len(shared()) >= 60
+    assert len(set(given)) == len(given)
+    assert let_through(session, frame, given if THOROUGH else [*shared(), *ours[::2]]) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -121,10 +123,7 @@ PLACES = [
     ("SELECT 'x', current_timestamp FROM input", "line 1, column 13: `current_timestamp` reads the clock"),
     ("SET a = b", "is a command, not a query"),
     ("SELECT summ(b) FROM input", "the function `summ` is not on the list"),
-    (
-        "SELECT * FROM t TABLESAMPLE (1 PERCENT)",
-        "line 1, column 17: `TABLESAMPLE (1 PERCENT)` takes a random sample",
-    ),
+    ("SELECT * FROM t TABLESAMPLE (1 PERCENT)", "column 17: `TABLESAMPLE (1 PERCENT)` takes a random sample"),
     ("", "unexpected empty statement"),
     ("SELECT a FROM (WITH z AS (SELECT 1) SELECT * FROM z) q, z", "`z` cannot be found"),
 ]
@@ -158,28 +157,17 @@ def test_bounds(session: SparkSession, frame: DataFrame, sql: str, message: str)
 
 
 def test_ordinary_sql_passes(session: SparkSession, frame: DataFrame) -> None:
-    refusals = []
     for sql in [sql for category, sql in queries("gate") if category == "ordinary"]:
-        try:
-            with no_jobs(session):
-                run(session, frame, sql)
-        except QueryError as error:
-            refusals.append((sql, str(error)))
-    assert refusals == []
+        with no_jobs(session):
+            run(session, frame, sql)
 
 
 def test_every_listed_function_exists_and_is_deterministic(session: SparkSession) -> None:
     """A name that Spark does not know would be a gap in the list, or a slip in it."""
     registry = getattr(session._jvm.org.apache.spark.sql.catalyst.analysis, "FunctionRegistry$")
     built_in = getattr(registry, "MODULE$").expressions()
-    missing = {n for n in functions.ALL_NAMES if not built_in.contains(n)} - {
-        "range",
-        "||",
-        "!=",
-        "<>",
-        "case",
-    }
-    assert missing == set()
+    missing = {n for n in functions.ALL_NAMES if not built_in.contains(n)}
+    assert missing <= {"range", "||", "!=", "<>", "case"}
     assert functions.PLAIN_NAMES.isdisjoint(
         functions.ORDERED_NAMES | functions.SORTED_NAMES | set(functions.UNLISTED)
     )
@@ -194,23 +182,21 @@ WORDS = st.sampled_from(TOKENS.split())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(sql=st.one_of(st.lists(WORDS, max_size=12).map(" ".join), st.text(max_size=40)))
 def test_any_text_passes_or_is_a_query_error(session: SparkSession, sql: str) -> None:
-    transform = TransformSql(engine="spark", query=sql)
     try:
-        Queries(session, transform).check(TABLES)
+        asked(session, sql).check(TABLES)
     except QueryError as error:
         assert "\n" not in str(error)
         json.dumps(str(error))
 
 
 def test_a_check_without_data_finds_what_names_alone_can_tell(session: SparkSession) -> None:
-    def check(sql: str, *tables: str) -> None:
-        Queries(session, TransformSql(engine="spark", query=sql)).check(tables)
-
-    check("SELECT whatever FROM `com.acme.readings-v2`", "com.acme.readings-v2")
-    with pytest.raises(QueryError, match="there is no table `readings`"):
-        check("SELECT 1 FROM readings", "input")
-    with pytest.raises(QueryError, match="`rand` is random"):
-        check("SELECT rand()")
+    asked(session, "SELECT whatever FROM `com.acme.readings-v2`").check(["com.acme.readings-v2"])
+    for sql, message in (
+        ("SELECT 1 FROM readings", "there is no table `readings`"),
+        ("SELECT rand()", "`rand` is random"),
+    ):
+        with pytest.raises(QueryError, match=message):
+            asked(session, sql).check(["input"])
 
 
 def test_other_tables_of_the_session_cannot_be_reached(session: SparkSession, frame: DataFrame) -> None:
@@ -220,27 +206,19 @@ def test_other_tables_of_the_session_cannot_be_reached(session: SparkSession, fr
     try:
         for name in ("gate_secret", "global_temp.gate_secret"):
             assert "there is no table" in str(refused(session, frame, f"SELECT * FROM {name}"))
-        out_of_scope = (
-            "SELECT * FROM (WITH gate_secret AS (SELECT 1) SELECT * FROM gate_secret) q, gate_secret"
-        )
-        assert "cannot be found" in str(refused(session, frame, out_of_scope))
+        hidden = "SELECT * FROM (WITH gate_secret AS (SELECT 1) SELECT * FROM gate_secret) q, gate_secret"
+        assert "cannot be found" in str(refused(session, frame, hidden))
     finally:
         session.catalog.dropTempView("gate_secret")
         session.catalog.dropGlobalTempView("gate_secret")
 
 
-# --- derivatives, sizes, names -----------------------------------------------------------------------
-
-
 def recomputed(session: SparkSession, frame: DataFrame, sql: str) -> str | None:
     """What is wrong with how the query of a derivative is refused, which others compute again; None when all is well."""
-    transform = TransformSql(engine="spark", query=sql)
     try:
-        Queries(session, transform).resolved(dict.fromkeys(TABLES, frame.schema), views={})
+        asked(session, sql).resolved(dict.fromkeys(TABLES, frame.schema), views={})
     except QueryError as error:
-        said = str(error)
-        clear = "\n" not in said and "Exception" not in said and len(said) < 500 and error.hint
-        return None if clear else f"unclear: {said}"
+        return None if is_clear(error) and error.hint else f"unclear: {error}"
     return "passed the gate"
 
 
@@ -253,8 +231,7 @@ def test_what_nobody_can_repeat_is_refused_in_derivatives(session: SparkSession,
 
 @pytest.mark.soak
 def test_what_nobody_can_repeat_is_refused_only_there(session: SparkSession, frame: DataFrame) -> None:
-    given = [sql for _, sql in queries("not_repeatable")]
-    for sql in given:
+    for _, sql in queries("not_repeatable"):
         run(session, frame, sql)
 
 
@@ -274,13 +251,7 @@ def test_what_is_refused_for_its_size_is_refused_at_once(session: SparkSession, 
     """Also where the tables are not known: nothing is built to find out how large it would be."""
     large = [sql for category, sql in own(Path("x")) if category == "size"]
     by_tables = ("struct(", "*, *", "CROSS JOIN", "GROUPING SETS (ROLLUP")
-    passed = []
-    for sql in large:
-        try:
-            Queries(session, TransformSql(engine="spark", query=sql)).check(TABLES)
-        except QueryError:
-            continue
-        passed.append(sql)
+    passed = [sql for sql in large if passes(session, sql)]
     assert [sql for sql in passed if not any(part in sql for part in by_tables)] == []
 
 
@@ -298,13 +269,7 @@ def test_steps_that_double_are_counted_together(session: SparkSession, frame: Da
 def test_most_of_it_is_refused_when_the_transform_is_declared(session: SparkSession, tmp_path: Path) -> None:
     """Without data only what the names of columns and types decide is left for the first run."""
     categories = {"files", "programs", "state", "scripts"}
-    passed = []
-    for category, sql in own(tmp_path / "canary"):
-        try:
-            Queries(session, TransformSql(engine="spark", query=sql)).check(TABLES)
-        except QueryError:
-            continue
-        passed.append((category, sql))
+    passed = [(category, sql) for category, sql in own(tmp_path / "canary") if passes(session, sql)]
     columns = ("_metadata", "session.x", "current_database", "CURRENT_CATALOG", "session_user")
     assert [s for c, s in passed if c in categories and not any(name in s for name in columns)] == []
 
@@ -322,7 +287,7 @@ def test_every_function_of_spark_that_is_on_no_list_is_refused_by_name(session: 
         for name in sorted(names - functions.ALL_NAMES):
             seen += 1
             try:
-                Queries(session, TransformSql(engine="spark", query=template.format(name))).check(TABLES)
+                asked(session, template.format(name)).check(TABLES)
             except QueryError as error:
                 if f"`{name}" not in str(error) or (
                     "is not on the list" not in str(error) and name not in functions.UNLISTED

@@ -83,10 +83,7 @@ def test_types_say_what_they_hold() -> None:
     assert not holds({"type": "struct", "fields": [{"name": "double", "type": "int"}]}, {"double"})
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "missing"),
-    CASES["times_of_a_schema_need_formats"],
-)
+@pytest.mark.parametrize(("kind", "options", "missing"), CASES["times_of_a_schema_need_formats"])
 def test_times_of_a_schema_need_formats(kind: Any, options: dict[str, str], missing: str | None) -> None:
     assert unformatted(kind, options) == missing
 
@@ -100,10 +97,7 @@ def test_a_constant_begins_with_its_date(text: str, spelled: bool) -> None:
     assert spells_date(text) is spelled
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    CASES["named_zones_are_seen"],
-)
+@pytest.mark.parametrize(("text", "named"), CASES["named_zones_are_seen"])
 def test_named_zones_are_seen(text: str, named: bool) -> None:
     assert names_zone(text) is named
 
@@ -121,18 +115,12 @@ def test_the_zone_of_a_time_that_is_made_stands_last() -> None:
     assert deciding_arguments("try_make_timestamp", 7) == (6,)
 
 
-@pytest.mark.parametrize(
-    ("options", "formats", "refused"),
-    CASES["options_of_json_and_csv"],
-)
+@pytest.mark.parametrize(("options", "formats", "refused"), CASES["options_of_json_and_csv"])
 def test_options_of_json_and_csv(options: dict[str, str], formats: bool, refused: bool) -> None:
     assert (option_dependence(options, formats=formats) is not None) is refused
 
 
-@pytest.mark.parametrize(
-    ("pattern", "fault"),
-    CASES["patterns_that_differ_between_versions_of_java"],
-)
+@pytest.mark.parametrize(("pattern", "fault"), CASES["patterns_that_differ_between_versions_of_java"])
 def test_patterns_that_differ_between_versions_of_java(pattern: str, fault: str | None) -> None:
     wrong = pattern_dependence(pattern)
     assert (wrong is None) if fault is None else (wrong is not None and f"`{fault}`" in wrong[0])

@@ -45,7 +45,6 @@ engine.close()
 
 
 def seen_by_others() -> str:
-    """The command lines of all processes."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -65,12 +64,8 @@ def recording_java(folder: Path, record: Path) -> Path:
 
 
 def holding(folder: Path) -> list[tuple[str, str]]:
-    """Files in which a secret is, with their modes."""
-    return [
-        (path.name, stat.filemode(path.stat().st_mode))
-        for path in folder.rglob("*")
-        if path.is_file() and HUSH.encode() in path.read_bytes()
-    ]
+    held = [p for p in folder.rglob("*") if p.is_file() and HUSH.encode() in p.read_bytes()]
+    return [(path.name, stat.filemode(path.stat().st_mode)) for path in held]
 
 
 def test_secrets_are_in_force_and_on_no_command_line(tmp_path: Path) -> None:
@@ -88,8 +83,6 @@ def test_secrets_are_in_force_and_on_no_command_line(tmp_path: Path) -> None:
             JAVA_HOME=str(recording_java(tmp_path, record)),
         ),
     ) as process:  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
         found = json.loads(process.stdout.readline())
         shown, left = seen_by_others(), [*holding(run), *holding(temporary)]
         log = next(run.glob("spark-*.log"))

@@ -5,48 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import odfchain as odf
-from odfchain.errors import EngineError, was_interrupted
+from odfchain.errors import EngineError, StorageFullError, was_interrupted
 from odfchain.spark.input_frames import spark_path
 from odfchain.spark.jobs import Cancellation, explain, first_line, run_job
+from odfchain.spark.known_errors import known_error
 from odfchain.spark.plans import jvm_of
 from odfchain.spark.session import SAME_EVERYWHERE, SparkEngine, check_given
 from odfchain.spark.session_client import scratch_base
 from odfchain.text import find_marker, marker
 from tests.kit.processes import ODFCHAIN, TIMEOUT, environment, make_workspace, still_running
 from tests.kit.support import derivative, manifest
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Row
-
-
-def test_settings_that_results_depend_on(engine: SparkEngine) -> None:
-    conf = engine.session.conf
-    assert conf.get("spark.sql.session.timeZone") == "UTC"
-    assert conf.get("spark.sql.ansi.enabled") == "true"
-    assert conf.get("spark.sql.caseSensitive") == "true"
-    assert os.environ["PYSPARK_PYTHON"] == sys.executable
-
-
-def test_names_are_case_sensitive_and_the_java_time_zone_is_utc(engine: SparkEngine) -> None:
-    row = engine.session.sql("SELECT 1 AS a, 2 AS A, CAST('2020-07-01 12:00' AS TIMESTAMP) AS t").first()
-    assert row is not None
-    assert (row["a"], row["A"]) == (1, 2)
-    jvm = engine.session.sparkContext._jvm
-    assert jvm is not None
-    assert jvm.java.util.TimeZone.getDefault().getID() == "UTC"
 
 
 def test_a_users_options_of_java_do_not_change_what_is_recorded(tmp_path: Path) -> None:
@@ -66,11 +47,6 @@ def test_nothing_in_the_current_folder(
     engine.session.range(3).createOrReplaceTempView("v")
     assert engine.session.sql("SELECT count(*) FROM v").first() is not None
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_session_is_started_once(engine: SparkEngine) -> None:
-    assert engine.session is engine.session
-    assert engine.started
 
 
 def test_a_session_that_was_not_asked_for_is_not_started(tmp_path: Path) -> None:
@@ -106,9 +82,6 @@ def test_paths_are_taken_literally(engine: SparkEngine, tmp_path: Path) -> None:
     assert sorted(row.n for row in rows) == [number for number in range(len(names)) for _ in range(4)]
 
 
-# --- failures --------------------------------------------------------------------------------------
-
-
 def test_markers_survive_other_text() -> None:
     text = f"org.apache.spark.SparkException: {marker('bad', column='a}b', row=3)}\n\tat x"
     assert find_marker(text) == {"kind": "bad", "column": "a}b", "row": 3}
@@ -118,36 +91,26 @@ def test_markers_survive_other_text() -> None:
 
 def test_a_failure_is_one_line() -> None:
     error = explain(RuntimeError("Job aborted\n[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n\tat x"))
-    assert isinstance(error, EngineError)
-    assert str(error) == "Spark failed: Division by zero. SQLSTATE: 22012"
+    assert (type(error), str(error)) == (EngineError, "Spark failed: Division by zero. SQLSTATE: 22012")
     assert first_line(RuntimeError("")) == "RuntimeError"
+    full = explain(RuntimeError("OSError: [Errno 28] No space left on device"))
+    assert isinstance(full, StorageFullError), "of a worker"
 
 
 def test_a_lost_executor_is_no_call_of_an_object() -> None:
-    call, job = (
-        "An error occurred while calling o220.collectToPython.",
-        "Job aborted due to stage failure: Lost task",
-    )
+    call = "An error occurred while calling o220.collectToPython."
+    job = "Job aborted due to stage failure: Lost task"
     lost = f"{job} 0.0 (TID 3): ExecutorLostFailure (executor 1 exited by 'x') Reason: Command exited with code 137"
     error = explain(
         RuntimeError(f"{call}\n: org.apache.spark.SparkException: {lost}\nDriver stacktrace:\n\tat x")
     )
     assert str(error) == "an executor of Spark's was lost: Command exited with code 137"
-    assert error.hint is not None
-    assert "spark.executor.memory" in error.hint
+    assert "spark.executor.memory" in str(error.hint)
     assert first_line(RuntimeError(f"{call}\n: java.lang.X: {job}\n\tat x")) == f"java.lang.X: {job}"
     assert first_line(RuntimeError(call)) == call
 
 
-def test_a_full_disk_on_a_worker_is_recognised() -> None:
-    from odfchain.errors import StorageFullError
-
-    assert isinstance(explain(RuntimeError("OSError: [Errno 28] No space left on device")), StorageFullError)
-
-
 def test_an_error_from_the_cluster_keeps_its_meaning(engine: SparkEngine) -> None:
-    from pyspark.sql import functions as F
-
     text = marker("null-key", message="key is null")
     frame = engine.session.range(3).select(F.raise_error(F.lit(text)))
     with pytest.raises(Exception, match="odfchain") as caught:
@@ -157,8 +120,6 @@ def test_an_error_from_the_cluster_keeps_its_meaning(engine: SparkEngine) -> Non
 
 def test_a_java_that_is_gone_is_no_fault_of_ours() -> None:
     """Py4J lets the error of its socket pass; the same error of anybody else is not Spark's."""
-    from odfchain.spark.known_errors import known_error
-
     refusal = "raise ConnectionRefusedError(111, 'Connection refused')"
     for module, message in (
         ("py4j.clientserver", "the Java process that Spark runs in has ended"),
@@ -169,9 +130,6 @@ def test_a_java_that_is_gone_is_no_fault_of_ours() -> None:
         error = known_error(caught.value)
         assert (None if error is None else str(error)) == message
         assert isinstance(error, EngineError) is (message is not None)
-
-
-# --- Sessions that others have made: everything runs there, and they stay as they are --------
 
 
 @pytest.fixture
@@ -262,9 +220,6 @@ def test_executors_need_the_same(
     assert "driver" not in str(caught.value.hint)
 
 
-# --- Ctrl-C while a Spark action runs --------------------------------------------------------------
-
-
 PATIENCE = 60.0
 
 
@@ -274,23 +229,29 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
+def waiting(session: SparkSession, begun: Path, go_on: Path) -> DataFrame:
+    """One row, of a task that shows that it has begun and waits."""
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begun.touch()
+        wait_for(go_on)
+        yield from batches
+
+    return session.range(0, 1, 1, 1).mapInArrow(stage, "id bigint")
+
+
 def test_an_interrupted_action_is_cancelled_and_the_session_stays_usable(
     engine: SparkEngine, tmp_path: Path
 ) -> None:
     session = engine.session
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    begun, never = tmp_path / "begun", tmp_path / "never"
-
-    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        begun.touch()
-        wait_for(never)
-        yield from batches
+    begun = tmp_path / "begun"
 
     def interrupt() -> None:
         wait_for(begun)
         os.kill(os.getpid(), signal.SIGINT)
 
-    endless = session.range(0, 1, 1, 1).mapInArrow(stage, "id bigint")
+    endless = waiting(session, begun, tmp_path / "never")
     started = time.monotonic()
     other = threading.Thread(target=interrupt)
     other.start()
@@ -336,19 +297,11 @@ def test_only_the_jobs_of_the_run_are_cancelled(engine: SparkEngine, tmp_path: P
     """Two runs in one session: one is given up, the other one does not notice."""
     session = engine.session
     go_on = tmp_path / "go-on"
-
-    def waiting(begun: Path) -> Callable[[], list[Row]]:
-        def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            begun.touch()
-            wait_for(go_on)
-            yield from batches
-
-        return session.range(0, 1, 1, 1).mapInArrow(stage, "id bigint").collect
-
+    one, other = (waiting(session, tmp_path / name, go_on).collect for name in "ab")
     cancellation = Cancellation()
     with ThreadPoolExecutor(2) as pool:
-        kept = pool.submit(run_job, session, waiting(tmp_path / "a"), cancellation=Cancellation())
-        given_up = pool.submit(run_job, session, waiting(tmp_path / "b"), cancellation=cancellation)
+        kept = pool.submit(run_job, session, one, cancellation=Cancellation())
+        given_up = pool.submit(run_job, session, other, cancellation=cancellation)
         wait_for(tmp_path / "a")
         wait_for(tmp_path / "b")
         cancellation.cancel()
@@ -359,36 +312,19 @@ def test_only_the_jobs_of_the_run_are_cancelled(engine: SparkEngine, tmp_path: P
 
 
 def test_an_action_that_takes_too_long(engine: SparkEngine, tmp_path: Path) -> None:
-    never = tmp_path / "never"
-
-    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        wait_for(never)
-        yield from batches
-
-    endless = engine.session.range(0, 1, 1, 1).mapInArrow(stage, "id bigint")
+    endless = waiting(engine.session, tmp_path / "begun", tmp_path / "never")
     with pytest.raises(EngineError, match=r"^took longer than 500 ms$") as caught:
         run_job(engine.session, endless.collect, deadline=0.5)
     assert "--timeout" in str(caught.value.hint)
     assert run_job(engine.session, engine.session.range(7).count, deadline=PATIENCE) == 7
 
 
-def test_what_was_given_up_before_it_began_ends_at_once(engine: SparkEngine, tmp_path: Path) -> None:
+def test_what_was_given_up_before_it_began_ends_at_once(engine: SparkEngine) -> None:
     cancellation = Cancellation()
     cancellation.cancel()
     cancellation.cancel()
-    over = threading.Event()
-
-    def action() -> None:
-        over.wait(PATIENCE)
-
-    thread = threading.Timer(0.1, over.set)
-    thread.start()
     with pytest.raises(EngineError, match="the run was cancelled"):
-        run_job(engine.session, action, cancellation=cancellation)
-    thread.join()
-
-
-# --- What is begun before it is known to be needed is taken, or nothing of it is left --------------
+        run_job(engine.session, lambda: time.sleep(0.1), cancellation=cancellation)
 
 
 def test_a_java_that_was_begun_and_is_not_needed_has_ended(tmp_path: Path) -> None:

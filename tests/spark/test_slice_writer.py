@@ -7,6 +7,7 @@ import errno
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -24,10 +25,18 @@ from odfchain.odf.events import DatasetVocabulary
 from odfchain.odf.logical_hash import LogicalDigest
 from odfchain.odf.physical_hash import hash_file
 from odfchain.slices.reader import hash_parquet, open_parquet
-from odfchain.slices.writer import ObservedParquet, SliceInputError, SliceObserver, write_slice
+from odfchain.slices.writer import ObservedParquet, SliceFacts, SliceInputError, SliceObserver, write_slice
 from odfchain.text import find_marker
 from tests.kit.slice_batches import MS, NOW, SYSTEM, US, batch, spec
 from tests.kit.support import IMPORTABLE
+
+CITY = pa.field("city", pa.string())
+
+
+def written(rows: Iterable[pa.RecordBatch], folder: Path, *fields: pa.Field, **options: Any) -> SliceFacts:
+    facts = write_slice(iter(rows), spec(folder, *fields, **options))
+    assert facts is not None
+    return facts
 
 
 def test_a_slice(tmp_path: Path) -> None:
@@ -36,8 +45,7 @@ def test_a_slice(tmp_path: Path) -> None:
         batch(0, city=pa.array([], pa.string())),
         batch(3, 2, [0, 1, 3], city=pa.array(["c", None, "e"])),
     ]
-    facts = write_slice(iter(batches), spec(tmp_path, pa.field("city", pa.string()), start=7))
-    assert facts is not None
+    facts = written(batches, tmp_path, CITY, start=7)
     assert (facts.rows, facts.ops, facts.max_event_time_ms) == (5, {"0": 3, "1": 1, "3": 1}, 4_000)
     path = Path(facts.path)
     assert path.stat().st_size == facts.size
@@ -56,12 +64,10 @@ def test_items_that_a_window_leaves_out_do_not_count(tmp_path: Path) -> None:
     items = pa.list_(pa.field("item", pa.float64(), nullable=False))
     rows = batch(3, l=pa.array([[1.0], [2.0, None], [3.0]], pa.list_(pa.float64())))
     for start, there in ((0, [1.0]), (2, [3.0])):
-        facts = write_slice([rows.slice(start, 1)], spec(tmp_path, pa.field("l", items)))
-        assert facts is not None
+        facts = written([rows.slice(start, 1)], tmp_path, pa.field("l", items))
         assert pq.read_table(facts.path)["l"].to_pylist() == [there]
-    with pytest.raises(SliceInputError) as caught:
-        write_slice([rows.slice(1, 1)], spec(tmp_path, pa.field("l", items)))
-    assert "contains 1 null elements" in str(caught.value)
+    with pytest.raises(SliceInputError, match="contains 1 null elements"):
+        written([rows.slice(1, 1)], tmp_path, pa.field("l", items))
 
 
 class Remembers(SliceObserver):
@@ -114,7 +120,7 @@ def test_an_observer_that_fails_ends_the_slice(tmp_path: Path) -> None:
 
 def test_no_rows_no_file(tmp_path: Path) -> None:
     nothing = iter([batch(0, city=pa.array([], pa.string()))])
-    assert write_slice(nothing, spec(tmp_path, pa.field("city", pa.string()))) is None
+    assert write_slice(nothing, spec(tmp_path, CITY)) is None
     assert write_slice(iter([]), spec(tmp_path)) is None
     assert list(tmp_path.iterdir()) == []
 
@@ -122,27 +128,19 @@ def test_no_rows_no_file(tmp_path: Path) -> None:
 def test_hashes_do_not_depend_on_batches(tmp_path: Path) -> None:
     cities = [f"city {i % 17}" for i in range(1_000)]
 
-    def cut(size: int) -> list[pa.RecordBatch]:
-        return [
-            batch(len(part), i, city=pa.array(part))
-            for i in range(0, 1_000, size)
-            if (part := cities[i : i + size])
-        ]
+    def in_batches_of(size: int) -> tuple[str, int]:
+        parts = [(i, cities[i : i + size]) for i in range(0, 1_000, size)]
+        facts = written((batch(len(part), i, city=pa.array(part)) for i, part in parts), tmp_path, CITY)
+        return facts.logical_hash, facts.rows
 
-    found = {
-        (facts.logical_hash, facts.rows)
-        for size in (1, 7, 999, 1_000)
-        if (facts := write_slice(iter(cut(size)), spec(tmp_path, pa.field("city", pa.string()))))
-    }
-    assert len(found) == 1
+    assert len({in_batches_of(size) for size in (1, 7, 999, 1_000)}) == 1
 
 
 def test_layout(tmp_path: Path) -> None:
     """Encodings and repetition of the "Common Data Schema"; no schema of Arrow's beside Parquet's own."""
-    fields = [pa.field("city", pa.string(), nullable=False), pa.field("tags", pa.list_(pa.string()))]
+    fields = [CITY.with_nullable(False), pa.field("tags", pa.list_(pa.string()))]
     cities, tags = pa.array(["a", "b"] * 50), pa.array([["x"], None] * 50)
-    facts = write_slice(iter([batch(100, city=cities, tags=tags)]), spec(tmp_path, *fields))
-    assert facts is not None
+    facts = written([batch(100, city=cities, tags=tags)], tmp_path, *fields)
     file = pq.ParquetFile(facts.path)
     assert file.metadata.metadata is None
     columns = {c.path_in_schema: c for c in map(file.metadata.row_group(0).column, range(6))}
@@ -177,9 +175,7 @@ CARRIED: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
 def test_carriers_become_the_declared_types(
     tmp_path: Path, physical: pa.DataType, target: pa.DataType, values: list[Any]
 ) -> None:
-    given = batch(3, x=pa.array(values, physical))
-    facts = write_slice(iter([given]), spec(tmp_path, pa.field("x", target)))
-    assert facts is not None
+    facts = written([batch(3, x=pa.array(values, physical))], tmp_path, pa.field("x", target))
     column = pq.read_table(facts.path)["x"]
     assert [str(v) for v in column.to_pylist()] == [
         str(v.as_py()) for v in pa.array(values, physical).cast(pa.int32() if pa.types.is_time32(target) else physical)
@@ -202,9 +198,8 @@ def test_a_value_that_does_not_fit_leaves_no_file(
 ) -> None:
     good = batch(2, x=pa.array([[], []] if pa.types.is_list(physical) else [1, 2], physical))
     with pytest.raises(SliceInputError) as caught:
-        write_slice(iter([good, batch(3, x=pa.array(values, physical))]), spec(tmp_path, field))
+        written([good, batch(3, x=pa.array(values, physical))], tmp_path, field)
     found = find_marker(str(caught.value))
-    assert found is not None
     assert (found["kind"], found["column"]) == (kind, "x")
     assert list(tmp_path.iterdir()) == []
 
@@ -214,8 +209,7 @@ def test_a_date_is_an_event_time_too(tmp_path: Path) -> None:
     given = pa.RecordBatch.from_pydict(
         {"op": pa.array([0, 0], pa.int32()), "event_time": [dt.date(2020, 1, 2), dt.date(2020, 1, 1)]}
     )
-    facts = write_slice(iter([given]), spec(tmp_path, system=system))
-    assert facts is not None
+    facts = written([given], tmp_path, system=system)
     assert facts.max_event_time_ms == 1_577_923_200_000
 
 
@@ -234,13 +228,8 @@ def test_a_full_disk_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
         except OSError as error:
             print(error.errno)
     """)
-    result = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        env=IMPORTABLE,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    program = [sys.executable, "-c", code, str(tmp_path)]
+    result = subprocess.run(program, env=IMPORTABLE, capture_output=True, text=True, check=False)
     assert result.stdout.strip() == str(errno.EFBIG), result.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -258,10 +247,8 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
     """)
 
     def peak(batches: int) -> int:
-        result = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path), str(batches)],
-            env=IMPORTABLE, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        program = [sys.executable, "-c", code, str(tmp_path), str(batches)]
+        result = subprocess.run(program, env=IMPORTABLE, capture_output=True, text=True, check=True)
         return int(result.stdout)
 
     assert peak(120) < 1.3 * peak(20)
@@ -274,27 +261,22 @@ NAMES = st.sampled_from(["a", "b c", "ü", "d.e", "f`g", "list", "key_value"])
 @given(data=st.data())
 def test_any_schema_round_trips(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Names with dots and nested types find their encodings; what is read back hashes as what was written."""
-    simple = st.sampled_from(
-        [ds.DataTypeInt64(), ds.DataTypeString(), ds.DataTypeBool(), ds.DataTypeFloat64()]
-    )
-    leaf = simple.map(ds.optional)
+
+    def fields(types: Any, least: int, most: int) -> Any:
+        found = st.lists(st.tuples(NAMES, types), min_size=least, max_size=most, unique_by=lambda p: p[0])
+        return found.map(lambda pairs: tuple(ds.DataField(name=n, type=t) for n, t in pairs))
+
+    simple = [ds.DataTypeInt64(), ds.DataTypeString(), ds.DataTypeBool(), ds.DataTypeFloat64()]
+    leaf = st.sampled_from(simple).map(ds.optional)
     leaves = st.one_of(leaf, leaf.map(lambda t: ds.optional(ds.DataTypeList(item_type=t))))
     nested = st.recursive(
         leaves,
-        lambda inner: st.lists(st.tuples(NAMES, inner), min_size=1, max_size=2, unique_by=lambda p: p[0]).map(
-            lambda parts: ds.optional(
-                ds.DataTypeStruct(fields=tuple(ds.DataField(name=n, type=t) for n, t in parts))
-            )
-        ),
+        lambda inner: fields(inner, 1, 2).map(lambda found: ds.optional(ds.DataTypeStruct(fields=found))),
         max_leaves=3,
     )
-    columns = data.draw(st.lists(st.tuples(NAMES, nested), max_size=3, unique_by=lambda p: p[0]))
-    schema = to_arrow(ds.DataSchema(fields=tuple(ds.DataField(name=n, type=t) for n, t in columns)))
-    rows = [None, None]
-    given_batch = batch(2, **{f.name: pa.array(rows, f.type) for f in schema})
+    schema = to_arrow(ds.DataSchema(fields=data.draw(fields(nested, 0, 3))))
     folder = tmp_path_factory.mktemp("slice")
-    facts = write_slice(iter([given_batch]), spec(folder, *schema))
-    assert facts is not None
+    facts = written([batch(2, **{f.name: pa.array([None, None], f.type) for f in schema})], folder, *schema)
     table = pq.read_table(facts.path)
     assert table.schema.names[4:] == schema.names
     digest = LogicalDigest(table.schema)
@@ -315,20 +297,13 @@ NESTED = pa.struct(
 
 def test_a_struct_that_is_null_may_have_members_that_are_required(tmp_path: Path) -> None:
     """And times of day are in structs and lists, where they come as numbers of 64 bits."""
-    carried = pa.struct(
-        [
-            ("t", pa.int64()),
-            ("u", pa.binary()),
-            ("l", pa.list_(pa.int64())),
-            ("s", pa.struct([("d", pa.decimal128(5, 2))])),
-        ]
-    )
+    inner = pa.struct([("d", pa.decimal128(5, 2))])
+    carried = pa.struct({"t": pa.int64(), "u": pa.binary(), "l": pa.list_(pa.int64()), "s": inner})
     value = {"t": 1, "u": bytes(16), "l": [2], "s": {"d": Decimal("1.50")}}
     whole = pa.array([value, value, value], carried)
     members = [whole.field(i).take(pa.array([0, None, 2])) for i in range(carried.num_fields)]
     column = pa.StructArray.from_arrays(members, fields=list(carried), mask=pa.array([False, True, False]))
-    facts = write_slice(iter([batch(3, x=column)]), spec(tmp_path, pa.field("x", NESTED)))
-    assert facts is not None
+    facts = written([batch(3, x=column)], tmp_path, pa.field("x", NESTED))
     assert str(hash_parquet(Path(facts.path))[0]) == facts.logical_hash
     time = dt.time(0, 0, 0, 1000)
     back = {**value, "t": time, "l": [dt.time(0, 0, 0, 2000)]}
@@ -338,4 +313,4 @@ def test_a_struct_that_is_null_may_have_members_that_are_required(tmp_path: Path
     assert read.schema.field("x").type == NESTED
     lacking = pa.StructArray.from_arrays(members, fields=list(carried))
     with pytest.raises(SliceInputError, match=r"Column `x\.t` contains 1 null values"):
-        write_slice(iter([batch(3, x=lacking)]), spec(tmp_path, pa.field("x", NESTED)))
+        written([batch(3, x=lacking)], tmp_path, pa.field("x", NESTED))

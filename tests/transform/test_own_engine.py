@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from odfchain import Workspace
+from odfchain.api.dataset import Dataset
 from odfchain.api.settings import edit, setting
-from odfchain.cli.main import main
 from odfchain.errors import QueryError, TransformError
+from odfchain.odf.events import SetTransform
 from odfchain.odf.manifests import read_snapshots
 from odfchain.odf.sources import TransformSql
 from odfchain.odf.transform_options import is_own, with_own_name
@@ -21,11 +21,7 @@ from odfchain.transform.engines import address_of, engine_version
 from odfchain.workspace.config import TransformConfig, read_config
 from odfchain.workspace.dataset_state import SystemColumns
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.support import Result, derivative, manifest
-
-if TYPE_CHECKING:
-    from odfchain.api.dataset import Dataset
-
+from tests.kit.support import Run, derivative, ingest_rows, manifest
 
 HERE = "http://127.0.0.1:1"
 SPARK = TransformConfig(engines={"spark": HERE})
@@ -40,8 +36,11 @@ def space(tmp_path: Path) -> Workspace:
 
 def engine_of(space: Workspace, name: str = "derived") -> tuple[str, str | None]:
     transform = space[name].summary.transform
-    assert transform is not None
     return transform.transform.engine, transform.transform.version
+
+
+def updated(space: Workspace, text: str) -> list[str]:
+    return [event.KIND for event in space.update(read_snapshots(text)[0], check=False)[1]]
 
 
 @pytest.mark.parametrize("given", ["odfchain-spark", "spark", "Spark", "ODFCHAIN-SPARK"])
@@ -49,16 +48,14 @@ def test_what_is_recorded_names_this_engine(space: Workspace, given: str) -> Non
     space.add(derivative(engine=given), check=False)
     assert engine_of(space) == ("odfchain-spark", engine_version())
     for same in ("spark", "odfchain-spark"):
-        _, events = space.update(read_snapshots(derivative(engine=same))[0], check=False)
-        assert events == []
+        assert updated(space, derivative(engine=same)) == []
 
 
 def test_an_address_makes_spark_another_engine(space: Workspace) -> None:
     edit(space.path, setting("transform.engines.spark"), lambda _: HERE)
     space.add(derivative(engine="spark"), check=False)
     assert engine_of(space) == ("spark", None)
-    _, events = space.update(read_snapshots(derivative(engine="spark"))[0], check=False)
-    assert events == []
+    assert updated(space, derivative(engine="spark")) == []
     space.add(derivative(engine="odfchain-spark", name="ours"), check=False)
     assert engine_of(space, "ours") == ("odfchain-spark", engine_version())
 
@@ -68,24 +65,17 @@ def test_an_address_makes_spark_another_engine(space: Workspace) -> None:
 def test_the_same_manifest_appends_nothing_to_an_old_chain(
     space: Workspace, version: str | None, given: str
 ) -> None:
-    old = dataclasses.replace(
-        (snapshot := read_snapshots(derivative(engine="spark"))[0]),
-        metadata=tuple(
-            dataclasses.replace(e, transform=dataclasses.replace(e.transform, version=version))
-            if hasattr(e, "transform")
-            else e
-            for e in snapshot.metadata
-        ),
-    )
-    space._files.create(old)
+    (snapshot,) = read_snapshots(derivative(engine="spark"))
+    (event,) = snapshot.metadata
+    assert isinstance(event, SetTransform)
+    old = dataclasses.replace(event, transform=dataclasses.replace(event.transform, version=version))
+    space._files.create(dataclasses.replace(snapshot, metadata=(old,)))
     assert engine_of(space) == ("spark", version)
     head = space["derived"].head
-    _, events = space.update(read_snapshots(derivative(engine=given))[0], check=False)
-    assert events == []
+    assert updated(space, derivative(engine=given)) == []
     assert space["derived"].head == head
     changed = derivative("SELECT event_time, city, 1 AS one FROM cities", engine=given)
-    _, events = space.update(read_snapshots(changed)[0], check=False)
-    assert [e.KIND for e in events] == ["SetTransform"]
+    assert updated(space, changed) == ["SetTransform"]
     assert engine_of(space) == ("odfchain-spark", engine_version())
 
 
@@ -121,42 +111,33 @@ def test_addresses() -> None:
     assert "odfchain-spark" in (caught.value.hint or "")
 
 
-def test_the_command_says_what_it_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_it_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def run(*args: str) -> tuple[int, str]:
-        capsys.readouterr()
-        code = main(list(args))
-        return code, capsys.readouterr().err
+    def said(*args: str) -> str:
+        result = run(*args)
+        assert result.code == 0, result.err
+        return result.err
 
-    assert run("init")[0] == 0
-    code, err = run("new", "org.example.cities", "--root", "--for", "kamu")
-    assert (code, "odfchain add --system-columns reference org.example.cities.yaml" in err) == (0, True)
-    assert run("add", "--no-check", "--system-columns", "reference", "org.example.cities.yaml")[0] == 0
+    said("init")
+    hint = said("new", "org.example.cities", "--root", "--for", "kamu")
+    assert "odfchain add --system-columns reference org.example.cities.yaml" in hint
+    said("add", "--no-check", "--system-columns", "reference", "org.example.cities.yaml")
     files = WorkspaceFiles.find(tmp_path)
     assert read_config(files.dataset("org.example.cities")).system_columns is SystemColumns.REFERENCE
-    assert run("new", "ours", "--derivative")[0] == 0
-    assert run("add", "--no-check", "ours.yaml") == (0, "added ours (derivative)\n")
-    text = (
-        Path("ours.yaml").read_text().replace("odfchain-spark", "spark").replace("name: ours", "name: theirs")
-    )
-    Path("theirs.yaml").write_text(text)
-    code, err = run("add", "--no-check", "theirs.yaml")
-    assert err == "added theirs (derivative); its engine `spark` is recorded as odfchain-spark\n"
-    assert run("add", "--no-check", "--update", "theirs.yaml") == (0, "theirs is up to date\n")
+    said("new", "ours", "--derivative")
+    assert said("add", "--no-check", "ours.yaml") == "added ours (derivative)\n"
+    text = Path("ours.yaml").read_text().replace("odfchain-spark", "spark")
+    Path("theirs.yaml").write_text(text.replace("name: ours", "name: theirs"))
+    added = "added theirs (derivative); its engine `spark` is recorded as odfchain-spark\n"
+    assert said("add", "--no-check", "theirs.yaml") == added
+    assert said("add", "--no-check", "--update", "theirs.yaml") == "theirs is up to date\n"
     assert read_config(files.dataset("ours")).system_columns is None
 
 
-# --- Releases of a list, and what is made of them: nobody waits for the next one, and no correction stops a window ---
-
-
 COUNTED = "SELECT max(event_time) AS event_time, country, count(*) AS n FROM cities GROUP BY country"
-DAILY = (
-    "SELECT window(event_time, '1 day').start AS event_time, country, count(*) AS n FROM cities "
-    "GROUP BY window(event_time, '1 day'), country"
-)
+DAY = "window(event_time, '1 day')"
+DAILY = f"SELECT {DAY}.start AS event_time, country, count(*) AS n FROM cities GROUP BY {DAY}, country"
 LATE = f"query: {DAILY!r}, allowedLateness: 60 days"
 
 RELEASES = [
@@ -169,24 +150,17 @@ RELEASES = [
 
 @pytest.fixture
 def home(workspace: Workspace) -> Path:
-    workspace.add(
-        manifest(
-            "{kind: Snapshot, primaryKey: [city]}",
-            '["event_time TIMESTAMP", "city STRING", "country STRING"]',
-        )
-    )
+    schema = '["event_time TIMESTAMP", "city STRING", "country STRING"]'
+    workspace.add(manifest("{kind: Snapshot, primaryKey: [city]}", schema))
     return workspace.path.parent
 
 
-def release(workspace: Workspace, number: int, folder: Path) -> None:
-    rows = [f"{day}T00:00:00Z,{city},{country}" for day, city, country in RELEASES[number]]
-    path = folder / f"{number}.csv"
-    path.write_text("\n".join(["event_time,city,country", *rows, ""]), encoding="utf-8")
-    workspace["cities"].ingest([path])
+def release(workspace: Workspace, number: int) -> None:
+    rows = (f"{day}T00:00:00Z,{city},{country}" for day, city, country in RELEASES[number])
+    ingest_rows(workspace["cities"], "event_time,city,country", rows)
 
 
 def rows_of(dataset: Dataset) -> list[tuple[Any, ...]]:
-    """Operation, day, country and count of every row."""
     if dataset.schema is None:
         return []
     table = dataset.scan(["op", "event_time", "country", "n"]).to_arrow().to_pylist()
@@ -195,7 +169,7 @@ def rows_of(dataset: Dataset) -> list[tuple[Any, ...]]:
 
 @pytest.mark.soak
 def test_releases_count_at_once_and_correct_what_was_made_of_them(
-    workspace: Workspace, home: Path, tmp_path: Path, run_cli: Callable[..., Result]
+    workspace: Workspace, home: Path, tmp_path: Path, run_cli: Run
 ) -> None:
     for name, query in (("counted", COUNTED), ("daily", DAILY), ("corrected", LATE)):
         path = tmp_path / f"{name}.yaml"
@@ -204,7 +178,7 @@ def test_releases_count_at_once_and_correct_what_was_made_of_them(
     names = ("counted", "daily", "corrected")
     notes: list[list[str]] = []
     for number in range(len(RELEASES)):
-        release(workspace, number, tmp_path)
+        release(workspace, number)
         notes.append([])
         for name in names:
             result = run_cli("-w", home, "pull", name)
@@ -229,20 +203,21 @@ def test_releases_count_at_once_and_correct_what_was_made_of_them(
     assert result.code == 0, result.out
 
 
-def test_a_query_without_windows_has_no_lateness(workspace: Workspace, home: Path, tmp_path: Path) -> None:
-    assert home
-    release(workspace, 0, tmp_path)
+@pytest.mark.usefixtures("home")
+def test_a_query_without_windows_has_no_lateness(workspace: Workspace) -> None:
+    release(workspace, 0)
     with pytest.raises(QueryError, match="allowedLateness is for windows"):
         workspace.add(derivative(f"query: {COUNTED!r}, allowedLateness: 60 days"))
 
 
 def test_a_query_that_corrections_do_not_find_is_told_so(
-    workspace: Workspace, home: Path, tmp_path: Path, run_cli: Callable[..., Result]
+    workspace: Workspace, home: Path, tmp_path: Path, run_cli: Run
 ) -> None:
-    release(workspace, 0, tmp_path)
+    release(workspace, 0)
     path = tmp_path / "parity.yaml"
+    odd = DAILY.replace("FROM cities", "FROM (SELECT *, offset % 2 AS odd FROM cities)")
     for sql, blind in (
-        (DAILY.replace("FROM cities", "FROM (SELECT *, offset % 2 AS odd FROM cities)").replace("count(*)", "sum(odd)"), True),
+        (odd.replace("count(*)", "sum(odd)"), True),
         (DAILY.replace("FROM cities", "FROM cities WHERE offset > 0"), True),
         (DAILY.replace("FROM cities", "FROM cities WHERE op < 2"), False),
         (DAILY.replace("count(*)", "max(offset)"), False),

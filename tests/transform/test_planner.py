@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,23 +46,28 @@ def marks(item: PlannedInput) -> list[Any]:
     return [mark.event_time for mark in item.watermarks]
 
 
+def grown(**data: Any) -> tuple[Root, Derived]:
+    numbers = root()
+    numbers.data(**data)
+    return numbers, Derived(numbers)
+
+
+def taken(source: Grown, **fields: Any) -> ev.ExecuteTransformInput:
+    return ev.ExecuteTransformInput(dataset_id=source.files.id, **fields)
+
+
 def recorded(derived: Derived, **span: Any) -> list[RecordedStep]:
     return list(plan_recorded(derived.files, [item.files for item in derived.inputs], **span))
 
 
-# --- the conformance cases -------------------------------------------------------------------------
-
-
-def test_first_run() -> None:
+def test_plan_first_run() -> None:
     numbers = root()
     numbers.data(10, watermark=5)
     block = numbers.head
     derived = Derived(numbers)
     step = derived.step()
     (item,) = step.inputs
-    assert item.event == ev.ExecuteTransformInput(
-        dataset_id=numbers.files.id, new_block_hash=block, new_offset=9
-    )
+    assert item.event == taken(numbers, new_block_hash=block, new_offset=9)
     assert item.slices == tuple(numbers.slices)
     assert item.interval == ev.OffsetInterval(start=0, end=9)
     assert item.watermarks == (Watermark(system_time=at(2), event_time=at(5)),)
@@ -73,13 +78,13 @@ def test_first_run() -> None:
     assert (step.next_offset, step.schema, step.more) == (0, None, False)
 
 
-def test_up_to_date_without_blocks() -> None:
+def test_plan_up_to_date_no_blocks() -> None:
     derived = Derived(root())
     derived.schema()
     assert derived.plan() == UpToDate()
 
 
-def test_a_run_on_nothing_that_learns_the_schema() -> None:
+def test_plan_schema_only_run() -> None:
     numbers, more = root(), root("more")
     derived = Derived(numbers, more)
     step = derived.step()
@@ -92,21 +97,15 @@ def test_a_run_on_nothing_that_learns_the_schema() -> None:
     assert derived.step().inputs[0].event.prev_block_hash is None
 
 
-def test_second_run() -> None:
-    numbers = root()
-    numbers.data(100)
-    derived = Derived(numbers)
+def test_plan_second_run() -> None:
+    numbers, derived = grown(count=100)
     derived.run()
     first = numbers.head
     numbers.info()
     numbers.data(10)
     step = derived.step()
-    assert step.inputs[0].event == ev.ExecuteTransformInput(
-        dataset_id=numbers.files.id,
-        prev_block_hash=first,
-        new_block_hash=numbers.head,
-        prev_offset=99,
-        new_offset=109,
+    assert step.inputs[0].event == taken(
+        numbers, prev_block_hash=first, new_block_hash=numbers.head, prev_offset=99, new_offset=109
     )
     assert step.inputs[0].slices == (numbers.slices[1],)
     assert step.inputs[0].interval == ev.OffsetInterval(start=100, end=109)
@@ -115,7 +114,7 @@ def test_second_run() -> None:
     assert step.schema == schema_of(0)
 
 
-def test_an_idle_input_is_listed_and_carried() -> None:
+def test_plan_idle_input() -> None:
     busy, idle = root("busy"), root("idle")
     busy.data(watermark=3)
     idle.data(2, watermark=4)
@@ -125,9 +124,7 @@ def test_an_idle_input_is_listed_and_carried() -> None:
     derived.run()
     busy.data(watermark=10)
     step = derived.step()
-    assert step.inputs[1].event == ev.ExecuteTransformInput(
-        dataset_id=idle.files.id, prev_block_hash=idle.head, prev_offset=1
-    )
+    assert step.inputs[1].event == taken(idle, prev_block_hash=idle.head, prev_offset=1)
     assert (step.inputs[1].slices, step.inputs[1].interval, step.inputs[1].watermarks) == ((), None, ())
     assert step.inputs[1].known_watermark == Watermark(system_time=at(2), event_time=at(4))
     assert step.inputs[0].known_watermark == Watermark(system_time=at(3), event_time=at(9))
@@ -136,10 +133,8 @@ def test_an_idle_input_is_listed_and_carried() -> None:
     assert derived.plan() == UpToDate()
 
 
-def test_metadata_alone_is_no_news_and_goes_along_later() -> None:
-    numbers = root()
-    numbers.data()
-    derived = Derived(numbers)
+def test_plan_metadata_only_block() -> None:
+    numbers, derived = grown()
     derived.run()
     read_to = numbers.head
     numbers.info()
@@ -162,7 +157,7 @@ def diverge(numbers: Root) -> None:
 
 
 @pytest.mark.parametrize("more", [-1, 0, 2], ids=["shorter", "as long", "longer"])
-def test_a_diverged_input_is_named(more: int) -> None:
+def test_plan_diverged_input(more: int) -> None:
     numbers, other = root(), root("other")
     derived = Derived(other, numbers)
     for _ in range(3):
@@ -172,7 +167,6 @@ def test_a_diverged_input_is_named(more: int) -> None:
     diverge(numbers)
     if more < 0:
         before = numbers.files.chain.get(numbers.head).prev_block_hash
-        assert before is not None
         numbers.files.chain.set_ref("head", before, expected=numbers.head)
     else:
         for _ in range(more):
@@ -188,27 +182,20 @@ def test_a_diverged_input_is_named(more: int) -> None:
     derived.resume()
     step = derived.step()
     assert (step.schema, step.prev_offset, step.prev_checkpoint) == (None, None, None)
-    assert step.inputs[1].event == ev.ExecuteTransformInput(
-        dataset_id=numbers.files.id,
-        new_block_hash=numbers.head,
-        new_offset=DatasetState.read(numbers.files.chain).last_offset,
-    )
+    last = DatasetState.read(numbers.files.chain).last_offset
+    assert step.inputs[1].event == taken(numbers, new_block_hash=numbers.head, new_offset=last)
 
 
-def test_one_first_record_is_new_data() -> None:
-    numbers = root()
-    numbers.data(1)
-    derived = Derived(numbers)
+def test_plan_first_record_only() -> None:
+    _, derived = grown(count=1)
     derived.schema()
     (step,) = derived.run()
     assert step.inputs[0].event.new_offset == 0
     assert step.inputs[0].interval == ev.OffsetInterval(start=0, end=0)
 
 
-def test_a_step_that_does_not_continue_the_last_is_refused_by_the_chain() -> None:
-    numbers = root()
-    numbers.data(5)
-    derived = Derived(numbers)
+def test_commit_prev_mismatch() -> None:
+    numbers, derived = grown(count=5)
     derived.run()
     numbers.data(5)
     step = derived.step()
@@ -219,10 +206,8 @@ def test_a_step_that_does_not_continue_the_last_is_refused_by_the_chain() -> Non
     derived.commit(step)
 
 
-def test_a_watermark_that_goes_back_is_refused_by_the_chain() -> None:
-    numbers = root()
-    numbers.data(5, watermark=7)
-    derived = Derived(numbers)
+def test_commit_watermark_backwards() -> None:
+    numbers, derived = grown(count=5, watermark=7)
     derived.run()
     numbers.data(5)
     step = derived.step()
@@ -233,39 +218,23 @@ def test_a_watermark_that_goes_back_is_refused_by_the_chain() -> None:
     derived.append(derived.event_of(step))
 
 
-CASES: dict[str, Callable[..., None]] = {
-    "plan_first_run": test_first_run,
-    "plan_up_to_date_no_blocks": test_up_to_date_without_blocks,
-    "plan_schema_only_run": test_a_run_on_nothing_that_learns_the_schema,
-    "plan_second_run": test_second_run,
-    "plan_idle_input": test_an_idle_input_is_listed_and_carried,
-    "plan_metadata_only_block": test_metadata_alone_is_no_news_and_goes_along_later,
-    "plan_diverged_input": test_a_diverged_input_is_named,
-    "plan_first_record_only": test_one_first_record_is_new_data,
-    "commit_prev_mismatch": test_a_step_that_does_not_continue_the_last_is_refused_by_the_chain,
-    "commit_watermark_backwards": test_a_watermark_that_goes_back_is_refused_by_the_chain,
-}
+def test_every_case_of_the_shared_ones_has_its_test() -> None:
+    named = {f"test_{case['id']}" for case in conformance("transform_cases")["planner_cases"]}
+    assert named == {name for name in globals() if name.startswith(("test_plan_", "test_commit_"))}
 
 
-def test_every_case_has_its_test() -> None:
-    assert {case["id"] for case in conformance("transform_cases")["planner_cases"]} == set(CASES)
-
-
-# --- what is news ----------------------------------------------------------------------------------
+def repeat(numbers: Root) -> None:
+    """A block whose watermark is the one in force."""
+    state = ev.SourceState(source_name="s", kind="odf/etag", value=str(numbers.builder.sequence))
+    numbers.append(
+        ev.AddData(prev_offset=numbers.last, new_watermark=at(numbers.mark), new_source_state=state)
+    )
 
 
 def test_only_a_later_watermark_is_news() -> None:
-    numbers = root()
-    numbers.data(watermark=5)
-    derived = Derived(numbers)
+    numbers, derived = grown(watermark=5)
     derived.run()
-    numbers.append(
-        ev.AddData(
-            prev_offset=0,
-            new_watermark=at(5),
-            new_source_state=ev.SourceState(source_name="s", kind="odf/etag", value="x"),
-        )
-    )
+    repeat(numbers)
     assert derived.plan() == UpToDate()
     numbers.watermark(6)
     step = derived.step()
@@ -289,11 +258,8 @@ def test_every_watermark_is_passed_on_repeated_or_not() -> None:
     numbers.data(watermark=1)
     numbers.data()
     numbers.watermark(4)
-    assert [(m.system_time, m.event_time) for m in Derived(numbers).step().inputs[0].watermarks] == [
-        (at(2), at(1)),
-        (at(3), at(1)),
-        (at(4), at(4)),
-    ]
+    found = [(m.system_time, m.event_time) for m in Derived(numbers).step().inputs[0].watermarks]
+    assert found == [(at(2), at(1)), (at(3), at(1)), (at(4), at(4))]
 
 
 def test_an_input_that_was_never_pulled_is_the_reason_for_waiting() -> None:
@@ -301,9 +267,8 @@ def test_an_input_that_was_never_pulled_is_the_reason_for_waiting() -> None:
     numbers.data()
     derived = Derived(numbers, empty)
     assert derived.plan() == UpToDate("no data was ever pulled into its input in1 (empty)")
-    assert Derived(empty, other).plan() == UpToDate(
-        "no data was ever pulled into inputs in0 (empty), in1 (other)"
-    )
+    both = UpToDate("no data was ever pulled into inputs in0 (empty), in1 (other)")
+    assert Derived(empty, other).plan() == both
     empty.schema()
     assert isinstance(derived.plan(), PlannedStep)
 
@@ -320,13 +285,8 @@ def test_a_derivative_dataset_is_an_input_like_others() -> None:
     assert marks(step.inputs[0]) == [at(2)]
 
 
-# --- the transform and its inputs ------------------------------------------------------------------
-
-
 def test_the_latest_transform_counts() -> None:
-    numbers = root()
-    numbers.data()
-    derived = Derived(numbers)
+    numbers, derived = grown()
     derived.append(transform_of(numbers, query="SELECT 2"))
     derived.run()
     derived.append(transform_of(numbers, query="SELECT 3"))
@@ -361,42 +321,17 @@ def test_a_dataset_without_a_transform() -> None:
         plan_next(numbers.files, DatasetState.read(numbers.files.chain), [])
 
 
-def test_an_input_that_is_not_at_hand() -> None:
-    derived = Derived(root("a"), root("b"))
-    with pytest.raises(TransformError, match=r"derived: its input in1 \(did:odf:.*\) is not at hand"):
-        plan_next(derived.files, derived.state, [derived.inputs[0].files])
-
-
 def test_inputs_are_found_by_identity_not_by_their_place() -> None:
     derived = Derived(root("a"), root("b"))
     found = plan_next(derived.files, derived.state, [item.files for item in derived.inputs[::-1]])
     assert isinstance(found, PlannedStep)
     assert [str(item.dataset.alias) for item in found.inputs] == ["a", "b"]
-
-
-# --- the cut ---------------------------------------------------------------------------------------
+    with pytest.raises(TransformError, match=r"derived: its input in1 \(did:odf:.*\) is not at hand"):
+        plan_next(derived.files, derived.state, [derived.inputs[0].files])
 
 
 def widths(step: PlannedStep) -> list[tuple[int, int | None]]:
-    """Columns and last new offset of every input."""
     return [(len(item.schema.fields), item.event.new_offset) for item in step.inputs]
-
-
-def test_a_change_of_schema_cuts_the_backlog_before_it() -> None:
-    numbers = root()
-    before = numbers.data(3)
-    numbers.schema(1)
-    numbers.data(2)
-    derived = Derived(numbers)
-    first = derived.step()
-    assert (widths(first), first.more) == ([(1, 2)], True)
-    assert first.inputs[0].event.new_block_hash == before
-    derived.commit(first)
-    second = derived.step()
-    assert (widths(second), second.more) == ([(2, 4)], False)
-    assert second.inputs[0].event.prev_block_hash == before
-    derived.commit(second)
-    assert derived.plan() == UpToDate()
 
 
 def test_changes_before_any_record_of_the_backlog_do_not_cut() -> None:
@@ -429,10 +364,8 @@ def test_a_change_of_vocabulary_cuts_too() -> None:
     numbers.schema(1)
     numbers.data()
     steps = Derived(numbers).run()
-    assert [(s.inputs[0].vocabulary.event_time_column, widths(s)) for s in steps] == [
-        ("event_time", [(1, 0)]),
-        ("observed_at", [(2, 1)]),
-    ]
+    names = [step.inputs[0].vocabulary.event_time_column for step in steps]
+    assert (names, [*map(widths, steps)]) == (["event_time", "observed_at"], [[(1, 0)], [(2, 1)]])
 
 
 def test_more_is_said_only_when_more_follows() -> None:
@@ -466,30 +399,9 @@ def test_several_inputs_are_cut_each_at_its_own_change() -> None:
     assert [s.more for s in steps] == [True, True, False]
 
 
-def test_inputs_that_take_turns() -> None:
-    left, right = root("left"), root("right")
-    derived = Derived(left, right)
-    derived.run()
-    for turn in range(6):
-        busy = turn % 2
-        (left, right)[busy].data(turn + 1, watermark=10 + turn)
-        (step,) = derived.run()
-        now, idle = step.inputs[busy], step.inputs[1 - busy]
-        assert now.event.record_count == turn + 1
-        assert (idle.event.new_block_hash, idle.event.new_offset, idle.slices) == (None, None, ())
-        if turn:
-            assert idle.known_watermark is not None
-            assert idle.known_watermark.event_time == at(9 + turn)
-
-
-# --- the recorded steps ----------------------------------------------------------------------------
-
-
 def twice() -> tuple[Root, Derived]:
     """A dataset that was executed twice, with different queries and on different schemas."""
-    numbers = root()
-    numbers.data(2, watermark=3)
-    derived = Derived(numbers)
+    numbers, derived = grown(count=2, watermark=3)
     derived.run()
     numbers.vocab("seen_at")
     numbers.schema(1)
@@ -506,21 +418,16 @@ def test_recorded_steps_are_read_as_of_their_blocks() -> None:
     numbers.schema(2)
     first, second = recorded(derived)
     assert [len(s.step.inputs[0].schema.fields) for s in (first, second)] == [1, 2]
-    assert [s.step.inputs[0].vocabulary.event_time_column for s in (first, second)] == [
-        "event_time",
-        "seen_at",
-    ]
+    read = [s.step.inputs[0].vocabulary.event_time_column for s in (first, second)]
+    assert read == ["event_time", "seen_at"]
     assert [s.step.vocabulary.event_time_column for s in (first, second)] == ["event_time", "counted_at"]
     assert [s.step.transform.transform.queries[0].query for s in (first, second)] == ["SELECT 1", "SELECT 2"]
     assert [s.step.prev_checkpoint for s in (first, second)] == [None, first.event.new_checkpoint]
     assert [s.step.prev_watermark for s in (first, second)] == [None, at(3)]
     for step in (first, second):
         block = derived.files.chain.get(step.block_hash)
-        assert (block.event, block.sequence_number, block.system_time) == (
-            step.event,
-            step.sequence_number,
-            step.system_time,
-        )
+        found = (step.event, step.sequence_number, step.system_time)
+        assert found == (block.event, block.sequence_number, block.system_time)
         assert tuple(i.event for i in step.step.inputs) == step.event.query_inputs
 
 
@@ -543,7 +450,6 @@ def test_recorded_steps_of_an_input_that_grew_or_was_rewritten() -> None:
     diverge(numbers)
     assert recorded(derived) == before
     named = before[1].event.query_inputs[0].last_block_hash
-    assert named is not None
     del numbers.files.chain._blocks.objects[named]
     numbers.files.chain._decoded.cache_clear()
     with pytest.raises(DivergedInputError, match="block 6 of derived: its input numbers") as caught:
@@ -557,9 +463,7 @@ def test_recorded_steps_of_an_input_that_grew_or_was_rewritten() -> None:
     ids=str,
 )
 def test_a_step_that_records_other_records_than_its_blocks_bring(wrong: dict[str, Any]) -> None:
-    numbers = root()
-    numbers.data(2)
-    derived = Derived(numbers)
+    numbers, derived = grown(count=2)
     read_to = numbers.head
     numbers.data(2)
     step = derived.step()
@@ -579,9 +483,7 @@ def test_a_step_that_records_other_records_than_its_blocks_bring(wrong: dict[str
 
 
 def test_a_recorded_interval_that_goes_backwards() -> None:
-    numbers = root()
-    numbers.data()
-    derived = Derived(numbers)
+    numbers, derived = grown()
     step = derived.step()
     event = dataclasses.replace(
         step.inputs[0].event, prev_block_hash=numbers.head, new_block_hash=numbers.seed
@@ -607,8 +509,7 @@ def test_steps_that_cannot_have_been_executed() -> None:
     execution = Derived(numbers).event_of(Derived(numbers).step())
 
     derived = Derived(numbers)
-    nothing = ev.ExecuteTransformInput(dataset_id=numbers.files.id)
-    forced(derived, dataclasses.replace(execution, query_inputs=(nothing,)))
+    forced(derived, dataclasses.replace(execution, query_inputs=(taken(numbers),)))
     with pytest.raises(TransformError, match="derived: block 2 names no block of its input in0"):
         recorded(derived)
 
@@ -618,7 +519,7 @@ def test_steps_that_cannot_have_been_executed() -> None:
         recorded(derived)
 
     derived = Derived(bare)
-    event = ev.ExecuteTransformInput(dataset_id=bare.files.id, new_block_hash=bare.head)
+    event = taken(bare, new_block_hash=bare.head)
     forced(derived, dataclasses.replace(execution, query_inputs=(event,)))
     with pytest.raises(TransformError, match=r"block 2 read in0 .* before it had a schema"):
         recorded(derived)
@@ -636,9 +537,7 @@ def test_steps_that_cannot_have_been_executed() -> None:
 
 def test_a_recorded_offset_that_the_input_does_not_have_stops_the_next_step() -> None:
     """What was planned wrongly once is not continued: here with a gap."""
-    numbers = root()
-    numbers.data(2)
-    derived = Derived(numbers)
+    numbers, derived = grown(count=2)
     step = derived.step()
     event = dataclasses.replace(step.inputs[0].event, new_offset=0)
     derived.schema()
@@ -666,12 +565,7 @@ def test_a_step_without_a_checkpoint_leaves_none_to_the_next() -> None:
     assert steps[2].step.prev_checkpoint is None
 
 
-# --- what planning costs ---------------------------------------------------------------------------
-
-
 class CountingStore(MemoryObjectStore):
-    """Counts the objects that are read."""
-
     def __init__(self) -> None:
         super().__init__()
         self.reads = 0
@@ -722,8 +616,6 @@ def test_chains_on_disk_are_planned_alike(tmp_path: Path) -> None:
     assert len(on_paper) == 2
 
 
-# --- any history -----------------------------------------------------------------------------------
-
 OPERATIONS = ("data", "data", "data", "watermark", "repeat", "info", "schema", "vocab")
 
 
@@ -731,9 +623,8 @@ OPERATIONS = ("data", "data", "data", "watermark", "repeat", "info", "schema", "
 def histories(draw: st.DrawFn) -> tuple[int, list[tuple[str, int, int]]]:
     """A number of inputs, and (operation, input, amount) in turn; the input of `run` says nothing."""
     inputs = draw(st.integers(1, 3))
-    operation = st.tuples(
-        st.sampled_from((*OPERATIONS, "run", "run")), st.integers(0, inputs - 1), st.integers(1, 4)
-    )
+    kinds = st.sampled_from((*OPERATIONS, "run", "run"))
+    operation = st.tuples(kinds, st.integers(0, inputs - 1), st.integers(1, 4))
     return inputs, draw(st.lists(operation, max_size=30))
 
 
@@ -759,14 +650,7 @@ class Form:
             case "watermark":
                 self.root.watermark((self.root.mark or 0) + amount)
             case "repeat" if self.root.mark is not None:
-                state = ev.SourceState(
-                    source_name="s", kind="odf/etag", value=str(self.root.builder.sequence)
-                )
-                self.root.append(
-                    ev.AddData(
-                        prev_offset=self.root.last, new_watermark=at(self.root.mark), new_source_state=state
-                    )
-                )
+                repeat(self.root)
                 self.root.marks.append(self.root.mark)
             case "data" if self.version is not None:
                 self.root.data(amount)
@@ -808,10 +692,8 @@ def test_steps_take_every_record_once_in_order_and_in_one_form(
             assert form_now <= {(len(item.schema.fields) - 1, item.vocabulary.event_time_column)}
     again = recorded(derived)
     declared = [step.schema or derived.state.schema for step in steps]
-    assert [r.step for r in again] == [
-        dataclasses.replace(step, more=False, schema=schema)
-        for step, schema in zip(steps, declared, strict=True)
-    ]
+    for found, step, schema in zip(again, steps, declared, strict=True):
+        assert found.step == dataclasses.replace(step, more=False, schema=schema)
     assert [r.event.query_inputs for r in again] == [tuple(i.event for i in s.inputs) for s in steps]
 
 
@@ -828,15 +710,12 @@ def run_and_check(derived: Derived, forms: list[Form]) -> list[PlannedStep]:
 
 def test_no_engine_reads_the_checkpoint_of_another_one() -> None:
     """It is named, as the chain asks for, and read again only by the engine that left it."""
-    numbers = root()
-    numbers.data()
-    derived = Derived(numbers)
+    numbers, derived = grown()
     derived.run()
     for engine in ("spark", "odfchain-spark", "datafusion", "DataFusion", "flink"):
         event = transform_of(numbers)
-        derived.append(
-            dataclasses.replace(event, transform=dataclasses.replace(event.transform, engine=engine))
-        )
+        of_engine = dataclasses.replace(event.transform, engine=engine)
+        derived.append(dataclasses.replace(event, transform=of_engine))
         numbers.data()
         derived.run()
     steps = [item.step for item in recorded(derived)]

@@ -21,19 +21,10 @@ from odfchain.odf.transform_options import is_rebuilt, rebuilt, unmarked
 from odfchain.slices.state import SliceFile, taken_back_in_vain
 from odfchain.slices.writer import SliceSpec
 from odfchain.transform.execute import write_difference
+from tests.kit.root_rows import START, records, schema_with
 
 NAMES = DatasetVocabulary()
-MS = pa.timestamp("ms", "UTC")
-SCHEMA = pa.schema(
-    [
-        pa.field("offset", pa.uint64(), nullable=False),
-        pa.field("op", pa.uint8(), nullable=False),
-        pa.field("system_time", MS, nullable=False),
-        pa.field("event_time", MS, nullable=False),
-        pa.field("k", pa.string()),
-        pa.field("v", pa.float64()),
-    ]
-)
+SCHEMA = schema_with(pa.field("k", pa.string()), pa.field("v", pa.float64()))
 
 Row = tuple[int, str | None, float | None]
 """Operation, key, value."""
@@ -71,17 +62,11 @@ def net(rows: Sequence[Row]) -> Counter[str]:
 
 
 def write(folder: Path, name: str, rows: Sequence[Row], start: int, schema: pa.Schema = SCHEMA) -> SliceFile:
-    columns = {
-        "offset": range(start, start + len(rows)),
-        "op": [op for op, _, _ in rows],
-        "system_time": [0] * len(rows),
-        "event_time": [0] * len(rows),
-        "k": [k for _, k, _ in rows],
-        "v": [v for _, _, v in rows],
-    }
+    ops, *columns = zip(*rows, strict=True)
     path = folder / name
-    pq.write_table(pa.table({f.name: pa.array(columns[f.name], f.type) for f in schema}, schema=schema), path)
-    return SliceFile(path, NAMES, OffsetInterval(start=start, end=start + max(len(rows) - 1, 0)))
+    table = records(schema, start, ops, [START] * len(rows), *columns[: len(schema) - 4])
+    pq.write_table(table, path)
+    return SliceFile(path, NAMES, OffsetInterval(start=start, end=start + len(rows) - 1))
 
 
 def difference(folder: Path, earlier: Sequence[SliceFile], made: SliceFile | None, start: int) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, SchemaErr
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow
-from odfchain.odf.engine_messages import TransformRequest, Watermark
+from odfchain.odf.engine_messages import TransformRequest
 from odfchain.odf.sources import SqlQueryStep, TransformSql
 from odfchain.progress import SILENT
 from odfchain.transform.execute import StepRun, normalized, write_empty_parquet
@@ -48,10 +49,8 @@ def test_a_request_names_the_files_of_the_step(numbers: Root, derived: Derived, 
     request = request_of(derived, derived.step(), staging)
     assert (request.dataset_id, request.dataset_alias) == (derived.files.id, derived.files.alias)
     assert (request.system_time, request.next_offset, request.prev_checkpoint_path) == (at(99), 0, None)
-    assert (request.new_data_path, request.new_checkpoint_path) == (
-        str(staging / "data"),
-        str(staging / "checkpoint"),
-    )
+    files = [str(staging / name) for name in ("data", "checkpoint")]
+    assert [request.new_data_path, request.new_checkpoint_path] == files
     assert request.vocab == ev.DatasetVocabulary()
     first, second = request.query_inputs
     assert [Path(path).read_bytes() for path in first.data_paths] == [b"one", b"two"]
@@ -68,25 +67,14 @@ def test_a_request_names_the_files_of_the_step(numbers: Root, derived: Derived, 
 def test_the_watermark_known_before_comes_first(numbers: Root, derived: Derived, staging: Path) -> None:
     numbers.data(1, watermark=1, content=b"one")
     step = derived.step()
-    event = derived.event_of(step)
-    checkpoint = derived.files.checkpoints.put(b"state")
+    checkpoint = ev.Checkpoint(physical_hash=derived.files.checkpoints.put(b"state"), size=5)
     derived.schema()
-    derived.append(
-        ev.ExecuteTransform(
-            query_inputs=event.query_inputs,
-            new_data=event.new_data,
-            new_checkpoint=ev.Checkpoint(physical_hash=checkpoint, size=5),
-        )
-    )
+    derived.append(dataclasses.replace(derived.event_of(step), new_checkpoint=checkpoint))
     numbers.data(1, watermark=9, content=b"two")
     request = request_of(derived, derived.step(), staging)
     first, second = request.query_inputs
-    assert first.explicit_watermarks == (
-        Watermark(system_time=at(2), event_time=at(1)),
-        Watermark(system_time=at(3), event_time=at(9)),
-    )
-    assert second.explicit_watermarks == (Watermark(system_time=at(2), event_time=at(4)),)
-    assert request.prev_checkpoint_path is not None
+    marks = [[(m.system_time, m.event_time) for m in each.explicit_watermarks] for each in (first, second)]
+    assert marks == [[(at(2), at(1)), (at(3), at(9))], [(at(2), at(4))]]
     assert Path(request.prev_checkpoint_path).read_bytes() == b"state"
     assert request.next_offset == 1
     Path(request.prev_checkpoint_path).write_bytes(b"other")

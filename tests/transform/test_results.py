@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.transform.engines import RULES, engine_version
-from tests.kit.support import derivative, manifest
-
-if TYPE_CHECKING:
-    from odfchain.api.dataset import Dataset
-    from odfchain.api.workspace import Workspace
+from tests.kit.support import check_replay, derivative, ingest_rows, manifest, net
 
 START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 ZEROS = [("a", "-0.0", 1), ("b", "0.0", 2), ("c", "-0.0", 3), ("d", "NaN", 4)]
@@ -29,11 +26,8 @@ def numbers(workspace: Workspace) -> Dataset:
     return dataset
 
 
-def release(dataset: Dataset, folder: Path, rows: list[tuple[str, str, int]]) -> None:
-    path = folder / "release.csv"
-    lines = [f"{START.isoformat()},{k},{f},{v}" for k, f, v in rows]
-    path.write_text("\n".join(["event_time,k,f,v", *lines, ""]))
-    dataset.ingest([path])
+def release(dataset: Dataset, rows: list[tuple[str, str, int]]) -> None:
+    ingest_rows(dataset, "event_time,k,f,v", (f"{START.isoformat()},{k},{f},{v}" for k, f, v in rows))
 
 
 def derived(workspace: Workspace, query: str, name: str = "derived") -> Dataset:
@@ -42,50 +36,27 @@ def derived(workspace: Workspace, query: str, name: str = "derived") -> Dataset:
     return dataset
 
 
-def net(dataset: Dataset, *columns: str) -> Counter[str]:
-    """How often each row is in force, by how it is written: -0.0 is not 0.0."""
-    found: Counter[str] = Counter()
-    for row in dataset.scan().to_arrow().to_pylist():
-        found[repr([row[name] for name in columns])] += 1 if row["op"] in (0, 3) else -1
-    assert min(found.values()) >= 0
-    return +found
-
-
 def written(rows: list[list[Any]]) -> Counter[str]:
     return Counter(repr(row) for row in rows)
 
 
-def check_replay(workspace: Workspace, dataset: Dataset) -> None:
-    (report,) = workspace.verify([dataset], replay=True)
-    assert (report.verdict, [fault.message for fault in report.faults]) == ("clean", [])
-
-
 def test_grouping_sets_and_unpivot_read_the_columns_that_they_are_made_of(
-    workspace: Workspace, numbers: Dataset, tmp_path: Path
+    workspace: Workspace, numbers: Dataset
 ) -> None:
-    rollup = derived(
-        workspace,
-        "SELECT max(event_time) AS event_time, k, count(*) AS n FROM numbers GROUP BY ROLLUP (k)",
-        "rollup",
-    )
-    long = derived(
-        workspace,
-        "SELECT event_time, k, name, value FROM (SELECT event_time, k, v, v * v AS w FROM numbers) "
-        "UNPIVOT (value FOR name IN (v, w))",
-        "long",
-    )
-    release(numbers, tmp_path, ZEROS[:2])
-    rollup.pull()
-    long.pull()
-    release(numbers, tmp_path, ZEROS[:3])
-    rollup.pull()
-    long.pull()
+    sets = "SELECT max(event_time) AS event_time, k, count(*) AS n FROM numbers GROUP BY ROLLUP (k)"
+    squares = "SELECT event_time, k, v, v * v AS w FROM numbers"
+    unpivot = f"SELECT event_time, k, name, value FROM ({squares}) UNPIVOT (value FOR name IN (v, w))"
+    rollup, long = derived(workspace, sets, "rollup"), derived(workspace, unpivot, "long")
+    for count in (2, 3):
+        release(numbers, ZEROS[:count])
+        rollup.pull()
+        long.pull()
     assert net(rollup, "k", "n") == written([["a", 1], ["b", 1], ["c", 1], [None, 3]])
     assert net(long, "k", "name", "value") == written(
         [["a", "v", 1], ["a", "w", 1], ["b", "v", 2], ["b", "w", 4], ["c", "v", 3], ["c", "w", 9]]
     )
-    check_replay(workspace, rollup)
-    check_replay(workspace, long)
+    check_replay(rollup)
+    check_replay(long)
 
 
 @pytest.mark.parametrize(
@@ -96,14 +67,14 @@ def test_grouping_sets_and_unpivot_read_the_columns_that_they_are_made_of(
     ],
 )
 def test_a_zero_below_zero_is_taken_back_as_it_was_recorded(
-    workspace: Workspace, numbers: Dataset, tmp_path: Path, query: str
+    workspace: Workspace, numbers: Dataset, query: str
 ) -> None:
     dataset = derived(workspace, query)
     for rows in (ZEROS, [("a", "0.0", 1), *ZEROS[1:3], ("d", "NaN", 4)], [*ZEROS[1:], ("e", "0.0", 9)]):
-        release(numbers, tmp_path, rows)
+        release(numbers, rows)
         dataset.pull()
     assert net(dataset, "k", "f") == written([["b", 0.0], ["c", -0.0], ["d", float("nan")], ["e", 0.0]])
-    check_replay(workspace, dataset)
+    check_replay(dataset)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +85,7 @@ def test_a_zero_below_zero_is_taken_back_as_it_was_recorded(
     ],
 )
 def test_a_row_takes_back_an_equal_one_that_is_written_otherwise(
-    workspace: Workspace, tmp_path: Path, rules: int, ranked: list[list[Any]], counted: list[list[Any]]
+    workspace: Workspace, rules: int, ranked: list[list[Any]], counted: list[list[Any]]
 ) -> None:
     """As in the state of the input; what was recorded by earlier rules is replayed by them."""
     schema = '["op INT", "event_time TIMESTAMP", "k STRING", "f DOUBLE", "v BIGINT"]'
@@ -128,13 +99,12 @@ def test_a_row_takes_back_an_equal_one_that_is_written_otherwise(
         workspace.add(derivative(query, name=name, inputs=inputs, engine=engine), check=False)[0]
         for name, query in (("ranking", rank), ("counting", count))
     )
-    path = tmp_path / "in.csv"
-    for rows in ("0,2024-01-01,a,-0.0,1\n0,2024-01-01,b,1,2", "1,2024-01-01,a,0.0,1\n0,2024-01-05,c,1,3"):
-        path.write_text(f"op,event_time,k,f,v\n{rows}\n")
-        numbers.ingest([path])
+    first = ["0,2024-01-01,a,-0.0,1", "0,2024-01-01,b,1,2"]
+    for lines in (first, ["1,2024-01-01,a,0.0,1", "0,2024-01-05,c,1,3"]):
+        ingest_rows(numbers, "op,event_time,k,f,v", lines)
         ranking.pull()
         counting.pull()
     assert net(ranking, "k", "place") == written(ranked)
     assert net(counting, "place") == written(counted)
     for dataset in (ranking, counting):
-        check_replay(workspace, dataset)
+        check_replay(dataset)

@@ -6,11 +6,12 @@ import functools
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 
 from odfchain.api.dataset import Dataset
+from odfchain.api.pulling import PullResult
 from odfchain.api.workspace import Workspace
 from odfchain.errors import QueryError
 from odfchain.odf.events import ExecuteTransform
@@ -25,12 +26,8 @@ from tests.kit import case_process, shared_store
 from tests.kit.folder_files import FolderFiles
 from tests.kit.shared_store import objects, wide_machine
 from tests.kit.small_s3 import SmallS3
-from tests.kit.support import derivative, limit_slices, manifest, unchanged
+from tests.kit.support import check_replay, derivative, ingest_rows, limit_slices, manifest, unchanged
 from tests.kit.transform_cases import SIGNED, Case
-
-if TYPE_CHECKING:
-    from odfchain.api.pulling import PullResult
-
 
 TIME = "2050-01-01T00:00:00Z"
 ROWS = 64
@@ -42,17 +39,17 @@ QUERY = "SELECT event_time, city, {x} AS x FROM cities WHERE population % 3 > 0"
 
 
 @pytest.fixture
-def cities(workspace: Workspace, tmp_path: Path) -> Dataset:
+def cities(workspace: Workspace) -> Dataset:
     (dataset,) = workspace.add(manifest())
-    grown(workspace, dataset, tmp_path, range(ROWS))
+    grown(workspace, dataset, range(ROWS))
     return dataset
 
 
-def grown(workspace: Workspace, dataset: Dataset, folder: Path, numbers: range) -> None:
-    path = folder / "cities.csv"
-    path.write_text("".join(["city,population\n", *(f"Ayr {n},{n}\n" for n in numbers)]))
+def grown(workspace: Workspace, dataset: Dataset, numbers: range) -> None:
     limit_slices(workspace, INPUT_BYTES)
-    (found,) = dataset.ingest([path], event_time="2049-01-01T00:00:00Z", system_time=TIME).inputs
+    rows = (f"Ayr {n},{n}" for n in numbers)
+    times = {"event_time": "2049-01-01T00:00:00Z", "system_time": TIME}
+    (found,) = ingest_rows(dataset, "city,population", rows, **times).inputs
     assert found.slices > 2
 
 
@@ -67,7 +64,6 @@ def pulled(workspace: Workspace, dataset: Dataset, max_bytes: int = STEP_BYTES) 
 
 
 def executed(dataset: Dataset) -> list[ExecuteTransform]:
-    """The steps, oldest first."""
     events = [item.block.event for item in dataset.log()]
     return [event for event in reversed(events) if isinstance(event, ExecuteTransform)]
 
@@ -75,14 +71,6 @@ def executed(dataset: Dataset) -> list[ExecuteTransform]:
 def records(dataset: Dataset) -> list[Any]:
     rows: list[Any] = dataset.scan().to_arrow().to_pylist()
     return rows
-
-
-def check_replay(dataset: Dataset, **interval: Any) -> int:
-    """How many steps were replayed to what is recorded."""
-    report = dataset.verify(replay=True, **interval)
-    assert report.verdict == "clean", report.faults
-    assert report.replay is not None
-    return report.replay.transactions
 
 
 def test_it_is_as_if_it_were_one(
@@ -103,7 +91,8 @@ def test_it_is_as_if_it_were_one(
     marks = [step.new_watermark for step in steps]
     assert marks[-1] == whole.watermark != marks[0], "what comes later is not promised before"
     middle = list(several.log())[1].hash
-    assert check_replay(several, upto=middle) + check_replay(several, after=middle) == len(steps)
+    halves = check_replay(several, upto=middle), check_replay(several, after=middle)
+    assert sum(half.replay.transactions for half in halves) == len(steps)
     several.reset(middle, force=True)
     pulled(workspace, several, 0)
     assert records(several) == records(one), "whoever stops in the middle goes on there"
@@ -136,17 +125,17 @@ def test_an_interrupt_in_the_middle_leaves_nothing(
 
 
 @pytest.mark.soak
-def test_inputs_grow_and_steps_begin_anywhere(workspace: Workspace, cities: Dataset, tmp_path: Path) -> None:
+def test_inputs_grow_and_steps_begin_anywhere(workspace: Workspace, cities: Dataset) -> None:
     query = "SELECT event_time, explode(sequence(0, population % 5)) AS n, city FROM cities"
     one, several = (derived(workspace, query, name) for name in ("one", "several"))
     for start in (ROWS, 3 * ROWS, 6 * ROWS):
         pulled(workspace, one, 0)
         pulled(workspace, several)
         assert records(several) == records(one)
-        grown(workspace, cities, tmp_path, range(start, 2 * start))
+        grown(workspace, cities, range(start, 2 * start))
     steps = len(executed(several))
     assert steps > 9
-    assert check_replay(several) == steps
+    assert check_replay(several).replay.transactions == steps
     blocks = [item.hash for item in several.log() if isinstance(item.block.event, ExecuteTransform)]
     pulled(workspace, one, 0)
     for middle in (blocks[0], blocks[4], blocks[-1]):
@@ -183,9 +172,6 @@ def test_other_queries_are_one_step(workspace: Workspace, cities: Dataset, query
     assert len(executed(dataset)) == 1
 
 
-# --- Steps by executors that see no folder of the driver: slices and checkpoints as elsewhere (RFC-048) ---
-
-
 QUERIES = {
     "stateless": "SELECT event_time, city, population * 2 AS x FROM cities WHERE population % 3 > 0",
     "retracting": "SELECT max(event_time) AS event_time, city, sum(population) AS x FROM cities GROUP BY city",
@@ -211,80 +197,67 @@ def wide(store: SmallS3, engine: SparkEngine, tmp_path: Path) -> Workspace:
     return wide_machine(store, tmp_path / "wide", engine)
 
 
-def compiled(workspace: Workspace) -> Workspace:
-    """The workspace, of whose steps none is taken for a small one."""
-    workspace._engines.transforms()._small_rows = -1
-    return workspace
+@pytest.fixture
+def compiled(wide: Workspace) -> Workspace:
+    """None of its steps is taken for a small one."""
+    wide._engines.transforms()._small_rows = -1
+    return wide
 
 
-def grown_by(dataset: Dataset, folder: Path, numbers: range) -> None:
-    (path := folder / "cities.csv").write_text(
-        "".join(["city,population\n", *(f"Ayr {n % 9},{n}\n" for n in numbers)])
-    )
-    hour = numbers.start // 32
-    dataset.ingest([path], event_time=f"2049-01-01T{hour:02}:30:00Z", system_time=TIME)
+def on_one_machine(wide: Workspace, workspace: Workspace) -> None:
+    """With executors that see the folders."""
+    wide._engines.close()
+    wide._engines.spark = workspace._engines.spark
+    assert files_of(wide._engines.session()) is None
 
 
-def steps(dataset: Dataset) -> list[ExecuteTransform]:
-    """What the blocks say, oldest first: hashes of slices and checkpoints, offsets, watermarks."""
-    found = dataset._files.chain.nearest_all(ExecuteTransform.KIND, head=dataset.head)
-    events = [each.block.event for each in reversed(list(found))]
-    assert all(isinstance(event, ExecuteTransform) for event in events)
-    return cast("list[ExecuteTransform]", events)
+def grown_by(dataset: Dataset, numbers: range) -> None:
+    rows, hour = (f"Ayr {n % 9},{n}" for n in numbers), numbers.start // 32
+    times = {"event_time": f"2049-01-01T{hour:02}:30:00Z", "system_time": TIME}
+    ingest_rows(dataset, "city,population", rows, **times)
 
 
-def derived_in_two(workspace: Workspace, query: str, folder: Path) -> Dataset:
-    """A derivative, of two steps."""
+def made(workspace: Workspace, kind: str) -> tuple[Dataset, Dataset]:
     (root,) = workspace.add(manifest())
-    (dataset,) = workspace.add(derivative(query, name="x"), check=False)
-    for numbers in (range(32), range(32, 80)):
-        grown_by(root, folder, numbers)
-        dataset.pull(system_time=TIME)
-    return dataset
+    return root, derived(workspace, QUERIES[kind])
 
 
 def check_both_replays(dataset: Dataset) -> None:
     """Every step gives the same slice, and the same checkpoint byte by byte."""
-    report = dataset.verify(replay=True)
-    assert report.ok, report
-    assert report.notes == []
-    assert report.replay is not None
-    assert report.replay.transactions == len(steps(dataset)) == 2
+    report = check_replay(dataset)
+    assert (report.notes, report.replay.transactions, len(executed(dataset))) == ([], 2, 2)
 
 
 def test_a_slice_is_put_once_and_copied_for_the_checks_of_the_step(
-    wide: Workspace, store: SmallS3, tmp_path: Path
+    compiled: Workspace, store: SmallS3
 ) -> None:
     """A worker reads the input's slice, and puts the new one; the commit does not send it again.
 
     The driver, which does not have the input's slice, asks for its footer.
     """
-    (root,) = compiled(wide).add(manifest())
-    wide.add(derivative(QUERIES["stateless"], name="x"), check=False)
-    grown_by(root, tmp_path, range(32))
+    root, dataset = made(compiled, "stateless")
+    grown_by(root, range(32))
     store.requests.clear()
-    wide["x"].pull(system_time=TIME)
-    (made,) = (event.new_data for event in steps(wide["x"]))
-    assert made is not None
+    dataset.pull(system_time=TIME)
+    (new,) = (event.new_data for event in executed(dataset))
     of_slices = [(method, path) for method, path, _ in store.requests if "/data/" in path]
-    assert [method for method, path in of_slices if path.endswith(str(made.physical_hash))] == ["PUT", "GET"]
+    assert [method for method, path in of_slices if path.endswith(str(new.physical_hash))] == ["PUT", "GET"]
     assert [method for method, _ in of_slices] == ["HEAD", "GET", "GET", "PUT", "GET"]
     assert not any("staging/" in path for _, path, _ in store.requests)
 
 
 @pytest.mark.soak
 def test_a_small_step_costs_the_store_no_request(
-    wide: Workspace, store: SmallS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wide: Workspace, store: SmallS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it reads, and what the step before remembers, goes within the plan; the driver writes."""
     monkeypatch.setattr(executor_files, "CARRIED_BYTES", 256 << 10)
-    (root,) = wide.add(manifest())
-    wide.add(derivative(QUERIES["retracting"], name="x"), check=False)
+    root, dataset = made(wide, "retracting")
     for numbers in (range(9), range(32, 34)):
-        grown_by(root, tmp_path, numbers)
+        grown_by(root, numbers)
         store.requests.clear()
-        wide["x"].pull(system_time=TIME)
-    assert [event.new_data.size > 0 for event in steps(wide["x"]) if event.new_data] == [True, True]
+        dataset.pull(system_time=TIME)
+    assert [event.new_data.size > 0 for event in executed(dataset) if event.new_data] == [True, True]
     assert not any("staging/" in path for _, path, _ in store.requests)
     written = [path.split("/")[-2] for method, path, _ in store.requests if method == "PUT"]
     assert sorted(written) == ["blocks", "checkpoints", "data", "refs", "refs"]
@@ -293,22 +266,23 @@ def test_a_small_step_costs_the_store_no_request(
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", QUERIES)
 def test_blocks_are_those_of_executors_that_see_the_folder(
-    workspace: Workspace, wide: Workspace, store: SmallS3, tmp_path: Path, kind: str
+    workspace: Workspace, compiled: Workspace, store: SmallS3, kind: str
 ) -> None:
-    dataset = derived_in_two(compiled(wide), QUERIES[kind], tmp_path)
+    root, dataset = made(compiled, kind)
+    for numbers in (range(32), range(32, 80)):
+        grown_by(root, numbers)
+        dataset.pull(system_time=TIME)
     put = [path for method, path, _ in store.requests if method == "PUT"]
-    made = [event.new_data for event in steps(dataset) if event.new_data]
-    assert made
-    for each in made:
+    slices = [event.new_data for event in executed(dataset) if event.new_data]
+    assert slices
+    for each in slices:
         assert sum(path.endswith(str(each.physical_hash)) for path in put) == 1
-    assert any(event.new_checkpoint for event in steps(dataset)) == (kind != "stateless")
+    assert any(event.new_checkpoint for event in executed(dataset)) == (kind != "stateless")
     assert objects(store, "staging/") == {}
     there = objects(store)
     check_both_replays(dataset)
     assert objects(store) == there, "nothing is put where it would stay"
-    wide._engines.close()
-    wide._engines.spark = workspace._engines.spark
-    assert files_of(wide._engines.session()) is None
+    on_one_machine(compiled, workspace)
     check_both_replays(dataset)
 
 
@@ -338,25 +312,22 @@ def answers(engine: SparkEngine, tmp_path: Path, cases: Sequence[Case]) -> dict[
 
 @pytest.mark.soak
 def test_a_step_as_several_and_what_is_computed_anew(
-    workspace: Workspace, wide: Workspace, store: SmallS3, tmp_path: Path
+    workspace: Workspace, compiled: Workspace, store: SmallS3
 ) -> None:
     """Side by side into the store; and after another query, of which only the difference is recorded."""
-    (root,) = compiled(wide).add(manifest())
-    wide.add(derivative(QUERIES["stateless"], name="x"), check=False)
+    root, dataset = made(compiled, "stateless")
     for numbers in (range(32), range(32, 64), range(64, 96)):
-        grown_by(root, tmp_path, numbers)
+        grown_by(root, numbers)
     store.requests.clear()  # the inputs of those were put
-    limit_slices(wide, 600)
-    wide["x"].pull(system_time=TIME)
-    assert len(steps(wide["x"])) == 3
+    limit_slices(compiled, 600)
+    dataset.pull(system_time=TIME)
+    assert len(executed(dataset)) == 3
     again = QUERIES["stateless"].replace("* 2", "+ population % 2")
     (snapshot,) = read_snapshots(derivative(again, name="x"))
-    wide.update(snapshot, state=StateChange.REBUILD, check=False)
-    wide["x"].pull(system_time=TIME)
-    assert len(steps(wide["x"])) > 3
+    compiled.update(snapshot, state=StateChange.REBUILD, check=False)
+    dataset.pull(system_time=TIME)
+    assert len(executed(dataset)) > 3
     assert not any("/input-" in path for _, path, _ in store.requests), "workers cut slices themselves"
     assert objects(store, "staging/") == {}
-    wide._engines.close()
-    wide._engines.spark = workspace._engines.spark
-    report = wide["x"].verify(replay=True)
-    assert report.ok, report
+    on_one_machine(compiled, workspace)
+    check_replay(dataset)

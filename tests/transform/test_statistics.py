@@ -6,12 +6,13 @@ import datetime as dt
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import UsageError
 from odfchain.odf.times import Timestamp
 from odfchain.spark.input_frames import spark_path
@@ -19,10 +20,7 @@ from odfchain.spark.session import SparkEngine
 from odfchain.transform.spark_engine import SparkTransformEngine
 from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.root_rows import START, TIME, add_root, append, records, schema_with
-from tests.kit.support import derivative, write_lying
-
-if TYPE_CHECKING:
-    from odfchain.api.workspace import Workspace
+from tests.kit.support import check_replay, derivative, manifest, write_lying
 
 SCHEMA = schema_with(pa.field("f", pa.float64()), pa.field("n", pa.int64()))
 NAN, INF = math.nan, math.inf
@@ -71,10 +69,9 @@ QUERIES = {
 TOTAL = "SELECT max(event_time) AS event_time, count(*) AS n FROM numbers WHERE f > 2 GROUP BY n % 2"
 
 
-def query(where: str, name: str, columns: str = "event_time, f, n") -> str:
-    return derivative(
-        f"SELECT {columns} FROM numbers WHERE {where}", name=name, inputs="[{datasetRef: numbers}]"
-    )
+def derived(workspace: Workspace, query: str, name: str) -> Dataset:
+    text = derivative(query, name=name, inputs="[{datasetRef: numbers}]")
+    return workspace.add(text, check=False)[0]
 
 
 def test_special_values_in_every_place_of_a_slice(workspace: Workspace) -> None:
@@ -84,8 +81,7 @@ def test_special_values_in_every_place_of_a_slice(workspace: Workspace) -> None:
         f"SELECT event_time, '{name}' AS name, n FROM numbers WHERE {where}"
         for name, (where, _) in QUERIES.items()
     )
-    (found,) = workspace.add(derivative(every, name="found", inputs="[{datasetRef: numbers}]"), check=False)
-    (total,) = workspace.add(derivative(TOTAL, name="total", inputs="[{datasetRef: numbers}]"), check=False)
+    found, total = derived(workspace, every, "found"), derived(workspace, TOTAL, "total")
     values: list[float | None] = []
     for rows in slices():
         add_slice(numbers, table_of(len(values), rows))
@@ -100,17 +96,16 @@ def test_special_values_in_every_place_of_a_slice(workspace: Workspace) -> None:
         assert [row["n"] for row in made if row["name"] == name] == wanted, name
     net = sum(row["n"] * (1 if row["op"] in (0, 3) else -1) for row in total.scan().to_arrow().to_pylist())
     assert net == sum(row["name"] == "greater" for row in made)
-    reports = workspace.verify([found, total], replay=True)
-    assert [(r.alias, r.verdict, r.faults) for r in reports] == [(n, "clean", []) for n in ("found", "total")]
+    check_replay(found)
+    check_replay(total)
 
 
 def test_slices_whose_bounds_lie(workspace: Workspace) -> None:
     """Wrong and truncated bounds, null counts, and operations that are said to be appends."""
     numbers = add_root(workspace, "numbers", SCHEMA)
-    (large,) = workspace.add(
-        query("f > 2", "large", "op, date_trunc('YEAR', event_time) AS event_time, f"), check=False
-    )
-    (small,) = workspace.add(query("f < 9 AND n < 3", "small"), check=False)
+    of_year = "SELECT op, date_trunc('YEAR', event_time) AS event_time, f FROM numbers WHERE f > 2"
+    large = derived(workspace, of_year, "large")
+    small = derived(workspace, "SELECT event_time, f, n FROM numbers WHERE f < 9 AND n < 3", "small")
     for rows, said in (
         (table_of(0, [5.0, 7.0, 1.0]), table_of(90, [0.0, 1.0, 0.5])),
         (table_of(3, [3.0, 4.0]), table_of(0, [9.0, 9.0])),
@@ -125,34 +120,23 @@ def test_slices_whose_bounds_lie(workspace: Workspace) -> None:
 
 
 def test_a_preprocessing_query_over_parquet(workspace: Workspace, tmp_path: Path) -> None:
-    text = """
-kind: DatasetSnapshot
-version: 1
-content:
-  name: read
-  kind: Root
-  metadata:
-    - kind: AddPushSource
-      sourceName: default
-      read: {kind: Parquet}
-      preprocess: {kind: Sql, engine: spark, query: "SELECT event_time, f FROM input WHERE f > 2"}
-      merge: {kind: Append}
-"""
+    query = "preprocess: {kind: Sql, engine: spark, query: 'SELECT event_time, f FROM input WHERE f > 2'}"
+    text = manifest(schema="~", kind="Parquet").replace("      merge", f"      {query}\n      merge")
     (dataset,) = workspace.add(text)
-    times = pa.array([START] * 4, TIME)
-    pq.write_table(pa.table({"event_time": times, "f": [NAN, 1.0, 2.5, NAN]}), tmp_path / "a.parquet")
-    write_lying(
-        tmp_path / "b.parquet",
-        pa.table({"event_time": times, "f": [4.0] * 4}),
-        pa.table({"event_time": times, "f": [1.0] * 4}),
-    )
+
+    def with_values(*values: float) -> pa.Table:
+        return pa.table({"event_time": pa.array([START] * len(values), TIME), "f": values})
+
+    pq.write_table(with_values(NAN, 1.0, 2.5, NAN), tmp_path / "a.parquet")
+    write_lying(tmp_path / "b.parquet", with_values(*[4.0] * 4), with_values(*[1.0] * 4))
     dataset.ingest([tmp_path / "a.parquet", tmp_path / "b.parquet"])
     assert len(dataset.scan().to_arrow()) == 3 + 4
 
 
-def test_every_session_looks_at_every_row(engine: SparkEngine, tmp_path: Path) -> None:
+def test_every_session_looks_at_every_row(
+    engine: SparkEngine, transforms: SparkTransformEngine, tmp_path: Path
+) -> None:
     """That of merges and checkpoints, and both in which queries run."""
-    transforms = SparkTransformEngine(lambda: engine.session)
     path = tmp_path / "rows.parquet"
     write_lying(path, table_of(0, [NAN, 5.0, None]), table_of(7, [1.0, 1.0, None]))
     for session in (engine.session, transforms.session(), transforms.session(interpreted=True)):

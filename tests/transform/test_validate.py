@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from odfchain.api.dataset import Dataset
+from odfchain.api.workspace import Workspace
 from odfchain.errors import ManifestError, OdfchainError, QueryError, TransformError, WorkspaceError
 from odfchain.odf.events import ExecuteTransform, SetTransform
+from odfchain.odf.manifests import read_snapshots
 from odfchain.transform.engines import engine_version
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.support import Notes, Result, copied, derivative, fixture, manifest, tree_of, unchanged
-
-if TYPE_CHECKING:
-    from odfchain.api.dataset import Dataset
-    from odfchain.api.workspace import Workspace
+from tests.kit.support import (
+    Notes,
+    Run,
+    copied,
+    derivative,
+    fixture,
+    ingest_rows,
+    manifest,
+    steps,
+    tree_of,
+    unchanged,
+)
 
 WRONG = fixture("queries/wrong.yaml")
 
@@ -26,14 +35,10 @@ SELECT = "SELECT event_time, city FROM cities"
 
 @pytest.fixture(scope="module")
 def made(new_workspace: Callable[[], Workspace]) -> Workspace:
-    """Three rows of 2020."""
     workspace = new_workspace()
     (dataset,) = workspace.add(manifest(schema=SCHEMA))
-    rows = workspace.path.parent / "cities.csv"
-    rows.write_text(
-        "event_time,city,population\n2020-01-01T00:00:00Z,A,1\n2020-01-02T00:00:00Z,B,2\n2020-01-03T00:00:00Z,C,3\n"
-    )
-    dataset.ingest([rows])
+    rows = [f"2020-01-{n:02}T00:00:00Z,{city},{n}" for n, city in enumerate("ABC", 1)]
+    ingest_rows(dataset, "event_time,city,population", rows)
     return workspace
 
 
@@ -44,9 +49,6 @@ def cities(made: Workspace, workspace: Workspace) -> Dataset:
 
 def names(workspace: Workspace) -> list[str]:
     return [str(dataset.alias) for dataset in workspace]
-
-
-# --- a new dataset ---------------------------------------------------------------------------------
 
 
 def test_a_query_over_known_columns(workspace: Workspace, cities: Dataset) -> None:
@@ -87,13 +89,7 @@ def test_what_cannot_be_executed_is_not_made(workspace: Workspace, cities: Datas
 def test_a_declared_schema_that_fits(workspace: Workspace, cities: Dataset) -> None:
     (dataset,) = workspace.add(derivative(more=DECLARED % (TIME, "city")))
     assert dataset.pull().blocks == 1, "the schema was declared already"
-    assert dataset.schema is not None
     assert dataset.schema.names == ("offset", "op", "system_time", "event_time", "city")
-
-
-def test_an_input_that_is_not_there(workspace: Workspace) -> None:
-    with pytest.raises(ManifestError, match="unknown input datasets: cities"):
-        workspace.add(derivative())
 
 
 def test_columns_wait_for_the_first_pull_of_an_input(workspace: Workspace) -> None:
@@ -105,7 +101,7 @@ def test_columns_wait_for_the_first_pull_of_an_input(workspace: Workspace) -> No
         "`cities` has no columns before the first pull, which then checks those of the query"
     ]
     with pytest.raises(QueryError, match=r"^derived: query, line 1, column 8: .*`rand`"):
-        workspace.add(derivative("SELECT rand() FROM cities").replace("name: derived", "name: derived"))
+        workspace.add(derivative("SELECT rand() FROM cities"))
     temporal = f'query: "{SELECT}", temporalTables: [{{name: %s, primaryKey: %s}}]'
     for name, key in (("town", "[city]"), ("cities", "[]")):
         with pytest.raises(QueryError, match=r"temporalTables|primary key"):
@@ -130,8 +126,6 @@ def test_preprocessing_is_read(workspace: Workspace) -> None:
 
 
 def test_what_has_no_query_needs_no_spark(tmp_path: Path) -> None:
-    from odfchain.api.workspace import Workspace
-
     with Workspace.init(tmp_path) as home:
         home.add(manifest())
         home.add(derivative(), check=False)
@@ -139,8 +133,6 @@ def test_what_has_no_query_needs_no_spark(tmp_path: Path) -> None:
 
 
 def test_an_engine_at_an_address_reads_its_queries_itself(tmp_path: Path) -> None:
-    from odfchain.api.workspace import Workspace
-
     files = WorkspaceFiles.init(tmp_path)
     (files.root / "config.yaml").write_text(
         "kind: WorkspaceConfig\nversion: 1\ncontent: {transform: {engines: {presto: 'localhost:1'}}}\n"
@@ -164,38 +156,26 @@ def test_an_engine_at_an_address_reads_its_queries_itself(tmp_path: Path) -> Non
 def test_what_the_user_should_know(workspace: Workspace, cities: Dataset, query: str, note: str) -> None:
     notes = Notes()
     workspace.add(derivative(query), progress=notes)
-    assert len(notes.texts) == 1
-    assert note in notes.texts[0]
+    (said,) = notes.texts
+    assert note in said
 
 
-# --- a dataset that exists -------------------------------------------------------------------------
-
-
-def snapshot_of(text: str) -> object:
-    from odfchain.odf.manifests import read_snapshots
-
-    (found,) = read_snapshots(text)
-    return found
-
-
-def update(workspace: Workspace, text: str, notes: Notes | None = None) -> list[str]:
-    _, events = workspace.update(snapshot_of(text), progress=notes or Notes())  # type: ignore[arg-type]
+def update(workspace: Workspace, text: str) -> list[str]:
+    (snapshot,) = read_snapshots(text)
+    _, events = workspace.update(snapshot)
     return [event.KIND for event in events]
 
 
-def test_a_query_that_adds_a_column(workspace: Workspace, cities: Dataset, tmp_path: Path) -> None:
+def test_a_query_that_adds_a_column(workspace: Workspace, cities: Dataset) -> None:
     (dataset,) = workspace.add(derivative())
     dataset.pull()
     assert update(workspace, derivative()) == [], "the same manifest says nothing new"
     grown = derivative("SELECT event_time, city, population * 10 AS tens FROM cities")
     assert update(workspace, grown) == ["SetTransform"]
     transform = dataset.summary.transform
-    assert transform is not None
     assert transform.transform.version == engine_version()
     assert update(workspace, grown) == []
-    more = tmp_path / "more.csv"
-    more.write_text("event_time,city,population\n2020-01-04T00:00:00Z,D,4\n")
-    cities.ingest([more])
+    ingest_rows(cities, "event_time,city,population", ["2020-01-04T00:00:00Z,D,4"])
     dataset.pull()
     assert [(r["city"], r["tens"]) for r in dataset.tail(2).to_pylist()] == [("C", None), ("D", 40)]
     assert update(workspace, grown) == [], "a declared schema that has grown is the same"
@@ -241,18 +221,12 @@ def test_other_events_of_a_manifest(workspace: Workspace, cities: Dataset) -> No
         update(workspace, derivative(name="cities", inputs="[{datasetRef: cities}]"))
 
 
-# --- the command line ------------------------------------------------------------------------------
-
-
 def test_the_command_shows_the_place(
-    workspace: Workspace, cities: Dataset, run_cli: Callable[..., Result], tmp_path: Path
+    workspace: Workspace, cities: Dataset, run_cli: Run, tmp_path: Path
 ) -> None:
     home = workspace.path.parent
     path = tmp_path / "derived.yaml"
-    query = (
-        'queries: [{alias: a, query: "SELECT event_time,\\n  citi FROM cities"}, {query: SELECT * FROM a}]'
-    )
-    path.write_text(derivative(query))
+    path.write_text(derivative(steps(("a", "SELECT event_time,\n  citi FROM cities"), "SELECT * FROM a")))
     result = run_cli("-w", home, "add", path)
     assert result.code == 3
     assert result.err.splitlines() == [
@@ -280,7 +254,7 @@ def test_the_command_shows_the_place(
 
 
 def test_one_wrong_manifest_keeps_all_from_being_made(
-    workspace: Workspace, cities: Dataset, run_cli: Callable[..., Result], tmp_path: Path
+    workspace: Workspace, cities: Dataset, run_cli: Run, tmp_path: Path
 ) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(derivative(name="good"))
