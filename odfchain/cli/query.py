@@ -276,15 +276,13 @@ _TABLES = ("lode", "delta", "iceberg")
 def export_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
     form: str | None = option(
-        "The format; csv unless the name of --to ends in another one.",
-        "-o",
-        "--format",
+        "The format; csv unless the name of --to ends in another one.", "-o", "--format", "--output-format",
         choices=(*_FORMATS, *_TABLES),
     ),
     to: str | None = option("A file, or a folder; standard output if not given.", "PATH"),
     records_per_file: int | None = option("The most records of a file; files are numbered.", "N", least=1),
     chosen: dict[str, Any] = keywords(ExportOptions),
-) -> None:
+) -> None:  # fmt: skip
     """Export the records of a dataset, in order of offset, system columns included.
 
     POINT is a block's number or hash, or a system time; without it the newest block is meant. With --to a

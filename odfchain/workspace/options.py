@@ -343,7 +343,9 @@ class RecordOptions(CommitOptions):
 class PushedOptions(RecordOptions):
     """How rows that are pushed come into a dataset."""
 
-    source_name: Annotated[str | None, "Push source to use if there are several.", "--source", "NAME"] = None
+    source_name: Annotated[
+        str | None, "Push source to use when there are several.", "--source", "--source-name", "NAME"
+    ] = None
     event_time: Annotated[Time | None, "Event time of rows that carry none."] = None
 
 
