@@ -76,6 +76,12 @@ def answers(chain: MetadataChain) -> list[Any]:
     return found
 
 
+def answers_with(data: bytes, chain: MetadataChain, scratch: MemoryScratch) -> list[Any]:
+    """What it says when it is opened with this index."""
+    scratch.data[:] = data
+    return answers(MetadataChain(chain._blocks, chain._refs, scratch))
+
+
 def without_index(chain: MetadataChain) -> MetadataChain:
     return MetadataChain(chain._blocks, chain._refs)
 
@@ -93,9 +99,7 @@ def test_the_index_answers_like_a_walk(chain: MetadataChain) -> None:
 def test_a_truncated_index_is_only_slower(chain: MetadataChain, scratch: MemoryScratch, keep: int) -> None:
     grow(ChainBuilder(chain), 40)
     expected = answers(chain)
-    del scratch.data[keep:]
-    fresh = MetadataChain(chain._blocks, chain._refs, scratch)
-    assert answers(fresh) == expected
+    assert answers_with(scratch.data[:keep], chain, scratch) == expected
     assert answers(chain) == expected
 
 
@@ -104,11 +108,10 @@ def test_a_damaged_index_is_rebuilt(chain: MetadataChain, scratch: MemoryScratch
     expected, intact = answers(chain), bytes(scratch.data)
     rng = random.Random(3)
     for _ in range(200):
-        scratch.data[:] = intact
+        damaged = bytearray(intact)
         for _ in range(rng.randrange(1, 4)):
-            scratch.data[rng.randrange(len(intact))] ^= 1 << rng.randrange(8)
-        fresh = MetadataChain(chain._blocks, chain._refs, scratch)
-        assert answers(fresh) == expected
+            damaged[rng.randrange(len(intact))] ^= 1 << rng.randrange(8)
+        assert answers_with(damaged, chain, scratch) == expected
 
 
 def test_an_index_of_a_release_that_knew_no_merges_is_rebuilt(
@@ -118,8 +121,8 @@ def test_an_index_of_a_release_that_knew_no_merges_is_rebuilt(
     expected, body = answers(chain), struct.Struct("<32sB7x13Q")
     assert any(chain.nearest_all(MERGE))
     rows = [scratch.data[start : start + body.size] for start in range(0, len(scratch.data), ROW_BYTES)]
-    scratch.data[:] = b"".join(row + struct.pack("<I4x", zlib.crc32(row)) for row in rows)
-    assert answers(MetadataChain(chain._blocks, chain._refs, scratch)) == expected
+    old = b"".join(row + struct.pack("<I4x", zlib.crc32(row)) for row in rows)
+    assert answers_with(old, chain, scratch) == expected
 
 
 def test_another_datasets_index_is_not_believed(chain: MetadataChain, scratch: MemoryScratch) -> None:
@@ -129,8 +132,7 @@ def test_another_datasets_index_is_not_believed(chain: MetadataChain, scratch: M
     grow(ChainBuilder(other), 50, seed=2)
     expected = answers(chain)
     answers(other)
-    scratch.data[:] = other_scratch.data
-    assert answers(MetadataChain(chain._blocks, chain._refs, scratch)) == expected
+    assert answers_with(other_scratch.data, chain, scratch) == expected
 
 
 def test_an_older_and_a_newer_index(chain: MetadataChain, scratch: MemoryScratch) -> None:
@@ -141,8 +143,7 @@ def test_an_older_and_a_newer_index(chain: MetadataChain, scratch: MemoryScratch
     old = bytes(scratch.data)
     grow(builder, 20, seed=9)
     expected = answers(chain)
-    scratch.data[:] = old
-    assert answers(MetadataChain(chain._blocks, chain._refs, scratch)) == expected
+    assert answers_with(old, chain, scratch) == expected
     chain.set_ref("head", old_head, expected=builder.prev)
     assert answers(chain) == answers(without_index(chain))
 
@@ -201,20 +202,17 @@ def test_appending_reads_a_constant_number_of_blocks() -> None:
 
 
 def test_a_damaged_block_is_never_returned(chain: MetadataChain) -> None:
-    builder = ChainBuilder(chain)
-    grow(builder, 5)
+    grow(ChainBuilder(chain), 5)
     names = [hb.hash for hb in chain.walk()]
-    store = chain._blocks
-    data = bytearray(store.objects[names[2]])
+    data = bytearray(chain._blocks.objects[names[2]])
     data[100] ^= 1
-    store.objects[names[2]] = bytes(data)
+    chain._blocks.objects[names[2]] = bytes(data)
     with pytest.raises(ObjectCorruptedError, match=str(names[2])):
         list(without_index(chain).walk())
 
 
 def test_a_missing_block_in_the_middle(chain: MetadataChain) -> None:
-    builder = ChainBuilder(chain)
-    grow(builder, 5)
+    grow(ChainBuilder(chain), 5)
     names = [hb.hash for hb in chain.walk()]
     store = chain._blocks
     del store.objects[names[3]]

@@ -106,13 +106,15 @@ def append_all(
     said: pa.Table | None = None,
     write: Callable[[pa.Table, Path], object] | None = None,
     check: Any = None,
+    state: DatasetState | None = None,
     **fields: Any,
 ) -> Multihash:
     """One commit with a slice of each table, and more fields in their blocks; returns the newest block.
 
-    Without a watermark the one in force stays, without a time the next possible one is taken.
+    Without a watermark the one in force stays, without a time the next possible one is taken; `state` is that
+    of the head which the tables follow, where others write meanwhile.
     """
-    state = DatasetState.read(root.chain)
+    state = state or DatasetState.read(root.chain)
     events, files, last = [], [], state.last_offset
     with root.staging() as folder:
         for number, table in enumerate(tables):

@@ -77,9 +77,10 @@ def add(workspace: Workspace, name: str = "cities") -> DatasetFiles:
 
 def append(root: DatasetFiles, *texts: str) -> None:
     """One commit with a row for each text, on the head that is here."""
-    start, count = DatasetState.read(root.chain).record_count, len(texts)
+    state, count = DatasetState.read(root.chain), len(texts)
+    start = state.record_count
     table = records(SCHEMA, start, [0] * count, [START] * count, range(start, start + count), texts)
-    append_all(root, [table], WATERMARK, at=MADE)
+    append_all(root, [table], WATERMARK, at=MADE, state=state)
 
 
 def append_slices(root: DatasetFiles, count: int) -> None:

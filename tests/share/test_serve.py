@@ -56,14 +56,18 @@ def url(workspace: WorkspaceFiles, dataset: DatasetFiles, problems: list[str]) -
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, DatasetFiles]]:
-    """The URL of a dataset that no test changes; in its folder is what no reader may have, too."""
-    workspace = WorkspaceFiles.init(tmp_path_factory.mktemp("kept"))
-    dataset = make_dataset(workspace, "Org/Cities", 100, BIG)
+def kept(tmp_path_factory: pytest.TempPathFactory) -> DatasetFiles:
+    """A dataset that no test changes; in its folder is what no reader may have, too."""
+    dataset = make_dataset(WorkspaceFiles.init(tmp_path_factory.mktemp("kept")), "Org/Cities", 100, BIG)
     (dataset.folder / "refs" / "other").write_text(str(head_of(dataset)))
     (dataset.folder / "data" / ".pending-1").write_text("half")
-    with RepositoryServer(workspace) as server:
-        yield server.url, dataset
+    return dataset
+
+
+@pytest.fixture(scope="module")
+def kept_url(kept: DatasetFiles) -> Iterator[str]:
+    with RepositoryServer(WorkspaceFiles.find(kept.folder)) as server:
+        yield server.url
 
 
 def slice_of(dataset: DatasetFiles, size: int) -> Multihash:
@@ -112,11 +116,10 @@ def test_signed_statements_are_served_and_asked_for_again(
 
 @pytest.mark.parametrize("size", [100, BIG])
 def test_objects_are_the_bytes_on_the_disk_and_may_be_kept_for_ever(
-    kept: tuple[str, DatasetFiles], size: int
+    kept_url: str, kept: DatasetFiles, size: int
 ) -> None:
-    url, dataset = kept
-    name = slice_of(dataset, size)
-    reply = ask(url, f"/Org/Cities/data/{name}")
+    name = slice_of(kept, size)
+    reply = ask(kept_url, f"/Org/Cities/data/{name}")
     assert (reply.status, hash_bytes(reply.body)) == (200, name)
     assert reply.headers["etag"] == f'"{name}"'
     assert reply.headers["content-length"] == str(size)
@@ -126,25 +129,23 @@ def test_objects_are_the_bytes_on_the_disk_and_may_be_kept_for_ever(
     assert reply.headers["x-content-type-options"] == "nosniff"
 
 
-def test_head_requests_say_the_size_and_send_nothing(kept: tuple[str, DatasetFiles]) -> None:
-    url, dataset = kept
-    path = f"/Org/Cities/data/{slice_of(dataset, BIG)}"
+def test_head_requests_say_the_size_and_send_nothing(kept_url: str, kept: DatasetFiles) -> None:
+    path = f"/Org/Cities/data/{slice_of(kept, BIG)}"
     fields = "Host: localhost\r\nRange: bytes=0-1\r\nConnection: close\r\n\r\n"
-    answer = raw(url, f"HEAD {path} HTTP/1.1\r\n{fields}".encode())
+    answer = raw(kept_url, f"HEAD {path} HTTP/1.1\r\n{fields}".encode())
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"content-length: %d\r\n" % BIG in answer
     assert answer.endswith(b"\r\n\r\n")
 
 
-def test_requests_that_are_sent_together_are_answered_together(kept: tuple[str, DatasetFiles]) -> None:
-    url, dataset = kept
-    names = [str(found.hash) for found in dataset.chain.walk()]
+def test_requests_that_are_sent_together_are_answered_together(kept_url: str, kept: DatasetFiles) -> None:
+    names = [str(found.hash) for found in kept.chain.walk()]
     paths = [f"/Org/Cities/blocks/{name}" for name in names] * 5
     request = "".join(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n" for path in paths).encode()
-    with connect(url) as client:
+    with connect(kept_url) as client:
         client.sendall(request)
         found = client.recv(1 << 20)  # one packet, for the loopback's are larger than all of this
-    bodies = [dataset.chain.get_bytes(Multihash.parse(name)) for name in names] * 5
+    bodies = [kept.chain.get_bytes(Multihash.parse(name)) for name in names] * 5
     assert found.count(b"HTTP/1.1 200 OK\r\n") == len(bodies)
     for body in bodies:
         before, _, found = found.partition(b"\r\n\r\n" + body)
@@ -153,25 +154,25 @@ def test_requests_that_are_sent_together_are_answered_together(kept: tuple[str, 
 
 
 def test_responses_of_all_kinds_keep_their_order_when_asked_for_together(
-    kept: tuple[str, DatasetFiles],
+    kept_url: str,
+    kept: DatasetFiles,
 ) -> None:
-    url, dataset = kept
-    big, small = slice_of(dataset, BIG), slice_of(dataset, 100)
-    files = {name: dataset.data.verified_path(name).read_bytes() for name in (small, big)}
+    big, small = slice_of(kept, BIG), slice_of(kept, 100)
+    files = {name: kept.data.verified_path(name).read_bytes() for name in (small, big)}
     asked = [
         ("GET", f"data/{small}", b"200", files[small]),
         ("GET", f"data/{big}", b"200", files[big]),
         ("HEAD", f"data/{small}", b"200", b""),
         ("GET", "no/such", b"404", b"not found\n"),
-        ("GET", "refs/head", b"200", str(head_of(dataset)).encode()),
+        ("GET", "refs/head", b"200", str(head_of(kept)).encode()),
         ("GET", f"data/{big}", b"200", files[big]),
-        ("GET", "hints/chain", b"200", chain_hint(dataset)),
+        ("GET", "hints/chain", b"200", chain_hint(kept)),
         ("POST", f"data/{small}", b"405", b"datasets here can only be read\n"),
         ("HEAD", f"data/{big}", b"200", b""),
     ]
     heads = [f"{method} /Org/Cities/{key} HTTP/1.1\r\nHost: localhost\r\n" for method, key, _, _ in asked]
     heads[-1] += "Connection: close\r\n"
-    found = raw(url, "".join(f"{head}\r\n" for head in heads).encode())
+    found = raw(kept_url, "".join(f"{head}\r\n" for head in heads).encode())
     for _, _, status, body in asked:
         head, _, found = found.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 " + status)
@@ -185,18 +186,16 @@ def test_responses_of_all_kinds_keep_their_order_when_asked_for_together(
     [("bytes=0-0", 0, 1), ("bytes=10-", 10, BIG), ("bytes=-7", BIG - 7, BIG), (f"bytes=-{BIG + 5}", 0, BIG),
      (f"BYTES=5-{BIG * 9}", 5, BIG), ("bytes=1000-200999", 1000, 201_000)],
 )  # fmt: skip
-def test_a_range_is_that_part(kept: tuple[str, DatasetFiles], asked: str, start: int, stop: int) -> None:
-    url, dataset = kept
-    name = slice_of(dataset, BIG)
-    reply = ask(url, f"/Org/Cities/data/{name}", Range=asked, If_Range=f'"{name}"')
+def test_a_range_is_that_part(kept_url: str, kept: DatasetFiles, asked: str, start: int, stop: int) -> None:
+    name = slice_of(kept, BIG)
+    reply = ask(kept_url, f"/Org/Cities/data/{name}", Range=asked, If_Range=f'"{name}"')
     assert (reply.status, reply.headers["content-range"]) == (206, f"bytes {start}-{stop - 1}/{BIG}")
-    assert reply.body == (dataset.folder / "data" / str(name)).read_bytes()[start:stop]
+    assert reply.body == (kept.folder / "data" / str(name)).read_bytes()[start:stop]
 
 
 @pytest.mark.parametrize("asked", [f"bytes={BIG}-", "bytes=-0", f"bytes={BIG + 1}-{BIG + 2}"])
-def test_a_range_with_nothing_in_it_is_refused(kept: tuple[str, DatasetFiles], asked: str) -> None:
-    url, dataset = kept
-    reply = ask(url, f"/Org/Cities/data/{slice_of(dataset, BIG)}", Range=asked)
+def test_a_range_with_nothing_in_it_is_refused(kept_url: str, kept: DatasetFiles, asked: str) -> None:
+    reply = ask(kept_url, f"/Org/Cities/data/{slice_of(kept, BIG)}", Range=asked)
     assert (reply.status, reply.headers["content-range"]) == (416, f"bytes */{BIG}")
 
 
@@ -206,27 +205,24 @@ def test_a_range_with_nothing_in_it_is_refused(kept: tuple[str, DatasetFiles], a
      ("bytes=0-1", '"another"'), ("bytes=0-1", "Sat, 21 Nov 2026 10:00:00 GMT")],
 )  # fmt: skip
 def test_any_other_range_is_the_whole(
-    kept: tuple[str, DatasetFiles], asked: str, condition: str | None
+    kept_url: str, kept: DatasetFiles, asked: str, condition: str | None
 ) -> None:
-    url, dataset = kept
-    name = slice_of(dataset, 100)
+    name = slice_of(kept, 100)
     more = {"If_Range": condition} if condition else {}
-    assert len(ask(url, f"/Org/Cities/data/{name}", Range=asked, **more).body) == 100
+    assert len(ask(kept_url, f"/Org/Cities/data/{name}", Range=asked, **more).body) == 100
 
 
 @pytest.mark.parametrize("known", ['"{}"', 'W/"{}"', '"x", "{}"', "*"])
-def test_what_the_client_has_is_not_sent_again(kept: tuple[str, DatasetFiles], known: str) -> None:
-    url, dataset = kept
-    name = slice_of(dataset, 100)
-    reply = ask(url, f"/Org/Cities/data/{name}", If_None_Match=known.format(name), Range="bytes=0-1")
+def test_what_the_client_has_is_not_sent_again(kept_url: str, kept: DatasetFiles, known: str) -> None:
+    name = slice_of(kept, 100)
+    reply = ask(kept_url, f"/Org/Cities/data/{name}", If_None_Match=known.format(name), Range="bytes=0-1")
     assert (reply.status, reply.body, reply.headers["etag"]) == (304, b"", f'"{name}"')
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_nothing_can_be_changed(kept: tuple[str, DatasetFiles], method: str) -> None:
-    url, dataset = kept
-    with unchanged(dataset.folder):
-        reply = ask(url, "/Org/Cities/refs/head", method, b"f1620" + b"0" * 64)
+def test_nothing_can_be_changed(kept_url: str, kept: DatasetFiles, method: str) -> None:
+    with unchanged(kept.folder):
+        reply = ask(kept_url, "/Org/Cities/refs/head", method, b"f1620" + b"0" * 64)
     assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
 
 
@@ -247,25 +243,25 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("path", HIDDEN)
-def test_nothing_else_is_there(kept: tuple[str, DatasetFiles], path: str) -> None:
-    url, _ = kept
-    assert ask(url, path).status == 404
+def test_nothing_else_is_there(kept_url: str, path: str) -> None:
+    assert ask(kept_url, path).status == 404
 
 
 @pytest.mark.parametrize("encoding", FINAL_PREFIXES.values())
-def test_an_object_is_found_in_every_final_multibase(kept: tuple[str, DatasetFiles], encoding: str) -> None:
-    url, dataset = kept
-    for part, names in (("blocks", dataset.chain.hashes(head_of(dataset))), ("data", dataset.data.names())):
+def test_an_object_is_found_in_every_final_multibase(
+    kept_url: str, kept: DatasetFiles, encoding: str
+) -> None:
+    for part, names in (("blocks", kept.chain.hashes(head_of(kept))), ("data", kept.data.names())):
         for name in names:
-            expected = ask(url, f"/Org/Cities/{part}/{name}")
+            expected = ask(kept_url, f"/Org/Cities/{part}/{name}")
             text = encode(name.to_bytes(), encoding)
             for spelled in (text, quote(text, safe="")):
-                reply = ask(url, f"/Org/Cities/{part}/{spelled}")
+                reply = ask(kept_url, f"/Org/Cities/{part}/{spelled}")
                 assert (reply.status, reply.body) == (200, expected.body), spelled
                 assert reply.headers["etag"] == f'"{name}"'
-    name = str(head_of(dataset))
+    name = str(head_of(kept))
     for other in (name.upper(), f"F{name[1:]}", f"f{name[1:].upper()}"):
-        assert ask(url, f"/Org/Cities/blocks/{other}").status == 200, "base16 has letters of any case"
+        assert ask(kept_url, f"/Org/Cities/blocks/{other}").status == 200, "base16 has letters of any case"
 
 
 @pytest.mark.parametrize(
@@ -273,9 +269,10 @@ def test_an_object_is_found_in_every_final_multibase(kept: tuple[str, DatasetFil
     [lambda n: f"{n}.", lambda n: f"{n}/", lambda n: f"blocks/{n}", lambda n: f"{n[1:]}", lambda n: f"{n}=",
      lambda n: f"%66{n[1:]}", lambda n: f"v{n[1:]}", lambda n: n[:-2], lambda n: f"{n}00", lambda n: f"{n}%2F"],
 )  # fmt: skip
-def test_no_other_spelling_is_an_object(kept: tuple[str, DatasetFiles], spell: Callable[[str], str]) -> None:
-    url, dataset = kept
-    assert ask(url, f"/Org/Cities/blocks/{spell(str(head_of(dataset)))}").status == 404
+def test_no_other_spelling_is_an_object(
+    kept_url: str, kept: DatasetFiles, spell: Callable[[str], str]
+) -> None:
+    assert ask(kept_url, f"/Org/Cities/blocks/{spell(str(head_of(kept)))}").status == 404
 
 
 def test_a_dataset_is_found_by_its_id(url: str, dataset: DatasetFiles, tmp_path: Path) -> None:
@@ -430,19 +427,17 @@ def test_an_index_of_many_values_is_not_read() -> None:
         parse_index(lists, "http://x/")
 
 
-def test_the_page_for_people_lists_the_datasets(kept: tuple[str, DatasetFiles]) -> None:
-    url, _ = kept
-    reply = ask(url, "/")
+def test_the_page_for_people_lists_the_datasets(kept_url: str) -> None:
+    reply = ask(kept_url, "/")
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
     assert reply.headers["content-security-policy"] == "default-src 'none'"
     assert '<a href="/Org/Cities/refs/head">Org/Cities</a>' in reply.body.decode()
 
 
-def test_the_hint_lists_all_blocks_seed_first(kept: tuple[str, DatasetFiles]) -> None:
-    url, dataset = kept
-    reply = ask(url, "/Org/Cities/hints/chain")
-    assert parse_hint(reply.body, 100) == [found.hash for found in dataset.chain.walk()][::-1]
-    assert ask(url, "/Org/Cities/hints/chain", If_None_Match=reply.headers["etag"]).status == 304
+def test_the_hint_lists_all_blocks_seed_first(kept_url: str, kept: DatasetFiles) -> None:
+    reply = ask(kept_url, "/Org/Cities/hints/chain")
+    assert parse_hint(reply.body, 100) == [found.hash for found in kept.chain.walk()][::-1]
+    assert ask(kept_url, "/Org/Cities/hints/chain", If_None_Match=reply.headers["etag"]).status == 304
 
 
 def chain_hint(dataset: DatasetFiles) -> bytes:
@@ -484,11 +479,10 @@ def test_hints_that_are_kept_fit_into_their_memory(dataset: DatasetFiles) -> Non
 # --- the server ------------------------------------------------------------------------------------
 
 
-def test_many_clients_at_once_get_what_they_ask_for(kept: tuple[str, DatasetFiles]) -> None:
-    url, dataset = kept
-    names = [slice_of(dataset, BIG), slice_of(dataset, 100)] * 12
+def test_many_clients_at_once_get_what_they_ask_for(kept_url: str, kept: DatasetFiles) -> None:
+    names = [slice_of(kept, BIG), slice_of(kept, 100)] * 12
     with ThreadPoolExecutor(24) as pool:
-        replies = list(pool.map(lambda name: ask(url, f"/Org/Cities/data/{name}").body, names))
+        replies = list(pool.map(lambda name: ask(kept_url, f"/Org/Cities/data/{name}").body, names))
     assert [hash_bytes(reply) for reply in replies] == names
 
 

@@ -39,6 +39,10 @@ def test_it_is_pushed_and_pulled(owner: Workspace, tmp_path: Path) -> None:
     reader.pull(url, name="cities")
     assert texts(reader) == rows(*range(SLICES))
     check_at_each_block(reader["cities"])
+    partial = odf.init(tmp_path / "partial")
+    partial.pull(url, name="cities", metadata_only=True)
+    assert partial["cities"].fetch().objects == SLICES
+    assert partial["cities"].verify().verdict == "clean"
     append_slices(owner["cities"]._files, SLICES)
     owner["cities"].push(url)
     assert reader.pull(url, name="cities").blocks == SLICES

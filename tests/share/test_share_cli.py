@@ -287,6 +287,7 @@ def test_a_partial_copy_says_so_and_is_completed_from_any_mirror(
 ) -> None:
     (row,) = records(run("pull", f"{url}cities", "--metadata-only", "-o", "json"))
     assert row.items() >= {"objects": 0, "missing": 3}.items()
+    assert not [line for line in requests if "/data/" in line or "/checkpoints/" in line]
     (row,) = records(run("list", "-o", "json"))
     assert row.items() >= {"slicesLocal": 0, "slices": 3, "records": 30}.items()
     titles, line = run("list").out.splitlines()

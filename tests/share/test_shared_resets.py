@@ -33,14 +33,13 @@ from tests.kit.upkeep_scenes import head_of, later, reader_of
 DAYS = 40 * 86_400
 
 
-@pytest.fixture
-def two(one: Workspace, other: Workspace) -> tuple[Workspace, Workspace]:
-    """Two machines with one dataset of three rows in three commits, after its two first blocks."""
+@pytest.fixture(autouse=True)
+def _three_rows(one: Workspace, other: Workspace) -> None:
+    """A dataset of three rows in three commits, after its two first blocks, that both machines have seen."""
     root = add(one)
     for text in "abc":
         append(root, text)
     assert texts(other) == ["a", "b", "c"]
-    return one, other
 
 
 def refs(workspace: Workspace) -> set[str]:
@@ -65,9 +64,8 @@ def follow(workspace: Workspace) -> str | None:
 
 
 def test_a_head_that_is_put_back_is_an_error_elsewhere_until_it_is_followed(
-    store: SmallS3, two: tuple[Workspace, Workspace]
+    store: SmallS3, one: Workspace, other: Workspace
 ) -> None:
-    one, other = two
     old = head_of(one["cities"]._files)
     dataset = one["cities"]
     store.requests.clear()
@@ -104,8 +102,7 @@ def test_a_head_that_is_put_back_is_an_error_elsewhere_until_it_is_followed(
     assert clean(other)
 
 
-def test_who_has_no_key_puts_back_too(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
-    one, other = two
+def test_who_has_no_key_puts_back_too(store: SmallS3, one: Workspace, other: Workspace) -> None:
     assert not other["cities"].has_key
     other["cities"].reset(2, force=True)
     assert not objects(store, "refs/head.jws"), "it was of a block that is gone"
@@ -116,9 +113,8 @@ def test_who_has_no_key_puts_back_too(store: SmallS3, two: tuple[Workspace, Work
     assert other["cities"].signature().status.value == "signed"
 
 
-def test_what_was_put_back_returns(store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path) -> None:
+def test_what_was_put_back_returns(store: SmallS3, one: Workspace, other: Workspace, tmp_path: Path) -> None:
     """Also after another machine has removed it from the store: who has put it back has it still."""
-    one, other = two
     old = head_of(one["cities"]._files)
     one["cities"].reset(2, force=True)
     before = set(objects(store, "/blocks/")) | set(objects(store, "/data/"))
@@ -133,9 +129,7 @@ def test_what_was_put_back_returns(store: SmallS3, two: tuple[Workspace, Workspa
     assert texts(machine(store, tmp_path / "fourth")) == ["a", "b", "c"]
 
 
-def test_what_nobody_has_any_more_does_not_return(
-    store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
-) -> None:
+def test_what_nobody_has_any_more_does_not_return(store: SmallS3, tmp_path: Path) -> None:
     late = machine(store, tmp_path / "late")
     old = head_of(late["cities"]._files)  # its blocks are here, its slices are not
     late["cities"].reset(2, force=True)
@@ -146,10 +140,7 @@ def test_what_nobody_has_any_more_does_not_return(
     assert texts(late) == ["a"]
 
 
-def test_gc_gives_up_in_the_store_what_references_here_kept(
-    store: SmallS3, two: tuple[Workspace, Workspace]
-) -> None:
-    one, _ = two
+def test_gc_gives_up_in_the_store_what_references_here_kept(store: SmallS3, one: Workspace) -> None:
     kept = one["cities"].reset(2, force=True)
     store.clock = lambda: START + DAYS
     before = set(objects(store))
@@ -162,8 +153,7 @@ def test_gc_gives_up_in_the_store_what_references_here_kept(
     assert len(before - set(objects(store))) == 4
 
 
-def test_what_is_nowhere_else_is_dropped_by_force_only(two: tuple[Workspace, Workspace]) -> None:
-    one, _ = two
+def test_what_is_nowhere_else_is_dropped_by_force_only(one: Workspace) -> None:
     with pytest.raises(WorkspaceError, match=r"nowhere|neither"):
         one["cities"].reset(2)
     one["cities"].create_branch("all")
@@ -171,9 +161,8 @@ def test_what_is_nowhere_else_is_dropped_by_force_only(two: tuple[Workspace, Wor
     assert texts(one) == ["a"]
 
 
-def test_other_blocks_are_not_followed(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
+def test_other_blocks_are_not_followed(one: Workspace, other: Workspace) -> None:
     """Only the head that the store has by now, and only while it has it."""
-    one, other = two
     head = head_of(one["cities"]._files)
     first = one["cities"]._files.chain.hash_at(2, head)
     one["cities"].reset(3, force=True)
@@ -189,9 +178,8 @@ def test_other_blocks_are_not_followed(store: SmallS3, two: tuple[Workspace, Wor
 
 
 def test_a_store_that_an_attacker_set_back_is_put_right_again(
-    store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
+    store: SmallS3, one: Workspace, other: Workspace, tmp_path: Path
 ) -> None:
-    one, other = two
     good = head_of(one["cities"]._files)
     key = next(key for key in store.objects if key.endswith("refs/head"))
     store.objects[key] = str(one["cities"]._files.chain.hash_at(2, good)).encode()
@@ -206,8 +194,7 @@ def test_a_store_that_an_attacker_set_back_is_put_right_again(
 # --- other histories -----------------------------------------------------------------------------------
 
 
-def test_a_compaction_is_followed(store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path) -> None:
-    one, other = two
+def test_a_compaction_is_followed(store: SmallS3, one: Workspace, other: Workspace, tmp_path: Path) -> None:
     plan = one["cities"].plan_compact()
     assert (plan.slices_before, plan.slices_after) == (3, 1)
     head = one["cities"].compact(plan)
@@ -224,9 +211,9 @@ def test_a_compaction_is_followed(store: SmallS3, two: tuple[Workspace, Workspac
 
 
 def test_a_branch_of_another_machine_keeps_its_blocks_from_compaction(
-    two: tuple[Workspace, Workspace],
+    one: Workspace,
+    other: Workspace,
 ) -> None:
-    one, other = two
     other["cities"].create_branch("fix", at=3)
     with pytest.raises(UsageError, match="fix forked from"):
         one["cities"].plan_compact()
@@ -240,9 +227,8 @@ def copied(store: SmallS3, workspace: Workspace, folder: Path) -> Workspace:
 
 
 def test_another_history_comes_by_force(
-    store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
+    store: SmallS3, one: Workspace, other: Workspace, tmp_path: Path
 ) -> None:
-    one, other = two
     elsewhere = copied(store, one, tmp_path / "elsewhere")
     elsewhere["cities"].reset(2, force=True)
     append(elsewhere["cities"]._files, "x")
@@ -262,8 +248,7 @@ def test_another_history_comes_by_force(
     assert clean(one)
 
 
-def test_a_derivative_starts_over(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
-    one, other = two
+def test_a_derivative_starts_over(one: Workspace, other: Workspace) -> None:
     source = one["cities"]
     reader_of(one._files, source.id, [head_of(source._files)])
     before = head_of(other["derived"]._files)
@@ -283,8 +268,7 @@ def test_a_derivative_starts_over(store: SmallS3, two: tuple[Workspace, Workspac
 # --- faults --------------------------------------------------------------------------------------------
 
 
-def test_of_two_writers_one_is_refused(two: tuple[Workspace, Workspace]) -> None:
-    one, other = two
+def test_of_two_writers_one_is_refused(one: Workspace, other: Workspace) -> None:
     plan = one["cities"].plan_reset(3)
     append(other["cities"]._files, "d")
     late = one["cities"]._files
@@ -300,9 +284,8 @@ def test_of_two_writers_one_is_refused(two: tuple[Workspace, Workspace]) -> None
 
 @pytest.mark.parametrize("moments", [range(1, 4), pytest.param(range(9), marks=pytest.mark.soak)])
 def test_whoever_writes_at_whatever_moment_of_a_reset(
-    store: SmallS3, two: tuple[Workspace, Workspace], moments: range
+    store: SmallS3, one: Workspace, other: Workspace, moments: range
 ) -> None:
-    one, other = two
     requests: list[str] = []
     late: list[int] = []
 
@@ -339,9 +322,9 @@ def test_whoever_writes_at_whatever_moment_of_a_reset(
 
 @pytest.mark.parametrize("fault", [503, 0])
 def test_an_answer_that_is_lost_is_decided_by_asking(
-    store: SmallS3, two: tuple[Workspace, Workspace], fault: int
+    store: SmallS3, one: Workspace, other: Workspace, fault: int
 ) -> None:
-    one, other = reopened(two[0], QUICK), two[1]
+    one = reopened(one, QUICK)
 
     def lose(meanwhile: Callable[[], object]) -> Callable[[str, str], int | None]:
         def hook(method: str, path: str) -> int | None:
@@ -386,9 +369,8 @@ def test_an_answer_that_is_lost_is_decided_by_asking(
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_process_that_dies_after_the_head_of_the_store(
-    two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch, goes_on: bool
+    one: Workspace, other: Workspace, monkeypatch: pytest.MonkeyPatch, goes_on: bool
 ) -> None:
-    one, other = two
     swap = LocalRefStore.compare_and_swap
 
     def die(self: LocalRefStore, name: str, expected: Multihash | None, new: Multihash) -> None:
@@ -409,9 +391,8 @@ def test_a_process_that_dies_after_the_head_of_the_store(
 
 
 def test_a_process_that_dies_before_the_head_of_the_store(
-    store: SmallS3, two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch
+    store: SmallS3, one: Workspace, other: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = two
     folder = one["cities"]._files.folder
 
     def die(*_: object) -> None:
@@ -434,8 +415,7 @@ def test_a_process_that_dies_before_the_head_of_the_store(
     assert texts(one) == ["a", "b"]
 
 
-def test_what_was_refused_is_not_done_later(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
-    one, other = two
+def test_what_was_refused_is_not_done_later(store: SmallS3, one: Workspace, other: Workspace) -> None:
     at(store, 4, lambda: append(other["cities"]._files, "d"))
     with pytest.raises(RefConflictError):
         one["cities"].reset(3, force=True)
@@ -448,9 +428,8 @@ def test_what_was_refused_is_not_done_later(store: SmallS3, two: tuple[Workspace
 
 
 def test_a_branch_that_is_put_back_is_followed_and_told(
-    store: SmallS3, two: tuple[Workspace, Workspace], capsys: pytest.CaptureFixture[str]
+    store: SmallS3, one: Workspace, other: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, other = two
     append(one["cities"].create_branch("fix", at=3)._files, "x")
     append(other["cities"].branch("fix")._files, "y")
     old = head_of(one["cities"].branch("fix")._files)
@@ -473,9 +452,8 @@ def test_a_branch_that_is_put_back_is_followed_and_told(
         found.reset(4, force=True)
 
 
-def test_no_branch_begins_at_what_was_put_back_elsewhere(two: tuple[Workspace, Workspace]) -> None:
+def test_no_branch_begins_at_what_was_put_back_elsewhere(one: Workspace, other: Workspace) -> None:
     """It may be garbage by then: the machine that made it has seen no reference that needs it."""
-    one, other = two
     held = other["cities"]
     one["cities"].reset(2, force=True)
     with pytest.raises(SetBackError):
@@ -487,9 +465,8 @@ def test_no_branch_begins_at_what_was_put_back_elsewhere(two: tuple[Workspace, W
 
 
 def test_a_branch_comes_from_another_place(
-    store: SmallS3, two: tuple[Workspace, Workspace], tmp_path: Path
+    store: SmallS3, one: Workspace, other: Workspace, tmp_path: Path
 ) -> None:
-    one, other = two
     elsewhere = copied(store, one, tmp_path / "elsewhere")
     url = (tmp_path / "public").as_uri()
     append(elsewhere["cities"].create_branch("fix")._files, "x")
@@ -512,7 +489,7 @@ def test_a_branch_comes_from_another_place(
     with pytest.raises(TransferError, match="diverged"):
         one["cities"].pull_branch("fix")
     one["cities"].pull_branch("fix", force=True)
-    for workspace in two:
+    for workspace in (one, other):
         found = texts(workspace, ref="fix")
         assert found == ["a", "b", "c", "x", "y", "z"]
 
@@ -520,8 +497,8 @@ def test_a_branch_comes_from_another_place(
 # --- commands ------------------------------------------------------------------------------------------
 
 
-def test_commands_say_what_happens(two: tuple[Workspace, Workspace]) -> None:
-    one, other = (run_here(workspace) for workspace in two)
+def test_commands_say_what_happens(one: Workspace, other: Workspace) -> None:
+    one, other = (run_here(workspace) for workspace in (one, other))
     done = one("-y", "reset", "cities", "3", "--force")
     assert done.out.split()[-5:] == ["reset", "3", "1", "1", "1"], done.err
     refused = other("tail", "cities")

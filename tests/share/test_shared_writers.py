@@ -27,11 +27,17 @@ MOST = 9
 
 
 @pytest.fixture
-def two(one: Workspace, other: Workspace) -> tuple[Workspace, Workspace]:
-    """Two machines with one dataset that has no rows."""
+def one(one: Workspace) -> Workspace:
+    """A machine with a dataset that has no rows."""
     add(one)
+    return reopened(one)
+
+
+@pytest.fixture
+def other(one: Workspace, other: Workspace) -> Workspace:
+    """Another one, which has seen the dataset."""
     assert texts(other) == []
-    return reopened(one), reopened(other)
+    return reopened(other)
 
 
 def write(workspace: Workspace, text: str, retries: int = 5, ref: str = HEAD) -> None:
@@ -51,9 +57,8 @@ def write(workspace: Workspace, text: str, retries: int = 5, ref: str = HEAD) ->
     ],
 )
 def test_who_writes_at_whatever_moment_loses_nothing(
-    store: SmallS3, two: tuple[Workspace, Workspace], after: bool, ref: str
+    store: SmallS3, one: Workspace, other: Workspace, after: bool, ref: str
 ) -> None:
-    one, other = two
     if ref != HEAD:
         one["cities"].create_branch(ref)
 
@@ -84,9 +89,9 @@ def test_who_writes_at_whatever_moment_loses_nothing(
     ],
 )  # fmt: skip
 def test_a_store_that_fails_at_whatever_moment_has_each_commit_once(
-    store: SmallS3, two: tuple[Workspace, Workspace], fault: int, after: bool, limits: object
+    store: SmallS3, one: Workspace, other: Workspace, fault: int, after: bool, limits: object
 ) -> None:
-    one, other = reopened(two[0], limits), two[1]
+    one = reopened(one, limits)
     failed, moments, written = list[str](), list[str](), list[str]()
     for number in range(MOST):
         fired = at(store, number, lambda: fault, after=after)
@@ -106,9 +111,8 @@ def test_a_store_that_fails_at_whatever_moment_has_each_commit_once(
     assert texts(one) == written
 
 
-def test_an_answer_that_is_lost_is_no_conflict(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
+def test_an_answer_that_is_lost_is_no_conflict(store: SmallS3, one: Workspace, other: Workspace) -> None:
     """Also where somebody else has gone on from the commit by then."""
-    one, other = two
 
     def lose(method: str, path: str) -> int | None:
         if method == "PUT" and path.endswith("refs/head"):
@@ -122,8 +126,7 @@ def test_an_answer_that_is_lost_is_no_conflict(store: SmallS3, two: tuple[Worksp
     assert texts(one) == texts(other) == ["one", "other"]
 
 
-def test_what_nobody_knows_is_said(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
-    one, other = two
+def test_what_nobody_knows_is_said(store: SmallS3, one: Workspace, other: Workspace) -> None:
 
     def die(method: str, path: str) -> int | None:
         if method == "PUT" and path.endswith("refs/head"):
@@ -140,9 +143,8 @@ def test_what_nobody_knows_is_said(store: SmallS3, two: tuple[Workspace, Workspa
 
 
 def test_a_process_that_dies_between_the_heads(
-    store: SmallS3, two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch
+    one: Workspace, other: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = two
 
     def die(*_: object) -> None:
         raise SystemExit
@@ -159,9 +161,8 @@ def test_a_process_that_dies_between_the_heads(
 
 
 def test_a_process_that_dies_before_the_head_leaves_no_trace(
-    store: SmallS3, two: tuple[Workspace, Workspace]
+    store: SmallS3, one: Workspace, other: Workspace
 ) -> None:
-    one, other = two
     store.before = lambda method, path: 503 if method == "PUT" and path.endswith("refs/head") else None
     with pytest.raises(OdfchainError):
         write(one, "one")
@@ -172,7 +173,7 @@ def test_a_process_that_dies_before_the_head_leaves_no_trace(
     assert texts(reopened(other)) == ["other", "one"]
 
 
-def test_many_at_once(store: SmallS3, tmp_path: Path, two: tuple[Workspace, Workspace]) -> None:
+def test_many_at_once(store: SmallS3, tmp_path: Path, one: Workspace, other: Workspace) -> None:
     third = machine(store, tmp_path / "third")
 
     def run(workspace: Workspace, name: str) -> None:
@@ -180,16 +181,14 @@ def test_many_at_once(store: SmallS3, tmp_path: Path, two: tuple[Workspace, Work
             write(workspace, f"{name} {number}", retries=100)
 
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(run, (*two, third), "abc"))
+        list(pool.map(run, (one, other, third), "abc"))
     expected = sorted(f"{name} {number}" for name in "abc" for number in range(3))
-    for workspace in (*two, third):
+    for workspace in (one, other, third):
         assert sorted(texts(workspace)) == expected
 
 
 @pytest.mark.soak
-def test_processes_that_have_nothing_in_common(
-    store: SmallS3, tmp_path: Path, two: tuple[Workspace, Workspace]
-) -> None:
+def test_processes_that_have_nothing_in_common(one: Workspace, other: Workspace) -> None:
     code = """
 import sys
 from pathlib import Path
@@ -201,18 +200,17 @@ for number in range(5):
 """
     running = [
         subprocess.Popen([sys.executable, "-c", code, workspace.path.parent, name], cwd=ROOT)
-        for workspace, name in zip(two, "ab", strict=True)
+        for workspace, name in zip((one, other), "ab", strict=True)
     ]
     assert [process.wait(120) for process in running] == [0, 0]
     expected = sorted(f"{name} {number}" for name in "ab" for number in range(5))
-    assert sorted(texts(two[0])) == sorted(texts(two[1])) == expected
+    assert sorted(texts(one)) == sorted(texts(other)) == expected
 
 
 def test_a_commit_of_another_command_here_is_no_rewound_store(
-    two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch
+    one: Workspace, other: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It moves the head here and in the store after a pull has asked for the latter."""
-    one, other = two
     write(other, "theirs")
     asked = pulling.read_offer
 
@@ -227,10 +225,9 @@ def test_a_commit_of_another_command_here_is_no_rewound_store(
 
 
 def test_a_store_that_gives_an_old_head_each_time_is_called_rewound(
-    two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch
+    one: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it has the right one when it is asked again: that is done a few times, and not for ever."""
-    one, _ = two
     root, answer, asked = one["cities"]._files, pulling.read_offer, list[object]()
     old = root.chain.head()
     write(one, "ours")
@@ -246,9 +243,8 @@ def test_a_store_that_gives_an_old_head_each_time_is_called_rewound(
     assert len(asked) == 3
 
 
-def test_threads_of_one_process(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
+def test_threads_of_one_process(one: Workspace, other: Workspace) -> None:
     """They share what is known of the head."""
-    one, other = two
     won, lost = list[str](), list[str]()
 
     def run(name: str) -> None:

@@ -49,12 +49,11 @@ def store(store: SmallS3, clock: Clock) -> SmallS3:
     return store
 
 
-@pytest.fixture
-def two(one: Workspace, other: Workspace) -> tuple[Workspace, Workspace]:
-    """Two machines with one dataset of one row."""
+@pytest.fixture(autouse=True)
+def _one_row(one: Workspace, other: Workspace) -> None:
+    """A dataset of one row that both machines have seen."""
     append(add(one), "kept")
     assert texts(other) == ["kept"]
-    return one, other
 
 
 @contextlib.contextmanager
@@ -81,9 +80,8 @@ def collect(workspace: Workspace, **options: bool) -> dict[str, int]:
 
 
 def test_what_a_killed_commit_left_is_removed_when_it_is_old(
-    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock
+    store: SmallS3, one: Workspace, other: Workspace, clock: Clock
 ) -> None:
-    one, other = two
     left = killed(store, one, "never")
     assert {key.split("/")[4] for key in left} == {"blocks", "data"}
     before = dict(store.objects)
@@ -103,11 +101,11 @@ def test_what_a_killed_commit_left_is_removed_when_it_is_old(
 
 
 def test_the_clock_of_this_machine_does_not_count(
-    store: SmallS3, two: tuple[Workspace, Workspace], monkeypatch: pytest.MonkeyPatch
+    store: SmallS3, one: Workspace, other: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed(store, two[0], "never")
+    killed(store, one, "never")
     monkeypatch.setattr(time, "time", lambda: START + 1_000 * DAY)
-    assert collect(two[1]) == {}
+    assert collect(other) == {}
 
 
 EVERY = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.soak)])
@@ -116,10 +114,9 @@ EVERY = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.so
 
 @EVERY
 def test_a_commit_of_old_objects_is_not_hurt(
-    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock, step: int
+    store: SmallS3, one: Workspace, other: Workspace, clock: Clock, step: int
 ) -> None:
     """The same commit again, days later: its objects are there, and a gc begins at each of its requests."""
-    one, other = two
     count, fired = 0, True
     busy, requests = 0, list[str]()
     while fired:
@@ -151,10 +148,9 @@ def test_a_commit_of_old_objects_is_not_hurt(
 
 @EVERY
 def test_a_gc_at_which_a_commit_of_old_objects_begins(
-    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock, step: int
+    store: SmallS3, one: Workspace, other: Workspace, clock: Clock, step: int
 ) -> None:
     """The commit says that it has to wait, or finds its objects gone and puts them again."""
-    one, other = two
     count, fired, waited = 0, True, 0
     while fired:
         text = f"row {count}"
@@ -188,33 +184,30 @@ def test_a_gc_at_which_a_commit_of_old_objects_begins(
     assert waited >= 2 / step, "a commit saw the mark, and did nothing"
 
 
-def test_two_at_once_and_one_that_was_killed(
-    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock
-) -> None:
-    folder = two[0]["cities"]._files.folder.name
+def test_two_at_once_and_one_that_was_killed(store: SmallS3, one: Workspace, clock: Clock) -> None:
+    folder = one["cities"]._files.folder.name
     held = f"{PREFIX}/removing/{folder}"
     store.objects[held] = b"somebody else"
     store.written[held] = clock.time
     with pytest.raises(StoreError, match="another gc is at work"):
-        collect(two[0])
+        collect(one)
     clock.time += DAY
     relying = f"{PREFIX}/relying/{folder}/x"
     store.objects[relying] = b"-"
-    assert collect(two[0]) == {}
+    assert collect(one) == {}
     assert not objects(store, "removing/")
     assert not objects(store, "relying/")
 
 
-def test_a_grace_that_is_too_short_is_refused(two: tuple[Workspace, Workspace]) -> None:
+def test_a_grace_that_is_too_short_is_refused(one: Workspace) -> None:
     with pytest.raises(UsageError, match="too short for what other machines"):
-        two[0]["cities"].gc(grace=1_800)
+        one["cities"].gc(grace=1_800)
 
 
 def test_what_others_have_put_there_stays(
-    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock
+    store: SmallS3, one: Workspace, other: Workspace, clock: Clock
 ) -> None:
     """A branch that another tool has pushed; and what is no object of ours."""
-    one, other = two
     left = killed(store, one, "branch")
     block = next(key for key in left if "/blocks/" in key)
     folder = f"{PREFIX}/datasets/{one['cities']._files.folder.name}"
@@ -235,9 +228,8 @@ def test_what_others_have_put_there_stays(
 
 
 def test_runs_and_datasets_that_nobody_names(
-    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock
+    store: SmallS3, one: Workspace, other: Workspace, clock: Clock
 ) -> None:
-    one, other = two
     store.objects[f"{PREFIX}/staging/dead/input"] = b"x"
     store.objects[f"{PREFIX}/staging/alive/input"] = b"x"
     with no_head(store):
@@ -260,9 +252,8 @@ def store_datasets(store: SmallS3) -> set[str]:
 
 
 def test_a_dataset_that_was_set_back_is_left_alone(
-    store: SmallS3, two: tuple[Workspace, Workspace], clock: Clock
+    store: SmallS3, one: Workspace, other: Workspace, clock: Clock
 ) -> None:
-    one, other = two
     old = {key: data for key, data in store.objects.items() if "refs/" in key}
     append(one["cities"]._files, "more")
     assert texts(other) == ["kept", "more"]
@@ -276,8 +267,7 @@ def test_a_dataset_that_was_set_back_is_left_alone(
     assert set(store.objects) == before
 
 
-def test_a_commit_of_new_objects_asks_nothing_more(store: SmallS3, two: tuple[Workspace, Workspace]) -> None:
-    one, _ = two
+def test_a_commit_of_new_objects_asks_nothing_more(store: SmallS3, one: Workspace) -> None:
     assert len(one) == 1
     store.requests.clear()
     append(one["cities"]._files, "new")
