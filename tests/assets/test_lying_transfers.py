@@ -123,9 +123,8 @@ def test_what_changes_while_it_is_read_is_not_pieced_together(server: LyingObjec
 
 
 def test_a_server_that_never_answers_is_not_waited_for(server: LyingObjects, tmp_path: Path) -> None:
-    over = threading.Event()
-    server.held.append(over)
-    server.before = lambda method, path: over.wait() if method == "GET" else None  # type: ignore[assignment]
+    server.held.append(over := threading.Event())
+    server.before = lambda method, path: over.wait() if method == "GET" else None
     found = moved(server, tmp_path, limits=FetchLimits(retries=0, idle_timeout=0.2))
     assert [fault.error.exit_code for fault in found.faults] == [8]
 

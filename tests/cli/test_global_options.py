@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.kit.support import Result, manifest
-
-Run = Callable[..., Result]
+from tests.kit.support import Run, manifest
 
 
 @pytest.fixture
@@ -43,8 +41,6 @@ def test_a_question_is_answered_and_notes_are_left_out_behind_the_command(here: 
 
 
 def test_colours_are_left_out_for_one_command(here: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert run("list", "-w", "a", "--no-color").code == 0
     assert "NO_COLOR" not in os.environ

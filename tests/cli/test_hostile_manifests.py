@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from odfchain.api.workspace import Workspace
-from odfchain.cli.main import main
-from tests.kit.support import FIXTURES
+from tests.kit.support import FIXTURES, Run
 
 FOLDER = FIXTURES / "hostile" / "manifests"
 EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
@@ -19,34 +18,29 @@ FORBIDDEN = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
 LONGEST = 10_000
 
 
-def refused(
-    workspace: Path, manifest: Path, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def refused(workspace: Path, manifest: Path, expected: dict[str, Any], run: Run) -> None:
     Workspace.init(workspace)
-    code = main(["-w", str(workspace), "--no-color", "add", str(manifest)])
-    out, err = capsys.readouterr()
-    assert code == expected["exit"], err[:1_000]
-    assert out == ""
+    code, out, err = run("-w", workspace, "--no-color", "add", manifest)
+    assert (code, out) == (expected["exit"], ""), err[:1_000]
     for text in expected["says"]:
         assert text in err, err[:1_000]
     if "hint" in expected:
         assert err.endswith(f"add {expected['hint']}\n")
-    raw = {c for c in err if unicodedata.category(c) in FORBIDDEN} - {"\n"}
-    assert not raw
+    assert not {c for c in err if unicodedata.category(c) in FORBIDDEN} - {"\n"}
     assert len(Workspace.open(workspace)) == 0
 
 
 @pytest.mark.parametrize("name", EXPECTED["files"])
-def test_a_manifest(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(tmp_path, FOLDER / name, EXPECTED["files"][name], capsys)
+def test_a_manifest(name: str, tmp_path: Path, run: Run) -> None:
+    refused(tmp_path, FOLDER / name, EXPECTED["files"][name], run)
 
 
 @pytest.mark.parametrize("name", EXPECTED["generated"])
-def test_a_large_manifest(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_large_manifest(name: str, tmp_path: Path, run: Run) -> None:
     case = EXPECTED["generated"][name]
     manifest = tmp_path / name
     manifest.write_text("".join(text * count for text, count in case["parts"]), encoding="utf-8")
-    refused(tmp_path, manifest, case, capsys)
+    refused(tmp_path, manifest, case, run)
 
 
 def test_every_manifest_is_expected() -> None:

@@ -7,8 +7,8 @@ import importlib.util
 import pytest
 
 from odfchain.cli import screen
-from odfchain.cli.main import COMMANDS, main
-from tests.kit.support import ROOT
+from odfchain.cli.main import COMMANDS
+from tests.kit.support import ROOT, Run
 
 PAGES = ROOT / "docs" / "commands"
 
@@ -24,30 +24,27 @@ def test_the_pages_of_commands_are_current() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_opens_the_page_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["help", command]) == 0
-    assert capsys.readouterr().out == (PAGES / f"{command}.md").read_text(encoding="utf-8")
+def test_help_opens_the_page_of_a_command(command: str, run: Run) -> None:
+    shown = run("help", command)
+    assert (shown.code, shown.out) == (0, (PAGES / f"{command}.md").read_text(encoding="utf-8"))
 
 
-def test_help_opens_the_page_of_another_name_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["help", "ls"]) == 0
-    assert capsys.readouterr().out.startswith("# odfchain list\n")
+def test_help_opens_the_page_of_another_name_of_a_command(run: Run) -> None:
+    shown = run("help", "ls")
+    assert (shown.code, shown.out.splitlines()[0]) == (0, "# odfchain list")
 
 
-def test_help_without_a_topic_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["help"]) == 0
-    alone = capsys.readouterr().out
-    assert main(["--help"]) == 0
-    assert alone == capsys.readouterr().out
+def test_help_without_a_topic_lists_the_commands(run: Run) -> None:
+    alone = run("help")
+    assert alone.code == 0
+    assert alone == run("--help")
 
 
-def test_help_names_what_an_unknown_topic_may_have_meant(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["help", "vrify\x1b"]) == 2
-    said = capsys.readouterr().err
-    assert "no page about 'vrify\\x1b'" in said
-    assert "did you mean verify?" in said
-    assert main(["help", "xyz"]) == 2
-    assert "there are: add, assets, attest, " in capsys.readouterr().err
+def test_help_names_what_an_unknown_topic_may_have_meant(run: Run) -> None:
+    code, _, said = run("help", "vrify\x1b")
+    assert (code, "no page about 'vrify\\x1b'" in said, "did you mean verify?" in said) == (2, True, True)
+    code, _, said = run("help", "xyz")
+    assert (code, "there are: add, assets, attest, " in said) == (2, True)
 
 
 def test_a_terminal_gets_the_page_folded_and_by_a_pager(
