@@ -18,6 +18,7 @@ import pytest
 
 import odfchain
 from odfchain.errors import AccessError, CorruptedPeerError, TransferError
+from odfchain.limits import LIMITS
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.progress import SILENT
 from odfchain.storage.http_store import HttpTransport
@@ -277,6 +278,23 @@ def test_a_silent_server_is_given_up() -> None:
             refused_by(peer, f"blocks/{NAME}", r"no byte within 0.05 s \(1 attempt\)$"),
         ):
             peer.block(NAME)
+
+
+@pytest.mark.parametrize("length", [0, len(BODY) - 1, len(BODY) + 1, 10**17])
+def test_another_length_than_expected_is_refused_before_the_body(length: int, tmp_path: Path) -> None:
+    reply = Reply(raw=[b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length], stall=True)
+    refused = pytest.raises(CorruptedPeerError, match=f"{length:,} bytes, not the {len(BODY):,}")
+    with serving(reply) as (_, peer), refused:
+        peer.fetch(KEY, len(BODY), tmp_path / "target", SILENT)
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("length", [LIMITS.block_bytes + 1, 10**17])
+def test_a_block_that_is_announced_as_too_large_is_not_read(length: int) -> None:
+    reply = Reply(raw=[b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length], stall=True)
+    refused = pytest.raises(TransferError, match="larger than the allowed 1,048,576 bytes")
+    with serving(reply) as (_, peer), refused:
+        peer.block(NAME)
 
 
 @pytest.mark.parametrize(
