@@ -10,10 +10,10 @@ import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
-from tests.kit.support import Result, copied, derivative, manifest, unchanged
+from tests.kit.polled_sources import SNAPSHOT
+from tests.kit.pushed_files import push, put
+from tests.kit.support import Run, copied, derivative, manifest, unchanged
 
-Cli = Callable[..., Result]
-SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
 GOOD = "city,population\nA,1\nB,2\nC,3\nD,4\n"
 
 
@@ -26,9 +26,7 @@ def cities(workspace: Workspace) -> Dataset:
 @pytest.fixture(scope="module")
 def made(new_workspace: Callable[[], Workspace]) -> Workspace:
     workspace = new_workspace()
-    folder = workspace.path.parent
-    (folder / "good.csv").write_text(GOOD)
-    workspace.add(manifest(SNAPSHOT))[0].ingest([folder / "good.csv"])
+    push(workspace.add(manifest(SNAPSHOT))[0], GOOD)
     return workspace
 
 
@@ -37,7 +35,7 @@ def filled(made: Workspace, workspace: Workspace) -> Dataset:
     return copied(made, workspace)["cities"]
 
 
-def refused(run: Cli, dataset: Dataset, *args: Any, code: int = 3) -> str:
+def refused(run: Run, dataset: Dataset, *args: Any, code: int = 3) -> str:
     """Runs an ingest that must be refused and returns what it says."""
     with unchanged(dataset.path):
         result = run("-w", dataset.path.parent.parent, "ingest", dataset.alias, *args)
@@ -72,19 +70,16 @@ def bad_lines() -> list[Any]:
 
 @pytest.mark.parametrize(("content", "message"), bad_lines())
 def test_a_bad_file(
-    run_cli: Cli, cities: Dataset, tmp_path: Path, content: str | bytes, message: str
+    run_cli: Run, cities: Dataset, tmp_path: Path, content: str | bytes, message: str
 ) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    path = put(tmp_path, content, "bad.csv")
     said = refused(run_cli, cities, path)
     assert message in said
     assert str(path) in said
 
 
-def test_a_bad_file_after_a_good_one_publishes_neither(run_cli: Cli, cities: Dataset, tmp_path: Path) -> None:
-    good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
-    good.write_text(GOOD)
-    bad.write_text("city,population\nA,x\n")
+def test_a_bad_file_after_a_good_one_publishes_neither(run_cli: Run, cities: Dataset, tmp_path: Path) -> None:
+    good, bad = put(tmp_path, GOOD, "good.csv"), put(tmp_path, "city,population\nA,x\n", "bad.csv")
     assert str(bad) in refused(run_cli, cities, good, bad)
     result = run_cli("-w", cities.path.parent.parent, "ingest", "cities", good)
     assert (result.code, cities.summary.record_count) == (0, 4), "and the dataset works as before"
@@ -98,10 +93,9 @@ def test_a_bad_file_after_a_good_one_publishes_neither(run_cli: Cli, cities: Dat
     ],
 )
 def test_a_snapshot_that_loses_most_rows(
-    run_cli: Cli, filled: Dataset, tmp_path: Path, left: str, said: str, option: str, retracted: int
+    run_cli: Run, filled: Dataset, tmp_path: Path, left: str, said: str, option: str, retracted: int
 ) -> None:
-    short = tmp_path / "short.csv"
-    short.write_text(f"city,population\n{left}")
+    short = put(tmp_path, f"city,population\n{left}")
     refusal = refused(run_cli, filled, short)
     assert said in refusal
     assert option in refusal
@@ -109,21 +103,18 @@ def test_a_snapshot_that_loses_most_rows(
     assert (result.code, result.rows[0]["-R"]) == (0, retracted)
 
 
-def test_the_share_is_a_setting_of_the_workspace(run_cli: Cli, filled: Dataset, tmp_path: Path) -> None:
+def test_the_share_is_a_setting_of_the_workspace(run_cli: Run, filled: Dataset, tmp_path: Path) -> None:
     config = filled.path.parent.parent / "config.yaml"
     config.write_text("kind: WorkspaceConfig\nversion: 1\ncontent: {ingest: {maxRetractRatio: 0.2}}\n")
-    short = tmp_path / "short.csv"
-    short.write_text("city,population\nA,1\nB,2\nC,3\n")
+    short = put(tmp_path, "city,population\nA,1\nB,2\nC,3\n")
     assert "25%, at most 20% is allowed" in refused(run_cli, filled, short)
 
 
 # --- the command itself ----------------------------------------------------------------------------
 
 
-def test_an_unknown_dataset(run_cli: Cli, cities: Dataset, tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text(GOOD)
-    result = run_cli("-w", tmp_path / "workspace", "ingest", "citys", path)
+def test_an_unknown_dataset(run_cli: Run, cities: Dataset, tmp_path: Path) -> None:
+    result = run_cli("-w", tmp_path / "workspace", "ingest", "citys", put(tmp_path, GOOD))
     assert (result.code, result.out) == (4, "")
     assert "no dataset is called 'citys'" in result.err
     assert "did you mean cities?" in result.err
@@ -142,11 +133,11 @@ def test_an_unknown_dataset(run_cli: Cli, cities: Dataset, tmp_path: Path) -> No
     ],
 )
 def test_a_wrong_command(
-    run_cli: Cli, cities: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    run_cli: Run, cities: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     args: list[str], code: int, message: str,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "good.csv").write_text(GOOD)
+    put(tmp_path, GOOD, "good.csv")
     with unchanged(cities.path):
         result = run_cli("-w", tmp_path / "workspace", "ingest", "cities", *args)
     assert (result.code, result.out) == (code, "")
@@ -154,45 +145,23 @@ def test_a_wrong_command(
     assert "Traceback" not in result.err
 
 
-def test_not_a_parquet_file(run_cli: Cli, workspace: Workspace, tmp_path: Path) -> None:
+def test_not_a_parquet_file(run_cli: Run, workspace: Workspace, tmp_path: Path) -> None:
     (dataset,) = workspace.add(manifest(kind="Parquet", name="p"))
     for content, message in (
-        (b"not parquet", "not a Parquet file"),
+        (b"text", "not a Parquet file"),
         (b"PAR1" + b"x" * 50, "not a readable Parquet file"),
     ):
-        path = tmp_path / "x.parquet"
-        path.write_bytes(content)
-        assert message in refused(run_cli, dataset, path)
+        assert message in refused(run_cli, dataset, put(tmp_path, content, "x.parquet"))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"city": "A", "population": 1}\n{"city": \n', "line 2: not valid JSON"),
-        ('{"city": "A", "population": 1}\n[1]\n', "line 2: not a JSON object"),
-        ('{"city": "A", "population": "many"}\n', "row 1: column `population`: 'many' is not a valid BIGINT"),
-        ('{"city": "A", "population": {"x": 1}}\n', "row 1: column `population`"),
-    ],
-)
-def test_bad_json(run_cli: Cli, workspace: Workspace, tmp_path: Path, content: str, message: str) -> None:
-    (dataset,) = workspace.add(manifest(kind="NdJson", name="n"))
-    path = tmp_path / "x.ndjson"
-    path.write_text(content)
-    assert message in refused(run_cli, dataset, path)
-
-
-def test_a_derivative_dataset_cannot_be_pushed_to(run_cli: Cli, cities: Dataset, tmp_path: Path) -> None:
+def test_a_derivative_dataset_cannot_be_pushed_to(run_cli: Run, cities: Dataset, tmp_path: Path) -> None:
     (derived,) = cities._workspace.add(derivative("SELECT * FROM cities"))
-    path = tmp_path / "x.csv"
-    path.write_text(GOOD)
-    assert "derivative dataset" in refused(run_cli, derived, path, code=2)
+    assert "derivative dataset" in refused(run_cli, derived, put(tmp_path, GOOD), code=2)
 
 
-def test_a_damaged_recorded_slice_stops_the_merge(run_cli: Cli, filled: Dataset, tmp_path: Path) -> None:
+def test_a_damaged_recorded_slice_stops_the_merge(run_cli: Run, filled: Dataset, tmp_path: Path) -> None:
     """Trust only hashes: a snapshot is never compared with bytes that are not what was recorded."""
     (slice_file,) = (filled.path / "data").iterdir()
     slice_file.write_bytes(slice_file.read_bytes()[:-1] + b"x")
-    path = tmp_path / "x.csv"
-    path.write_text(GOOD)
-    said = refused(run_cli, filled, path, code=6)
+    said = refused(run_cli, filled, put(tmp_path, GOOD), code=6)
     assert str(slice_file) in said

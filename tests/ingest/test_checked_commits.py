@@ -7,7 +7,7 @@ import math
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from odfchain.errors import BadInputError, IngestError, OdfchainError
 from odfchain.spark.session import SparkEngine
 from tests.kit.foreign_key_cases import manifest as keyed_manifest
 from tests.kit.polled_sources import LEDGER, file_url, polled, touch
-from tests.kit.support import Result, derivative, limit_slices, manifest, unchanged
+from tests.kit.pushed_files import push, put
+from tests.kit.support import Notes, Result, Run, derivative, limit_slices, manifest, unchanged
 
 CHANGELOG = "{kind: ChangelogStream, primaryKey: [k]}"
 MERGES = {
@@ -38,7 +39,6 @@ MERGES = {
 TIMES = [None, None, "2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z", "1969-12-31T23:59:59.999Z"]
 FLOATS = [None, "NaN", "-0.0", "0.0", "1.5"]
 EXAMPLES = {"ci": 2, "local": 20, "soak": 40, "deep": 400}[os.environ.get("HYPOTHESIS_PROFILE", "ci")]
-OPTIONS: dict[str, Any] = {"allow_retract": True, "allow_empty": True}
 
 
 def drawn(draw: random.Random, *, operations: bool, times: bool) -> dict[str, Any]:
@@ -66,18 +66,20 @@ def releases(draw: random.Random, *, operations: bool, times: bool) -> Iterator[
         yield rows
 
 
+def lines(rows: list[dict[str, Any]]) -> str:
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
 def stream(workspace: Workspace, *, times: bool) -> Dataset:
     columns = ["op INT", "k DOUBLE", "v DOUBLE", *(["event_time TIMESTAMP"] if times else [])]
     (dataset,) = workspace.add(manifest(CHANGELOG, json.dumps(columns), kind="NdJson"))
     return dataset
 
 
-def ingest(dataset: Dataset, folder: Path, *rows: tuple[Any, ...], at: str) -> None:
+def record(dataset: Dataset, *rows: tuple[Any, ...], at: str) -> None:
     """Rows are (operation, key, value, event time)."""
-    path = folder / "in.ndjson"
     named = [dict(zip(("op", "k", "v", "event_time"), row, strict=False)) for row in rows]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in named))
-    dataset.ingest([path], system_time=at)
+    push(dataset, lines(named), "in.ndjson", system_time=at)
 
 
 def recorded(dataset: Dataset) -> list[tuple[Any, ...]]:
@@ -86,50 +88,46 @@ def recorded(dataset: Dataset) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("row", "place"),
+    "row",
     [
-        pytest.param((1, 2.0, 1.0, "2020-01-01T00:00:00Z"), 2, id="a key that was never there"),
-        pytest.param((1, 1.0, 9.0, "2020-01-01T00:00:00Z"), 2, id="another value", marks=pytest.mark.soak),
-        pytest.param(
-            (1, 1.0, 1.0, "2020-01-02T00:00:00Z"), 2, id="another event time", marks=pytest.mark.soak
-        ),
-        pytest.param((1, 1.0, 9.0), 2, id="another value, of no event time"),
-        pytest.param((2, 1.0, 9.0), 2, id="a correction of another value", marks=pytest.mark.soak),
+        pytest.param((1, 2.0, 1.0, "2020-01-01T00:00:00Z"), id="a key that was never there"),
+        pytest.param((1, 1.0, 9.0, "2020-01-01T00:00:00Z"), id="another value", marks=pytest.mark.soak),
+        pytest.param((1, 1.0, 1.0, "2020-01-02T00:00:00Z"), id="another event time", marks=pytest.mark.soak),
+        pytest.param((1, 1.0, 9.0), id="another value, of no event time"),
+        pytest.param((2, 1.0, 9.0), id="a correction of another value", marks=pytest.mark.soak),
     ],
 )
-def test_what_was_never_there_is_not_taken_back(
-    workspace: Workspace, tmp_path: Path, row: tuple[Any, ...], place: int
-) -> None:
+def test_what_was_never_there_is_not_taken_back(workspace: Workspace, row: tuple[Any, ...]) -> None:
     dataset = stream(workspace, times=True)
-    ingest(dataset, tmp_path, (0, 1.0, 1.0, "2020-01-01T00:00:00Z"), at="2030-01-01T00:00:00Z")
+    record(dataset, (0, 1.0, 1.0, "2020-01-01T00:00:00Z"), at="2030-01-01T00:00:00Z")
     after = [(3, row[1], 2.0)] if row[0] == 2 else []
     with unchanged(dataset.path), pytest.raises(BadInputError) as caught:
-        ingest(dataset, tmp_path, (0, 0.5, 0.5), row, *after, at="2030-01-02T00:00:00Z")
+        record(dataset, (0, 0.5, 0.5), row, *after, at="2030-01-02T00:00:00Z")
     said = "takes back (-R, 1, or -C, 2) values that no row in force has"
-    assert str(caught.value) == f"{tmp_path}/in.ndjson: row {place}: {said}"
+    assert str(caught.value) == f"{workspace.path.parent}/in.ndjson: row 2: {said}"
     assert "the event time that were recorded" in str(caught.value.hint)
     assert dataset.verify().ok
 
 
-def test_nothing_is_taken_back_twice(workspace: Workspace, tmp_path: Path) -> None:
+def test_nothing_is_taken_back_twice(workspace: Workspace) -> None:
     dataset = stream(workspace, times=False)
-    ingest(dataset, tmp_path, (0, 1.0, 1.0), (1, 1.0, 1.0), at="2030-01-01T00:00:00Z")
+    record(dataset, (0, 1.0, 1.0), (1, 1.0, 1.0), at="2030-01-01T00:00:00Z")
     for rows in ([(1, 1.0, 1.0)], [(0, 1.0, 1.0), (1, 1.0, 1.0), (1, 1.0, 1.0)]):
         with unchanged(dataset.path), pytest.raises(BadInputError, match=f"row {len(rows)}: takes back"):
-            ingest(dataset, tmp_path, *rows, at="2030-01-02T00:00:00Z")
+            record(dataset, *rows, at="2030-01-02T00:00:00Z")
     assert dataset.verify().ok
 
 
 @pytest.mark.parametrize("times", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_what_takes_back_without_an_event_time_means_that_of_the_row(
-    workspace: Workspace, tmp_path: Path, times: bool
+    workspace: Workspace, times: bool
 ) -> None:
     """Whether it was recorded before or comes in the same input; what is added has the time of the source."""
     dataset = stream(workspace, times=times)
-    ingest(dataset, tmp_path, (0, 1.0, 1.0), (0, 2.0, -0.0), (0, 3.0, 3.0), at="2030-01-01T00:00:00Z")
+    record(dataset, (0, 1.0, 1.0), (0, 2.0, -0.0), (0, 3.0, 3.0), at="2030-01-01T00:00:00Z")
     rows = [(1, 1.0, 1.0), (0, 1.0, 2.0), (2, 2.0, 0.0), (3, 2.0, 4.0), (1, 2.0, 4.0), (0, 3.0, 5.0)]
-    ingest(dataset, tmp_path, *rows, at="2030-01-02T00:00:00Z")
-    ingest(dataset, tmp_path, (1, 1.0, 2.0), (2, 3.0, 3.0), (3, 3.0, "NaN"), at="2030-01-03T00:00:00Z")
+    record(dataset, *rows, at="2030-01-02T00:00:00Z")
+    record(dataset, (1, 1.0, 2.0), (2, 3.0, 3.0), (3, 3.0, "NaN"), at="2030-01-03T00:00:00Z")
     first, second, third = ("2030-01-01", "2030-01-02", "2030-01-03")
     expected = [
         (0, 1.0, 1.0, first), (0, 2.0, 0.0, first), (0, 3.0, 3.0, first),
@@ -159,12 +157,10 @@ def test_what_is_recorded_is_verified(
     if draw.random() < 0.2:
         limit_slices(workspace, 60)
     (dataset,) = workspace.add(manifest(MERGES[kind], json.dumps(columns), kind="NdJson"))
-    path = folder / "in.ndjson"
     for rows in releases(draw, operations=operations, times=times):
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         before = dataset.head
         try:
-            dataset.ingest([path], **OPTIONS)
+            push(dataset, lines(rows), "in.ndjson", allow_retract=True, allow_empty=True)
         except OdfchainError as error:
             assert isinstance(error, IngestError), error
             assert "in.ndjson" in str(error)
@@ -175,22 +171,15 @@ def test_what_is_recorded_is_verified(
 
 
 @pytest.mark.parametrize("kind", ["ledger", "snapshot", "upsert"])
-def test_a_value_that_is_written_otherwise_is_no_news(
-    workspace: Workspace, tmp_path: Path, kind: str
-) -> None:
+def test_a_value_that_is_written_otherwise_is_no_news(workspace: Workspace, kind: str) -> None:
     """Keys and values of floats, at any depth: there is one zero and one NaN (RFC-009)."""
     columns = ["k DOUBLE", "s FLOAT", "v STRUCT<x: DOUBLE, y: ARRAY<FLOAT>>"]
     merge = MERGES[kind].replace("[k]", "[k, s]")
     (dataset,) = workspace.add(manifest(merge, json.dumps(columns), kind="NdJson"))
-    path = tmp_path / "in.ndjson"
     for zero, blocks in (("0.0", 2), ("-0.0", 0), ("0.0", 0)):
-        rows = [
-            {"k": k, "s": s, "v": {"x": zero, "y": [zero, "NaN"]}}
-            for k in (zero, "NaN")
-            for s in (zero, "NaN")
-        ]
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        assert dataset.ingest([path]).blocks == blocks
+        value = {"x": zero, "y": [zero, "NaN"]}
+        rows = [{"k": k, "s": s, "v": value} for k in (zero, "NaN") for s in (zero, "NaN")]
+        assert push(dataset, lines(rows), "in.ndjson").blocks == blocks
     assert dataset.verify().ok
 
 
@@ -211,26 +200,21 @@ def guarded(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def test_ingestion_is_held_to_the_policy(
-    guarded: Workspace, run_cli: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_ingestion_is_held_to_the_policy(guarded: Workspace, run_cli: Run, tmp_path: Path) -> None:
     (dataset,) = guarded.add(manifest())
-    files = {"few": FEW, "many": MANY}
-    for name, text in files.items():
-        (tmp_path / f"{name}.csv").write_text(text)
 
-    def ingest(file: str, *more: object) -> Result:
-        return run_cli("-w", guarded.path, "ingest", "cities", tmp_path / f"{file}.csv", *more)
+    def ingest(text: str, *more: object) -> Result:
+        return run_cli("-w", guarded.path, "ingest", "cities", put(tmp_path, text), *more)
 
-    assert ingest("few").code == 0
+    assert ingest(FEW).code == 0
     before = dataset.head
-    refused = ingest("many")
+    refused = ingest(MANY)
     assert (refused.code, dataset.head) == (3, before)
     assert (
         "error: cities: 2 limits are exceeded, nothing was committed: population ks 0.769999" in refused.err
     )
     assert "hint: if this is intended, run again with --allow-drift" in refused.err
-    assert ingest("many", "--allow-drift").code == 0
+    assert ingest(MANY, "--allow-drift").code == 0
     newest, oldest = dataset.published(SnapshotKind.PROFILE)
     assert (str(newest.block), str(oldest.block)) == (str(dataset.head), str(before))
     assert dataset.published_document(newest) == dataset.profile().content
@@ -248,10 +232,10 @@ def test_pulls_are_held_to_the_policy(guarded: Workspace, tmp_path: Path) -> Non
     assert cities.pull().blocks
     assert derived.pull().blocks
     touch(source, FEW + MANY.split("\n", 1)[1], 2_000)
-    for dataset, options in ((cities, {}), (derived, {})):
+    for dataset in (cities, derived):
         before = dataset.head
         with pytest.raises(IngestError, match="population ks"):
-            dataset.pull(**options)
+            dataset.pull()
         assert dataset.head == before
         assert dataset.pull(allow_drift=True).blocks
         document = json.loads(dataset.published_document(dataset.published(SnapshotKind.PROFILE)[0]))
@@ -265,58 +249,46 @@ TO_PARENT = "foreignKeys: [{columns: [p], references: {dataset: parent}}]"
 
 
 def test_ingestion_is_checked_and_says_what_is_missing(
-    workspace: Workspace, run_cli: Callable[..., Result], tmp_path: Path
+    workspace: Workspace, run_cli: Run, tmp_path: Path
 ) -> None:
     workspace.add(keyed_manifest("parent", {"key": ["p"]}), check=False)
     workspace.add(keyed_manifest("child", {"key": ["c"], "constraints": TO_PARENT}), check=False)
-    files = {"parent": "p\np1\np2\n", "child": "c,p\nc1,p1\nc2,p9\nc3,\n", "good": "c,p\nc1,p1\n"}
-    for name, text in files.items():
-        (tmp_path / f"{name}.csv").write_text(text)
     listed = tmp_path / "broken.ndjson"
 
-    def ingest(dataset: str, file: str, *more: object) -> Result:
-        return run_cli("-w", workspace.path, "ingest", dataset, tmp_path / f"{file}.csv", *more)
+    def ingest(dataset: str, text: str, *more: object) -> Result:
+        return run_cli("-w", workspace.path, "ingest", dataset, put(tmp_path, text), *more)
 
-    assert ingest("parent", "parent").code == 0
+    assert ingest("parent", "p\np1\np2\n").code == 0
     before = workspace["child"].head
-    refused = ingest("child", "child", "--violations", listed)
+    refused = ingest("child", "c,p\nc1,p1\nc2,p9\nc3,\n", "--violations", listed)
     assert (refused.code, workspace["child"].head) == (3, before)
     assert "error: 1 row of child refers by p to what parent does not have as p" in refused.err
     assert '  p = p9, in {"c": "c2"}\n' in refused.err
     assert "hint: record them in parent first" in refused.err
     (line,) = map(json.loads, listed.read_text().splitlines())
     assert (line["value"], line["columns"]) == ("p9", '["p"]')
-    assert ingest("child", "good").code == 0
-    (tmp_path / "gone.csv").write_text("op,p\n1,p1\n")
-    gone = ingest("parent", "gone")
+    assert ingest("child", "c,p\nc1,p1\n").code == 0
+    gone = ingest("parent", "op,p\n1,p1\n")
     assert (gone.code, "of child first" in gone.err) == (3, True)
     assert workspace["child"].verify().state(18) == "passed"
 
 
 @pytest.mark.soak
 def test_derivatives_report_and_commit(workspace: Workspace, tmp_path: Path) -> None:
-    text = json.loads(keyed_manifest("parent", {"key": ["p"]}))
-    workspace.add(json.dumps(text), check=False)
+    workspace.add(keyed_manifest("parent", {"key": ["p"]}), check=False)
     query = "SELECT event_time, p || '!' AS p FROM parent"
-    made = derivative(query, name="shouted", inputs="[{datasetRef: parent}]")
     more = f"""    - kind: SetAttachments
       attachments: {{kind: Embedded, items: [{{path: CONSTRAINTS.yaml, content: "{TO_PARENT}"}}]}}
 """
-    workspace.add(made.rstrip() + "\n" + more, check=False)
-    (tmp_path / "parent.csv").write_text("p\np1\np2\n")
-    workspace["parent"].ingest(tmp_path / "parent.csv")
-    notes: list[str] = []
-
-    class Noted:
-        def phase(self, name: str, total: int | None = None) -> None: ...
-        def advance(self, steps: int = 1) -> None: ...
-        def note(self, text: str) -> None:
-            notes.append(text)
-
-    path = tmp_path / "broken.csv"
-    outcome = workspace["shouted"].pull(progress=Noted(), violations=path)
+    made = derivative(query, name="shouted", inputs="[{datasetRef: parent}]", more=more)
+    workspace.add(made, check=False)
+    push(workspace["parent"], "p\np1\np2\n")
+    notes, path = Notes(), tmp_path / "broken.csv"
+    outcome = workspace["shouted"].pull(progress=notes, violations=path)
     assert outcome.blocks
-    assert any("2 rows of shouted refer by p" in note and "reported only" in note for note in notes), notes
+    assert any("2 rows of shouted refer by p" in note and "reported only" in note for note in notes.texts), (
+        notes.texts
+    )
     assert len(path.read_text().splitlines()) == 3
     report = workspace["shouted"].verify()
     assert (report.faults, any("2 rows of shouted" in note for note in report.notes)) == ([], True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,39 +18,25 @@ from odfchain.api.workspace import Workspace
 from odfchain.errors import RefConflictError, UsageError
 from odfchain.odf.times import Timestamp
 from odfchain.progress import Silent
-from tests.kit.support import Result, manifest
+from tests.kit.polled_sources import LEDGER, SNAPSHOT, rows
+from tests.kit.pushed_files import BARE, push, put
+from tests.kit.support import Run, manifest
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
 
-LEDGER = "{kind: Ledger, primaryKey: [city]}"
-SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
 GOOD = "city,population\nA,1\nB,2\n"
 
 
 def records(dataset: Dataset) -> list[list[Any]]:
     """Data columns of all records."""
-    return [list(row.values())[4:] for row in dataset.scan().to_arrow().to_pylist()]
+    return [row[4:] for row in rows(dataset, *dataset.scan().to_arrow().schema.names)]
 
 
-def add(
-    workspace: Workspace, read: str, schema: str | None = '["city STRING", "population BIGINT"]'
-) -> Dataset:
+def add(workspace: Workspace, read: str, *, schema: bool = True) -> Dataset:
     """A dataset whose CSV read step has these options."""
-    declared = f", schema: {schema}" if schema else ""
-    text = (
-        "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: d\n  kind: Root\n  metadata:\n"
-        f"    - kind: AddPushSource\n      sourceName: default\n      read: {{{read}{declared}}}\n"
-        "      merge: {kind: Append}\n"
-    )
-    (dataset,) = workspace.add(text)
-    return dataset
-
-
-def put(folder: Path, content: str | bytes, name: str = "in.csv") -> Path:
-    path = folder / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
+    text = manifest(name="d").replace("        header: true\n", f"        {read}\n" if read else "")
+    return workspace.add(text if schema else text.replace("        schema:", "        #"))[0]
 
 
 # --- CSV -------------------------------------------------------------------------------------------
@@ -83,7 +68,7 @@ CSV: list[tuple[str, str | bytes, list[list[Any]]]] = [
     ("encoding: utf-16", "A,1\nB,2\n".encode("utf-16"), ROWS),
     ("", "Zürich 東京 😀,1\n", [["Zürich 東京 😀", 1]]),
     ("", " A ,1\n", [[" A ", 1]]),
-    ("", "A,1\x0b\n".replace("\x0b", ""), [["A", 1]]),
+    ("", "A,1\n", [["A", 1]]),
 ]  # fmt: skip
 
 
@@ -91,37 +76,27 @@ CSV: list[tuple[str, str | bytes, list[list[Any]]]] = [
 def test_csv(workspace: Workspace, tmp_path: Path, read: str) -> None:
     """All files of one kind are ingested at once."""
     cases = [case for case in CSV if case[0] == read]
-    dataset = add(workspace, f"kind: Csv{', ' + read if read else ''}")
+    dataset = add(workspace, read.replace(", ", "\n        "))
     dataset.ingest([put(tmp_path, content, f"{n}.csv") for n, (_, content, _) in enumerate(cases)])
     assert records(dataset) == [row for *_, rows in cases for row in rows]
 
 
-def test_csv_without_a_schema_is_text_unless_types_are_to_be_inferred(
-    workspace: Workspace, tmp_path: Path
-) -> None:
-    text = add(workspace, "kind: Csv, header: true", None)
-    text.ingest([put(tmp_path, GOOD)])
+def test_csv_without_a_schema_is_text_unless_types_are_to_be_inferred(workspace: Workspace) -> None:
+    text = add(workspace, "header: true", schema=False)
+    push(text, GOOD)
     assert records(text) == [["A", "1"], ["B", "2"]]
     workspace.rename("d", "other")
-    inferred = add(workspace, "kind: Csv, header: true, inferSchema: true", None)
-    inferred.ingest(
-        [
-            put(
-                tmp_path,
-                "i,f,b,d,t,m\n1,1.5,true,2020-01-01,2020-01-01T00:00:00,1\n2,2,FALSE,2020-01-02,2020-01-01 00:00:01,x\n",
-            )
-        ]
-    )
+    inferred = add(workspace, "header: true\n        inferSchema: true", schema=False)
+    lines = ["1,1.5,true,2020-01-01,2020-01-01T00:00:00,1", "2,2,FALSE,2020-01-02,2020-01-01 00:00:01,x"]
+    push(inferred, "\n".join(["i,f,b,d,t,m", *lines, ""]))
     types = {f.name: str(f.type) for f in inferred.scan().to_arrow().schema}
     assert {k: types[k] for k in "ifbdtm"} == {
         "i": "int64", "f": "double", "b": "bool", "d": "date32[day]", "t": "timestamp[ms, tz=UTC]", "m": "string"
     }  # fmt: skip
 
 
-def test_renamed_and_reordered_columns_are_told(
-    workspace: Workspace, run_cli: Callable[..., Result], tmp_path: Path
-) -> None:
-    add(workspace, "kind: Csv, header: true")
+def test_renamed_and_reordered_columns_are_told(workspace: Workspace, run_cli: Run, tmp_path: Path) -> None:
+    add(workspace, "header: true")
     said = run_cli("-w", workspace.path, "ingest", "d", put(tmp_path, "population,city\n1,A\n")).err
     assert "columns are in another order than the schema; matched by name" in said
     said = run_cli("-w", workspace.path, "ingest", "d", put(tmp_path, "Stadt,population\nA,1\n")).err
@@ -131,7 +106,7 @@ def test_renamed_and_reordered_columns_are_told(
 # --- other formats ---------------------------------------------------------------------------------
 
 
-def test_ndjson(workspace: Workspace, tmp_path: Path) -> None:
+def test_ndjson(workspace: Workspace) -> None:
     (dataset,) = workspace.add(manifest(kind="NdJson"))
     lines = [
         '{"city": "A", "population": 1}',
@@ -139,31 +114,25 @@ def test_ndjson(workspace: Workspace, tmp_path: Path) -> None:
         '{"population": "2", "city": "B", "more": [1]}',
         '{"city": null}',
     ]
-    dataset.ingest([put(tmp_path, "\n".join(lines), "in.ndjson")])
+    push(dataset, "\n".join(lines), "in.ndjson")
     assert records(dataset) == [["A", 1], ["B", 2], [None, None]]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin1", "utf-16"])
-def test_ndjson_keeps_numbers_as_they_are_written(
-    workspace: Workspace, tmp_path: Path, encoding: str
-) -> None:
+def test_ndjson_keeps_numbers_as_they_are_written(workspace: Workspace, encoding: str) -> None:
     text = manifest(schema='["t STRING", "d DECIMAL(30, 20)", "b DECIMAL(38, 0)"]', kind="NdJson")
-    (dataset,) = workspace.add(
-        text.replace("kind: NdJson\n", f"kind: NdJson\n        encoding: {encoding}\n")
-    )
+    options = f"kind: NdJson\n        encoding: {encoding}\n"
+    (dataset,) = workspace.add(text.replace("kind: NdJson\n", options))
     line = '{"t": 1.50, "d": 0.12345678901234567890, "b": 12345678901234567890123, "x": "ü"}\n'
-    dataset.ingest([put(tmp_path, line.encode(encoding), "in.ndjson")])
-    assert dataset.scan(["t", "d", "b"]).to_arrow().to_pylist() == [
-        {"t": "1.50", "d": Decimal("0.12345678901234567890"), "b": Decimal(12345678901234567890123)}
-    ]
+    push(dataset, line.encode(encoding), "in.ndjson")
+    expected = ["1.50", Decimal("0.12345678901234567890"), Decimal(12345678901234567890123)]
+    assert records(dataset) == [expected]
 
 
-def test_ndjson_without_a_schema(workspace: Workspace, tmp_path: Path) -> None:
-    (dataset,) = workspace.add(
-        "kind: DatasetSnapshot\nversion: 1\ncontent: {name: d, kind: Root, metadata: []}"
-    )
-    rows = [{"b": {"x": [1, 2]}, "a": 1.5, "c": None}, {"b": {"x": []}, "a": 2, "c": "text"}]
-    dataset.ingest([put(tmp_path, "\n".join(map(json.dumps, rows)), "in.ndjson")])
+def test_ndjson_without_a_schema(workspace: Workspace) -> None:
+    (dataset,) = workspace.add(BARE)
+    given = [{"b": {"x": [1, 2]}, "a": 1.5, "c": None}, {"b": {"x": []}, "a": 2, "c": "text"}]
+    push(dataset, "\n".join(map(json.dumps, given)), "in.ndjson")
     assert records(dataset) == [[1.5, {"x": [1, 2]}, None], [2.0, {"x": []}, "text"]]
 
 
@@ -176,24 +145,20 @@ def test_parquet(workspace: Workspace, tmp_path: Path) -> None:
 
 
 def test_without_a_source_the_extension_tells_the_format(workspace: Workspace, tmp_path: Path) -> None:
-    (dataset,) = workspace.add(
-        "kind: DatasetSnapshot\nversion: 1\ncontent: {name: d, kind: Root, metadata: []}"
-    )
-    dataset.ingest([put(tmp_path, GOOD)])
-    dataset.ingest([put(tmp_path, '{"city": "C", "population": 3}', "in.jsonl")])
+    (dataset,) = workspace.add(BARE)
+    push(dataset, GOOD)
+    push(dataset, '{"city": "C", "population": 3}', "in.jsonl")
     pq.write_table(pa.table({"city": ["D"], "population": [4]}), tmp_path / "in.parquet")
     dataset.ingest([tmp_path / "in.parquet"])
     assert records(dataset) == [*ROWS, ["C", 3], ["D", 4]]
     with pytest.raises(UsageError, match="the format of this file is not known") as caught:
-        dataset.ingest([put(tmp_path, GOOD, "in.dat")])
+        push(dataset, GOOD, "in.dat")
     assert "--input-format" in str(caught.value.hint)
-    dataset.ingest([put(tmp_path, GOOD, "in.dat")], input_format="csv")
+    push(dataset, GOOD, "in.dat", input_format="csv")
     assert dataset.summary.record_count == 6
 
 
-def test_standard_input(
-    workspace: Workspace, run_cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input(workspace: Workspace, run_cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     (dataset,) = workspace.add(manifest())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(GOOD.encode())))
     result = run_cli("-w", workspace.path, "ingest", "cities", "--stdin", "-o", "json")
@@ -202,25 +167,16 @@ def test_standard_input(
 
 
 NAMES = [
-    "_hidden.csv",
-    ".dot.csv",
-    "a[1].csv",
-    "a*.csv",
-    "a{b}.csv",
-    "a:b.csv",
-    "a%20b.csv",
-    "ü.csv",
-    "x.csv.gz",
-    "-dash.csv",
-]
+    "_hidden.csv", ".dot.csv", "a[1].csv", "a*.csv", "a{b}.csv", "a:b.csv", "a%20b.csv", "ü.csv", "x.csv.gz",
+    "-dash.csv", "a b.csv",
+]  # fmt: skip
 
 
 def test_file_names_mean_nothing(workspace: Workspace, tmp_path: Path) -> None:
     """Spark on its own reads no rows from `_hidden.csv`: in a snapshot that would retract everything."""
     (dataset,) = workspace.add(manifest())
-    names = [*NAMES, "a b.csv"]
-    dataset.ingest([put(tmp_path, f"city,population\n{n},{n}\n", name) for n, name in enumerate(names)])
-    assert records(dataset) == [[str(n), n] for n in range(len(names))]
+    dataset.ingest([put(tmp_path, f"city,population\n{n},{n}\n", name) for n, name in enumerate(NAMES)])
+    assert records(dataset) == [[str(n), n] for n in range(len(NAMES))]
 
 
 def test_a_workspace_in_a_folder_with_an_odd_name(tmp_path: Path, engine: SparkEngine) -> None:
@@ -229,7 +185,7 @@ def test_a_workspace_in_a_folder_with_an_odd_name(tmp_path: Path, engine: SparkE
     workspace._engines.spark = engine
     (dataset,) = workspace.add(manifest(SNAPSHOT))
     for content in (GOOD, GOOD + "C,3\n", GOOD + "C,4\n"):
-        dataset.ingest([put(folder, content)])
+        push(dataset, content)
     assert [row[0] for row in records(dataset)] == ["A", "B", "C", "C", "C"]
     assert dataset.scan().to_spark().count() == 5
     assert dataset.verify().ok
@@ -244,27 +200,21 @@ def test_several_files_are_transactions_of_one_publication(workspace: Workspace,
     outcome = dataset.ingest(files)
     assert [item.operations for item in outcome.inputs] == [{"+A": 2}, {"+A": 1}, {"+A": 1}]
     assert [item.offsets for item in outcome.inputs] == [(0, 1), (2, 2), (3, 3)]
-    assert [hb.block.event.KIND for hb in dataset.log(4)] == [
-        "AddData",
-        "AddData",
-        "AddData",
-        "SetDataSchema",
-    ]
+    assert [hb.block.event.KIND for hb in dataset.log(4)] == [*["AddData"] * 3, "SetDataSchema"]
     assert (outcome.blocks, outcome.head) == (4, dataset.head)
     assert dataset.verify().ok
     again = dataset.ingest(files)
     assert (again.up_to_date, again.head, again.blocks) == (True, outcome.head, 0)
 
 
-def test_several_sources(workspace: Workspace, tmp_path: Path) -> None:
-    source = "    - kind: AddPushSource\n      sourceName: {name}\n      read: {{kind: Csv, header: true}}\n      merge: {{kind: Append}}\n"
-    text = "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: d\n  kind: Root\n  metadata:\n"
-    (dataset,) = workspace.add(text + source.format(name="one") + source.format(name="two"))
-    path = put(tmp_path, GOOD)
+def test_several_sources(workspace: Workspace) -> None:
+    text = manifest()
+    again = text[text.index("    - kind: AddPushSource") :].replace("default", "two")
+    (dataset,) = workspace.add(text + again)
     with pytest.raises(UsageError, match="several push sources: ") as caught:
-        dataset.ingest([path])
+        push(dataset, GOOD)
     assert "--source" in str(caught.value.hint)
-    dataset.ingest([path], source_name="two")
+    push(dataset, GOOD, source_name="two")
     assert dataset.summary.record_count == 2
 
 
@@ -275,32 +225,28 @@ def test_times_can_be_given_and_make_a_run_reproducible(tmp_path: Path, engine: 
         workspace = Workspace.init(tmp_path / name)
         workspace._engines.spark = engine
         (dataset,) = workspace.add(manifest(SNAPSHOT))
-        dataset.ingest(
-            [put(tmp_path, GOOD)],
-            system_time=Timestamp.parse("2050-01-01T00:00:00Z"),
-            event_time=Timestamp.parse("2020-01-01T00:00:00Z"),
-        )
+        push(dataset, GOOD, system_time="2050-01-01T00:00:00Z", event_time="2020-01-01T00:00:00Z")
         found.append([ref.slice for ref in dataset.summary.slices()])
         assert dataset.summary.watermark == Timestamp.parse("2020-01-01T00:00:00Z")
     assert found[0] == found[1]
 
 
-def test_a_clock_that_went_back_does_not_stop_the_chain(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_clock_that_went_back_does_not_stop_the_chain(workspace: Workspace) -> None:
     (dataset,) = workspace.add(manifest())
     later, earlier = Timestamp.parse("2100-01-01T00:00:00Z"), Timestamp.parse("2030-01-01T00:00:00Z")
-    dataset.ingest([put(tmp_path, GOOD)], system_time=later)
-    dataset.ingest([put(tmp_path, GOOD)], system_time=earlier)
+    push(dataset, GOOD, system_time=later)
+    push(dataset, GOOD, system_time=earlier)
     assert {hb.block.system_time for hb in dataset.log(2)} == {later}
 
 
-def test_the_same_records_by_arrow_and_by_spark(workspace: Workspace, tmp_path: Path) -> None:
+def test_the_same_records_by_arrow_and_by_spark(workspace: Workspace) -> None:
     (dataset,) = workspace.add(manifest(SNAPSHOT))
     assert dataset.scan().to_spark().count() == 0, "before the first data"
-    dataset.ingest([put(tmp_path, GOOD)])
-    dataset.ingest([put(tmp_path, GOOD.replace("A,1", "A,9"))])
-    arrow = dataset.scan().to_arrow().select(["offset", "op", "city", "population"]).to_pylist()
-    rows = dataset.scan().to_spark().select("offset", "op", "city", "population").orderBy("offset").collect()
-    assert [{**row.asDict(), "offset": int(row["offset"])} for row in rows] == arrow
+    push(dataset, GOOD)
+    push(dataset, GOOD.replace("A,1", "A,9"))
+    columns = ("offset", "op", "city", "population")
+    found = dataset.scan().to_spark().select(*columns).orderBy("offset").collect()
+    assert [[int(row["offset"]), *row[1:]] for row in found] == rows(dataset, *columns)
     assert dataset.tail(1)["city"].to_pylist() == ["A"]
     assert dataset.scan(["city"]).to_arrow().schema.names == ["city"]
 
@@ -345,7 +291,7 @@ def race(dataset: Dataset, files: list[Path], **options: Any) -> tuple[list[Any]
 
 def test_the_slower_writer_repeats_its_run_on_the_new_head(workspace: Workspace, tmp_path: Path) -> None:
     (dataset,) = workspace.add(manifest(LEDGER))
-    dataset.ingest([put(tmp_path, GOOD)])
+    push(dataset, GOOD)
     files = [put(tmp_path, "city,population\nC,3\n" + f"{x},4\n", f"{x}.csv") for x in "DE"]
     outcomes, notes = race(dataset, files)
     assert sorted(o.inputs[0].rows for o in outcomes) == [1, 2], "C was new for one of them only"

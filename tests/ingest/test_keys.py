@@ -1,4 +1,4 @@
-"""Keys of an input: copies, contradictions and nulls (RFC-009), and slices that cannot hold them (RFC-032)."""
+"""Keys of an input: copies, contradictions, nulls and late edits (RFC-009), slices that cannot hold them (RFC-032)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from odfchain.api.dataset import Dataset
@@ -17,15 +16,17 @@ from odfchain.errors import BadInputError
 from odfchain.ingest import history, merge_input
 from odfchain.ingest.merge_input import InputMerge
 from odfchain.ingest.merge_task import MergeRules
-from odfchain.odf.events import OffsetInterval
-from odfchain.odf.identity import Multihash
+from odfchain.odf.times import Timestamp
 from odfchain.workspace import read_slices
 from odfchain.workspace.config import LateEdits
-from odfchain.workspace.read_slices import RecordedRows, RecordedSlice
-from tests.kit.support import Result, copied, manifest, unchanged
+from odfchain.workspace.read_slices import RecordedRows
+from tests.kit.polled_sources import rows
+from tests.kit.pushed_files import push, put
+from tests.kit.support import Run, copied, manifest, unchanged
 
 LEDGER = "{kind: Ledger, primaryKey: [country, city]}"
 COLUMNS_DDL = '["event_time TIMESTAMP", "country STRING", "city STRING", "population BIGINT"]'
+SHOWN = ("op", "country", "city", "population")
 HEADER = "event_time,country,city,population\n"
 
 
@@ -34,26 +35,16 @@ def dataset_of(workspace: Workspace, merge: str = LEDGER, columns: str = COLUMNS
     return dataset
 
 
-def rows_of(dataset: Dataset) -> list[tuple[Any, ...]]:
-    return [
-        tuple(row.values())
-        for row in dataset.scan(["op", "country", "city", "population"]).to_arrow().to_pylist()
-    ]
-
-
-def test_copies_and_contradictions(
-    workspace: Workspace, tmp_path: Path, run_cli: Callable[..., Result]
-) -> None:
+def test_copies_and_contradictions(workspace: Workspace, tmp_path: Path, run_cli: Run) -> None:
     dataset = dataset_of(workspace)
     run = ("-w", dataset.path.parent.parent.parent, "ingest", "cities")
-    path = tmp_path / "in.csv"
-    path.write_text(HEADER + "2020-01-01,CA,A,1\n2020-01-02,,A,2\n2020-01-01,CA,A,1\n2020-01-02,,A,2\n")
+    path = put(tmp_path, HEADER + "2020-01-01,CA,A,1\n2020-01-02,,A,2\n2020-01-01,CA,A,1\n2020-01-02,,A,2\n")
     done = run_cli(*run, path)
     assert done.code == 0, done.err
     assert "in.csv: rows that are copies of others in every column: 2; each is recorded once" in done.err
-    assert rows_of(dataset) == [(0, "CA", "A", 1), (0, None, "A", 2)]
+    assert rows(dataset, *SHOWN) == [[0, "CA", "A", 1], [0, None, "A", 2]]
     assert run_cli(*run, path).code == 0
-    assert len(rows_of(dataset)) == 2, "a key with a null in it is known as well"
+    assert len(rows(dataset, *SHOWN)) == 2, "a key with a null in it is known as well"
     path.write_text(HEADER + "2020-01-03,CA,B,3\n2020-01-03,,B,4\n2020-01-03,,B,5\n")
     with unchanged(dataset.path):
         done = run_cli(*run, path)
@@ -65,7 +56,7 @@ def test_copies_and_contradictions(
     )
     done = run_cli(*run, path, "--duplicate-keys", "last")
     assert "in.csv: rows with a key of another row and other values: 1; the last was kept" in done.err
-    assert rows_of(dataset)[2:] == [(0, "CA", "B", 3), (0, None, "B", 5)]
+    assert rows(dataset, *SHOWN)[2:] == [[0, "CA", "B", 3], [0, None, "B", 5]]
     path.write_text(HEADER + "2020-01-04,CA,C,6\n2020-01-04,CA,C,7\n2020-01-05,,,8\n")
     done = run_cli(*run, path, "--duplicate-keys", "first")
     assert (done.code, "in.csv: row 3: primary key (country, city) has only nulls" in done.err) == (3, True)
@@ -74,7 +65,7 @@ def test_copies_and_contradictions(
     )
     path.write_text(HEADER + "2020-01-04,CA,C,6\n2020-01-04,CA,C,7\n")
     assert run_cli(*run, path).code == 0
-    assert rows_of(dataset)[4:] == [(0, "CA", "C", 6)]
+    assert rows(dataset, *SHOWN)[4:] == [[0, "CA", "C", 6]]
     assert dataset.verify().ok
 
 
@@ -100,11 +91,8 @@ def test_a_state_checkpoint_tells_keys_as_the_merge_does(
 
 
 def test_an_event_time_in_the_key_is_compared_as_it_is_recorded(workspace: Workspace, tmp_path: Path) -> None:
-    from odfchain.odf.times import Timestamp
-
     dataset = dataset_of(workspace, "{kind: Ledger, primaryKey: [event_time, city]}", COLUMNS_DDL)
-    path = tmp_path / "in.csv"
-    path.write_text(HEADER + ",CA,A,1\n2020-01-01,CA,A,2\n")
+    path = put(tmp_path, HEADER + ",CA,A,1\n2020-01-01,CA,A,2\n")
     day = [Timestamp.parse(f"2020-01-0{n}T00:00:00Z") for n in (1, 2)]
     assert not dataset.ingest([path], event_time=day[1]).up_to_date
     assert dataset.ingest([path], event_time=day[1]).up_to_date
@@ -112,42 +100,100 @@ def test_an_event_time_in_the_key_is_compared_as_it_is_recorded(workspace: Works
         dataset.ingest([path], event_time=day[0])
 
 
-def test_values_of_a_contradiction_are_shown_as_they_are_written(
-    workspace: Workspace, tmp_path: Path
-) -> None:
+def test_values_of_a_contradiction_are_shown_as_they_are_written(workspace: Workspace) -> None:
     columns = '["u UUID", "t TIMESTAMP(6)", "d DECIMAL(5,2)", "s STRING", "n INT"]'
     dataset = dataset_of(workspace, "{kind: Snapshot, primaryKey: [u, t, d, s]}", columns)
-    path = tmp_path / "in.csv"
     row = "123e4567-e89b-12d3-a456-426614174000,2020-01-01T10:00:00.123456Z,1.5,x,"
-    path.write_text(f"u,t,d,s,n\n{row}1\n{row}\n")
     with pytest.raises(BadInputError) as caught:
-        dataset.ingest([path])
+        push(dataset, f"u,t,d,s,n\n{row}1\n{row}\n")
     assert (
         "(u=123e4567-e89b-12d3-a456-426614174000, t=2020-01-01 10:00:00.123456, d=1.50, s='x') occurs twice: "
         "also in row 1 with other values (n=1 there, n=None here)" in str(caught.value)
     )
 
 
-def test_columns_may_have_any_name_that_is_not_reserved(workspace: Workspace, tmp_path: Path) -> None:
+def test_columns_may_have_any_name_that_is_not_reserved(workspace: Workspace) -> None:
     names = ["__rank", "__op", "__row", "__bad"]
-    dataset = dataset_of(
-        workspace,
-        "{kind: Snapshot, primaryKey: [__rank]}",
-        str([f"{n} INT" for n in names]).replace("'", '"'),
-    )
-    path = tmp_path / "in.csv"
+    columns = json.dumps([f"{name} INT" for name in names])
+    dataset = dataset_of(workspace, "{kind: Snapshot, primaryKey: [__rank]}", columns)
     for value in (1, 2):
-        path.write_text(f"{','.join(names)}\n1,{value},5,5\n")
-        dataset.ingest([path])
-    assert dataset.scan(names).to_arrow().to_pylist()[-1] == dict(zip(names, (1, 2, 5, 5), strict=True))
+        push(dataset, f"{','.join(names)}\n1,{value},5,5\n")
+    assert rows(dataset, *names)[-1] == [1, 2, 5, 5]
 
 
-def test_a_first_record_is_no_list_of_names(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_first_record_is_no_list_of_names(workspace: Workspace) -> None:
     source = manifest(schema='["a STRING", "b STRING"]').replace("header: true", "header: false")
     (dataset,) = workspace.add(source)
-    path = tmp_path / "in.csv"
-    path.write_text("x,x\n__odfchain_row,y\n")
-    assert dataset.ingest([path]).inputs[0].rows == 2
+    assert push(dataset, "x,x\n__odfchain_row,y\n").inputs[0].rows == 2
+
+
+# --- Ledgers whose sources change what they said (RFC-009) --------------------------------------------
+
+
+EDIT_HEADER = "event_time,city,population\n"
+FIRST = EDIT_HEADER + "2020-01-01,A,1\n2020-01-02,B,2\n2020-01-03,C,\n"
+SECOND = EDIT_HEADER + "2020-01-04,D,4\n2020-01-02,B,20\n2020-01-01,A,1\n2020-01-03,C,3\n"
+
+
+@pytest.fixture(scope="module")
+def edited(new_workspace: Callable[[], Workspace]) -> Workspace:
+    workspace = new_workspace()
+    schema = '["event_time TIMESTAMP", "city STRING", "population BIGINT"]'
+    (dataset,) = workspace.add(manifest("{kind: Ledger, primaryKey: [city]}", schema))
+    push(dataset, FIRST)
+    return workspace
+
+
+@pytest.fixture
+def edited_ledger(edited: Workspace, workspace: Workspace) -> Dataset:
+    return copied(edited, workspace)["cities"]
+
+
+def added(
+    dataset: Dataset, edits: LateEdits, text: str = SECOND, name: str = "second.csv"
+) -> list[list[Any]]:
+    """Rows that an input adds: operation, city, population."""
+    push(dataset, text, name, late_edits=edits)
+    return rows(dataset, "op", "city", "population")[3:]
+
+
+def test_they_are_ignored_unless_asked_for(edited_ledger: Dataset) -> None:
+    assert added(edited_ledger, LateEdits.IGNORE) == [[0, "D", 4]]
+
+
+def test_they_are_recorded_as_corrections(edited_ledger: Dataset) -> None:
+    corrected = [[2, "B", 2], [3, "B", 20], [2, "C", None], [3, "C", 3], [0, "D", 4]]
+    assert added(edited_ledger, LateEdits.CORRECT) == corrected
+    assert added(edited_ledger, LateEdits.CORRECT) == corrected, "and only once"
+    back = EDIT_HEADER + "2020-01-02,B,2\n"
+    assert added(edited_ledger, LateEdits.CORRECT, back)[5:] == [[2, "B", 20], [3, "B", 2]]
+    assert edited_ledger.verify().ok
+
+
+def test_the_first_one_stops_the_run(edited_ledger: Dataset) -> None:
+    for name, text, row in (("second.csv", SECOND, 2), ("timeless.csv", EDIT_HEADER + ",B,20\n", 1)):
+        said = rf"{name}: row {row}: key \(city='B'\) is recorded with another population: 2, not 20"
+        with unchanged(edited_ledger.path), pytest.raises(BadInputError, match=said):
+            added(edited_ledger, LateEdits.REFUSE, text, name)
+    fine = EDIT_HEADER + "2020-01-01,A,1\n,C,\n2020-01-05,E,5\n"
+    assert added(edited_ledger, LateEdits.REFUSE, fine) == [[0, "E", 5]]
+
+
+def test_they_are_told(edited_ledger: Dataset, run_cli: Run) -> None:
+    home = edited_ledger.path.parent.parent
+    path = put(home.parent, SECOND, "second.csv")
+    done = run_cli("-w", home, "ingest", "cities", path, "--late-edits", "warn")
+    assert "second.csv: 2 rows have a recorded key and other values; they were ignored" in done.err
+    assert len(rows(edited_ledger)) == 4
+
+
+def test_the_workspace_says_what_is_done(edited_ledger: Dataset, run_cli: Run) -> None:
+    home = edited_ledger.path.parent.parent
+    config = "kind: WorkspaceConfig\nversion: 1\ncontent: {ingest: {lateEdits: refuse}}\n"
+    (home / "config.yaml").write_text(config)
+    run = ("-w", home, "ingest", "cities", put(home.parent, SECOND, "second.csv"))
+    assert run_cli(*run).code == 3
+    assert run_cli(*run, "--late-edits", "ignore").code == 0
 
 
 # --- Slices that cannot hold a key of the input are not read, and nothing recorded depends on it (RFC-032) ---
@@ -164,11 +210,10 @@ def ledger(workspace: Workspace, name: str, key: list[str]) -> Dataset:
     return workspace.add(manifest(merge, json.dumps(COLUMNS), name=name, kind="NdJson"))[0]
 
 
-def push(dataset: Dataset, path: Path, rows: list[dict[str, object]], **options: LateEdits) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    dataset.ingest(
-        path, system_time="2050-01-01T00:00:00Z", event_time="2049-01-01T00:00:00Z", duplicate_keys="first",
-        **options,
+def record(dataset: Dataset, rows: list[dict[str, object]], **options: LateEdits) -> None:
+    push(
+        dataset, "".join(json.dumps(row) + "\n" for row in rows), "in",
+        system_time="2050-01-01T00:00:00Z", event_time="2049-01-01T00:00:00Z", duplicate_keys="first", **options,
     )  # fmt: skip
 
 
@@ -186,7 +231,7 @@ def files_of(dataset: Dataset) -> list[Path]:
 
 
 def watch(patch: pytest.MonkeyPatch, seen: list[list[int]]) -> None:
-    """Every ledger is indexed; seen are the first offsets of the slices that each merge reads."""
+    """Every ledger is indexed, row by row; seen are the first offsets of the slices that each merge reads."""
     original = InputMerge.relevant
 
     def note(merge: InputMerge, rules: MergeRules, rows: RecordedRows) -> RecordedRows:
@@ -195,6 +240,7 @@ def watch(patch: pytest.MonkeyPatch, seen: list[list[int]]) -> None:
         return found
 
     patch.setattr(history, "INDEXED_ROWS", 1)
+    patch.setattr(history, "PIECE_ROWS", 1)
     patch.setattr(InputMerge, "relevant", note)
 
 
@@ -202,12 +248,11 @@ def watch(patch: pytest.MonkeyPatch, seen: list[list[int]]) -> None:
 def made(new_workspace: Callable[[], Workspace]) -> Workspace:
     """Three slices of two rows, the first two of them indexed; their footers leave every key between open."""
     workspace, seen = new_workspace(), list[list[int]]()
-    folder = workspace.path.parent
     dataset = ledger(workspace, "a", ["id"])
     with pytest.MonkeyPatch.context() as patch:
         watch(patch, seen)
         for ids in ((1, 20), (3, 18), (5, 16)):
-            push(dataset, folder / "in", numbered(*ids))
+            record(dataset, numbered(*ids))
     assert seen == [[], []], "new keys need no slice at all"
     return workspace
 
@@ -225,14 +270,11 @@ def dataset(made: Workspace, workspace: Workspace, read: list[list[int]]) -> Dat
     return copied(made, workspace)["a"]
 
 
-def test_only_slices_with_such_a_key_are_read(
-    dataset: Dataset, tmp_path: Path, read: list[list[int]]
-) -> None:
-    path = tmp_path / "in"
-    push(dataset, path, numbered(3, 7))
+def test_only_slices_with_such_a_key_are_read(dataset: Dataset, read: list[list[int]]) -> None:
+    record(dataset, numbered(3, 7))
     assert read == [[2]]
     assert len(recorded(dataset)) == 7
-    push(dataset, path, numbered(7, 1, 8))
+    record(dataset, numbered(7, 1, 8))
     assert read[1:] == [[0, 6]]
     assert [row[2] for row in recorded(dataset)] == ["1", "20", "3", "18", "5", "16", "7", "8"]
     assert len(files_of(dataset)) == 4, "the newest slice is indexed by the next merge"
@@ -240,10 +282,10 @@ def test_only_slices_with_such_a_key_are_read(
 
 
 def test_slices_whose_footers_leave_out_the_keys_are_not_even_indexed(
-    dataset: Dataset, tmp_path: Path, read: list[list[int]]
+    dataset: Dataset, read: list[list[int]]
 ) -> None:
-    push(dataset, tmp_path / "in", numbered(100, 200))
-    push(dataset, tmp_path / "in", numbered(150, 200))
+    record(dataset, numbered(100, 200))
+    record(dataset, numbered(150, 200))
     assert read == [[], [6]]
     assert len(files_of(dataset)) == 3, "the third slice is not"
     assert len(recorded(dataset)) == 9
@@ -252,7 +294,7 @@ def test_slices_whose_footers_leave_out_the_keys_are_not_even_indexed(
 @pytest.mark.parametrize("edits", [pytest.param(LateEdits.IGNORE, marks=pytest.mark.soak), LateEdits.CORRECT])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 12))])
 def test_the_rows_are_those_without(
-    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, edits: LateEdits
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, seed: int, edits: LateEdits
 ) -> None:
     """Keys of several columns with nulls, NaN, zeros of both signs, that come again in any slice."""
     draw = random.Random(seed)
@@ -270,80 +312,59 @@ def test_the_rows_are_those_without(
             for _ in range(draw.randrange(1, 5))
         ]
         rows = [row for row in rows if any(row[name] is not None for name in key)] or numbered(1)
-        push(plain, tmp_path / "in", rows, late_edits=edits)
+        record(plain, rows, late_edits=edits)
         with monkeypatch.context() as patched:
             patched.setattr(history, "INDEXED_ROWS", 1)
-            push(indexed, tmp_path / "in", rows, late_edits=edits)
+            record(indexed, rows, late_edits=edits)
     assert files_of(indexed)
     assert not files_of(plain)
     assert recorded(indexed) == recorded(plain) != []
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "longer", "a bit", "another slice's", "a folder"])
-def test_a_damaged_index_is_made_again(dataset: Dataset, tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "in"
+DAMAGED: dict[str, Callable[[bytes, bytes], bytes]] = {
+    "cut": lambda content, _: content[:-8],
+    "without hashes": lambda content, _: content[:16],
+    "longer": lambda content, _: content + content[-8:],
+    "a bit": lambda content, _: content[:-1] + bytes([content[-1] ^ 1]),
+    "another slice's": lambda _, other: other,
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGED, "gone", "a folder"])
+def test_a_damaged_index_is_made_again(dataset: Dataset, damage: str) -> None:
     files = files_of(dataset)
     before = [file.read_bytes() for file in files]
-    for file in files:
-        content = file.read_bytes()
-        match damage:
-            case "gone":
-                file.unlink()
-            case "cut":
-                file.write_bytes(content[:-8])
-            case "longer":
-                file.write_bytes(content + content[-8:])
-            case "a bit":
-                file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-            case "another slice's":
-                file.write_bytes(before[1 - before.index(content)])
-            case _:
-                file.unlink()
-                file.mkdir()
-    push(dataset, path, numbered(1, 3, 5, 7))
+    for file, content, other in zip(files, before, before[::-1], strict=True):
+        file.unlink()
+        if damage == "a folder":
+            file.mkdir()
+        elif damage != "gone":
+            file.write_bytes(DAMAGED[damage](content, other))
+    record(dataset, numbered(1, 3, 5, 7))
     assert [row[2] for row in recorded(dataset)] == ["1", "20", "3", "18", "5", "16", "7"]
     if damage != "a folder":
         assert [file.read_bytes() for file in files] == before
 
 
-def test_files_of_slices_that_are_gone_are_removed(dataset: Dataset, tmp_path: Path) -> None:
-    path = tmp_path / "in"
+def test_files_of_slices_that_are_gone_are_removed(dataset: Dataset) -> None:
     dataset.reset([entry.hash for entry in dataset.log()][1], force=True)
-    push(dataset, path, numbered(3))
+    record(dataset, numbered(3))
     assert len(recorded(dataset)) == 4
-    push(dataset, path, numbered(5, 9))
+    record(dataset, numbered(5, 9))
     assert [row[2] for row in recorded(dataset)] == ["1", "20", "3", "18", "5", "9"]
     names = {file.name.partition(".")[0] for file in files_of(dataset)}
     assert names <= {file.name for file in (dataset.path / "data").iterdir()}
 
 
 def test_small_ledgers_and_large_inputs_have_no_index(
-    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset, path = ledger(workspace, "a", ["id"]), tmp_path / "in"
-    push(dataset, path, numbered(1))
-    push(dataset, path, numbered(1, 2))
+    dataset = ledger(workspace, "a", ["id"])
+    record(dataset, numbered(1))
+    record(dataset, numbered(1, 2))
     assert not files_of(dataset)
     monkeypatch.setattr(history, "INDEXED_ROWS", 1)
     monkeypatch.setattr(merge_input, "LARGEST_INPUT", 10)
-    push(dataset, path, numbered(2, 3))
+    record(dataset, numbered(2, 3))
     assert not files_of(dataset)
     assert len(recorded(dataset)) == 3
-
-
-def test_hashes_are_kept_and_looked_up_a_piece_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(history, "PIECE_ROWS", 3)
-    draw = random.Random(7)
-    hashes = np.array([draw.getrandbits(64) for _ in range(8)], np.uint64)
-    piece = RecordedSlice(OffsetInterval(start=10, end=17), lambda: tmp_path, Multihash.sha3_256(bytes(32)))
-    files = history.KeyFiles(tmp_path, "id")
-    files.write(piece, [hashes[:5], hashes[5:5], hashes[5:]])
-    assert all(files.holds_any(piece, np.array([value], np.uint64)) for value in hashes)
-    assert files.holds_any(piece, np.array([1, 2**64 - 1], np.uint64)) is False
-    (path,) = tmp_path.iterdir()
-    whole = path.read_bytes()
-    for damaged in (whole[:-8], whole + bytes(8), whole[:-1] + bytes([whole[-1] ^ 1]), whole[:16]):
-        path.write_bytes(damaged)
-        assert files.holds_any(piece, hashes) is None

@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from odfchain.api.pulling import Pulls
 from odfchain.api.workspace import Workspace
+from odfchain.errors import SourceNotFoundError
+from odfchain.ingest.fetch_url import fetch_http
+from odfchain.ingest.fetching import etag_state
 from odfchain.progress import SILENT, DeferredProgress
 from odfchain.workspace.options import PullOptions
 from tests.kit.polled_sources import polled, rows
-from tests.kit.servers import Reply, Request, Server
-from tests.kit.support import Result
+from tests.kit.servers import Reply, Request, Server, context
+from tests.kit.support import Run
 
 DATASETS = 7
 
@@ -53,9 +56,7 @@ def sources(workspace: Workspace, server: Server, count: int = DATASETS) -> None
         workspace.rename("cities", f"d{number}")
 
 
-def test_sources_are_fetched_side_by_side_and_recorded_in_order(
-    workspace: Workspace, run_cli: Callable[..., Result]
-) -> None:
+def test_sources_are_fetched_side_by_side_and_recorded_in_order(workspace: Workspace, run_cli: Run) -> None:
     source = Source()
     with Server(source) as server:
         sources(workspace, server)
@@ -170,24 +171,14 @@ def test_spark_is_begun_for_new_bytes_and_never_without(
 def test_new_bytes_are_announced_before_they_come(
     tmp_path: Path, status: int, headers: dict[str, str], previous: str | None, calls: int
 ) -> None:
-    from odfchain.errors import SourceNotFoundError
-    from odfchain.ingest.fetch_url import fetch_http
-    from odfchain.ingest.fetching import etag_state
-    from tests.kit.servers import context
-
-    announced: list[bool] = []
-    sent = threading.Event()
-    go_on = threading.Event()
-
-    def pieces() -> list[bytes]:
-        if calls:
-            go_on.wait(10)
-        sent.set()
-        return [b"a,b\n"]
+    announced, sent, go_on = list[bool](), threading.Event(), threading.Event()
 
     class Late:
-        def __iter__(self):  # type: ignore[no-untyped-def]
-            yield from pieces()
+        def __iter__(self) -> Iterator[bytes]:
+            if calls:
+                go_on.wait(10)
+            sent.set()
+            yield b"a,b\n"
 
     def expect() -> None:
         announced.append(sent.is_set())
@@ -195,9 +186,7 @@ def test_new_bytes_are_announced_before_they_come(
 
     reply = Reply(status, headers, pieces=Late()) if status == 200 else Reply(status)
     state = None if previous is None else etag_state(previous)
-    with Server(reply) as server:
-        try:
-            fetch_http(server.url(), [], context(tmp_path, state, expect_rows=expect, name="x"))
-        except SourceNotFoundError:
-            assert status == 404
+    refused = pytest.raises(SourceNotFoundError) if status == 404 else contextlib.nullcontext()
+    with Server(reply) as server, refused:
+        fetch_http(server.url(), [], context(tmp_path, state, expect_rows=expect, name="x"))
     assert announced == [False] * calls

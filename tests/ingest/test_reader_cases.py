@@ -6,6 +6,7 @@ the same members, columns, 27 names in order and encoding stands in for it. Its 
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,17 +23,13 @@ from odfchain.odf.enums import TimeUnit
 from odfchain.odf.schema import type_name
 from odfchain.odf.sources import (
     ReadStep,
-    ReadStepCsv,
     ReadStepEsriShapefile,
-    ReadStepGeoJson,
-    ReadStepJson,
-    ReadStepNdGeoJson,
-    ReadStepNdJson,
     ReadStepParquet,
 )
+from odfchain.odf.tree import from_tree
 from odfchain.spark.input_frames import FINER, first_bad_row
 from odfchain.spark.jobs import explain
-from tests.kit.reader_harness import plain
+from tests.kit.reader_harness import Harness, plain
 from tests.kit.shapefiles import SQUARE_TEXT, WGS84, archive, named, parts, ukraine
 from tests.kit.support import ROOT, conformance
 
@@ -45,18 +42,6 @@ TYPES: dict[str, ds.DataType] = {
     "uint64": ds.DataTypeUInt64(), "float64": ds.DataTypeFloat64(), "bool": ds.DataTypeBool(),
     "date": ds.DataTypeDate(), "timestamp(ms,UTC)": MS, "timestamp(s, no tz)": MS,
 }  # fmt: skip
-STEPS = {
-    step.KIND: step
-    for step in (
-        ReadStepCsv,
-        ReadStepJson,
-        ReadStepNdJson,
-        ReadStepGeoJson,
-        ReadStepNdGeoJson,
-        ReadStepEsriShapefile,
-        ReadStepParquet,
-    )
-}
 CASES = conformance("reader_cases")["cases"]
 
 OK = {
@@ -91,60 +76,46 @@ FEATURE = (
     '{"type":"Feature","id":7,"bbox":[0,0,1,1],"properties":{"a":1,"geometry":"x"},'
     '"geometry":{"type":"Point","coordinates":[1.0,2]}}'
 )
-MADE = {
-    "geojson.feature_id_bbox_dropped": f'{{"type":"FeatureCollection","features":[{FEATURE}]}}',
-}
+MADE = {"geojson.feature_id_bbox_dropped": f'{{"type":"FeatureCollection","features":[{FEATURE}]}}'}
 """Inputs that a case only describes."""
 
 
 def schema_of(columns: list[list[str]]) -> ds.DataSchema:
-    fields = []
-    for name, kind, needed in columns:
-        data_type = TYPES[kind]
-        fields.append(
-            ds.DataField(name=name, type=data_type if needed == "required" else ds.optional(data_type))
-        )
-    return ds.DataSchema(fields=tuple(fields))
+    def field(name: str, kind: str, needed: str) -> ds.DataField:
+        return ds.DataField(name=name, type=TYPES[kind] if needed == "required" else ds.optional(TYPES[kind]))
+
+    return ds.DataSchema(fields=tuple(field(*column) for column in columns))
 
 
 def step_of(case: dict[str, Any]) -> ReadStep:
-    options = {k: v for k, v in case["step"].items() if k not in ("kind", "schema")}
-    names = {"inferSchema": "infer_schema", "dateFormat": "date_format", "subPath": "sub_path"}
-    fields = {names.get(k, k): v for k, v in options.items()}
-    if "schema" in case["step"]:
-        fields["schema"] = schema_of(case["step"]["schema"])
-    elif case["id"] in OK:
-        fields["schema"] = schema_of([[n, "string", "optional"] for n in OK[case["id"]][0]])
+    options = {name: value for name, value in case["step"].items() if name != "schema"}
+    columns = case["step"].get("schema")
+    if case["id"] in OK:
+        columns = columns or [[name, "string", "optional"] for name in OK[case["id"]][0]]
     elif case["id"] == "csv.date_format_other":
-        fields["schema"] = schema_of([["a", "date", "optional"]])
-    step: ReadStep = STEPS[case["step"]["kind"]](**fields)
-    return step
+        columns = columns or [["a", "date", "optional"]]
+    step: ReadStep = from_tree(ReadStep, options)  # type: ignore[arg-type]
+    return dataclasses.replace(step, schema=schema_of(columns)) if columns else step
 
 
 def write_input(case: dict[str, Any], path: Path) -> None:
     given = MADE.get(case["id"], case["input"])
     if isinstance(given, dict):
         arrow = {"uint64": pa.uint64(), "int64": pa.int64(), "string": pa.string()}
-        schema = pa.schema(
-            [
-                pa.field(n, arrow.get(t, pa.timestamp("ms", "UTC")), r == "optional")
-                for n, t, r in given["file_columns"]
-            ]
-        )
-        rows = [
-            {n: time_of(v) if t.startswith("timestamp") else v
-             for (n, t, _), v in zip(given["file_columns"], row, strict=True)}
-            for row in given["file_rows"]
-        ]  # fmt: skip
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+        arrays, fields, columns = [], [], zip(*given["file_rows"], strict=True)
+        for (name, kind, needed), values in zip(given["file_columns"], columns, strict=True):
+            times = kind.startswith("timestamp")
+            fields.append(
+                pa.field(name, pa.timestamp("ms", "UTC") if times else arrow[kind], needed == "optional")
+            )
+            arrays.append(
+                pa.array(map(dt.datetime.fromisoformat, values) if times else values, fields[-1].type)
+            )
+        pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), path)
     elif given == "<bytes 0xE9 0x0A>":
         path.write_bytes(b"\xe9\x0a")
     else:
         path.write_text(given)
-
-
-def time_of(text: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(text)
 
 
 def read(case: dict[str, Any], tmp_path: Path, engine: SparkEngine) -> tuple[ds.DataSchema, list[list[Any]]]:
@@ -152,7 +123,6 @@ def read(case: dict[str, Any], tmp_path: Path, engine: SparkEngine) -> tuple[ds.
     path = tmp_path / "input"
     write_input(case, path)
     source = open_input(lambda: engine.session, path, step_of(case), scratch=tmp_path)
-    assert source is not None
     names = source.schema.names
     try:
         rows = source.frame.select(*[f"`{n}`" for n in names]).collect()
@@ -221,8 +191,6 @@ def check(case: dict[str, Any], schema: ds.DataSchema, rows: list[list[Any]]) ->
 
 def test_parquet_reserved_columns(tmp_path: Path, engine: SparkEngine) -> None:
     """parquet.reserved_columns: an exported slice is read; undeclared, its system columns are renamed."""
-    from tests.kit.reader_harness import Harness
-
     table = pa.table({"offset": pa.array([7], pa.int64()), "op": pa.array([0], pa.int32()), "city": ["A"]})
     pq.write_table(table, tmp_path / "slice.parquet")
     harness = Harness(tmp_path, engine.session)
@@ -249,7 +217,6 @@ def read_shapes(
     """(schema, rows, notes) of an archive."""
     notes: list[str] = []
     source = open_input(lambda: engine.session, path, step, scratch=path.parent, note=notes.append)
-    assert source is not None
     rows = source.frame.select(*source.schema.names).collect()
     assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing unpacked is left"
     return source.schema, [r.asDict() for r in rows], tuple(notes)

@@ -24,6 +24,7 @@ from tests.kit.support import unchanged
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
 
+NUMBER: list[Field] = [("n", "N", 5, 0)]
 FIELDS: list[Field] = [
     ("name", "C", 40), ("real", "N", 33, 15), ("whole", "N", 18, 0), ("float", "F", 20, 5), ("day", "D"),
     ("flag", "L"),
@@ -74,25 +75,26 @@ def test_several_rings_and_an_attribute_called_geometry(tmp_path: Path) -> None:
     assert [len(polygon) for polygon in geometry["coordinates"]] == [1, 1]
 
 
-def test_a_record_marked_as_deleted_takes_its_shape_with_it(tmp_path: Path) -> None:
-    files = parts([("n", "N", 5, 0)], [[1], [2], [3]], shapes=[None, SQUARE, None])
+def marked(tmp_path: Path, mark: str) -> Path:
+    """An archive whose first of three records has this mark."""
+    files = parts(NUMBER, [[1], [2], [3]], shapes=[None, SQUARE, None])
     dbf = bytearray(files["dbf"])
-    dbf[int.from_bytes(dbf[8:10], "little")] = ord("*")
-    path = archive(tmp_path / "a.zip", named("a", files | {"dbf": bytes(dbf)}))
-    assert records(path) == [{"n": 2, "geometry": SQUARE_TEXT}, {"n": 3, "geometry": None}]
+    dbf[int.from_bytes(dbf[8:10], "little")] = ord(mark)
+    return archive(tmp_path / "a.zip", named("a", files | {"dbf": bytes(dbf)}))
+
+
+def test_a_record_marked_as_deleted_takes_its_shape_with_it(tmp_path: Path) -> None:
+    assert records(marked(tmp_path, "*")) == [{"n": 2, "geometry": SQUARE_TEXT}, {"n": 3, "geometry": None}]
 
 
 def test_another_mark_than_deleted_is_damage(tmp_path: Path) -> None:
     """pyshp would leave the record out."""
-    files = parts([("n", "N", 5, 0)], [[1], [2], [3]])
-    dbf = bytearray(files["dbf"])
-    dbf[int.from_bytes(dbf[8:10], "little")] = ord("!")
-    said = fault(archive(tmp_path / "a.zip", named("a", files | {"dbf": bytes(dbf)})))
-    assert said == (1, "the .dbf file marks the record with b'!'; a blank or '*' (deleted) was expected")
+    said = "the .dbf file marks the record with b'!'; a blank or '*' (deleted) was expected"
+    assert fault(marked(tmp_path, "!")) == (1, said)
 
 
 def test_a_column_of_the_schema_that_is_not_there(tmp_path: Path) -> None:
-    path = archive(tmp_path / "a.zip", named("a", parts([("n", "N", 5, 0)], [[1]])))
+    path = archive(tmp_path / "a.zip", named("a", parts(NUMBER, [[1]])))
     layer, _ = ShapefileLayer.find(path, None, tmp_path)
     with pytest.raises(RecordError) as caught:
         list(dataclasses.replace(layer, columns=("n", "m", "geometry")).records())
@@ -100,17 +102,15 @@ def test_a_column_of_the_schema_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_dimensions_that_are_left_out_are_said(tmp_path: Path) -> None:
-    files = named("a", parts([("n", "N", 5, 0)], [[1]]))
+    files = named("a", parts(NUMBER, [[1]]))
     for kind, note in [
         (5, ()),
         (15, ("the shapes have heights (Z) and measures (M), which are left out: a geometry has x and y",)),
         (25, ("the shapes have measures (M), which are left out: a geometry has x and y",)),
     ]:
         shp = files["a.shp"][:32] + kind.to_bytes(4, "little") + files["a.shp"][36:]
-        _, notes = ShapefileLayer.find(
-            archive(tmp_path / f"{kind}.zip", files | {"a.shp": shp}), None, tmp_path
-        )
-        assert notes == note
+        path = archive(tmp_path / f"{kind}.zip", files | {"a.shp": shp})
+        assert ShapefileLayer.find(path, None, tmp_path)[1] == note
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_names_of_encodings(label: str, codec: str | None) -> None:
 
 
 def test_another_reference_system_is_said_and_nothing_is_converted(tmp_path: Path) -> None:
-    files = named("a", parts([("n", "N", 5, 0)], [[1]]))
+    files = named("a", parts(NUMBER, [[1]]))
     path = archive(tmp_path / "a.zip", files | {"a.prj": LAMBERT})
     assert ShapefileLayer.find(path, None, tmp_path)[1] == (
         "coordinates are in 'ETRS89-extended / LAEA Europe', as the .prj file says; they are kept as they are",
@@ -170,7 +170,7 @@ def three(tmp_path: Path) -> Path:
     """An archive of three layers, and what macOS puts beside a file."""
     files: dict[str, bytes] = {"__MACOSX/one/._a.shp": b""}
     for number, name in enumerate(["one/a", "one/b", "two/[c]"], start=1):
-        files |= named(name, parts([("n", "N", 5, 0)], [[number]]))
+        files |= named(name, parts(NUMBER, [[number]]))
     return archive(tmp_path / "a.zip", files)
 
 
@@ -188,10 +188,8 @@ def test_none_or_several_are_refused_with_their_names(three: Path) -> None:
     )
     assert error.hint == "say which in the read step's 'subPath'"
     assert "2 .shp files match subPath 'one/*'" in refused(three, "one/*").message
-    assert (
-        "no .shp file matches subPath 'one/a.dbf' (there are: one/a.shp,"
-        in refused(three, "one/a.dbf").message
-    )
+    no_such = "no .shp file matches subPath 'one/a.dbf' (there are: one/a.shp,"
+    assert no_such in refused(three, "one/a.dbf").message
 
 
 def test_at_most_five_names_are_listed(tmp_path: Path) -> None:
@@ -199,28 +197,20 @@ def test_at_most_five_names_are_listed(tmp_path: Path) -> None:
     assert refused(path).message.endswith("expected: 0.shp, 1.shp, 2.shp, 3.shp, 4.shp, …")
 
 
-def test_what_macos_adds_is_no_layer(tmp_path: Path) -> None:
-    files = named("a", parts([("n", "N", 5, 0)], [[1]])) | {"__MACOSX/._a.shp": b"x"}
-    assert len(records(archive(tmp_path / "a.zip", files))) == 1
-
-
 def test_not_an_archive(tmp_path: Path) -> None:
-    (tmp_path / "a.shp").write_bytes(parts([("n", "N", 5, 0)], [[1]])["shp"])
+    (tmp_path / "a.shp").write_bytes(parts(NUMBER, [[1]])["shp"])
     error = refused(tmp_path / "a.shp")
     assert "not a readable ZIP archive" in error.message
     assert error.hint == "put the .shp, .dbf and .shx files into one ZIP archive and give that"
 
 
 def test_a_part_is_missing(tmp_path: Path) -> None:
-    files = named("a", parts([("n", "N", 5, 0)], [[1]]))
+    files = named("a", parts(NUMBER, [[1]]))
     no_index = {n: d for n, d in files.items() if n != "a.shx"}
     assert len(records(archive(tmp_path / "a.zip", no_index))) == 1, "the index is not needed"
     (tmp_path / "a.zip").unlink()
-    no_attributes = {n: d for n, d in files.items() if n != "a.dbf"}
-    assert (
-        refused(archive(tmp_path / "b.zip", no_attributes)).message
-        == "a.shp has no .dbf file with the same name"
-    )
+    no_attributes = archive(tmp_path / "b.zip", {n: d for n, d in files.items() if n != "a.dbf"})
+    assert refused(no_attributes).message == "a.shp has no .dbf file with the same name"
 
 
 # --- damage ----------------------------------------------------------------------------------------
@@ -269,7 +259,7 @@ def test_text_that_is_not_in_the_declared_encoding(tmp_path: Path) -> None:
 
 
 def test_a_damaged_archive(tmp_path: Path) -> None:
-    path = archive(tmp_path / "a.zip", named("a", parts([("n", "N", 5, 0)], [[1]] * 50)))
+    path = archive(tmp_path / "a.zip", named("a", parts(NUMBER, [[1]] * 50)))
     with zipfile.ZipFile(path) as packed:
         start = packed.getinfo("a.dbf").header_offset + 40
     content = bytearray(path.read_bytes())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from odfchain.ingest.ingesting import PullStatus
 from odfchain.odf.events import AddData
 from odfchain.odf.sources import WatermarkRule
 from odfchain.odf.times import Duration, Timestamp
-from tests.kit.polled_sources import file_url, polled, touch
-from tests.kit.support import Result, unchanged
+from tests.kit.polled_sources import APPEND, LEDGER, SNAPSHOT, file_url, polled, touch
+from tests.kit.pushed_files import put
+from tests.kit.support import Result, Run, unchanged
 
 DAY = Duration(86_400_000)
 PLAIN, DELAYED = WatermarkRule(), WatermarkRule(max_delay=DAY)
@@ -26,14 +26,12 @@ NOW = "2090-03-10T12:00:00Z"
 """After the system time of the machine: the system time of a chain never goes back."""
 
 
-def t(text: str | None) -> Timestamp | None:
-    return None if text is None else Timestamp.parse(text if "T" in text else f"{text}T00:00:00Z")
-
-
 def at(text: str) -> Timestamp:
-    found = t(text)
-    assert found is not None
-    return found
+    return Timestamp.parse(text if "T" in text else f"{text}T00:00:00Z")
+
+
+def maybe(text: str | None) -> Timestamp | None:
+    return None if text is None else at(text)
 
 
 # --- the rules, without Spark ----------------------------------------------------------------------------
@@ -58,11 +56,9 @@ def at(text: str) -> Timestamp:
 def test_the_watermark_after_rows(
     rule: WatermarkRule, previous: str | None, latest: str | None, expected: str | None
 ) -> None:
-    time = t(latest)
-    found = rule.after_rows(
-        t(previous), time.epoch_ms if time else None, at(NOW), at(NOW).shifted(DAY.milliseconds)
-    )
-    assert found == t(expected)
+    time, bound = maybe(latest), at(NOW).shifted(DAY.milliseconds)
+    found = rule.after_rows(maybe(previous), time and time.epoch_ms, at(NOW), bound)
+    assert found == maybe(expected)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +78,7 @@ def test_the_watermark_after_rows(
 def test_the_watermark_that_follows_the_system_time(
     rule: WatermarkRule, previous: str | None, idle: bool, expected: str | None
 ) -> None:
-    assert rule.at_system_time(t(previous), at(NOW), idle=idle) == t(expected)
+    assert rule.at_system_time(maybe(previous), at(NOW), idle=idle) == maybe(expected)
 
 
 def test_the_bound_ends_where_time_does() -> None:
@@ -95,7 +91,7 @@ MANIFEST = """\
 kind: DatasetSnapshot
 version: 1
 content:
-  name: cities
+  name: {name}
   kind: Root
   metadata:
     - kind: {source}
@@ -103,20 +99,21 @@ content:
       merge: {merge}
       {rule}
 """
-APPEND = "{kind: Append}"
-SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
 
 
-def pushed(workspace: Workspace, *, merge: str = APPEND, rule: str = "", kind: str = "TIMESTAMP") -> Dataset:
-    (dataset,) = workspace.add(
-        MANIFEST.format(source="AddPushSource", fetch="", merge=merge, rule=rule, type=kind)
-    )
-    return dataset
+def manifest_of(
+    *, merge: str = APPEND, rule: str = "", kind: str = "TIMESTAMP", fetch: str = "", name: str = "cities"
+) -> str:
+    source, fetch = ("SetPollingSource", f"fetch: {{{fetch}}}\n      ") if fetch else ("AddPushSource", "")
+    return MANIFEST.format(source=source, fetch=fetch, merge=merge, rule=rule, type=kind, name=name)
+
+
+def dataset_of(workspace: Workspace, **given: str) -> Dataset:
+    return workspace.add(manifest_of(**given))[0]
 
 
 def csv(path: Path, *rows: str) -> Path:
-    path.write_text("\n".join(["event_time,city,population", *rows]) + "\n")
-    return path
+    return put(path.parent, "\n".join(["event_time,city,population", *rows, ""]), path.name)
 
 
 def on(time: str, **changes: bool) -> dict[str, Any]:
@@ -125,12 +122,11 @@ def on(time: str, **changes: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["TIMESTAMP", "DATE"])
 def test_a_row_from_the_far_future_is_refused(workspace: Workspace, tmp_path: Path, kind: str) -> None:
-    dataset = pushed(workspace, kind=kind)
+    dataset = dataset_of(workspace, kind=kind)
     clock = "" if kind == "DATE" else "T00:00:00Z"
     good = csv(tmp_path / "good.csv", f"2090-03-11{clock},A,1")
-    bad = csv(
-        tmp_path / "bad.csv", f"2090-03-01{clock},A,1", f"2999-01-01{clock},B,2", f"2999-01-02{clock},C,3"
-    )
+    rows = [f"2090-03-01{clock},A,1", f"2999-01-01{clock},B,2", f"2999-01-02{clock},C,3"]
+    bad = csv(tmp_path / "bad.csv", *rows)
     dataset.ingest([good], **on(NOW))
     with unchanged(dataset.path), pytest.raises(IngestError) as caught:
         dataset.ingest([bad], **on(NOW))
@@ -150,30 +146,28 @@ def test_a_row_from_the_far_future_is_refused(workspace: Workspace, tmp_path: Pa
 
 
 def test_a_row_without_event_time_gets_that_of_the_source(workspace: Workspace, tmp_path: Path) -> None:
-    dataset = pushed(workspace)
+    dataset = dataset_of(workspace)
     options = {"system_time": at(NOW), "event_time": at("2999-01-01")}
-    with pytest.raises(
-        IngestError, match=r"row 1 .*: the row has no event time, and that of the source, 2999"
-    ):
+    said = r"row 1 .*: the row has no event time, and that of the source, 2999"
+    with pytest.raises(IngestError, match=said):
         dataset.ingest([csv(tmp_path / "a.csv", ",A,1")], **options)
 
 
 def test_taking_back_a_row_from_the_far_future_is_right(workspace: Workspace, tmp_path: Path) -> None:
-    dataset = pushed(workspace, merge=SNAPSHOT)
+    dataset = dataset_of(workspace, merge=SNAPSHOT)
     a, b, c = "2999-01-01T00:00:00Z,A,1", "2090-03-01T00:00:00Z,B,2", "2090-03-01T00:00:00Z,C,3"
     dataset.ingest([csv(tmp_path / "1.csv", a, b, c)], **on(NOW, allow_future=True))
     dataset.ingest([csv(tmp_path / "2.csv", a, b, c.replace(",3", ",4"))], **on(NOW))  # A as it was
+    d = "2999-01-02T00:00:00Z,D,1"
     with pytest.raises(IngestError, match=r"row 4 \(city='D'"):  # not A, which stays as it was
-        dataset.ingest(
-            [csv(tmp_path / "d.csv", a, b, c, a.replace("A", "D").replace("01-01", "01-02"))], **on(NOW)
-        )
+        dataset.ingest([csv(tmp_path / "d.csv", a, b, c, d)], **on(NOW))
     dataset.ingest([csv(tmp_path / "3.csv", b, c)], **on(NOW))  # without A
     assert [row["op"] for row in dataset.tail(3).to_pylist()] == [1, 2, 3], "A goes, C changes"
     assert dataset.verify().ok
 
 
 def test_a_source_may_allow_more_or_less(workspace: Workspace, tmp_path: Path) -> None:
-    dataset = pushed(workspace, rule="watermark: {maxFuture: 10 days, maxDelay: 2 days}")
+    dataset = dataset_of(workspace, rule="watermark: {maxFuture: 10 days, maxDelay: 2 days}")
     dataset.ingest([csv(tmp_path / "1.csv", "2090-03-19T00:00:00Z,A,1")], **on(NOW))
     assert dataset.summary.watermark == at("2090-03-17")
     with pytest.raises(IngestError, match="10 days after the system time"):
@@ -185,16 +179,8 @@ def test_a_source_may_allow_more_or_less(workspace: Workspace, tmp_path: Path) -
 
 def test_a_watermark_that_follows_the_system_time(workspace: Workspace, tmp_path: Path) -> None:
     """Also while there is nothing new; after the last of several files; and never so that `verify` complains."""
-    fetch = f"fetch: {{kind: FilesGlob, path: '{tmp_path}/*.csv'}}\n      "
-    (dataset,) = workspace.add(
-        MANIFEST.format(
-            source="SetPollingSource",
-            fetch=fetch,
-            merge=APPEND,
-            rule="watermark: fromSystemTime",
-            type="TIMESTAMP",
-        )
-    )
+    fetch = f"kind: FilesGlob, path: '{tmp_path}/*.csv'"
+    dataset = dataset_of(workspace, fetch=fetch, rule="watermark: fromSystemTime")
 
     def pull(time: str) -> tuple[str, int]:
         found = dataset.pull(system_time=at(time))
@@ -216,30 +202,21 @@ def test_a_watermark_that_follows_the_system_time(workspace: Workspace, tmp_path
 
 
 def test_the_same_for_pushed_files(workspace: Workspace, tmp_path: Path) -> None:
-    dataset = pushed(workspace, rule="watermark: {fromSystemTime: true, maxDelay: 1 day}")
-    files = [
-        csv(tmp_path / "1.csv", "2090-03-01T00:00:00Z,A,1"),
-        csv(tmp_path / "2.csv", "2090-03-02T00:00:00Z,A,1"),
-    ]
+    dataset = dataset_of(workspace, rule="watermark: {fromSystemTime: true, maxDelay: 1 day}")
+    files = [csv(tmp_path / f"{day}.csv", f"2090-03-0{day}T00:00:00Z,A,1") for day in (1, 2)]
     outcome = dataset.ingest(files, **on(NOW))
     assert (outcome.blocks, outcome.watermark) == (4, at("2090-03-09T12:00:00Z"))
     assert dataset.summary.watermark == outcome.watermark
     assert dataset.verify().ok
 
 
-def test_a_watermark_set_by_hand(
-    workspace: Workspace, run_cli: Callable[..., Result], tmp_path: Path
-) -> None:
-    dataset = pushed(workspace)
+def test_a_watermark_set_by_hand(workspace: Workspace, run_cli: Run, tmp_path: Path) -> None:
+    dataset = dataset_of(workspace)
     dataset.ingest([csv(tmp_path / "1.csv", "2090-03-01T00:00:00Z,A,1")], **on("2090-03-01"))
     with pytest.raises(IngestError, match="can never be lowered again"):
         dataset.set_watermark(at("2999-01-01"))
-    assert (
-        run_cli(
-            "-w", workspace.path, "pull", "cities", "--set-watermark", "2999-01-01", "--allow-future"
-        ).code
-        == 0
-    )
+    future = ("--set-watermark", "2999-01-01", "--allow-future")
+    assert run_cli("-w", workspace.path, "pull", "cities", *future).code == 0
     dataset.ingest([csv(tmp_path / "2.csv", "2090-03-02T00:00:00Z,A,1")], **on("2090-03-02"))
     with pytest.raises(AppendError) as caught:
         dataset.set_watermark(at("2090-03-02"))
@@ -250,15 +227,11 @@ def test_a_watermark_set_by_hand(
     assert dataset.summary.watermark == at("2090-03-01")
 
 
-def test_an_update_changes_the_rule(
-    workspace: Workspace, run_cli: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_an_update_changes_the_rule(workspace: Workspace, run_cli: Run, tmp_path: Path) -> None:
     manifest = tmp_path / "cities.yaml"
 
     def add(rule: str, *more: str) -> Result:
-        manifest.write_text(
-            MANIFEST.format(source="AddPushSource", fetch="", merge=APPEND, rule=rule, type="TIMESTAMP")
-        )
+        manifest.write_text(manifest_of(rule=rule))
         return run_cli("-w", workspace.path, "add", manifest, *more)
 
     assert add("watermark: {maxDelay: 1 day}").code == 0
@@ -275,10 +248,7 @@ def test_an_update_changes_the_rule(
 def test_the_time_of_a_file_of_the_future(workspace: Workspace, tmp_path: Path) -> None:
     path = csv(tmp_path / "1.csv", ",A,1")
     os.utime(path, (7_258_118_400, 7_258_118_400))  # 2200
-    fetch = f"fetch: {{kind: Url, url: '{path.as_uri()}'}}\n      "
-    (dataset,) = workspace.add(
-        MANIFEST.format(source="SetPollingSource", fetch=fetch, merge=APPEND, rule="", type="TIMESTAMP")
-    )
+    dataset = dataset_of(workspace, fetch=file_url(path))
     with pytest.raises(IngestError, match=r"1\.csv: row 1 .*that of the source, 2200"):
         dataset.pull()
 
@@ -286,7 +256,6 @@ def test_the_time_of_a_file_of_the_future(workspace: Workspace, tmp_path: Path) 
 # --- files of a glob ---------------------------------------------------------------------------------------
 
 DATED = "eventTime: {kind: FromPath, pattern: '(\\d+-\\d+-\\d+)', timestampFormat: 'yyyy-MM-dd'}"
-LEDGER = "{kind: Ledger, primaryKey: [city]}"
 AB = "city,population\nA,1\nB,2\n"
 
 
@@ -307,7 +276,6 @@ def test_a_file_without_news_advances_the_watermark(workspace: Workspace, tmp_pa
     (tmp_path / "2020-01-07.csv").write_text(AB)
     assert dataset.pull().watermark == at("2020-01-07")
     assert marks(dataset) == [(day == 1, f"2020-01-0{day}T00:00") for day in (1, 3, 5, 7)]
-    assert dataset.summary.source_state is not None
     assert dataset.summary.source_state.value == "2020-01-07.csv"
     with unchanged(dataset.path):
         assert dataset.pull().status == PullStatus.UP_TO_DATE.value
@@ -347,11 +315,11 @@ def test_what_a_file_does_not_advance(workspace: Workspace, tmp_path: Path) -> N
     assert [mark for _, mark in marks(dataset)] == expected
     other = tmp_path / "own"
     other.mkdir()
-    fetch = f"fetch: {{kind: FilesGlob, path: '{other}/*.csv', {DATED}}}\n      "
-    text = MANIFEST.format(source="SetPollingSource", fetch=fetch, merge=LEDGER, rule="", type="TIMESTAMP")
-    (own,) = workspace.add(text.replace("name: cities", "name: own"))
-    csv(other / "2020-02-01.csv", "2020-01-01T00:00:00Z,A,1")
-    csv(other / "2020-02-02.csv", "2020-01-01T00:00:00Z,A,1")
+    own = dataset_of(
+        workspace, fetch=f"kind: FilesGlob, path: '{other}/*.csv', {DATED}", merge=LEDGER, name="own"
+    )
+    for day in (1, 2):
+        csv(other / f"2020-02-0{day}.csv", "2020-01-01T00:00:00Z,A,1")
     own.pull()
     assert marks(own) == [(True, "2020-01-01T00:00"), (False, "2020-01-01T00:00")]
     assert dataset.verify().ok
