@@ -13,6 +13,7 @@ import pytest
 from odfchain.storage.public_layout import ObjectKey
 from odfchain.storage.store import Incoming
 from odfchain.transfer import node_pushes
+from tests.kit.scenario import Chain, chain_of
 
 PIECE = 5 << 18
 """Of so many bytes that are sent the node takes the most, a megabyte at least [bytes]."""
@@ -90,6 +91,18 @@ class Watched:
     def until(self, holds: Callable[[], bool]) -> None:
         with self._changed:
             assert self._changed.wait_for(holds, 30)
+
+
+def large(label: str = "") -> tuple[Chain, ObjectKey]:
+    """A chain with a file of six pieces, and that file."""
+    chain = chain_of([f"seed {label}".rstrip(), "schema"])
+    chain.add_data("d1", size=6 * PIECE)
+    return chain, chain.files[0]
+
+
+def spoilt(body: bytes) -> bytes:
+    """The same size, and the first piece; the rest is something else."""
+    return body[:PIECE] + b"?" * (len(body) - PIECE)
 
 
 def path_of(key: ObjectKey, alias: str = "cities") -> str:

@@ -192,7 +192,6 @@ def test_a_dataset_s_state_is_its_checkpoint_and_its_verification(
         there = DatasetState.read(dataset._files.chain)
         found = read_state(dataset._files, there, columns=["city", "population"])
         assert sorted(f"{row['city']},{row['population']}\n" for row in found.to_pylist()) == sorted(rows)
-    assert there.checkpoint is not None
     stored = pq.read_table(dataset._files.checkpoints.verified_path(there.checkpoint.physical_hash))
     assert stored.select(columns).sort_by("offset").equals(read_state(dataset._files, there, columns=columns))
     assert dataset.verify().ok

@@ -26,7 +26,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.storage.public_layout import ObjectKey
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import smart_site
-from tests.kit.held_puts import PIECE, HeldPut, path_of
+from tests.kit.held_puts import PIECE, HeldPut, large, path_of, spoilt
 from tests.kit.node_process import Node
 from tests.kit.scenario import Chain, chain_of, install
 from tests.kit.shared_store import machine
@@ -73,12 +73,6 @@ def gone() -> Iterator[None]:
     """A node that is busy, or was killed, is what such a client has to live with."""
     with contextlib.suppress(WebSocketException, HTTPException, KeyError, OSError, AssertionError):
         yield
-
-
-def large(label: str) -> tuple[Chain, ObjectKey]:
-    chain = chain_of([f"seed {label}", "schema"])
-    chain.add_data("d1", size=6 * PIECE)
-    return chain, chain.files[0]
 
 
 def wrong(folder: Path, store: SmallS3 | None) -> tuple[int, int]:
@@ -146,7 +140,7 @@ def test_puts_that_outlive_their_pushes(place: tuple[Path, SmallS3 | None], tmp_
                 held: list[HeldPut] = []
                 for n in range(ATTACKERS):
                     other = mine if chance.random() < 0.3 else token(node, f"other.{number}.{n}")
-                    bent = body if chance.random() < 0.2 else body[:PIECE] + b"?" * (len(body) - PIECE)
+                    bent = body if chance.random() < 0.2 else spoilt(body)
                     put = stale_put(site_of(node, ours), name, other, chain, key, bent)
                     if put is not None:
                         figures["PUTs that outlived their push"] += 1

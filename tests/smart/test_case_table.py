@@ -313,7 +313,6 @@ def peak_memory(*, anew: bool = False) -> int:
     if anew:
         Path("/proc/self/clear_refs").write_text("5")
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
     return int(found[1]) << 10
 
 
@@ -335,10 +334,9 @@ def timed(what: str, heard: list[Any], site: Site) -> list[tuple[float, Any]]:
     """What an application says, and when by its own clock, to a client that says this and then nothing."""
     selector = _Jumping()
     loop = asyncio.SelectorEventLoop(selector)
-    loop.time = lambda: selector.now  # type: ignore[method-assign]
+    loop.time = lambda: selector.now
     published = server_app.Repository(site.node, ServeOptions(write=True))
     writing = published._writing
-    assert writing is not None
     writing.sessions = PushSessions(now=loop.time)
     said: list[tuple[float, Any]] = []
     messages = [{"type": "websocket.receive", "text": json.dumps(each)} for each in heard]

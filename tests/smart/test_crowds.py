@@ -32,8 +32,6 @@ def growth(place: Path, words: str, clients: int, readings: int) -> tuple[int, l
         with subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as crowd:
-            assert crowd.stdout is not None
-            assert crowd.stdin is not None
             times: list[float] = []
 
             def read() -> None:

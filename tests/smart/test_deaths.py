@@ -227,14 +227,12 @@ class Served:
             self._process = subprocess.Popen(
                 [*self._words, "--verbose", "--print-address"], stdout=subprocess.PIPE, stderr=log
             )
-        assert self._process.stdout is not None
         self._relay.port = port_of(self._process.stdout.readline().decode().strip())
 
     def kill(self) -> None:
         gone = self._process  # another one may be started as soon as this one is dead
         gone.kill()
         gone.wait()
-        assert gone.stdout is not None
         gone.stdout.close()
 
 

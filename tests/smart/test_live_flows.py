@@ -108,7 +108,7 @@ def test_our_client_asks_what_the_reference_node_asked(name: str, tmp_path: Path
     chain, before = chain_at(name)
     if before:
         install(ours, "types", up_to(chain, before))
-    answers: list[Answer] = [lambda _, each=each: each for each in documents(flow, client=False)]  # type: ignore[misc]
+    answers: list[Answer] = [lambda _, each=each: each for each in documents(flow, client=False)]
     with node(files_of(chain, "/types/"), *answers) as found:
         with pytest.raises(CorruptedPeerError, match="the chain refers to it"):
             pull(ours, f"odf+{found.url}types", "types")
@@ -140,7 +140,7 @@ def test_our_client_pushes_what_the_reference_node_pushed(name: str, tmp_path: P
         files["/pushed/refs/head"] = str(chain.head).encode()
         return said[-1]
 
-    first = [lambda _, each=each: here(each, urls[0]) for each in said[:-1]]  # type: ignore[misc]
+    first = [lambda _, each=each: here(each, urls[0]) for each in said[:-1]]
     asked: list[tuple[str, dict[str, str]]] = []
     with node(files, *first, lambda _: None, committed) as found, uploads(files, asked) as at:
         urls.append(at)

@@ -7,7 +7,6 @@ import io
 import json
 import random
 import tarfile
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +23,7 @@ from odfchain.transfer import smart_messages as m
 from odfchain.transfer.block_batch import packed, readable, unpacked
 from odfchain.transfer.node_pulls import failed
 from odfchain.transfer.smart_messages import document_of, message_of, refusal_of, text_of
+from tests.kit.block_batches import bomb, entry, pressed
 
 HASH = hash_bytes(b"a")
 hashes = st.binary(max_size=3).map(hash_bytes)
@@ -102,7 +102,6 @@ def test_a_message_comes_back(message: m.Message) -> None:
 @given(reasons)
 def test_a_refusal_fits_into_the_end_of_a_connection(reason: m.Reason) -> None:
     closing = failed(m.Refusal(reason)).closing
-    assert closing is not None
     assert len(closing.reason.encode()) <= 123
     found = refusal_of(closing.reason)
     if found is None:  # a text that does not fit even when it is cut: hashes do not, texts of ours do
@@ -218,41 +217,18 @@ def test_a_batch_is_what_the_library_writes() -> None:
     assert not stream.getvalue()[len(made) :].strip(b"\0")
 
 
-def pressed(fill: Callable[[tarfile.TarFile], None]) -> m.BlocksBatch:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
-        fill(tar)
-    return m.BlocksBatch(num_blocks=1, payload=stream.getvalue())
-
-
-def entry(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE) -> m.BlocksBatch:
-    def fill(tar: tarfile.TarFile) -> None:
-        info = tarfile.TarInfo(name)
-        info.type, info.size, info.linkname = kind, len(data), str(HASH)
-        tar.addfile(info, io.BytesIO(data))
-
-    return pressed(fill)
-
-
-def long_name() -> m.BlocksBatch:
-    """A name of two gigabytes, as far as the header goes."""
-    head = tarfile.TarInfo("x" * 200)
-    head.type, head.size = tarfile.GNUTYPE_LONGNAME, 2 << 30
-    return m.BlocksBatch(num_blocks=1, payload=gzip.compress(head.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)))
-
-
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
         (entry(f"./{HASH}", b"a"), "hashes to"),
-        (entry(str(HASH), kind=tarfile.LNKTYPE), "not an ordinary file"),
+        (entry(str(HASH), kind=tarfile.LNKTYPE, link=str(HASH)), "not an ordinary file"),
         (entry(str(HASH), kind=tarfile.FIFOTYPE), "not an ordinary file"),
         (entry(str(HASH), bytes(LIMITS.block_bytes + 1)), "a block has at most"),
         (m.BlocksBatch(num_blocks=1, payload=b"no gzip"), "not a gzip-compressed tar"),
         (m.BlocksBatch(num_blocks=1, payload=gzip.compress(b"no tar" * 200)), "not a gzip-compressed tar"),
         (m.BlocksBatch(num_blocks=2, payload=packed(BLOCKS).payload), "3 blocks, though it says 2"),
         (m.BlocksBatch(num_blocks=SMART.blocks + 1, payload=b""), "are allowed"),
-        (long_name(), "not a gzip-compressed tar"),
+        (bomb("x" * 200, tarfile.GNUTYPE_LONGNAME, 1 << 20), "not a gzip-compressed tar"),
     ],
 )
 def test_bad_batches_are_refused(bad: m.BlocksBatch, said: str) -> None:

@@ -148,7 +148,6 @@ def test_what_comes_gives_a_push_time() -> None:
     now = [0.0]
     sessions = access_tokens.PushSessions(now=lambda: now[0])
     session = sessions.begin(CITIES, made_token("x", ["push:%"], Timestamp.now()).token)
-    assert session is not None
     assert session.until == access_tokens._LONGEST_SECONDS
     now[0] = 5.0
     sessions.received(session, 64 << 10)

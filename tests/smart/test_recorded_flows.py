@@ -64,7 +64,6 @@ class Script(WebSocketChannel):
     def close(self, code: int, reason: str) -> None:
         frame = self._frames.popleft()
         assert frame.by_client
-        assert frame.close is not None
         assert code == frame.close[0]
         assert frame.close[1] in ("", reason)
         self.closed = code, reason
@@ -130,7 +129,6 @@ class Dataset(Serving):
         frame = self.said.popleft()
         if frame.close is not None:
             refusal = refusal_of(frame.close[1])
-            assert refusal is not None
             raise FlowError(refusal)
         return message_of(kind, frame.text)
 
@@ -185,11 +183,9 @@ def test_a_node_answers_as_recorded(flow: Recorded) -> None:
         elif waiting:
             turn = waiting.popleft()
             if frame.close is not None:
-                assert turn.closing is not None
                 assert turn.closing.code == frame.close[0]
                 assert json.loads(turn.closing.reason) == json.loads(frame.close[1])
             else:
-                assert turn.message is not None
                 same(document_of(turn.message), frame.document)
         else:
             assert frame.close is not None, "a message that was not asked for"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
 from odfchain.chain.chain import link_blocks
 from odfchain.limits import SMART
@@ -28,6 +28,8 @@ from odfchain.transfer.access_tokens import TokenFile
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.measured_node import SIDES, peak_mib, served
+from tests.kit.scenario import chain_of
+from tests.kit.smart_site import OK, conversation, say, started
 
 MOST_MIB = 200
 LETTERS = 60
@@ -51,9 +53,8 @@ def made(root: Path, events: Sequence[ev.MetadataEvent], content: bytes | None =
     name = DatasetAlias.parse("sent")
     dataset = WorkspaceFiles.init(root).create(DatasetSnapshot(name=name, kind=DatasetKind.ROOT, metadata=()))
     head = dataset.chain.head()
-    assert head is not None
     if content is not None:
-        assert dataset.data.put(content) == events[-1].new_data.physical_hash  # type: ignore[union-attr]
+        assert dataset.data.put(content) == events[-1].new_data.physical_hash
     time = dataset.chain.get(head).system_time
     dataset.chain.publish(
         link_blocks(events, prev=head, next_sequence_number=1, system_time=time), expected_head=head
@@ -61,7 +62,7 @@ def made(root: Path, events: Sequence[ev.MetadataEvent], content: bytes | None =
     return dataset
 
 
-def said(socket: ClientConnection, message: str) -> str | bytes:
+def answered(socket: ClientConnection, message: str) -> str | bytes:
     socket.send(message)
     return socket.recv(60)
 
@@ -103,25 +104,15 @@ def test_a_push_of_a_large_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [SMART.message_bytes, SMART.message_bytes + (1 << 20)])
 def test_a_message_of_numbers_that_are_no_blocks(size: int, tmp_path: Path) -> None:
     shown = token(tmp_path / "node")
-    headers = {"x-odf-smtp-version": "1", "Authorization": f"Bearer {shown}"}
-    counts = ("num_objects", "num_records", "bytes_in_raw_blocks", "bytes_in_raw_objects")
-    first = {"current_head": None, "transfer_plan": {"num_blocks": 1, **dict.fromkeys(counts, 0)}}
-    options = {"force_update_if_diverged": False, "visibility_for_created_dataset": "Private"}
-    before, after = (
-        '{"new_blocks":{"num_blocks":1,"media_type":"application/tar+gzip","encoding":"raw",',
-        "]}}",
-    )
-    opened = '"payload":['
+    before = '{"new_blocks":{"num_blocks":1,"media_type":"application/tar+gzip","encoding":"raw",'
+    opened, after = '"payload":[', "]}}"
     numbers = "7," * ((size - len(before) - len(opened) - len(after) - 1) // 2) + "7"
     with served(tmp_path / "node") as (url, pid):
         for blank in ("", " "):  # as everybody writes it, and so that the JSON library has to read it
-            with connect(
-                f"ws{url.removeprefix('http')}sent/push", additional_headers=headers, compression=None
-            ) as socket:
-                socket.send(json.dumps(first | options))
-                assert json.loads(socket.recv(60)) == {"Ok": {}}
+            with conversation(url, "sent/push", shown) as socket:
+                assert say(socket, started(chain_of(["seed"]))) == OK
                 message = before + opened + blank + numbers[len(blank) :] + after
                 with pytest.raises(ConnectionClosed):  # while it is sent, where it is too long
-                    said(socket, message)
+                    answered(socket, message)
         peak = peak_mib(pid)
     assert peak <= MOST_MIB, peak

@@ -179,7 +179,6 @@ def test_a_node_that_confirms_and_does_not_commit_is_asked_once_more(dataset: Da
         push(dataset, target)
     (expected,) = rows(20)
     assert refused.value.exit_code == expected["exit"]
-    assert target.node is not None
     assert [path for path, _ in target.node.asked].count("/cities/push") == expected["conversations"]
 
 
@@ -292,7 +291,7 @@ def test_long_chains_go_in_several_pushes_and_many_objects_in_pages(
     one = [target.begin, target.blocks, target.objects, target.complete, target.objects, target.complete]
     found, _ = push(dataset, target, *one, target.commit)
     heads = [said["current_head"] for said in found.said if "current_head" in said]
-    assert heads == [None, str(dataset.chain.hashes(dataset.chain.head())[2])]  # type: ignore[arg-type]
+    assert heads == [None, str(dataset.chain.hashes(dataset.chain.head())[2])]
     assert [said["is_truncated"] for said in found.said if "is_truncated" in said] == [True, False] * 2
     assert target.head == str(dataset.chain.head())
 
@@ -313,7 +312,7 @@ def test_large_blocks_go_in_several_pushes(
     assert sum(counts) == len(LABELS)
     assert len(counts) > 1
     heads = [said["current_head"] for said in found.said if "current_head" in said]
-    hashes = dataset.chain.hashes(dataset.chain.head())  # type: ignore[arg-type]
+    hashes = dataset.chain.hashes(dataset.chain.head())
     assert heads == [None, *(str(hashes[sum(counts[:n]) - 1]) for n in range(1, len(counts)))]
     assert target.head == str(dataset.chain.head())
 

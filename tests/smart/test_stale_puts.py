@@ -15,16 +15,10 @@ from odfchain.progress import SILENT
 from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import Incoming
 from odfchain.transfer import node_pushes
-from tests.kit.held_puts import PIECE, HeldPut, Watched, path_of
-from tests.kit.scenario import Chain, chain_of, install
+from tests.kit.held_puts import PIECE, HeldPut, Watched, large, path_of, spoilt
+from tests.kit.scenario import Chain, install
 from tests.kit.smart_site import CITIES, Site, ask_to_commit, asked_for_objects, closed, committed
 from tests.kit.store_node import Hub
-
-
-def large() -> tuple[Chain, ObjectKey]:
-    chain = chain_of(["seed", "schema"])
-    chain.add_data("d1", size=6 * PIECE)
-    return chain, chain.files[0]
 
 
 @pytest.fixture
@@ -44,11 +38,6 @@ def intact(site: Site, chain: Chain) -> None:
 def left(site: Site) -> list[Path]:
     """Files in places where uploads arrive."""
     return [path for path in site.node.root.rglob("uploads/**/*") if path.is_file()]
-
-
-def spoilt(body: bytes) -> bytes:
-    """The same size, and the first piece; the rest is something else."""
-    return body[:PIECE] + b"?" * (len(body) - PIECE)
 
 
 def begun_put(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import io
 import json
 import tarfile
 import threading
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +33,7 @@ from odfchain.transfer.server import RepositoryServer
 from odfchain.transfer.smart_messages import BlocksBatch
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import forge
+from tests.kit.block_batches import bomb, entry
 from tests.kit.scenario import chain_of, extend, install
 from tests.kit.served_workspace import make_dataset
 from tests.kit.signed_heads import head_of, line, owned
@@ -220,46 +219,22 @@ def test_addresses_of_files_are_those_that_a_proxy_has(tmp_path: Path, idle: thr
 # --- what is sent ---------------------------------------------------------------------------------------
 
 
-def archive(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as tar:
-        for entry, data in entries:
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    return out.getvalue()
-
-
-def linked(name: str) -> tarfile.TarInfo:
-    entry = tarfile.TarInfo(name)
-    entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    return entry
-
-
-def bomb() -> bytes:
-    """A block of two gigabytes of zeros, as far as the header goes, and 300 MB of them."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
-    entry = tarfile.TarInfo("f1620" + "00" * 32)
-    entry.size = 2 << 30
-    return packer.compress(entry.tobuf()) + packer.compress(bytes(4 << 20)) + packer.flush()
-
-
 CHAIN = chain_of(LABELS)
-FIRST = CHAIN.blocks[0]
-PAYLOADS = {
-    "other name": archive((tarfile.TarInfo("f1620" + "00" * 32), FIRST)),
-    "above": archive((tarfile.TarInfo("../x"), FIRST)),
-    "link": archive((linked(str(CHAIN.hashes[0])), b"")),
-    "zeros": bomb(),
-    "cut": packed(raw(CHAIN)[:1]).payload[:-20],
-    "not the seed": packed([raw(CHAIN)[2]]).payload,
-    "none": packed([]).payload,
+BATCHES = {
+    "other name": entry("f1620" + "00" * 32, CHAIN.blocks[0]),
+    "above": entry("../x", CHAIN.blocks[0]),
+    "link": entry(str(CHAIN.hashes[0]), kind=tarfile.SYMTYPE, link="/etc/passwd"),
+    "zeros": bomb("f1620" + "00" * 32, tarfile.REGTYPE, 4 << 20),
+    "cut": BlocksBatch(num_blocks=1, payload=packed(raw(CHAIN)[:1]).payload[:-20]),
+    "not the seed": packed([raw(CHAIN)[2]]),
+    "none": BlocksBatch(num_blocks=1, payload=packed([]).payload),
 }
 
 
 @pytest.mark.parametrize("case", rows(11), ids=lambda case: case["entry"])
 def test_what_is_no_batch_of_blocks_is_refused(case: dict[str, Any], site: Site) -> None:
     """Case 11."""
-    sent = BlocksBatch(num_blocks=1, payload=PAYLOADS[case["entry"]])
+    sent = BATCHES[case["entry"]]
     with site.socket(site.token()) as socket:
         assert say(socket, started(CHAIN, start=len(CHAIN.hashes) - 1)) == OK
         socket.send(json.dumps(blocks(sent)))

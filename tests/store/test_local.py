@@ -266,7 +266,6 @@ def test_a_killed_lock_holder_blocks_nobody(refs: LocalRefStore, tmp_path: Path)
     holder = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True
     )
-    assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     holder.kill()
     holder.wait()

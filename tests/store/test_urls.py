@@ -76,7 +76,6 @@ def test_a_target_is_normal(text: str) -> None:
         return
     printed = f"{found.scheme}://{found.authority}{found.path.decode('ascii')}"
     again = target(printed)
-    assert again is not None
     for field in ("scheme", "host", "port", "path"):
         assert getattr(again, field) == getattr(found, field)
     assert not set(printed) & set(map(chr, [*range(33), 127]))

@@ -444,7 +444,6 @@ def test_a_new_dataset_holds_the_same_records_and_says_where_they_are_from(works
     assert state.watermark == time(5)
     assert verify_dataset(made).faults == []
     found = made.chain.nearest("SetAttachments")
-    assert found is not None
     assert isinstance(found.block.event, ev.SetAttachments)
     items = {item.path: item.content for item in found.block.event.attachments.items}
     assert items["README.md"] == "# Cities"

@@ -416,11 +416,7 @@ def test_killed_at_any_moment_every_file_is_as_before_or_good(tmp_path: Path) ->
 
 
 def test_the_command_says_what_is_broken_and_ends_with_six_until_it_is_repaired(
-    workspace: WorkspaceFiles,
-    dataset: DatasetFiles,
-    copy: str,
-    tmp_path: Path,
-    run: Callable[..., Result],
+    workspace: WorkspaceFiles, dataset: DatasetFiles, copy: str, tmp_path: Path, run: Callable[..., Result]
 ) -> None:
     path = some_object(dataset, "slice")
     flip(path)

@@ -33,7 +33,7 @@ CASE: dict[str, Any] = {
             "key": ["c"],
             "constraints": "foreignKeys: [{columns: [p], references: {dataset: parent}}]",
         },
-    },
+    }
 }
 FIX = [["-C", "p1", "x"], ["+C", "p1", "y"]]
 

@@ -234,10 +234,7 @@ def test_a_place_that_cannot_be_asked_counts_as_having_nothing(
     add_alias(dataset, AliasKind.PULL, "s4nowhere/cities")
     plan = cities.plan_reset(3)
     assert [p.answer for p in plan.places] == [RemoteState.UNKNOWN]
-    with (
-        unchanged(dataset.folder),
-        pytest.raises(WorkspaceError, match="s4nowhere/cities cannot be asked"),
-    ):
+    with unchanged(dataset.folder), pytest.raises(WorkspaceError, match="s4nowhere/cities cannot be asked"):
         cities.reset(plan)
 
 
@@ -281,7 +278,6 @@ def test_the_owner_who_went_back_may_pull_what_followed(
     sharing.pull(copy, "cities")  # it is remembered now
     cities.reset(3)
     seen = SeenHeads(workspace.root / "seen").get(dataset.id)
-    assert seen is not None
     assert (seen.sequence_number, seen.head) == (3, head_of(dataset))
     sharing.push("cities", copy, PushOptions(force=True))
     assert sharing.pull(copy, "cities").outcome.new == head_of(dataset)
