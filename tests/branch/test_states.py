@@ -14,10 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import odfchain as odf
+from odfchain.api.queries import embedded
 from odfchain.branches import state_cache
 from odfchain.branches.state_cache import StateCache, read_cached_state
 from odfchain.odf import events as ev
 from odfchain.odf.physical_hash import hash_file
+from odfchain.query.embedded import Embedded
+from odfchain.query.resolved_tables import Pins
+from odfchain.query.sql_text import Query
 from odfchain.spark.session import SparkEngine
 from odfchain.upkeep.garbage import collect
 from odfchain.workspace.commit import StagedFile, commit
@@ -28,6 +32,7 @@ from tests.kit import branch_rows
 from tests.kit.branch_cases import run_here
 from tests.kit.branch_rows import Row
 from tests.kit.opened_files import opened_files
+from tests.kit.query_datasets import on_spark
 from tests.kit.root_rows import staged_slice
 
 KEY = ("k",)
@@ -72,11 +77,9 @@ def with_checkpoint(
         name, size = hash_file(folder / "state")
         new, staged = staged_slice(folder, branch_rows.table_of(dataset, rows))
         event = ev.AddData(
-            prev_offset=last,
-            new_data=new,
-            new_checkpoint=ev.Checkpoint(physical_hash=name, size=size),
+            prev_offset=last, new_data=new, new_checkpoint=ev.Checkpoint(physical_hash=name, size=size),
             new_watermark=state.watermark,
-        )
+        )  # fmt: skip
         commit(
             dataset, state, [event], [staged], checkpoints=[StagedFile(folder / "state", name)],
             system_time=state.next_system_time(),
@@ -125,18 +128,14 @@ class Reading:
 def test_the_seed_s_example(ws: odf.Workspace) -> None:
     columns = (pa.field("key", pa.string()), pa.field("value", pa.string()))
     dataset = branch_rows.keyed(ws, ("key",), columns)
-    blocks = [
+    for rows, expected in (
+        ([("+A", 0, "e1", "benn")], [(0, "e1", "benn")]),
+        ([("-C", 0, "e1", "benn"), ("+C", 0, "e1", "julia")], [(2, "e1", "julia")]),
+        ([("+A", 0, "e2", "gunther")], [(2, "e1", "julia"), (3, "e2", "gunther")]),
+    ):
         branch_rows.record(dataset, rows, columns)
-        for rows in (
-            [("+A", 0, "e1", "benn")],
-            [("-C", 0, "e1", "benn"), ("+C", 0, "e1", "julia")],
-            [("+A", 0, "e2", "gunther")],
-        )
-    ]
-    expected = [[(0, "e1", "benn")], [(2, "e1", "julia")], [(2, "e1", "julia"), (3, "e2", "gunther")]]
-    for block, rows in zip(blocks, expected, strict=True):
-        found = ws["d"].at(block).state().to_arrow().select(["offset", "key", "value"])
-        assert [tuple(row.values()) for row in found.to_pylist()] == rows
+        found = ws["d"].state().to_arrow().select(["offset", "key", "value"])
+        assert [tuple(row.values()) for row in found.to_pylist()] == expected
 
 
 # --- the command -----------------------------------------------------------------------------------
@@ -155,9 +154,8 @@ def test_a_state_is_printed(ws: odf.Workspace) -> None:
     assert [row["offset"] for row in shown(ws, "d")] == offsets
     assert [row["offset"] for row in shown(ws, "d", "-n", "2")] == offsets[-2:]
     assert shown(ws, "d@fix")[-1]["a"] == "there"
-    assert [row["offset"] for row in shown(ws, "d@head:4")] == read(dataset, at(dataset, 4))[
-        "offset"
-    ].to_pylist()
+    earlier = read(dataset, at(dataset, 4))["offset"].to_pylist()
+    assert [row["offset"] for row in shown(ws, "d@head:4")] == earlier
     plain = branch_rows.keyed(ws, (), name="log")
     branch_rows.record(plain, [("+A", 0, "a"), ("+A", 0, "a"), ("-R", 0, "a"), ("+A", 0, "b")])
     assert [(row["offset"], row["k"]) for row in shown(ws, "log")] == [(1, "a"), (3, "b")]
@@ -266,13 +264,9 @@ def test_a_column_that_came_later_is_null_in_a_state_that_was_kept_before(
 @pytest.mark.soak
 def test_case_40_spark_finds_the_same_state(ws: odf.Workspace, engine: SparkEngine) -> None:
     dataset = history(ws)
-    ws._engines.spark = engine
-    try:
+    with on_spark(ws, engine):
         found = ws["d"].state().to_spark().toArrow().sort_by("offset")
-    finally:
-        ws._engines.spark = None
-    expected = read(dataset)
-    assert found.to_pylist() == expected.to_pylist()
+    assert found.to_pylist() == read(dataset).to_pylist()
 
 
 # --- case 41, and what becomes of files that were kept ---------------------------------------------
@@ -309,20 +303,17 @@ def test_states_that_were_used_least_recently_go_first(ws: odf.Workspace) -> Non
     dataset = history(ws, 4)
     for number in (3, 4, 5):
         read(dataset, at(dataset, number))
-    sizes = {path: path.stat().st_size for path in kept(dataset)}
-    hashes = dataset.chain.hashes(dataset.chain.head())
-    by_block = {
-        number: next(p for p in sizes if p.name.startswith(str(hashes[number]))) for number in (3, 4, 5)
-    }
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in kept(dataset))
+
+    most, hashes = size(), dataset.chain.hashes(dataset.chain.head())
+    by_block = {n: next(p for p in kept(dataset) if p.name.startswith(str(hashes[n]))) for n in (3, 4, 5)}
     for age, number in enumerate((5, 4, 3)):
         os.utime(by_block[number], (age, age))
     read(dataset, at(dataset, 5))  # it was the oldest; now it is the youngest
-    most = sum(sizes.values())
     read(dataset, at(dataset, 6), most=most)
-    left = {path.name for path in kept(dataset)}
-    assert by_block[5].name in left
-    assert by_block[4].name not in left
-    assert sum(path.stat().st_size for path in kept(dataset)) <= most
+    assert (by_block[5].exists(), by_block[4].exists(), size() <= most) == (True, False, True)
 
 
 @pytest.mark.usefixtures("keeping")
@@ -349,24 +340,17 @@ def test_a_cache_that_cannot_be_written_does_not_stop_the_work(ws: odf.Workspace
 
 
 @pytest.mark.usefixtures("keeping")
-def test_queries_use_them_and_proofs_and_verification_do_not(
-    ws: odf.Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from odfchain.api.queries import embedded
-    from odfchain.query.embedded import Embedded
-    from odfchain.query.resolved_tables import Pins
-    from odfchain.query.sql_text import Query
-
+def test_queries_use_them_and_proofs_and_verification_do_not(ws: odf.Workspace) -> None:
     dataset = history(ws)
-    asks = "select * from state('d') order by \"offset\""
+    query = Query("select * from state('d') order by \"offset\"", Pins(ws._files))
     engine = embedded(ws).engine  # in this process, where states of few rows are worth keeping
-    expected = engine.run(Query(asks, Pins(ws._files))).to_arrow()
+    expected = engine.run(query).to_arrow()
     (file,) = kept(dataset)
     with opened_files(file.parent) as seen:
-        assert engine.run(Query(asks, Pins(ws._files))).to_arrow().equals(expected)
+        assert engine.run(query).to_arrow().equals(expected)
     assert file.name in seen
     with opened_files(file.parent) as seen:
-        assert Embedded().run(Query(asks, Pins(ws._files))).to_arrow().equals(expected)
+        assert Embedded().run(query).to_arrow().equals(expected)
         ws["d"].verify()
     assert seen == []
 

@@ -22,23 +22,8 @@ from odfchain.profiles.reader import read_profile
 from tests.kit.made_profiles import profile_of_table
 
 SOME = (
-    "",
-    "x",
-    "\x1b[2J",
-    "f1620" + "0" * 64,
-    0,
-    -1,
-    3,
-    1.5,
-    2**60,
-    1e300,
-    True,
-    None,
-    [],
-    [1],
-    {},
-    {"a": 1},
-)
+    "", "x", "\x1b[2J", "f1620" + "0" * 64, 0, -1, 3, 1.5, 2**60, 1e300, True, None, [], [1], {}, {"a": 1},
+)  # fmt: skip
 
 
 def table() -> pa.Table:

@@ -158,6 +158,7 @@ def test_json_is_the_one_text(run: Callable[..., Result], cities: DatasetFiles) 
         ("`no pe` = 1", "the condition, line 1, column 1: there is no column `no pe`"),
         ("people = = 1", "the condition, line 1, column 10: Required keyword"),
         ("people = 1; DROP TABLE x", "is more than a condition"),
+        ("people = 1 GROUP BY people", "is more than a condition"),
         ("", "the condition: Required keyword"),
     ],
 )
