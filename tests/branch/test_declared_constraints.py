@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,12 @@ from odfchain.api.workspace import Workspace
 from odfchain.errors import IngestError, ManifestError, UsageError
 from odfchain.odf import events as ev
 from odfchain.odf.identity import DatasetId
+from odfchain.odf.manifests import read_snapshots
 from odfchain.progress import SILENT
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.declared_constraints import ConstraintsFile, OnViolation, parse_constraints
-from tests.kit.branch_cases import run_here
+from tests.kit.branch_cases import read_lines, run_here
 from tests.kit.foreign_key_cases import Scene, manifest
 from tests.kit.support import Result
 
@@ -61,29 +64,31 @@ def test_what_is_not_understood_is_refused(text: str, says: str) -> None:
     assert caught.value.source == "CONSTRAINTS.yaml"
 
 
+NAME = "CONSTRAINTS.yaml"
+
+
+def attached(*files: tuple[str, str]) -> ev.SetAttachments:
+    """Files by name, and their texts."""
+    items = tuple(ev.AttachmentEmbedded(path=name, content=text) for name, text in files)
+    return ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=items))
+
+
 def test_names_become_ids_and_all_else_of_the_text_stays() -> None:
     text = (
         "\ufeff# why ü\nforeignKeys:\n- references: {dataset: 'x'}  # the x\n  columns: [a]\n  onViolation: report\n"
         f"- {{columns: [b], references: {{changesOf: {SOME}}}}}\n"
         "- columns: [c]\n  references:\n    dataset:\n      y\n"
     )  # fmt: skip
-    given = ev.SetAttachments(
-        attachments=ev.AttachmentsEmbedded(
-            items=(
-                ev.AttachmentEmbedded(path="README.md", content="hello"),
-                ev.AttachmentEmbedded(path="CONSTRAINTS.yaml", content=text),
-            )
-        )
-    )
+    given = attached(("README.md", "hello"), (NAME, text))
     recorded = ConstraintsFile(given).resolved(lambda _: SOME)
     readme, file = recorded.attachments.items
     expected = text.removeprefix("\ufeff").replace("'x'", str(SOME)).replace("      y\n", f"      {SOME}\n")
     assert (readme.content, file.content) == ("hello", expected)
     assert ConstraintsFile(recorded).resolved(lambda _: SOME) == recorded
     found = parse_constraints(file.content, lambda _: SOME).foreign_keys
-    assert [key.columns for key in found] == [("a",), ("b",), ("c",)]
-    assert [key.changes for key in found] == [False, True, False]
-    assert [key.on_violation for key in found] == [OnViolation.REPORT, OnViolation.REFUSE, OnViolation.REFUSE]
+    assert [(key.columns, key.changes, key.on_violation) for key in found] == [
+        (("a",), False, OnViolation.REPORT), (("b",), True, OnViolation.REFUSE), (("c",), False, OnViolation.REFUSE),
+    ]  # fmt: skip
 
 
 def test_a_name_in_a_block_of_text_cannot_be_replaced(tmp_path: Path) -> None:
@@ -117,18 +122,16 @@ def test_all_datasets_are_named_also_where_equal_columns_refer_to_two() -> None:
     text = "foreignKeys:\n" + "".join(
         f"  - {{columns: [a], references: {{dataset: {name}}}}}\n" for name in ("x", "y")
     )
-    item = ev.AttachmentEmbedded(path="CONSTRAINTS.yaml", content=text)
-    event = ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=(item,)))
-    assert [str(ref) for ref in ConstraintsFile(event).referenced()] == ["x", "y"]
+    assert [str(ref) for ref in ConstraintsFile(attached((NAME, text))).referenced()] == ["x", "y"]
 
 
 def test_attachments_that_would_drop_the_file_need_consent(scene: Scene, tmp_path: Path) -> None:
     run = run_here(scene.workspace)
     path = tmp_path / "child.yaml"
     whole, bare = manifest("child", CASE["datasets"]["child"]), manifest("child", {"key": ["c"]})
-    other = json.loads(bare)
     readme = {"kind": "Embedded", "items": [{"path": "README.md", "content": "hello"}]}
-    other["content"]["metadata"].append({"kind": "SetAttachments", "attachments": readme})
+    event = {"kind": "SetAttachments", "attachments": readme}
+    other = manifest("child", {"key": ["c"], "events": [event]})
 
     def update(text: str, *options: str) -> Result:
         path.write_text(text)
@@ -136,21 +139,19 @@ def test_attachments_that_would_drop_the_file_need_consent(scene: Scene, tmp_pat
 
     assert update(whole).err == "child is up to date\n"
     assert update(bare).err == "child is up to date\n"  # what is not mentioned stays
-    refused = update(json.dumps(other))
+    refused = update(other)
     assert (refused.code, "--drop-constraints" in refused.err) == (3, True)
     assert scene.workspace["child"].summary.constraints.foreign_keys
-    assert update(json.dumps(other), "--drop-constraints").code == 0
+    assert update(other, "--drop-constraints").code == 0
     assert not scene.workspace["child"].summary.constraints.foreign_keys
     assert update(whole).err == "updated child (SetAttachments)\n"
     assert run("add", "--drop-constraints", str(path)).code == 2
 
 
 def test_python_refuses_as_the_command_line_does(scene: Scene) -> None:
-    from odfchain.odf.manifests import read_snapshots
-
-    none = ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=()))
+    none = attached()
     (snapshot,) = read_snapshots(manifest("child", {"key": ["c"]}))
-    snapshot = type(snapshot)(name=snapshot.name, kind=snapshot.kind, metadata=(none,))
+    snapshot = dataclasses.replace(snapshot, metadata=(none,))
     with pytest.raises(IngestError, match=r"CONSTRAINTS\.yaml"):
         scene.workspace.update(snapshot)
     _, events = scene.workspace.update(snapshot, drop_constraints=True)
@@ -201,15 +202,9 @@ def test_a_refusal_shows_the_first_rows_and_a_file_has_all(scene: Scene, tmp_pat
     ):
         scene.append(scene.at("child"), [rows(25)], check)
     assert str(caught.value).startswith("25 rows of child refer by p to what parent does not have as p;")
-    assert len(caught.value.excerpt) == 21
-    assert caught.value.excerpt[0] == 'p = ü0, in {"c": "c00"}'
-    assert caught.value.excerpt[-1] == "… and 5 more"
-    text = path.read_text(encoding="utf-8")
-    listed = (
-        list(csv.DictReader(text.splitlines()))
-        if ending == "csv"
-        else [json.loads(line) for line in text.splitlines()]
-    )
+    first, *more, last = caught.value.excerpt
+    assert (first, len(more), last) == ('p = ü0, in {"c": "c00"}', 19, "… and 5 more")
+    listed = read_lines(path)
     assert len(listed) == 25
     assert listed[7] == {
         "dataset": "child", "key": '{"c": "c07"}', "columns": '["p"]', "value": "ü7",
@@ -246,14 +241,9 @@ def test_another_ending_is_refused_before_anything_is_done(scene: Scene) -> None
 
 
 def test_a_file_of_others_that_is_not_understood_stops_commits_and_is_no_fault(scene: Scene) -> None:
-    from odfchain.workspace.commit import commit
-    from odfchain.workspace.dataset_state import DatasetState
-
     files = scene.at("parent")
     state = DatasetState.read(files.chain)
-    item = ev.AttachmentEmbedded(path="CONSTRAINTS.yaml", content="what: ever")
-    event = ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=(item,)))
-    commit(files, state, [event], [], system_time=state.head_block.system_time)
+    commit(files, state, [attached((NAME, "what: ever"))], [], system_time=state.head_block.system_time)
     scene.take({"on": "parent", "rows": [["+A", "p"]], "refused": ["unknown property 'what'"], "exit": 3})
     report = scene.workspace["parent"].verify()
     assert (report.faults, report.state(18)) == ([], "notChecked")
@@ -277,9 +267,7 @@ def test_a_reference_into_the_same_dataset_that_finds_nothing_is_a_fault(tmp_pat
 def test_a_copy_under_another_id_refers_to_itself() -> None:
     old, new = SOME, DatasetId(bytes(reversed(range(32))))
     text = f"foreignKeys:\n- {{columns: [a], references: {{dataset: {old}}}}}  # itself\n- {{columns: [b], references: {{changesOf: {old}}}}}\n"
-    item = ev.AttachmentEmbedded(path="CONSTRAINTS.yaml", content=text)
-    event = ev.SetAttachments(attachments=ev.AttachmentsEmbedded(items=(item,)))
-    moved = ConstraintsFile(event).moved(old, new).attachments.items[0].content
+    moved = ConstraintsFile(attached((NAME, text))).moved(old, new).attachments.items[0].content
     assert moved == text.replace(f"dataset: {old}", f"dataset: {new}")
 
 

@@ -24,14 +24,8 @@ def test_case(tmp_path: Path, name: str) -> None:
 def corruptions(case: Case) -> dict[str, Case]:
     """The case with one of its expectations made wrong or left out, each kind once."""
     words = ["in no text"]
-    wrong = {
-        "says": words,
-        "refused": words,
-        "noted": words,
-        "notes": words,
-        "state": "failed",
-        "violations": [],
-    }
+    wrong: dict[str, Any] = dict.fromkeys(("says", "refused", "noted", "notes"), words)
+    wrong |= {"state": "failed", "violations": []}
     found: dict[str, Case] = {}
     places = [("datasets", name) for name in case["datasets"]]
     places += [("steps", index) for index in range(len(case.get("steps", [])))] + [("check18", None)]
@@ -49,16 +43,14 @@ def corruptions(case: Case) -> dict[str, Case]:
     return found
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(
-            changed, id=f"{name}-{what}", marks=[pytest.mark.soak] if name == "deleted-parent" else []
-        )
-        for name in ("45", "49-op", "own-row-taken-back-at-once", "merged-and-reported", "deleted-parent")
-        for what, changed in corruptions(CASES[name]).items()
-    ],
-)
+CORRUPTED = [
+    pytest.param(changed, id=f"{name}-{what}", marks=pytest.mark.soak if name == "deleted-parent" else [])
+    for name in ("45", "49-op", "own-row-taken-back-at-once", "merged-and-reported", "deleted-parent")
+    for what, changed in corruptions(CASES[name]).items()
+]
+
+
+@pytest.mark.parametrize("case", CORRUPTED)
 def test_a_corrupted_expectation_fails(tmp_path: Path, case: Case) -> None:
     """So each kind of expectation is looked at."""
     with pytest.raises(AssertionError):
@@ -81,11 +73,10 @@ RANDOM: Case = {
 State = dict[Any, list[Any]]
 
 
-def is_whole(parents: State, children: State) -> bool:
+def is_whole(parent: State, child: State) -> bool:
     return all(
-        (row[1] is None or row[2] is None or (row[1], row[2]) in parents)
-        and (row[3] is None or row[3] in children)
-        for row in children.values()
+        (p is None or q is None or (p, q) in parent) and (up is None or up in child)
+        for _, p, q, up in child.values()
     )
 
 
@@ -133,9 +124,7 @@ def test_random_commits_are_accepted_where_all_keys_lead_somewhere(tmp_path: Pat
         rows = changed(states[name], between) + changed(between, after)
         if not rows:
             continue
-        expected = is_whole(
-            **{f"{n}s" if n == "parent" else "children": s for n, s in {**states, name: after}.items()}
-        )
+        expected = is_whole(**states | {name: after})
         outcomes[expected] += 1
         step: dict[str, Any] = {"on": name, "rows": rows}
         scene.take(step if expected else step | {"refused": [name if name == "child" else "child"]})
@@ -165,13 +154,8 @@ def test_values_are_found_whatever_their_range(kind: pa.DataType, far: bool) -> 
     signed, wide = not pa.types.is_unsigned_integer(kind), kind != pa.int8()
     least, most = (-(2**63), 2**63 - 1) if signed else (0, 2**64 - 1)
     some: list[Any] = [7, 3, 9, 100, *([least, most] if far and wide else [])]
-    others = [
-        8,
-        0,
-        127,
-        *([-5, -128] if signed else []),
-        *([least, least + 1, most, most - 1] if wide else []),
-    ]
+    others = [8, 0, 127, *([-5, -128] if signed else [])]
+    others += [least, least + 1, most, most - 1] if wide else []
     chance = random.Random(1)
     given: list[Any] = [chance.choice([*some, *others, None]) for _ in range(500)]
     if kind == pa.string():

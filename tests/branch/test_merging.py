@@ -14,18 +14,10 @@ import pyarrow as pa
 import pytest
 
 import odfchain as odf
+from odfchain import errors
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.branches import merging
-from odfchain.errors import (
-    ChainError,
-    IngestError,
-    MergeConflictError,
-    OdfchainError,
-    RefConflictError,
-    StorageFullError,
-    UsageError,
-)
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
@@ -96,8 +88,8 @@ def test_case_58_a_full_disk_leaves_the_old_head(tmp_path: Path, step: int, erro
         with faulty(number, error, forever=True):
             try:
                 dataset.merge("theirs")
-            except OdfchainError as raised:
-                assert error != errno.ENOSPC or isinstance(raised, StorageFullError), raised
+            except errors.OdfchainError as raised:
+                assert error != errno.ENOSPC or isinstance(raised, errors.StorageFullError), raised
                 failed += 1
         assert list((dataset._files.folder / "staging").glob("*/*")) == []
         if dataset.head != old:  # what is written after it has moved does not take it back
@@ -148,7 +140,7 @@ def test_case_59_a_target_that_moved_is_merged_into_anew(tmp_path: Path, meanwhi
 def test_case_59_a_conflict_that_came_meanwhile(tmp_path: Path, meanwhile: list[Any]) -> None:
     scene = made_scene(tmp_path, theirs=["-C 1xy", "+C 1xz"])
     meanwhile.append(lambda: scene.take({"rows": ["-C 1xy", "+C 1xw"]}))
-    with pytest.raises(MergeConflictError) as conflict:
+    with pytest.raises(errors.MergeConflictError) as conflict:
         dataset_of(scene).merge("theirs")
     assert (conflict.value.exit_code, conflict.value.conflicts.num_rows) == (5, 1)
     assert state_of(scene) == ["1xw"]
@@ -157,7 +149,7 @@ def test_case_59_a_conflict_that_came_meanwhile(tmp_path: Path, meanwhile: list[
 def test_others_that_are_always_faster(tmp_path: Path, meanwhile: list[Any]) -> None:
     scene = made_scene(tmp_path, theirs=["-C 1xy", "+C 1xz"])
     meanwhile += [lambda n=n: scene.take({"rows": [f"{n}ab"]}) for n in range(4, 8)]
-    with pytest.raises(RefConflictError):
+    with pytest.raises(errors.RefConflictError):
         dataset_of(scene).merge("theirs")
     assert state_of(scene) == ["1xy", "4ab", "5ab", "6ab", "7ab"]
 
@@ -182,7 +174,7 @@ def test_case_68_the_head_of_a_copy(tmp_path: Path) -> None:
     with Workspace.init(tmp_path / "other") as workspace:
         copy = workspace.pull(dataset_of(scene).path.as_uri(), name="d").dataset
         mine = copy.create_branch("mine", at=3)
-        with unchanged(copy._files.folder), pytest.raises(UsageError, match="d is a copy") as refused:
+        with unchanged(copy._files.folder), pytest.raises(errors.UsageError, match="d is a copy") as refused:
             copy.merge("mine")
         assert "merge d head --into" in str(refused.value.hint)
         assert mine.merge("head").operations == {"-C": 1, "+C": 1}
@@ -211,7 +203,7 @@ def test_case_36_a_branch_of_another_dataset(tmp_path: Path) -> None:
     for block in foreign.chain.walk():
         files.chain._blocks.put(foreign.chain.get_bytes(block.hash))
     (files.folder / "refs" / "theirs").write_text(str(foreign.chain.head()))
-    with unchanged(files.folder), pytest.raises(ChainError, match="no block in common"):
+    with unchanged(files.folder), pytest.raises(errors.ChainError, match="no block in common"):
         dataset_of(scene).merge("theirs")
 
 
@@ -219,7 +211,7 @@ def test_case_24_one_source_that_both_sides_polled(tmp_path: Path) -> None:
     scene = made_scene(tmp_path, key=[], base=["1xy"], theirs=[])
     carrying(scene, HEAD, ["2ab"], source_state("one"))
     carrying(scene, "theirs", ["2ab"], source_state("two"))
-    with pytest.raises(IngestError, match="both sides took in rows of the source 'default'"):
+    with pytest.raises(errors.IngestError, match="both sides took in rows of the source 'default'"):
         dataset_of(scene).merge("theirs")
 
 
@@ -230,9 +222,9 @@ def test_derivatives_are_never_merged(tmp_path: Path) -> None:
     files = draft._files
     state = DatasetState.read(files.chain)
     commit(files, state, [ev.SetInfo(description="a")], [], system_time=state.next_system_time())
-    with pytest.raises(UsageError, match="computed, never merged"):
+    with pytest.raises(errors.UsageError, match="computed, never merged"):
         view.merge("draft")
-    with pytest.raises(IngestError, match="SetInfo"):
+    with pytest.raises(errors.IngestError, match="SetInfo"):
         view.merge("draft", fast_forward=True)
     done = view.merge("draft", fast_forward=True, with_metadata=True)
     assert (done.status, view.head) == (odf.results.MergeStatus.FAST_FORWARDED, draft.head)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.audit.report import MERGES
 from odfchain.audit.verification import Auditor
@@ -36,6 +37,13 @@ def head(scene: Scene) -> Multihash:
     return scene.workspace["d"].head
 
 
+def checked_merges(dataset: Dataset) -> int:
+    """In a dataset without a fault, all of whose merges can be checked."""
+    report = dataset.verify()
+    assert (report.ok, report.reasons.get(MERGES)) == (True, None)
+    return report.done[MERGES]
+
+
 # --- who can check a merge -------------------------------------------------------------------------------
 
 
@@ -44,9 +52,7 @@ def test_case_51_the_merge_of_a_branch_that_is_gone_is_checked_after_gc(scene: S
     dataset.merge("theirs")
     assert dataset.delete_branch("theirs") is None
     collect(dataset._files, GcOptions(drop_refs=True), now=later)
-    report = dataset.verify()
-    assert report.ok
-    assert (report.done[MERGES], report.reasons.get(MERGES)) == (1, None)
+    assert checked_merges(dataset) == 1
     assert dataset.fsck().whole
 
 
@@ -77,8 +83,7 @@ def test_case_52_a_plain_client_has_an_ordinary_chain_and_checks_the_merge_once_
     assert "fetch dataset --merged" in report.reasons[MERGES]
     shutil.rmtree(place / "refs")  # any mirror will do
     assert copy.fetch_merged(place.as_uri()).blocks == 1
-    report = copy.verify()
-    assert (report.ok, report.done[MERGES], report.reasons.get(MERGES)) == (True, 1, None)
+    assert checked_merges(copy) == 1
 
 
 def test_the_blocks_of_a_copy_without_merges_are_those_of_ever(scene: Scene, tmp_path: Path) -> None:
@@ -88,12 +93,8 @@ def test_the_blocks_of_a_copy_without_merges_are_those_of_ever(scene: Scene, tmp
     dataset.delete_branch("theirs", force=True)
     dataset.push((tmp_path / "without").as_uri())
     one, other = (
-        {
-            str(p.relative_to(tmp_path / name)): p.read_bytes()
-            for p in (tmp_path / name).rglob("*")
-            if p.is_file()
-        }
-        for name in ("with", "without")
+        {path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for place in (tmp_path / "with", tmp_path / "without")
     )
     assert one == other
 
@@ -188,8 +189,7 @@ def test_a_merge_can_be_checked_after_what_it_was_made_on_was_compacted(tmp_path
         collect(dataset._files, GcOptions(drop_refs=True), now=later)
         dataset = Workspace.open(tmp_path / "workspace")["d"]
         assert dataset.state().to_arrow().equals(before)
-        report = dataset.verify()
-        assert (report.ok, report.done[MERGES], report.reasons.get(MERGES)) == (True, 1, None)
+        assert checked_merges(dataset) == 1
 
 
 def test_what_a_revert_took_back_is_not_compacted_away(scene: Scene) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from odfchain.branches.row_diff import RowDiff, between, net_of, rows_of_changes
+from odfchain.branches.row_diff import net_of, rows_of_changes
 from odfchain.odf.events import DatasetVocabulary
 from odfchain.slices.ordering import order_of
 from tests.kit.support import manifest
@@ -24,30 +24,6 @@ if TYPE_CHECKING:
 
 NAMES = DatasetVocabulary()
 SCHEMA = pa.schema([("k", pa.int64()), ("a", pa.string())])
-
-
-def diff(before: dict[int | None, str], after: dict[int | None, str]) -> RowDiff:
-    def whole(rows: dict[int | None, str]) -> RowDiff:
-        table = pa.table([list(rows), list(rows.values())], schema=SCHEMA)
-        return net_of(np.zeros(len(rows), dtype=np.uint64), table, ("k",))
-
-    return between(whole(before), whole(after))
-
-
-def test_each_change_is_the_rows_that_record_it() -> None:
-    rows = rows_of_changes(diff({3: "x", 1: "x", 7: "same"}, {3: "y", 2: "z", 7: "same"}), NAMES)
-    assert [list(row.values()) for row in rows.to_pylist()] == [
-        [1, 1, "x"],
-        [0, 2, "z"],
-        [2, 3, "x"],
-        [3, 3, "y"],
-    ]
-    assert rows.schema.names == ["op", "k", "a"]
-
-
-def test_no_change_is_no_row() -> None:
-    rows = rows_of_changes(diff({1: "x"}, {1: "x"}), NAMES)
-    assert (rows.num_rows, rows.schema.names) == (0, ["op", "k", "a"])
 
 
 NAN = float("nan")

@@ -16,19 +16,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from odfchain import errors
 from odfchain.api.dataset import Dataset
 from odfchain.api.view import View
 from odfchain.api.workspace import Workspace
-from odfchain.errors import (
-    ChainsDifferError,
-    EngineError,
-    NameCollisionError,
-    OdfchainError,
-    SchemaError,
-    SliceNotFoundError,
-    StoreError,
-    UsageError,
-)
 from odfchain.odf.identity import Multihash
 from odfchain.profiles.export import cast_rows
 from odfchain.profiles.iceberg_table import IcebergFolder
@@ -75,7 +66,7 @@ def test_a_version_for_each_block(kind: str, airports: Dataset, tmp_path: Path) 
         counts.append(earlier.export(kind, folder).versions)
         assert rows_of(kind, folder) == expected(earlier, kind), number
     assert counts == [0, 1, 0, 1, 0, 1]
-    with pytest.raises(ChainsDifferError, match="it is of a later one"):
+    with pytest.raises(errors.ChainsDifferError, match="it is of a later one"):
         airports.at(2).export(kind, folder)
     for place in (folder, tmp_path / "at once"):
         assert blocks_of(kind, place) == data_blocks(airports)
@@ -125,7 +116,7 @@ def test_rows_in_force(kind: str, airports: Dataset, tmp_path: Path) -> None:
         assert rows_of(kind, folder) == expected(earlier, kind, "state")
     assert [row["iata"] for row in rows_of(kind, folder)] == ["BSL", "GVA"]
     assert "offset" not in rows_of(kind, folder)[0]
-    with pytest.raises(ChainsDifferError, match=r"has not|of a later"):
+    with pytest.raises(errors.ChainsDifferError, match=r"has not|of a later"):
         airports.at(4).export(kind, folder, rows="state")
     assert len(list((folder / "data").iterdir())) == 3, "older versions keep theirs"
 
@@ -146,7 +137,7 @@ def test_a_lode_store(airports: Dataset, workspace: Workspace, tmp_path: Path) -
             assert (tmp_path / file["path"]).stat().st_size == file["size_bytes"]
     assert len(list((tmp_path / "datasets" / str(airports.id) / "data").iterdir())) == 3
     assert len(manifests(tmp_path, other)) == 1
-    with pytest.raises(UsageError, match="slices as they are"):
+    with pytest.raises(errors.UsageError, match="slices as they are"):
         airports.export("lode", tmp_path, rows="state")
 
 
@@ -157,7 +148,7 @@ def test_histories_that_parted(kind: str, rows: str, airports: Dataset, tmp_path
     """They are not mixed; --force starts anew, and what is left of the old one is gone."""
     airports.export(kind, tmp_path / "t", rows=rows)
     part(airports)
-    with pytest.raises(ChainsDifferError, match="histories have parted") as caught:
+    with pytest.raises(errors.ChainsDifferError, match="histories have parted") as caught:
         airports.export(kind, tmp_path / "t", rows=rows)
     assert caught.value.exit_code == 5
     assert "--force" in (caught.value.hint or "")
@@ -182,7 +173,7 @@ def test_what_is_not_ours_stays(kind: str, airports: Dataset, workspace: Workspa
     folder = tmp_path / "t"
     airports.export(kind, folder)
     for dataset, rows, said in ((other, "records", "another dataset"), (airports, "state", "another kind")):
-        with pytest.raises(NameCollisionError, match=said) as caught:
+        with pytest.raises(errors.NameCollisionError, match=said) as caught:
             dataset.export(kind, folder, rows=rows)
         assert caught.value.exit_code == 5
     other.export(kind, folder, force=True)
@@ -191,15 +182,15 @@ def test_what_is_not_ours_stays(kind: str, airports: Dataset, workspace: Workspa
     assert not (folder / "_delta_log").exists() or not (folder / "metadata").exists()
     for content in ("{}", "[]", '{"version": 2}', "x"):
         (folder / "_odfchain.json").write_text(content)
-        with pytest.raises(NameCollisionError, match="not understood"):
+        with pytest.raises(errors.NameCollisionError, match="not understood"):
             airports.export(kind, folder, force=True)
     (folder / "_odfchain.json").unlink()
     before = sorted(folder.rglob("*"))
-    with pytest.raises(NameCollisionError, match="no export of odfchain"):
+    with pytest.raises(errors.NameCollisionError, match="no export of odfchain"):
         airports.export(kind, folder, force=True)
     assert sorted(folder.rglob("*")) == before
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OdfchainError):
+    with pytest.raises(errors.OdfchainError):
         airports.export(kind, tmp_path / "file")
 
 
@@ -215,7 +206,7 @@ def test_never_within_a_dataset(kind: str, airports: Dataset, workspace: Workspa
     if kind != "lode":  # a store is a folder of its own
         places += [airports.path.parent, airports.path.parent / "t", workspace.path, workspace.path.parent]
     for place in places:
-        with pytest.raises(UsageError, match="inside a dataset"):
+        with pytest.raises(errors.UsageError, match="inside a dataset"):
             airports.export(kind, place)
     assert sorted(workspace.path.rglob("*")) == before
 
@@ -230,23 +221,23 @@ def test_places(airports: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         airports.export(kind, f"x/../{kind} ö")
         assert rows_of(kind, tmp_path / f"{kind} ö") == expected(airports, kind)
         for name in ("a?b", "a#b", "a%20b"):
-            with pytest.raises(UsageError, match="no table in folders"):
+            with pytest.raises(errors.UsageError, match="no table in folders"):
                 airports.export(kind, name)
             assert not (tmp_path / name).exists()
     for url in ("s3://bucket/t", "https://example.org/t", "hdfs:/t"):
-        with pytest.raises(UsageError, match="written to folders"):
+        with pytest.raises(errors.UsageError, match="written to folders"):
             airports.export("delta", url)
     for options, said in (({"rows": "all"}, "no rows"), ({"catalog": "c"}, "for Iceberg")):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(errors.UsageError, match=said):
             airports.export("delta", tmp_path / "c", **options)
-    with pytest.raises(UsageError, match="unknown format 'avro'"):
+    with pytest.raises(errors.UsageError, match="unknown format 'avro'"):
         airports.export("avro", tmp_path / "c")
 
 
 def test_a_dataset_without_columns(workspace: Workspace, tmp_path: Path) -> None:
     empty = add(workspace, "empty", [])
     for kind in TABLES:
-        with pytest.raises(SchemaError, match="no columns yet"):
+        with pytest.raises(errors.SchemaError, match="no columns yet"):
             empty.export(kind, tmp_path / kind)
         assert not (tmp_path / kind).exists()
     empty.export("lode", tmp_path / "lode")
@@ -313,7 +304,7 @@ def test_a_table_that_others_have_changed(kind: str, airports: Dataset, tmp_path
     else:
         with iceberg(folder) as table:
             table.delete("iata = 'ZRH'")
-    with pytest.raises(ChainsDifferError, match="others have changed it"):
+    with pytest.raises(errors.ChainsDifferError, match="others have changed it"):
         airports.export(kind, folder)
     airports.export(kind, folder, force=True)
     assert rows_of(kind, folder) == expected(airports, kind)
@@ -344,13 +335,13 @@ def test_a_catalog_of_somebody(
         assert len(table.snapshots()) == 3
     finally:
         catalog.close()
-    with pytest.raises(NameCollisionError, match=r"the catalog has .*org_air_ports already"):
+    with pytest.raises(errors.NameCollisionError, match=r"the catalog has .*org_air_ports already"):
         airports.export("iceberg", tmp_path / "elsewhere", catalog="lake", force=True)
     part(airports)
-    with pytest.raises(ChainsDifferError, match=r"diverged|parted|holds|in common"):
+    with pytest.raises(errors.ChainsDifferError, match=r"diverged|parted|holds|in common"):
         airports.export("iceberg", tmp_path / "t", catalog="lake")
     assert airports.export("iceberg", tmp_path / "t", catalog="lake", force=True).versions == 3
-    with pytest.raises(UsageError, match="--catalog none"):
+    with pytest.raises(errors.UsageError, match="--catalog none"):
         airports.export("iceberg", tmp_path / "u", catalog="none")
 
 
@@ -359,7 +350,7 @@ def test_a_library_that_is_not_installed(
     kind: str, module: str, airports: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(EngineError, match="not installed") as caught:
+    with pytest.raises(errors.EngineError, match="not installed") as caught:
         airports.export(kind, tmp_path / "t")
     assert (caught.value.exit_code, caught.value.hint) == (7, f"pip install 'odfchain[{kind}]'")
     assert not (tmp_path / "t").exists()
@@ -368,7 +359,7 @@ def test_a_library_that_is_not_installed(
 @pytest.mark.parametrize("kind", ["lode", "delta"])
 def test_a_slice_that_is_not_here(kind: str, airports: Dataset, tmp_path: Path) -> None:
     (airports.path / "data" / str(airports.summary.slices()[1].slice.physical_hash)).unlink()
-    with pytest.raises(SliceNotFoundError, match="the slice is not here"):
+    with pytest.raises(errors.SliceNotFoundError, match="the slice is not here"):
         airports.export(kind, tmp_path / "t")
 
 
@@ -500,7 +491,7 @@ def test_a_snapshot_of_others(airports: Dataset, tmp_path: Path) -> None:
 def others_have_changed(dataset: Dataset, store: Path, written: str) -> None:
     pointer = store / FIXTURE["pointer"].format(dataset=dataset.id)
     for again in (dataset, dataset.at(2)):
-        with pytest.raises(ChainsDifferError, match="others have changed it"):
+        with pytest.raises(errors.ChainsDifferError, match="others have changed it"):
             again.export("lode", store)
         assert pointer.read_text() == written
     dataset.export("lode", store, force=True)
@@ -518,14 +509,14 @@ def test_an_interrupted_export_is_read_by_the_library(
     def stop_at(name: str) -> None:
         def stopped(path: Path, data: bytes, **options: Any) -> None:
             if path.name == name:
-                raise StoreError("the power is gone")
+                raise errors.StoreError("the power is gone")
             replace(path, data, **options)
 
         monkeypatch.setattr(fsio, "replace_file", stopped)
 
     for name in ("manifest.json", "latest"):
         stop_at(name)
-        with pytest.raises(StoreError, match="power"):
+        with pytest.raises(errors.StoreError, match="power"):
             airports.export("lode", tmp_path)
         assert by_rule(tmp_path, str(airports.id))["latest"] == str(earlier.head), name
     monkeypatch.undo()

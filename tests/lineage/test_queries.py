@@ -52,9 +52,8 @@ def test_inputs_have_the_name_of_the_query_the_id_and_the_name_here(
     home.delete("b", force=True)
     (found, *_) = home["made"].definitions()
     assert [(i.alias, i.id, i.name) for i in found.inputs] == [
-        ("in0", str(seeded_id("a")), "alpha"),
-        ("in1", str(seeded_id("b")), None),
-    ]
+        ("in0", str(seeded_id("a")), "alpha"), ("in1", str(seeded_id("b")), None),
+    ]  # fmt: skip
 
 
 def test_sources_of_roots_have_their_merge_strategy_and_preprocessing(home: Workspace, place: Place) -> None:
@@ -62,14 +61,11 @@ def test_sources_of_roots_have_their_merge_strategy_and_preprocessing(home: Work
     root.schema()  # block 1
     root.append(polling())  # block 2
     root.data(5)
-    root.append(
-        ev.SetPollingSource(
-            fetch=FetchStepUrl(url="https://me:secret@example.com/${{ env.X }}"),
-            read=ReadStepCsv(ddl_schema=("k STRING",)),
-            preprocess=TransformSql(engine="spark", queries=(SqlQueryStep(query="SELECT k"),)),
-            merge=MergeStrategyLedger(primary_key=("k",)),
-        )
-    )  # block 4
+    root.append(ev.SetPollingSource(
+        fetch=FetchStepUrl(url="https://me:secret@example.com/${{ env.X }}"),
+        read=ReadStepCsv(ddl_schema=("k STRING",)), merge=MergeStrategyLedger(primary_key=("k",)),
+        preprocess=TransformSql(engine="spark", queries=(SqlQueryStep(query="SELECT k"),)),
+    ))  # block 4  # fmt: skip
     root.data(1)
     root.append(ev.DisablePollingSource())  # block 6
     root.data(1)
@@ -77,12 +73,9 @@ def test_sources_of_roots_have_their_merge_strategy_and_preprocessing(home: Work
     assert facts(found) == [(2, 3, False, 0, 4), (4, 5, False, 5, 5)]
     document = found[1].to_document()
     assert document["source"] == {
-        "kind": "polling",
-        "name": None,
-        "fetch": "https://example.com/${{ env.X }}",
-        "read": "Csv",
+        "kind": "polling", "name": None, "fetch": "https://example.com/${{ env.X }}", "read": "Csv",
         "merge": "Ledger by k",
-    }
+    }  # fmt: skip
     assert document["steps"] == [{"alias": None, "query": "SELECT k"}]
 
 
@@ -111,8 +104,7 @@ def test_a_dataset_that_is_only_pushed_to_has_no_history(home: Workspace, place:
 def test_the_command_prints_tables_and_json(home: Workspace, evolved: Grown, run: Run) -> None:
     here = ("-w", home.path.parent, "inspect", "query", "made")
     table = run(*here)
-    assert table.code == 0
-    assert table.out.count("SetTransform") == 3
+    assert (table.code, table.out.count("SetTransform")) == (0, 3)
     for line in (
         "in force    blocks 1 to 4",
         "in force    blocks 6 to now",
@@ -124,10 +116,8 @@ def test_the_command_prints_tables_and_json(home: Workspace, evolved: Grown, run
         assert line in table.out.splitlines()
     rows = json.loads(run(*here, "-o", "json").out)
     assert [row["blocks"] for row in rows] == [
-        {"from": 1, "to": 4},
-        {"from": 5, "to": 5},
-        {"from": 6, "to": 7},
-    ]
+        {"from": 1, "to": 4}, {"from": 5, "to": 5}, {"from": 6, "to": 7},
+    ]  # fmt: skip
     assert rows[0]["inputs"][1] == {"alias": "in1", "id": str(seeded_id("b")), "name": "b", "missing": False}
     assert rows[0]["source"] is None
     assert rows[2]["offsets"] == [4, 6]
@@ -140,6 +130,4 @@ def test_what_queries_contain_is_not_sent_to_the_terminal_as_it_is(
     made = Derived(a, files=place("made"))
     made.append(transform_of(a, query="SELECT '\x1b[2J'\r\n, '\x07'"))
     found = run("-w", home.path.parent, "inspect", "query", "made")
-    assert found.code == 0
-    assert "\x1b" not in found.out
-    assert "\x07" not in found.out
+    assert (found.code, {"\x1b", "\x07"} & set(found.out)) == (0, set())
