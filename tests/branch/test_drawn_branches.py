@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 import odfchain as odf
 from odfchain.api.workspace import Workspace
+from odfchain.audit.drawings import GraphDrawing
 from odfchain.audit.lineage import source_of
+from odfchain.audit.page import render_page
+from odfchain.odf.events import AddData
+from odfchain.workspace.commit import commit
+from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.branch_cases import run_here
 from tests.kit.query_datasets import make
 from tests.kit.small_branches import SPEC, add, merged
+from tests.kit.support import ROOT
 
 
 @pytest.fixture
@@ -83,20 +91,23 @@ def test_several_branches_begin_at_one_block(ws: Workspace) -> None:
     ]
 
 
-def test_what_was_merged_and_deleted_is_still_drawn(ws: Workspace) -> None:
+def with_a_merge(ws: Workspace) -> tuple[odf.Dataset, odf.Dataset]:
+    """The dataset, and its branch `fix` that it has merged."""
     d = ws["d"]
     fix = d.create_branch("fix")
     add(fix, "c", day(1))
     merged(d, fix, day(2))
+    return d, fix
+
+
+def test_what_was_merged_and_deleted_is_still_drawn(ws: Workspace) -> None:
+    d, _ = with_a_merge(ws)
     d.delete_branch("fix")
     assert drawn(d)[:4] == ["● 4 (head) merged from fix", "├─╮", "│ ● 4", "├─╯"]
 
 
 def test_the_log_draws_and_says_what_was_merged(ws: Workspace) -> None:
-    d, run = ws["d"], run_here(ws)
-    fix = d.create_branch("fix")
-    add(fix, "c", day(1))
-    merged(d, fix, day(2))
+    (d, fix), run = with_a_merge(ws), run_here(ws)
     first, lane, second = run("--no-color", "log", "d", "--graph", "-n", "2").out.splitlines()
     assert first == f"● #4 {str(d.head)[:12]}  {day(2)}  AddData  (head)  merged from fix"
     assert (lane, second[:6]) == ("├─╮", "│ ● #4")
@@ -105,14 +116,7 @@ def test_the_log_draws_and_says_what_was_merged(ws: Workspace) -> None:
 
 
 def test_a_record_that_was_carried_on_says_nothing_of_later_blocks(ws: Workspace) -> None:
-    from odfchain.odf.events import AddData
-    from odfchain.workspace.commit import commit
-    from odfchain.workspace.dataset_state import DatasetState
-
-    d = ws["d"]
-    fix = d.create_branch("fix")
-    add(fix, "c", day(1))
-    merged(d, fix, day(2))
+    d, _ = with_a_merge(ws)
     state = DatasetState.read(d._files.chain)
     carried, mark = state.source_state, odf.Timestamp.parse(day(2))
     again = AddData(prev_offset=state.last_offset, new_source_state=carried, new_watermark=mark)
@@ -125,12 +129,7 @@ def test_a_record_that_was_carried_on_says_nothing_of_later_blocks(ws: Workspace
 
 
 def test_lineage_names_branches_and_merges(ws: Workspace) -> None:
-    from odfchain.audit.drawings import GraphDrawing
-
-    d = ws["d"]
-    fix = d.create_branch("fix")
-    add(fix, "c", day(1))
-    merged(d, fix, day(2))
+    d, fix = with_a_merge(ws)
     add(fix, "e", day(3))
     merged(d, fix, day(4))
     d.create_branch("old", at=2)
@@ -150,19 +149,8 @@ def test_lineage_names_branches_and_merges(ws: Workspace) -> None:
 
 
 def test_reports_and_their_page_say_which_block_merged_what(ws: Workspace) -> None:
-    import json
-
-    import jsonschema
-
-    from odfchain.audit.page import render_page
-    from tests.kit.support import ROOT
-
-    d = ws["d"]
-    fix = d.create_branch("fix")
-    add(fix, "c", day(1))
-    merged(d, fix, day(2))
-    report = d.verify()
-    document = report.to_document()
+    d, _ = with_a_merge(ws)
+    document = d.verify().to_document()
     jsonschema.Draft202012Validator(json.loads((ROOT / "schemas" / "Report.json").read_text())).validate(
         document
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.parser
 import json
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,15 @@ from odfchain.odf.names import RemoteDatasetId
 from odfchain.odf.sources import SqlQueryStep, TransformSql
 from odfchain.transfer.sharing import AliasKind, add_alias
 from tests.kit.derivation import Derived, Grown, Place, Root, lines, transform_of
+from tests.kit.hostile_dataset import make_workspace
 from tests.kit.support import Result, Run, manifest, seeded_id
 
 
 def made_of(*names: str) -> ev.SetTransform:
     """A transform of datasets that need not be anywhere."""
+    refs = ((name, RemoteDatasetId(None, seeded_id(name))) for name in names)
     return ev.SetTransform(
-        inputs=tuple(
-            ev.TransformInput(dataset_ref=RemoteDatasetId(None, seeded_id(name)), alias=name)
-            for name in names
-        ),
+        inputs=tuple(ev.TransformInput(dataset_ref=ref, alias=name) for name, ref in refs),
         transform=TransformSql(engine="spark", queries=(SqlQueryStep(query="SELECT 1"),)),
     )
 
@@ -100,23 +100,18 @@ def test_a_dataset_that_cannot_be_read_is_a_node_that_says_so(
 ) -> None:
     files = diamond["b"].files
     diamond["b"].run()
-    names = {
-        "head block": lambda: files.folder / "blocks" / str(files.chain.head()),
-        "transform": lambda: files.folder / "blocks" / str(files.chain.nearest("SetTransform").hash),
-        "no head": lambda: files.folder / "refs" / "head",
-        "no alias": lambda: files.folder / "info" / "alias",
-    }
-    path: Path = names[damage]()
-    if damage.startswith("no"):
-        path.unlink()
-    else:
+    block = {"head block": files.chain.head(), "transform": files.chain.nearest("SetTransform").hash}.get(
+        damage
+    )
+    if block is not None:
+        path = files.folder / "blocks" / str(block)
         path.write_bytes(path.read_bytes()[:-1] + b"?")
+    else:
+        (files.folder / ("refs/head" if damage == "no head" else "info/alias")).unlink()
     found = graph(home, "d")
     b = found.nodes[str(seeded_id("b"))]
     assert b.state is NodeState.DAMAGED
-    assert str(path.name if damage.startswith(("head", "tr")) else files.folder) in b.problem or (
-        b.problem == "the dataset has no head"
-    )
+    assert str(block or files.folder) in b.problem or b.problem == "the dataset has no head"
     assert len(found.nodes) == 4, "its neighbours are there"
     assert GraphDrawing(found).to_dot()
     assert GraphDrawing(found).to_html()
@@ -132,10 +127,8 @@ def test_an_input_that_was_used_once_says_until_which_block(home: Workspace, pla
     made.append(transform_of(b))  # block 6
     found = {graph_edge.upstream: graph_edge for graph_edge in graph(home, "made").edges}
     of_a, of_b = found[str(seeded_id("a"))], found[str(seeded_id("b"))]
-    assert of_a.uses == (InputUse(1, 2), InputUse(5, 5))
-    assert not of_a.in_force
-    assert of_b.uses == (InputUse(1, None),)
-    assert of_b.in_force
+    assert (of_a.uses, of_a.in_force) == ((InputUse(1, 2), InputUse(5, 5)), False)
+    assert (of_b.uses, of_b.in_force) == ((InputUse(1, None),), True)
     text = lines(graph(home, "made").to_trees())
     assert any(re.match(r"  a: until block 2 and until block 5, root", line) for line in text)
     assert not any("until" in line for line in text if line.startswith("  b"))
@@ -316,6 +309,35 @@ def test_the_page_draws_every_dataset_and_edges_from_left_to_right(
         assert numbers[0] < numbers[-2]
 
 
+LINE_OF_DOT = re.compile(
+    r'digraph lineage \{|\}|  (?:rankdir|node|edge).*;|  n\d+ \[label="(?:[^"\\]|\\.)*", tooltip="(?:[^"\\]|\\.)*", '
+    r'shape=\w+, style=\w+\];|  n\d+ -> n\d+(?: \[style=dashed, label="(?:[^"\\]|\\.)*"\])?;'
+)
+
+
+def acting(text: str) -> set[str]:
+    return {
+        hex(ord(c)) for c in text if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs") and c != "\n"
+    }
+
+
+@pytest.mark.parametrize("downstream", [False, True])
+def test_hostile_names_cannot_leave_their_labels(tmp_path: Path, downstream: bool) -> None:
+    drawing = GraphDrawing(make_workspace(tmp_path).lineage((), downstream=downstream))
+    dot, page = drawing.to_dot(), drawing.to_html()
+    assert acting(dot) == set() == acting(page)
+    if not downstream:  # what is not here is not looked for in what is made of the others
+        assert "gone a\\\\x1b]0;owned" in dot
+        assert "gone a\\x1b]0;owned" in page
+    for line in dot.splitlines():
+        assert LINE_OF_DOT.fullmatch(line), line
+    elements = Page(page).elements
+    assert "script" not in {tag for tag, _ in elements}
+    attributes = {name for _, found in elements for name in found}
+    assert [name for name in attributes if name.startswith("on")] == []
+    assert {"src", "href", "xlink:href"} & attributes == set()
+
+
 def test_an_edge_that_passes_a_layer_is_drawn_beside_the_boxes_there() -> None:
     found = on_paper([("c", "b"), ("b", "a"), ("c", "a")], "c")
     layout = layout_of(found)
@@ -349,9 +371,10 @@ def test_the_command_prints_every_format(home: Workspace, diamond: dict[str, Any
 
 
 def test_a_workspace_without_datasets_has_an_empty_lineage(home: Workspace, run: Run) -> None:
-    found = run("-w", home.path.parent, "inspect", "lineage", "-o", "html")
+    here = ("-w", home.path.parent, "inspect", "lineage")
+    found = run(*here, "-o", "html")
     assert found.code == 0
     Page(found.out)
-    assert run("-w", home.path.parent, "inspect", "lineage") == Result(0, "", "")
+    assert run(*here) == Result(0, "", "")
     home.add(manifest())
-    assert run("-w", home.path.parent, "inspect", "lineage").out.startswith("cities: root")
+    assert run(*here).out.startswith("cities: root")
