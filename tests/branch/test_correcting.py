@@ -252,9 +252,6 @@ def test_the_recorded_key_stays(tmp_path: Path) -> None:
     assert dataset.verify().faults == []
 
 
-# --- looking up ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("groups", [3, 1000])
 def test_rows_that_are_looked_up_are_those_of_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: int
@@ -324,9 +321,6 @@ def test_a_correction_reads_no_more_than_it_must(tmp_path: Path, monkeypatch: py
     assert [group for group in groups if group is not None] == [[3], [3]], "the key, then the row"
 
 
-# --- datasets with a source ------------------------------------------------------------------------------
-
-
 @pytest.mark.soak
 def test_what_is_polled_is_compared_with_corrections(workspace: Workspace, tmp_path: Path) -> None:
     """The state of the source is carried on, past merge records too, and what is polled next is compared."""
@@ -365,9 +359,6 @@ def test_the_head_of_a_copy_is_corrected_on_a_branch(dataset: Dataset, tmp_path:
     assert not copy.create_branch("mine").correct(fixes).up_to_date
     assert copy.head == dataset.head
     assert not copy.correct(fixes, force=True).up_to_date
-
-
-# --- histories -------------------------------------------------------------------------------------------
 
 
 def states_of(dataset: Dataset) -> dict[str, tuple[Any, ...]]:

@@ -192,9 +192,6 @@ def test_merges_of_random_histories_are_as_by_definition(seeds: range) -> None:
     assert (merges >= 150, virtual >= 25, unknown >= 3) == (True, True, True)
 
 
-# --- without a primary key -------------------------------------------------------------------------------
-
-
 def hashed(all_blocks: Histories, after: Multihash, upto: Multihash) -> tuple[Any, Any]:
     rows = all_blocks.table(after, upto)["a"].to_pylist()
     return np.array([ord(row) for row in rows], dtype=np.int64), np.ones(len(rows), dtype=np.int64)

@@ -230,9 +230,6 @@ def test_derivatives_are_never_merged(tmp_path: Path) -> None:
     assert (done.status, view.head) == (odf.results.MergeStatus.FAST_FORWARDED, draft.head)
 
 
-# --- several datasets ------------------------------------------------------------------------------------
-
-
 def several(tmp_path: Path) -> tuple[Workspace, Any]:
     """A parent and a child that refers to it by `v`, each with a branch `v`."""
     workspace = Workspace.init(tmp_path / "several")

@@ -36,9 +36,6 @@ def keys(table: odf.Scan) -> list[str]:
     return [str(key) for key in table.to_arrow()["k"].to_pylist()]
 
 
-# --- case 50: names --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["fix-1", "a", "x" * 64, "f1620-not-a-hash", "header"])
 def test_case_50_names_that_are_made(ws: Workspace, name: str) -> None:
     made = ws["d"].create_branch(name)
@@ -180,9 +177,6 @@ def test_a_chain_that_garbage_collection_has_begun_to_remove_is_not_named(ws: Wo
         d.create_branch("again", at=block)
 
 
-# --- case 51: deleting -----------------------------------------------------------------------------
-
-
 def test_case_51_what_nobody_has_merged_is_not_deleted_in_silence(ws: Workspace) -> None:
     d = ws["d"]
     fix = d.create_branch("fix")
@@ -240,9 +234,6 @@ def test_case_51_what_was_merged_is_deleted(ws: Workspace) -> None:
     merged(d, fix)
     assert d.delete_branch("fix") is None
     assert d.branch_names == []
-
-
-# --- case 39: points -------------------------------------------------------------------------------
 
 
 def test_case_39_points(ws: Workspace) -> None:

@@ -171,8 +171,6 @@ def test_what_is_no_key(ws: odf.Workspace) -> None:
     assert ws["empty"].history({"k": "a"}) == []
 
 
-# --- against a walk --------------------------------------------------------------------------------
-
 KEYED = (pa.field("k", pa.float64()), pa.field("s", pa.string()), pa.field("v", pa.int64()))
 KEYS = [(k, s) for k in (None, 0.0, -0.0, 1.5, float("nan")) for s in (None, "", "a")]
 
@@ -244,9 +242,6 @@ def test_histories_are_what_a_walk_finds(ws: odf.Workspace, seed: int) -> None:
         for limit in (0, 1, 3) if key[1] == "a" else ():
             assert history.of(named, limit=limit, locate=locate) == found[:limit]
     assert whole.keys() <= set(map(alike, KEYS))
-
-
-# --- row groups ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

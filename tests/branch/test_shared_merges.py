@@ -111,9 +111,6 @@ def test_what_was_fetched_to_check_a_merge_is_not_believed_by_another(scene: Sce
         assert not FetchedBranches(copy._files).is_known_here(base, source, owner=True)
 
 
-# --- what a merge believes -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("forged", [True, False])
 def test_case_54_a_fetched_branch_is_verified_before_it_is_merged(
     scene: Scene, tmp_path: Path, forged: bool
@@ -142,9 +139,6 @@ def test_case_54_a_fetched_branch_is_verified_before_it_is_merged(
     assert not scene.workspace["d"].branch("theirs").verify().ok
 
 
-# --- killed, and out of space ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_case_58_a_merge_that_is_killed_anywhere_leaves_the_old_or_the_new_head(
     tmp_path: Path, step: int
@@ -167,9 +161,6 @@ def test_case_58_a_merge_that_is_killed_anywhere_leaves_the_old_or_the_new_head(
         seen.add(new == old)
         assert sorted(r["a"] + r["b"] for r in dataset.state().to_arrow().to_pylist()) == ["qy", "uw"]
     assert seen == {True, False}
-
-
-# --- compaction ------------------------------------------------------------------------------------------
 
 
 def test_a_merge_can_be_checked_after_what_it_was_made_on_was_compacted(tmp_path: Path) -> None:

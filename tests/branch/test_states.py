@@ -122,9 +122,6 @@ class Reading:
         return found
 
 
-# --- section 4 -------------------------------------------------------------------------------------
-
-
 def test_the_seed_s_example(ws: odf.Workspace) -> None:
     columns = (pa.field("key", pa.string()), pa.field("value", pa.string()))
     dataset = branch_rows.keyed(ws, ("key",), columns)
@@ -136,9 +133,6 @@ def test_the_seed_s_example(ws: odf.Workspace) -> None:
         branch_rows.record(dataset, rows, columns)
         found = ws["d"].state().to_arrow().select(["offset", "key", "value"])
         assert [tuple(row.values()) for row in found.to_pylist()] == expected
-
-
-# --- the command -----------------------------------------------------------------------------------
 
 
 def shown(workspace: odf.Workspace, *words: str) -> list[dict[str, Any]]:
@@ -196,9 +190,6 @@ def test_cases_42_and_44_what_was_true_at_an_event_time(ws: odf.Workspace) -> No
     assert [row["a"] for row in shown(ws, "d", "--event-time", "2027")] == ["new"]
     result = run_here(ws)("state", "d", "--event-time", "later")
     assert (result.code, "is not a time" in result.err) == (2, True)
-
-
-# --- case 40 ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("keeping")
@@ -267,9 +258,6 @@ def test_case_40_spark_finds_the_same_state(ws: odf.Workspace, engine: SparkEngi
     with on_spark(ws, engine):
         found = ws["d"].state().to_spark().toArrow().sort_by("offset")
     assert found.to_pylist() == read(dataset).to_pylist()
-
-
-# --- case 41, and what becomes of files that were kept ---------------------------------------------
 
 
 @pytest.mark.usefixtures("keeping")

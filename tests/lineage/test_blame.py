@@ -215,9 +215,6 @@ def test_without_a_primary_key_what_is_corrected_is_not_known(home: Workspace, r
     assert row_at(home, 5).corrects.problem == "not known: no primary key is recorded"
 
 
-# --- slices that are missing or damaged ----------------------------------------------------------------
-
-
 def test_a_missing_slice_is_said_and_the_rest_is_told(home: Workspace, root: Root) -> None:
     (root.files.folder / "data" / str(root.slices[0].physical_hash)).unlink()
     (found,) = home["r"].blame(1).transactions
@@ -427,9 +424,6 @@ def test_rows_of_a_real_derivative_lead_to_rows_of_its_root(home: Workspace) -> 
     assert all(c.present for c in span.contributions)
 
 
-# --- long chains and broken ones -----------------------------------------------------------------------
-
-
 def test_a_record_of_a_long_chain_is_found_by_reading_a_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     root = Root("r")
     root.schema()
@@ -451,9 +445,6 @@ def test_offsets_against_the_rules_are_told(home: Workspace, bare: Root) -> None
         add_event(bare.files, ev.AddData(prev_offset=1, new_data=interval), unchecked=True)
     with pytest.raises(ChainError, match="no block adds the record 3, though the chain goes to 30"):
         home["r"].blame(3)
-
-
-# --- the command ---------------------------------------------------------------------------------------
 
 
 def test_the_command_prints_every_format(home: Workspace, root: Root, run: Run) -> None:

@@ -203,8 +203,6 @@ def test_the_document_for_reports(home: Workspace, diamond: dict[str, Any]) -> N
     assert nested_inputs(home, "a") == []
 
 
-# --- DOT -----------------------------------------------------------------------------------------------
-
 HOSTILE = 'a"];\\" evil -> n9 [label="\\N\\l<b>&\x1b[31m\n'
 
 
@@ -262,9 +260,6 @@ def test_dot_has_the_edges_and_dashes_what_is_used_no_more(home: Workspace, diam
     assert {(names[a], names[b]) for a, b, _ in edges} == {("b", "d"), ("c", "d"), ("a", "b"), ("a", "c")}
     past = [(names[a], names[b], item) for a, b, item in edges if item]
     assert past == [("c", "d", {"style": "dashed", "label": "until block 1"})]
-
-
-# --- the page ------------------------------------------------------------------------------------------
 
 
 class Page(html.parser.HTMLParser):
@@ -347,9 +342,6 @@ def test_an_edge_that_passes_a_layer_is_drawn_beside_the_boxes_there() -> None:
     assert long[1] not in found.nodes
     page = Page(GraphDrawing(found).to_html())
     assert len([tag for tag, _ in page.elements if tag == "rect"]) == 3
-
-
-# --- the command ---------------------------------------------------------------------------------------
 
 
 def test_the_command_prints_every_format(home: Workspace, diamond: dict[str, Any], run: Run) -> None:

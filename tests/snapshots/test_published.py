@@ -83,9 +83,6 @@ def objects_in(folder: Path) -> list[str]:
     return sorted(path.name for kind in ("manifests", "profiles") for path in (folder / kind).glob("f1620*"))
 
 
-# --- what is written -------------------------------------------------------------------------------------
-
-
 def test_a_manifest_is_stored_under_its_hash_and_signed_by_the_owner(cities: odf.Dataset) -> None:
     assert cities.published() == []
     written, made = cities.write_manifest(), cities.manifest()
@@ -407,9 +404,6 @@ def test_a_file_of_lines_that_is_too_large_is_not_read(
     (place / SNAPSHOTS.key).write_bytes(b"\n" * ((4 << 20) + 1))
     copy = copy_of("copy", "lines about snapshots of .* larger than the allowed 4,194,304 bytes")
     assert not (copy.path / SNAPSHOTS.key).exists()
-
-
-# --- other readers ---------------------------------------------------------------------------------------
 
 
 def test_the_plain_reader_has_fifty_lines_and_nothing_of_ours() -> None:
