@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from odfchain.slices.writer import SliceSpec, write_slice
 from odfchain.spark.executor_files import give_files
 from odfchain.spark.session import SparkEngine
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.branch_histories import between, brute_force, head_of, history, no_spark, random_histories
+from tests.kit.branch_histories import between, head_of, no_spark, random_histories
 from tests.kit.branch_rows import branch, keyed, record
 from tests.kit.folder_files import FolderFiles
 
@@ -91,20 +89,6 @@ def test_what_is_written_does_not_depend_on_the_engine(
     assert written[0] == written[1]
     assert len(found.notes) > 1
     assert not apart or not [*(tmp_path / "store" / "staging").iterdir()]
-
-
-@pytest.mark.soak
-def test_a_diff_by_spark_is_that_of_this_process(tmp_path: Path, engine: SparkEngine) -> None:
-    with odf.init(tmp_path / "workspace") as workspace:
-        dataset, states = history(workspace, random.Random(4))
-        a, b = max(
-            itertools.permutations(states, 2), key=lambda pair: len(brute_force(*(states[at] for at in pair)))
-        )
-        here = between(dataset, a, b, trusted=False)
-        there = between(dataset, a, b, trusted=False, engine=on_spark(engine))
-    assert there.changes.num_rows > 3
-    assert str(there.changes.to_pylist()) == str(here.changes.to_pylist())
-    assert there.changes.schema == here.changes.schema
 
 
 def test_what_goes_wrong_in_a_task_is_said_as_it_is_here(tmp_path: Path, engine: SparkEngine) -> None:

@@ -32,6 +32,11 @@ def ws(tmp_path: Path) -> Workspace:
     return workspace
 
 
+@pytest.fixture
+def d(ws: Workspace) -> odf.Dataset:
+    return ws["d"]
+
+
 def keys(table: odf.Scan) -> list[str]:
     return [str(key) for key in table.to_arrow()["k"].to_pylist()]
 
@@ -71,8 +76,9 @@ def test_no_name_is_a_block_hash_in_any_encoding(ws: Workspace, encoding: str, d
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_block_is_read_by_its_hash_in_every_final_encoding(ws: Workspace, encoding: str) -> None:
-    d = ws["d"]
+def test_a_block_is_read_by_its_hash_in_every_final_encoding(
+    ws: Workspace, d: odf.Dataset, encoding: str
+) -> None:
     block = d._files.chain.hashes(d.head)[2]
     text = identity.encode(block.to_bytes(), encoding)
     assert parse_point(text) == block
@@ -84,8 +90,7 @@ def test_a_block_is_read_by_its_hash_in_every_final_encoding(ws: Workspace, enco
     assert run_here(ws)("reset", f"d@{text}", "0").code == 2  # what is written to is a branch
 
 
-def test_a_branch_of_an_earlier_release_that_is_named_like_a_block_hash_is_none(ws: Workspace) -> None:
-    d = ws["d"]
+def test_a_branch_of_an_earlier_release_that_is_named_like_a_block_hash_is_none(d: odf.Dataset) -> None:
     block = d._files.chain.hashes(d.head)[2]
     text = identity.encode(block.to_bytes(), "base32")
     refs_of(d._files).compare_and_swap(text, None, d.head)
@@ -96,8 +101,7 @@ def test_a_branch_of_an_earlier_release_that_is_named_like_a_block_hash_is_none(
 # --- making and listing ----------------------------------------------------------------------------
 
 
-def test_a_branch_goes_its_own_way(ws: Workspace) -> None:
-    d = ws["d"]
+def test_a_branch_goes_its_own_way(d: odf.Dataset) -> None:
     fix = d.create_branch("fix")
     add(fix, "c")
     assert keys(fix.scan()) == ["a", "b", "a", "c"]
@@ -115,8 +119,7 @@ def test_a_branch_goes_its_own_way(ws: Workspace) -> None:
     assert fix == d.branch("fix")
 
 
-def test_a_branch_begins_at_any_point(ws: Workspace) -> None:
-    d = ws["d"]
+def test_a_branch_begins_at_any_point(d: odf.Dataset) -> None:
     names = d._files.chain.hashes(d.head)
     points = {"one": 2, "two": DAYS[2], "three": str(names[2]), "four": names[2], "five": "head:2"}
     for name, point in points.items():
@@ -126,8 +129,7 @@ def test_a_branch_begins_at_any_point(ws: Workspace) -> None:
     assert d.branch("one").create_branch("seven").head == d.branch("one").head  # where it is opened
 
 
-def test_names_are_taken_once(ws: Workspace) -> None:
-    d = ws["d"]
+def test_names_are_taken_once(d: odf.Dataset) -> None:
     block = d.create_branch("fix", at=2).head
     other = d.create_branch("other")
     with pytest.raises(odf.errors.NameCollisionError, match="has a branch 'fix' already"):
@@ -158,8 +160,7 @@ def without_reference(d: odf.Dataset, *keys: str, at: int | None = None) -> Mult
     return block
 
 
-def test_an_unreferenced_block_is_named_under_the_lock_of_garbage_collection(ws: Workspace) -> None:
-    d = ws["d"]
+def test_an_unreferenced_block_is_named_under_the_lock_of_garbage_collection(d: odf.Dataset) -> None:
     block = without_reference(d, "c")
     with fsio.locked(lock_path(d._files)), pytest.raises(odf.errors.StoreError, match=r"pulled|at work"):
         d.create_branch("again", at=block)
@@ -169,16 +170,14 @@ def test_an_unreferenced_block_is_named_under_the_lock_of_garbage_collection(ws:
         d.create_branch("third", at=block)  # a reference leads to it now
 
 
-def test_a_chain_that_garbage_collection_has_begun_to_remove_is_not_named(ws: Workspace) -> None:
-    d = ws["d"]
+def test_a_chain_that_garbage_collection_has_begun_to_remove_is_not_named(d: odf.Dataset) -> None:
     block = without_reference(d, "c", "e")
     (d.path / "blocks" / str(d._files.chain.get(block).prev_block_hash)).unlink()
     with pytest.raises(odf.errors.PointNotFoundError, match="here no more"):
         d.create_branch("again", at=block)
 
 
-def test_case_51_what_nobody_has_merged_is_not_deleted_in_silence(ws: Workspace) -> None:
-    d = ws["d"]
+def test_case_51_what_nobody_has_merged_is_not_deleted_in_silence(d: odf.Dataset) -> None:
     fix = d.create_branch("fix")
     add(fix, "c")
     head = fix.head
@@ -195,8 +194,7 @@ def test_case_51_what_nobody_has_merged_is_not_deleted_in_silence(ws: Workspace)
         d.delete_branch(kept, force=True)
 
 
-def test_case_51_what_another_reference_has_is_deleted(ws: Workspace) -> None:
-    d = ws["d"]
+def test_case_51_what_another_reference_has_is_deleted(d: odf.Dataset) -> None:
     fix = d.create_branch("fix")
     assert d.delete_branch("fix") is None  # no block of its own
     fix = d.create_branch("fix")
@@ -218,8 +216,7 @@ def listed(dataset: odf.Dataset) -> tuple[int, int, int]:
     return branch.ahead, branch.behind, branch.base_number
 
 
-def test_case_51_what_was_merged_is_deleted(ws: Workspace) -> None:
-    d = ws["d"]
+def test_case_51_what_was_merged_is_deleted(d: odf.Dataset) -> None:
     fix = d.create_branch("fix")
     add(fix, "c")
     add(fix, "e")
@@ -236,8 +233,7 @@ def test_case_51_what_was_merged_is_deleted(ws: Workspace) -> None:
     assert d.branch_names == []
 
 
-def test_case_39_points(ws: Workspace) -> None:
-    d = ws["d"]
+def test_case_39_points(d: odf.Dataset) -> None:
     fix = d.create_branch("fix", at=2)
     add(fix, "c")
     assert keys(d.at("2026-01-03T18:00:00Z").scan()) == ["a"]  # between blocks: the one before
@@ -262,8 +258,9 @@ def test_as_of_a_block_a_dataset_is_only_read(ws: Workspace) -> None:
 # --- one index for each reference ------------------------------------------------------------------
 
 
-def test_switching_between_branches_builds_no_index(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    d = ws["d"]
+def test_switching_between_branches_builds_no_index(
+    ws: Workspace, d: odf.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add(d, "h")
     fix = d.create_branch("fix", at=2)
     add(fix, "c")
@@ -287,9 +284,8 @@ def test_switching_between_branches_builds_no_index(ws: Workspace, monkeypatch: 
 
 
 def test_a_new_branch_reads_only_the_blocks_that_the_head_does_not_have(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    d: odf.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    d = ws["d"]
     for number in range(30):
         add(d, str(number))
     fix = d.create_branch("fix", at=20)
@@ -307,9 +303,8 @@ def test_a_new_branch_reads_only_the_blocks_that_the_head_does_not_have(
     assert not (d.path / "info" / "chain-index.fix").exists()
 
 
-def test_a_branch_costs_as_much_as_a_head_that_moves(ws: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_branch_costs_as_much_as_a_head_that_moves(d: odf.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files made durable: the reference and its folder, as for a head; however long the chain is."""
-    d = ws["d"]
     synced: list[int] = []
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(fd) or sync(fd))
@@ -320,9 +315,8 @@ def test_a_branch_costs_as_much_as_a_head_that_moves(ws: Workspace, monkeypatch:
 
 
 def test_points_are_found_without_reading_the_whole_index(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+    ws: Workspace, d: odf.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    d = ws["d"]
     names = d._files.chain.hashes(d.head)
     chain = d._files.chain
     assert [*map(chain.by_number(d.head), range(-1, len(names) + 1))] == [names[-1], *names, None]
@@ -403,8 +397,7 @@ def test_a_branch_is_signed_and_its_signature_verified(ws: Workspace) -> None:
     assert (report.verdict, report.signature.status) == ("clean", "notChecked")
 
 
-def test_a_branch_is_reset_alone(ws: Workspace) -> None:
-    d = ws["d"]
+def test_a_branch_is_reset_alone(ws: Workspace, d: odf.Dataset) -> None:
     fix = d.create_branch("fix")
     add(fix, "c")
     before = fix.head
@@ -454,8 +447,7 @@ def test_branches_complete_behind_the_at(ws: Workspace) -> None:
         assert offered(words.split(), incomplete) == expected, words
 
 
-def test_a_copy_has_branches_of_its_own(ws: Workspace, tmp_path: Path) -> None:
-    d = ws["d"]
+def test_a_copy_has_branches_of_its_own(d: odf.Dataset, tmp_path: Path) -> None:
     url = (tmp_path / "public").as_uri()
     d.push(url)
     other = Workspace.init(tmp_path / "other")
@@ -474,8 +466,8 @@ def test_a_copy_has_branches_of_its_own(ws: Workspace, tmp_path: Path) -> None:
     assert d.branch_names == []
 
 
-def test_a_damaged_reference_is_said_to_be_one(ws: Workspace) -> None:
-    d, run = ws["d"], run_here(ws)
+def test_a_damaged_reference_is_said_to_be_one(ws: Workspace, d: odf.Dataset) -> None:
+    run = run_here(ws)
     d.create_branch("fix")
     (d.path / "refs" / "fix").write_text("f1620zz")
     said = run("branch", "list", "d")

@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema
+from pyiceberg import expressions as ex
+from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 
 from odfchain.api.dataset import Dataset
@@ -52,14 +56,10 @@ def test_types(case: dict[str, Any], kind: str) -> None:
 
 def shown(kind: str, columns: pa.Schema) -> dict[str, str]:
     if kind == "delta":
-        return {
-            field.name: in_words(json.loads(field.to_json())["type"])
-            for field in Schema.from_arrow(columns).fields
-        }
-    from pyiceberg.catalog import Catalog
-
+        fields = Schema.from_arrow(columns).fields
+        return {field.name: in_words(json.loads(field.to_json())["type"]) for field in fields}
     made = Catalog._convert_schema_if_needed(columns)
-    return {field.name: iceberg_words(str(field.field_type)) for field in made.fields}
+    return {field.name: re.sub(r"-?\d+: ", "", str(field.field_type)) for field in made.fields}
 
 
 def in_words(kind: Any) -> str:
@@ -69,10 +69,6 @@ def in_words(kind: Any) -> str:
         return f"array<{in_words(kind['elementType'])}>"
     members = ",".join(f"{member['name']}:{in_words(member['type'])}" for member in kind["fields"])
     return f"struct<{members}>"
-
-
-def iceberg_words(text: str) -> str:
-    return re.sub(r"-?\d+: ", "", text)
 
 
 def dataset_of(workspace: Workspace, cases: list[dict[str, Any]]) -> Dataset:
@@ -127,15 +123,11 @@ def bounds(kind: str, folder: Path) -> dict[str, list[Any]]:
             (file,) = (task.file for task in table.scan().plan_files())
             fields = {field.field_id: field for field in table.schema().fields}
         for number, low in file.lower_bounds.items():
-            read = [from_bytes(fields[number].field_type, raw) for raw in (low, file.upper_bounds[number])]
-            found[fields[number].name] = [
-                str(v) if "decimal" in str(fields[number].field_type) else v for v in read
-            ]
-    return {
-        name: pair
-        for name, pair in found.items()
-        if name not in ("offset", "op", "system_time", "event_time")
-    }
+            stored = fields[number].field_type
+            read = [from_bytes(stored, raw) for raw in (low, file.upper_bounds[number])]
+            found[fields[number].name] = [str(v) if "decimal" in str(stored) else v for v in read]
+    system = ("offset", "op", "system_time", "event_time")
+    return {name: pair for name, pair in found.items() if name not in system}
 
 
 @pytest.mark.parametrize("case", FIXTURE["too_large"], ids=name_of)
@@ -173,8 +165,6 @@ def test_names(names: list[str], kinds: list[str]) -> None:
 
 def test_a_slice_with_other_types_than_declared(tmp_path: Path) -> None:
     """Smaller numbers are read as larger ones; anything else is refused with the column."""
-    import pyarrow.parquet as pq
-
     path = tmp_path / "slice"
     members = pa.struct([("x", pa.int8()), ("later", pa.string())])
     pq.write_table(pa.table({"n": pa.array([1], pa.int32()), "s": pa.array([None], members)}), path)
@@ -188,9 +178,6 @@ def test_a_slice_with_other_types_than_declared(tmp_path: Path) -> None:
 
 def test_no_row_is_skipped_that_is_there(workspace: Workspace, tmp_path: Path) -> None:
     """A group whose bounds a footer leaves out counts, too; each condition finds what all rows say."""
-    import pyarrow.compute as pc
-    from pyiceberg import expressions as ex
-
     schema = schema_with(pa.field("s", pa.string()), pa.field("f", pa.float64()), pa.field("i", pa.int64()))
     root = add_root(workspace, "skipped", schema)
     nan = float("nan")
