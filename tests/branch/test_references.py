@@ -42,20 +42,20 @@ def keys(table: odf.Scan) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["fix-1", "a", "x" * 64, "f1620-not-a-hash", "header"])
-def test_case_50_names_that_are_made(ws: Workspace, name: str) -> None:
-    made = ws["d"].create_branch(name)
-    assert (made.ref, made.head) == (name, ws["d"].head)
-    assert ws["d"].branch_names == [name]
+def test_case_50_names_that_are_made(d: odf.Dataset, name: str) -> None:
+    made = d.create_branch(name)
+    assert (made.ref, made.head) == (name, d.head)
+    assert d.branch_names == [name]
 
 
 @pytest.mark.parametrize(
     "name",
     ["head", "Fix", "2025", "a.b", "x" * 65, "overwritten-1", "f1620ab", "", "-a", "a--b", "a/b", "a b", "ä"],
 )
-def test_case_50_names_that_are_refused(ws: Workspace, name: str) -> None:
+def test_case_50_names_that_are_refused(d: odf.Dataset, name: str) -> None:
     with pytest.raises(odf.errors.InvalidIdError, match="cannot name a branch"):
-        ws["d"].create_branch(name)
-    assert ws["d"].branch_names == []
+        d.create_branch(name)
+    assert d.branch_names == []
 
 
 ENCODINGS = sorted(identity.FINAL_PREFIXES.values())
@@ -64,14 +64,14 @@ BLOCKS = [bytes(32), bytes(range(32)), b"\xff" * 32]
 
 @pytest.mark.parametrize("encoding", [*ENCODINGS, "base36"])
 @pytest.mark.parametrize("digest", BLOCKS)
-def test_no_name_is_a_block_hash_in_any_encoding(ws: Workspace, encoding: str, digest: bytes) -> None:
+def test_no_name_is_a_block_hash_in_any_encoding(d: odf.Dataset, encoding: str, digest: bytes) -> None:
     text = multiformats.multibase.encode(Multihash.sha3_256(digest).to_bytes(), encoding)
     assert not is_branch_name(text)
     with pytest.raises(odf.errors.InvalidIdError, match="cannot name a branch"):
-        ws["d"].create_branch(text)
-    ws["d"].create_branch("fix")
+        d.create_branch(text)
+    d.create_branch("fix")
     with pytest.raises(odf.errors.InvalidIdError, match="cannot name a branch"):
-        ws["d"].rename_branch("fix", text)
+        d.rename_branch("fix", text)
     assert is_branch_name(text[:4].lower())  # as words begin
 
 
@@ -248,11 +248,11 @@ def test_case_39_points(d: odf.Dataset) -> None:
     assert keys(d.at(block).scan()) == keys(d.at(block).state(key=["k"])) == ["a", "c"]
 
 
-def test_as_of_a_block_a_dataset_is_only_read(ws: Workspace) -> None:
-    at = ws["d"].at(2)
+def test_as_of_a_block_a_dataset_is_only_read(d: odf.Dataset) -> None:
+    at = d.at(2)
     with pytest.raises(odf.errors.UsageError, match="only read"):
         add(at, "c")
-    assert ws["d"].at(2) == at
+    assert d.at(2) == at
 
 
 # --- one index for each reference ------------------------------------------------------------------
@@ -331,12 +331,12 @@ def test_points_are_found_without_reading_the_whole_index(
 # --- the command line ------------------------------------------------------------------------------
 
 
-def test_the_command_makes_lists_renames_and_deletes(ws: Workspace) -> None:
+def test_the_command_makes_lists_renames_and_deletes(ws: Workspace, d: odf.Dataset) -> None:
     run = run_here(ws)
     assert "no branches yet" in run("branch", "list", "d").err
     made = run("branch", "create", "d", "fix-names", "--at", "2")
     assert (made.code, made.err) == (0, "d@fix-names begins at block 2\n")
-    add(ws["d"].branch("fix-names"), "c")
+    add(d.branch("fix-names"), "c")
     shown = run("branch", "list", "d").out
     assert " ".join(shown.split("\n")[0].split()) == "name block ahead behind base last change signature"
     (row,) = run("branch", "list", "d", "-o", "json").rows
@@ -352,8 +352,8 @@ def test_the_command_makes_lists_renames_and_deletes(ws: Workspace) -> None:
         assert run("branch", "create", "d", *words.split()).code == code
 
 
-def test_commands_take_a_dataset_at_a_point(ws: Workspace) -> None:
-    fix = ws["d"].create_branch("fix", at=2)
+def test_commands_take_a_dataset_at_a_point(ws: Workspace, d: odf.Dataset) -> None:
+    fix = d.create_branch("fix", at=2)
     add(fix, "c")
 
     def shown(*words: str) -> list[dict[str, Any]]:
@@ -373,16 +373,18 @@ def test_commands_take_a_dataset_at_a_point(ws: Workspace) -> None:
 
 
 @pytest.mark.parametrize("command", ["ingest d@2 {csv}", "reset d@2 1", "pull d@2", "sign d@2"])
-def test_commands_that_write_take_branches_only(ws: Workspace, command: str, tmp_path: Path) -> None:
+def test_commands_that_write_take_branches_only(
+    ws: Workspace, d: odf.Dataset, command: str, tmp_path: Path
+) -> None:
     (tmp_path / "in.csv").write_text("k,v\na,1\n")
-    before = ws["d"].head
+    before = d.head
     said = run_here(ws)(*command.format(csv=tmp_path / "in.csv").split())
-    assert (said.code, ws["d"].head) == (2, before)
+    assert (said.code, d.head) == (2, before)
     assert "branch create d NAME --at 2" in said.err
 
 
-def test_a_branch_is_signed_and_its_signature_verified(ws: Workspace) -> None:
-    fix = ws["d"].create_branch("fix")
+def test_a_branch_is_signed_and_its_signature_verified(ws: Workspace, d: odf.Dataset) -> None:
+    fix = d.create_branch("fix")
     (report,) = ws.verify([fix])
     assert (report.verdict, report.signature.status) == ("clean", "unsigned")
     assert ws.verify([fix], require_signature=True)[0].verdict == "faulty"
@@ -393,7 +395,7 @@ def test_a_branch_is_signed_and_its_signature_verified(ws: Workspace) -> None:
     assert [branch.signature for branch in fix.branches()] == ["signed"]
     (fix.path / "refs" / "fix.jws").write_bytes((fix.path / "refs" / "head.jws").read_bytes())
     assert ws.verify([fix])[0].verdict == "faulty"  # of another reference
-    (report,) = ws.verify([ws["d"].at(2)])
+    (report,) = ws.verify([d.at(2)])
     assert (report.verdict, report.signature.status) == ("clean", "notChecked")
 
 
@@ -409,22 +411,22 @@ def test_a_branch_is_reset_alone(ws: Workspace, d: odf.Dataset) -> None:
     assert fix.head == before
 
 
-def test_an_attestation_may_be_of_a_branch(ws: Workspace, tmp_path: Path) -> None:
+def test_an_attestation_may_be_of_a_branch(ws: Workspace, d: odf.Dataset, tmp_path: Path) -> None:
     run = run_here(ws)
-    fix = ws["d"].create_branch("fix")
+    fix = d.create_branch("fix")
     add(fix, "c")
     assert run("key", "create", str(tmp_path / "key.pem")).code == 0
     said = run("attest", "d@fix", "--key", str(tmp_path / "key.pem"), "-o", "json")
     assert (said.code, json.loads(said.out)["head"]) == (0, str(fix.head))
 
 
-def test_branches_complete_behind_the_at(ws: Workspace) -> None:
+def test_branches_complete_behind_the_at(ws: Workspace, d: odf.Dataset) -> None:
     from click.shell_completion import ShellComplete
 
     from odfchain.cli.main import cli
 
-    ws["d"].create_branch("fix-names")
-    ws["d"].create_branch("other")
+    d.create_branch("fix-names")
+    d.create_branch("other")
     complete = ShellComplete(cli, {}, "odfchain", "_ODFCHAIN_COMPLETE")
     before = ["-w", str(ws.path.parent)]
 

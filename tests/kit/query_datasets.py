@@ -111,12 +111,16 @@ def schema_of(columns: Sequence[Sequence[str]]) -> pa.Schema:
 
 
 def add_rows(
-    dataset: DatasetFiles, columns: Sequence[Sequence[str]], rows: list[list[Any]], at: Timestamp
-) -> None:
-    """A block of rows, each (operation, event time, values…); what is missing at the end is null."""
+    dataset: DatasetFiles, columns: Sequence[Sequence[str]], rows: list[list[Any]], at: Timestamp,
+    state: DatasetState | None = None,
+) -> None:  # fmt: skip
+    """A block of rows, each (operation, event time, values…); what is missing at the end is null.
+
+    It follows the state, or what is there now.
+    """
     full = [[row[0], moment(row[1]), *row[2:]] for row in rows]
-    last = DatasetState.read(dataset.chain).last_offset
-    append_all(dataset, [records_after(last, schema_of(columns), full, at)], at=at)
+    state = state or DatasetState.read(dataset.chain)
+    append_all(dataset, [records_after(state.last_offset, schema_of(columns), full, at)], at=at, state=state)
 
 
 def moment(text: str) -> dt.datetime:

@@ -24,8 +24,9 @@ SPEC = {
 
 def add(dataset: odf.Dataset, key: str, at: str = DAYS[4]) -> None:
     """One more row on the dataset's reference, recorded without Spark."""
-    time = dataset.summary.next_system_time(Timestamp.parse(at))  # of the rows and of their block
-    query_datasets.add_rows(dataset._files, COLUMNS, [["+A", DAYS[1], key, 0]], time)
+    state = dataset.summary
+    time = state.next_system_time(Timestamp.parse(at))  # of the rows and of their block
+    query_datasets.add_rows(dataset._files, COLUMNS, [["+A", DAYS[1], key, 0]], time, state)
 
 
 def merged(into: odf.Dataset, source: odf.Dataset, at: str | None = None) -> None:
