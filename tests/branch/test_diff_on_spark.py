@@ -20,9 +20,10 @@ from odfchain.slices.writer import SliceSpec, write_slice
 from odfchain.spark.executor_files import give_files
 from odfchain.spark.session import SparkEngine
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.branch_histories import between, head_of, no_spark, random_histories
+from tests.kit.branch_histories import between, head_of, random_histories
 from tests.kit.branch_rows import branch, keyed, record
 from tests.kit.folder_files import FolderFiles
+from tests.kit.support import no_session
 
 
 def on_spark(engine: SparkEngine) -> Engine:
@@ -75,7 +76,7 @@ def test_what_is_written_does_not_depend_on_the_engine(
                 name = ref.slice.physical_hash
                 files.put(dataset.data.path(name), dataset.key("data", name))
             give_files(session, files)
-        for which in (Engine(no_spark), Engine(lambda: session, above=0)):
+        for which in (Engine(no_session), Engine(lambda: session, above=0)):
             folder = tmp_path / str(which.above)
             folder.mkdir()
             function = functools.partial(added, key=("k",))

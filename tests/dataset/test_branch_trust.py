@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from odfchain.api.branching import ensure_verified, trust_of
@@ -15,14 +14,13 @@ from odfchain.errors import ObjectCorruptedError, StoreError
 from odfchain.limits import AUDIT
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
-from odfchain.slices.writer import SliceSpec, write_slice
 from odfchain.transfer.slice_files import Selection
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.merge_record import FetchedBranch, FetchedBranches
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.branched_dataset import fork, write
-from tests.kit.recorded_dataset import SCHEMA, TIME, VOCABULARY, add
+from tests.kit.recorded_dataset import add, slice_of
 from tests.kit.upkeep_scenes import head_of, new_workspace, root
 
 
@@ -40,20 +38,7 @@ def correct(dataset: DatasetFiles, old: str, new: str) -> Multihash:
     """Records a correction, true or not."""
     state = DatasetState.read(dataset.chain)
     start = (state.last_offset or 0) + 1
-    batch = pa.RecordBatch.from_pydict(
-        {"op": [2, 3], "event_time": [0, 0], "city": [old, new]},
-        schema=pa.schema([("op", pa.int32()), ("event_time", TIME), ("city", pa.string())]),
-    )
-    spec = SliceSpec(SCHEMA.serialize().to_pybytes(), VOCABULARY, start, 0, str(dataset.folder / "staging"))
-    facts = write_slice([batch], spec)
-    name = Multihash.parse(facts.physical_hash)
-    dataset.data.put_file(Path(facts.path), name)
-    data = ev.DataSlice(
-        logical_hash=Multihash.parse(facts.logical_hash),
-        physical_hash=name,
-        offset_interval=ev.OffsetInterval(start=start, end=start + 1),
-        size=facts.size,
-    )
+    data = slice_of(dataset, start, [old, new], [2, 3], time=0)
     add(dataset, ev.AddData(prev_offset=start - 1, new_data=data, new_watermark=state.watermark))
     return head_of(dataset)
 

@@ -5,33 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from odfchain.chain.chain import link_blocks
 from odfchain.errors import ChainError, ObjectCorruptedError, ObjectNotFoundError, SchemaError
 from odfchain.odf import events as ev
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import encode_raw_arrow
 from odfchain.odf.enums import DatasetKind
-from odfchain.odf.physical_hash import hash_file
-from odfchain.odf.sources import FetchStepUrl, MergeStrategyAppend, ReadStepNdJson
 from odfchain.odf.times import Timestamp
 from odfchain.storage.fsio import MemoryScratch
-from odfchain.workspace.commit import StagedFile, commit
+from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import read_all, read_tail
-from tests.kit.commits import T, make_dataset
-from tests.kit.support import ChainBuilder, memory_chain, seeded_id
+from tests.kit.commits import T, make_dataset, make_seeded
+from tests.kit.root_rows import append_all
+from tests.kit.support import ChainBuilder, memory_chain, polling, push, seeded_id
 
 
 @pytest.fixture(params=[True, False], ids=["indexed", "walked"])
 def builder(request: pytest.FixtureRequest) -> ChainBuilder:
     return ChainBuilder(memory_chain(scratch=MemoryScratch() if request.param else None))
-
-
-def push(name: str) -> ev.AddPushSource:
-    return ev.AddPushSource(source_name=name, read=ReadStepNdJson(), merge=MergeStrategyAppend())
 
 
 def state(builder: ChainBuilder) -> DatasetState:
@@ -68,18 +63,13 @@ def test_the_newest_of_each_kind_counts(builder: ChainBuilder) -> None:
 
 def test_disabled_sources_are_not_in_force() -> None:
     """A chain that was pulled may hold events that this version does not append."""
-    from odfchain.chain.chain import link_blocks
-
     seed = ev.Seed(dataset_id=seeded_id("test"), dataset_kind=DatasetKind.ROOT)
-    polling = ev.SetPollingSource(
-        fetch=FetchStepUrl(url="https://example.com"), read=ReadStepNdJson(), merge=MergeStrategyAppend()
-    )
     for events, sources, polled in (
         ([push("a"), push("b"), ev.DisablePushSource(source_name="a")], {"b"}, False),
         ([push("a"), ev.DisablePushSource(source_name="a"), push("a")], {"a"}, False),
-        ([polling], set(), True),
-        ([polling, ev.DisablePollingSource()], set(), False),
-        ([polling, ev.DisablePollingSource(), polling], set(), True),
+        ([polling()], set(), True),
+        ([polling(), ev.DisablePollingSource()], set(), False),
+        ([polling(), ev.DisablePollingSource(), polling()], set(), True),
     ):
         chain = memory_chain(scratch=MemoryScratch())
         blocks = link_blocks([seed, *events], prev=None, next_sequence_number=0, system_time=T)
@@ -105,30 +95,7 @@ def test_watermark_offset_and_source_state_come_from_the_last_data_event(builder
 
 # --- records ---------------------------------------------------------------------------------------
 
-FIELDS = {
-    "offset": ds.DataTypeUInt64(),
-    "op": ds.DataTypeUInt8(),
-    "city": ds.optional(ds.DataTypeString()),
-}
-
-
-def add_slice(dataset: DatasetFiles, table: pa.Table) -> None:
-    at = DatasetState.read(dataset.chain)
-    with dataset.staging() as staging:
-        path = staging / "slice.parquet"
-        pq.write_table(table, path)
-        name, size = hash_file(path)
-        start = table["offset"][0].as_py()
-        event = ev.AddData(
-            prev_offset=at.last_offset,
-            new_data=ev.DataSlice(
-                logical_hash=name,
-                physical_hash=name,
-                offset_interval=ev.OffsetInterval(start=start, end=start + table.num_rows - 1),
-                size=size,
-            ),
-        )
-        commit(dataset, at, [event], [StagedFile(path, name)], system_time=T)
+FIELDS = {"offset": ds.DataTypeUInt64(), "op": ds.DataTypeUInt8(), "city": ds.optional(ds.DataTypeString())}
 
 
 def set_schema(dataset: DatasetFiles, *names: str) -> None:
@@ -140,24 +107,11 @@ def set_schema(dataset: DatasetFiles, *names: str) -> None:
 @pytest.fixture
 def filled(tmp_path: Path) -> DatasetFiles:
     """Slices of 3, 2 and 4 records."""
-    from tests.kit.commits import make_seeded
-
     dataset = make_seeded(tmp_path / "d")
     set_schema(dataset, "offset", "op", "city")
-    start = 0
-    for count in (3, 2, 4):
-        offsets = list(range(start, start + count))
-        add_slice(
-            dataset,
-            pa.table(
-                {
-                    "offset": pa.array(offsets, pa.uint64()),
-                    "op": pa.array([0] * count, pa.uint8()),
-                    "city": [f"c{n}" for n in offsets],
-                }
-            ),
-        )
-        start += count
+    offsets, ops = pa.array(range(9), pa.uint64()), pa.array([0] * 9, pa.uint8())
+    rows = pa.table({"offset": offsets, "op": ops, "city": [f"c{n}" for n in range(9)]})
+    append_all(dataset, [rows.slice(0, 3), rows.slice(3, 2), rows.slice(5)], at=T)
     return dataset
 
 
@@ -173,9 +127,8 @@ def test_all_records(filled: DatasetFiles) -> None:
 @pytest.mark.parametrize("skip", [0, 1, 4, 8, 9, 30])
 def test_the_newest_records(filled: DatasetFiles, count: int, skip: int) -> None:
     table = read_tail(filled, DatasetState.read(filled.chain), count, skip=skip)
-    everything = list(range(9))
     end = max(0, 9 - skip)
-    assert table["offset"].to_pylist() == everything[max(0, end - count) : end]
+    assert table["offset"].to_pylist() == list(range(9))[max(0, end - count) : end]
 
 
 def test_the_newest_records_read_only_the_slices_that_hold_them(filled: DatasetFiles) -> None:
@@ -202,16 +155,10 @@ def test_an_unknown_column(filled: DatasetFiles) -> None:
 
 
 def test_a_slice_that_does_not_fit_the_declared_schema(tmp_path: Path) -> None:
-    from tests.kit.commits import make_seeded
-
     dataset = make_seeded(tmp_path / "d")
     set_schema(dataset, "offset", "op", "population")
-    add_slice(
-        dataset,
-        pa.table(
-            {"offset": pa.array([0], pa.uint64()), "op": pa.array([0], pa.uint8()), "population": ["many"]}
-        ),
-    )
+    offset, op = pa.array([0], pa.uint64()), pa.array([0], pa.uint8())
+    append_all(dataset, [pa.table({"offset": offset, "op": op, "population": ["many"]})], at=T)
     with pytest.raises(ObjectCorruptedError, match="does not fit the declared schema"):
         read_all(dataset, DatasetState.read(dataset.chain))
 

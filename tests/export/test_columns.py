@@ -22,8 +22,9 @@ from odfchain.errors import SchemaError
 from odfchain.profiles.export import cast_rows, check_slice
 from odfchain.profiles.tables import TableFormat
 from odfchain.slices.footers import file_stats
-from tests.kit.exports import FIXTURE, TABLES, delta_log, field_of, iceberg, plain, rows_of, value_of
+from tests.kit.exports import FIXTURE, TABLES, delta_log, field_of, iceberg, plain, rows_of
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
+from tests.kit.snapshot_columns import value_of
 
 CASES: list[dict[str, Any]] = FIXTURE["types"]
 ROWS = 3

@@ -140,8 +140,6 @@ def _is_block(item: Any) -> bool:
 
 @dataclass
 class Scene:
-    """The dataset of a case as it is made."""
-
     workspace: Workspace
     folder: Path
     run: RunCommand
@@ -171,7 +169,6 @@ class Scene:
         return self.workspace["d"]._files.on(reference)
 
     def take(self, step: dict[str, Any]) -> None:
-        """Do one step, and see what it brought."""
         on = step.get("on", HEAD)
         for name, text in step.get("files", {}).items():
             (self.folder / name).write_text(text, encoding="utf-8")
@@ -424,7 +421,6 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def commands_of(case: Case) -> set[str]:
-    """The commands that a case runs."""
     return {step["run"].split()[0] for step in steps_of(case) if "run" in step}
 
 

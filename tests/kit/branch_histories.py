@@ -19,13 +19,10 @@ from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.points import opened_at
 from odfchain.workspace.read_slices import read_state
 from tests.kit.branch_rows import Row, branch, keyed, record
+from tests.kit.support import no_session
+from tests.kit.upkeep_scenes import head_of
 
-
-def no_spark() -> Any:
-    raise AssertionError("Spark is not needed")
-
-
-HERE = Engine(no_spark)
+HERE = Engine(no_session)
 
 
 def between(
@@ -34,12 +31,6 @@ def between(
     one, other = (opened_at(dataset, block) for block in (a, b))
     ends = Comparison.of(*((each, DatasetState.read(each.chain)) for each in (one, other)))
     return ends.diff(BlockGraph(dataset), lambda *_: trusted, engine)
-
-
-def head_of(dataset: DatasetFiles) -> Multihash:
-    head = dataset.chain.head()
-    assert head is not None
-    return head
 
 
 PAIRS = pa.struct([("x", pa.string()), ("y", pa.int64())])

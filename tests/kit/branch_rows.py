@@ -59,7 +59,6 @@ def add(dataset: DatasetFiles, *events: ev.MetadataEvent) -> None:
 
 
 def branch(dataset: DatasetFiles, name: str, at: Multihash | None = None) -> DatasetFiles:
-    """A new branch, at a block or the present head."""
     target = at or dataset.chain.head()
     assert target is not None
     dataset.chain.set_ref(name, target, expected=None)

@@ -126,7 +126,6 @@ def check_painted(page: str, folder: Path) -> None:
 
 
 def photograph(page: str, folder: Path, width: int, height: int, *flags: str) -> bytes:
-    """The PNG file of a page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "page.html").write_text(page, encoding="utf-8")
     chromium(

@@ -60,12 +60,10 @@ def hashes_of(request: TransformRequest) -> list[str]:
 
 
 def last_step() -> int:
-    """The number of the last step of the longest case."""
     return max(case.steps for case in runnable()) - 1
 
 
 def main(folder: Path, master: str, step: int | None, every: int) -> None:
-    """Leave the answers of the steps in `folder`."""
     # a process for each step is one process where there is only one
     steps, least = (range(last_step() + 1), 1) if step is None else (range(step, step + 1), 2)
     conf = {"spark.driver.extraJavaOptions": JAVA}

@@ -16,7 +16,7 @@ from tests.kit.processes import TIMEOUT, environment, wait_until
 
 
 @contextmanager
-def connect_server(folder: Path, *, master: str = "local[2]", **variables: str) -> Iterator[str]:
+def connect_server(folder: Path, **variables: str) -> Iterator[str]:
     """The URL of a server that writes below `folder`, as long as the block lasts."""
     home = Path(pyspark.__file__).parent
     with socket.socket() as probe:
@@ -36,7 +36,7 @@ def connect_server(folder: Path, *, master: str = "local[2]", **variables: str) 
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
             [home / "bin" / "spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
-             "--master", master, *[part for item in conf.items() for part in ("--conf", "=".join(item))]],
+             "--master", "local[2]", *[part for item in conf.items() for part in ("--conf", "=".join(item))]],
             env=env, stdout=log, stderr=log, cwd=folder,
         )  # fmt: skip
 

@@ -22,8 +22,6 @@ class _EndError(Exception):
 
 
 class _Stream:
-    """One direction of a connection."""
-
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
         self.source, self.target = source, target
         self._held = b""

@@ -93,7 +93,6 @@ def block_at(dataset: DatasetFiles, number: int) -> Multihash:
 
 
 def slice_table(dataset: DatasetFiles, number: int) -> pa.Table:
-    """The records of a block."""
     event = dataset.chain.get(block_at(dataset, number)).event
     assert isinstance(event, ev.AddData | ev.ExecuteTransform)
     return pq.ParquetFile(dataset.data.verified_path(event.new_data.physical_hash)).read()

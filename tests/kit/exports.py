@@ -6,26 +6,21 @@ import contextlib
 import datetime as dt
 import json
 import math
-import re
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyarrow import types as t
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
 from odfchain.odf.arrow_schema import UUID_MARK
 from odfchain.odf.times import Timestamp
 from tests.kit import query_datasets
-from tests.kit.support import ROOT
+from tests.kit.snapshot_columns import fixture, type_of
 
-FIXTURE: dict[str, Any] = json.loads(
-    (ROOT / "fixtures" / "snapshots" / "exports.json").read_text(encoding="utf-8")
-)
+FIXTURE = fixture("exports")
 TABLES = ("delta", "iceberg")
 FIRST = [["iata", "string"], ["city", "string"]]
 GROWN = [*FIRST, ["runways", "int64"]]
@@ -43,43 +38,6 @@ def field_of(text: str, name: str) -> pa.Field:
     """A column of a type as the fixture writes it."""
     mark = UUID_MARK if text == "uuid" else None
     return pa.field(name, type_of(text), metadata=mark)
-
-
-def type_of(text: str) -> pa.DataType:
-    if text == "uuid":
-        return pa.binary(16)
-    if found := re.fullmatch(r"list<(.*)>", text):
-        return pa.list_(type_of(found[1]))
-    if found := re.fullmatch(r"struct<(.*)>", text):
-        return pa.struct([(n, type_of(k)) for n, k in (m.split(":") for m in found[1].split(","))])
-    if found := re.fullmatch(r"(\w+)[\[(](.*)[\])]", text):
-        made = getattr(pa, found[1])
-        return made(*(int(part) if part.isdecimal() else part for part in found[2].split(",")))
-    return getattr(pa, {"bool": "bool_"}.get(text, text))()
-
-
-def value_of(value: Any, kind: pa.DataType) -> Any:
-    """A value of a fixture as pyarrow takes it."""
-    if value is None:
-        return None
-    if isinstance(value, dict) and "repeat" in value:
-        text, count = value["repeat"]
-        return text * count
-    if t.is_struct(kind):
-        return {member.name: value_of(value[member.name], member.type) for member in kind}
-    if t.is_list(kind):
-        return [value_of(item, kind.value_type) for item in value]
-    if t.is_decimal(kind):
-        return Decimal(value)
-    if t.is_floating(kind):
-        return float(value)
-    if t.is_timestamp(kind):
-        return dt.datetime.fromisoformat(value).replace(tzinfo=dt.UTC if kind.tz else None)
-    if t.is_date(kind):
-        return dt.date.fromisoformat(value)
-    if t.is_time(kind):
-        return dt.time.fromisoformat(value)
-    return value.encode() if t.is_binary(kind) or t.is_fixed_size_binary(kind) else value
 
 
 def rows_of(kind: str, folder: Path) -> list[dict[str, Any]]:
@@ -136,7 +94,6 @@ def blocks_of(kind: str, folder: Path) -> list[str]:
 
 
 def add(workspace: Workspace, name: str, blocks: list[dict[str, Any]] = BLOCKS) -> Dataset:
-    """A dataset of these blocks."""
     query_datasets.make(workspace, name, {"made": "2023-12-31T00:00:00Z", "blocks": blocks})
     return workspace[name]
 

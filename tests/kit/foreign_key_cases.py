@@ -44,14 +44,12 @@ _AT = Timestamp.parse("2100-01-01T00:00:00Z")
 
 
 def load() -> dict[str, Case]:
-    """All cases by id."""
     found = json.loads((FIXTURES / "branches" / "constraints.json").read_bytes())["foreignKeys"]
     assert len({case["id"] for case in found}) == len(found)
     return {case["id"]: case for case in found}
 
 
 def manifest(name: str, spec: dict[str, Any]) -> str:
-    """The definition of a dataset of a case."""
     metadata: list[dict[str, Any]] = []
     if spec.get("key"):
         metadata.append(push_source({"kind": "UpsertStream", "primaryKey": spec["key"]}, header=True))
@@ -63,8 +61,6 @@ def manifest(name: str, spec: dict[str, Any]) -> str:
 
 
 class Scene:
-    """The workspace of a case."""
-
     def __init__(self, case: Case, folder: Path) -> None:
         self.case = case
         self.workspace = Workspace.init(folder / "workspace")
@@ -108,7 +104,6 @@ class Scene:
         return self.workspace[name]._files.on(branch or HEAD)
 
     def take(self, step: dict[str, Any]) -> None:
-        """Do a step, and see what it brought."""
         if "branch" in step:
             dataset = self.at(step["on"])
             head = dataset.chain.head()
@@ -120,7 +115,6 @@ class Scene:
             self.commit(step)
 
     def run(self, step: dict[str, Any]) -> None:
-        """A command line."""
         listed = self.workspace.path.parent / "broken.csv"
         more = ["--violations", str(listed)] if "violations" in step else []
         result = run_here(self.workspace)(*step["run"].split(), *more)
@@ -162,7 +156,6 @@ class Scene:
             assert [_some(row, step["violations"]) for row in _rows(check.found)] == step["violations"]
 
     def append(self, dataset: DatasetFiles, files: list[list[list[Any]]], check: ForeignKeys | None) -> None:
-        """Commit slices of rows with a check."""
         schema, last = self.schema(str(dataset.alias)), DatasetState.read(dataset.chain).last_offset
         tables = []
         for rows in files:

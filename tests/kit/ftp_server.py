@@ -62,12 +62,10 @@ class Ftp(RawServer):
         return super().__enter__()
 
     def url(self, path: str = "data.csv", user: str = "") -> str:
-        """The URL of a path in the home folder."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"ftp://{user}{host}:{self.port}/{path}"
 
     def count(self, command: str) -> int:
-        """How often a command was heard."""
         return sum(line.split(" ")[0] == command for line in self.heard)
 
     def serve(self, connection: socket.socket) -> None:
@@ -77,8 +75,6 @@ class Ftp(RawServer):
 
 
 class _Talk:
-    """One control connection."""
-
     def __init__(self, server: Ftp, connection: socket.socket) -> None:
         self._server = server
         self._connection = connection

@@ -29,7 +29,6 @@ def fill(path: Path) -> None:
 
 
 def main() -> None:
-    """See above."""
     folder, disk = Path(sys.argv[1]), Path(sys.argv[2])
     home = disk if disk.name == "workspace" else folder
     workspace = Workspace.init(home)

@@ -20,14 +20,14 @@ PIECE = 5 << 18
 
 
 class HeldPut:
-    """One request; what it says of its length need not be true."""
+    """One request."""
 
-    def __init__(self, url: str, path: str, token: str, body: bytes, length: int | None = None) -> None:
+    def __init__(self, url: str, path: str, token: str, body: bytes) -> None:
         self._link = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=60)
         self._body, self.sent = body, 0
         self._link.putrequest("PUT", path)
         self._link.putheader("Authorization", f"Bearer {token}")
-        self._link.putheader("Content-Length", str(len(body) if length is None else length))
+        self._link.putheader("Content-Length", str(len(body)))
         self._link.endheaders()
 
     def send(self, count: int | None = None) -> None:

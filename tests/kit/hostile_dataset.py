@@ -24,9 +24,9 @@ EVIL = (
 )
 
 
-def make_root(workspace: Workspace, name: str = "evil") -> DatasetFiles:
+def make_root(workspace: Workspace) -> DatasetFiles:
     """A root with rows, whose names and values are hostile."""
-    root = DatasetFiles.open(workspace.add(snapshot(name))[0].path)
+    root = DatasetFiles.open(workspace.add(snapshot("evil"))[0].path)
     schema = schema_with(
         pa.field(f"text {EVIL}", pa.string()),
         pa.field("nested", pa.struct([(f"inner {EVIL}", pa.list_(pa.string()))])),
@@ -70,9 +70,9 @@ def _append(root: DatasetFiles, rows: pa.Table, state: ev.SourceState) -> None:
     add(root, ev.AddData(new_data=new, new_watermark=T0, new_source_state=state), unchecked=True)
 
 
-def make_derivative(workspace: Workspace, root: DatasetFiles, name: str = "made") -> DatasetFiles:
+def make_derivative(workspace: Workspace, root: DatasetFiles) -> DatasetFiles:
     """What is made of a root, by a transform whose every text is hostile, and of an input that is not here."""
-    files = DatasetFiles.open(workspace.add(snapshot(name, kind="Derivative"))[0].path)
+    files = DatasetFiles.open(workspace.add(snapshot("made", kind="Derivative"))[0].path)
     source = DatasetState.read(root.chain)
     missing = seeded_id("missing")
     inputs = (

@@ -64,7 +64,6 @@ class HostilePeer(RawServer):
         self.url = f"http://127.0.0.1:{self.port}/ds/"
 
     def asked(self, part: str) -> list[str]:
-        """The requests for keys that begin so."""
         return [key for key in self.requests if key.startswith(part)]
 
     def serve(self, connection: socket.socket) -> None:
@@ -153,7 +152,6 @@ def raw(*pieces: bytes, end: End = End.CLOSE) -> Trick:
 
 
 def body(change: Callable[[bytes], bytes]) -> Trick:
-    """A sound answer with another body."""
     return Trick(lambda honest: [answer(change(honest))])
 
 

@@ -86,7 +86,6 @@ def hung(engine: SparkEngine, begun: Path, go_on: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do what the lines say."""
     folder, idle, conf = sys.argv[1:]
     engine = SparkEngine(
         Path(folder), master="local[2]", driver_memory="512m", conf=json.loads(conf), idle=float(idle)

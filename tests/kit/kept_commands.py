@@ -18,7 +18,6 @@ __all__ = ["commands"]
 
 
 def main() -> None:
-    """Keep it until its process is ended."""
     java = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     order = {
         "folder": str(server_folder()), "scratch": "", "java": "/bin/sh", "settings": {}, "idle": 300,

@@ -23,11 +23,11 @@ def lock_row(operation: str, at: str, item: str, size: int, tag: str) -> list[An
     return [operation, at, item, "B04", "s3", "scenes", None, f"{item}/B04.tif", size, f'"{tag}"', at]
 
 
-def lock_dataset(workspace: odf.Workspace, name: str = "s2.assets") -> odf.Dataset:
+def lock_dataset(workspace: odf.Workspace) -> odf.Dataset:
     """Three assets; then one is processed again; then one is withdrawn, and another is new."""
-    (source, _) = yaml.safe_load(manifest_template(odf.DatasetAlias.parse(name), "assets"))["content"][
-        "metadata"
-    ]
+    name = "s2.assets"
+    document = yaml.safe_load(manifest_template(odf.DatasetAlias.parse(name), "assets"))
+    (source, _) = document["content"]["metadata"]
     first, second, third = NIGHTS[1:4]
     blocks = [
         {"at": NIGHTS[0], "event": source},

@@ -24,7 +24,6 @@ class Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("content-length") or 0))
 
     def reply(self, status: int, body: bytes = b"", **headers: str) -> None:
-        """A whole answer."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)

@@ -30,7 +30,6 @@ class MemoryTransport(Transport):
         self._lock = threading.Lock()
 
     def find(self, key: str) -> bytes | None:
-        """The content of a file."""
         return self.files.get(key)
 
     def body(self, key: str, data: bytes) -> Iterator[bytes]:
@@ -98,7 +97,6 @@ class MemoryPeer(MemoryTransport):
         self.bytes_sent = 0
 
     def asked(self, part: str) -> list[str]:
-        """The requests for a kind of key."""
         return [key for key in self.requests if key.startswith(part)]
 
     def find(self, key: str) -> bytes | None:

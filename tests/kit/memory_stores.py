@@ -23,16 +23,13 @@ class MemoryObjectStore:
         self._folder: Path | None = None
 
     def locate(self, name: Multihash) -> str:
-        """A label."""
         return f"memory:{name}"
 
     def contains(self, name: Multihash) -> bool:
-        """Whether the object is there."""
         check_object_name(name)
         return name in self.objects
 
     def size(self, name: Multihash) -> int:
-        """Size of the object [bytes]."""
         return len(self._find(name))
 
     def _find(self, name: Multihash) -> bytes:
@@ -62,19 +59,16 @@ class MemoryObjectStore:
         return path
 
     def put(self, data: bytes) -> Multihash:
-        """Store bytes."""
         name = hash_bytes(data)
         self.objects[name] = bytes(data)
         return name
 
     def put_file(self, source: Path, name: Multihash) -> None:
-        """Read a finished file and remove it."""
         check_object_name(name)
         self.objects[name] = source.read_bytes()
         source.unlink()
 
     def names(self) -> Iterator[Multihash]:
-        """Every object's name."""
         yield from sorted(self.objects, key=str)
 
 
@@ -90,12 +84,10 @@ class MemoryRefStore:
             raise InvalidIdError(f"{name!r} is not a valid reference name")
 
     def get(self, name: str) -> Multihash | None:
-        """What the reference points at."""
         self._check(name)
         return self._refs.get(name)
 
     def compare_and_swap(self, name: str, expected: Multihash | None, new: Multihash) -> None:
-        """Compare and replace under the lock."""
         self._check(name)
         check_object_name(new)
         with self._lock:
@@ -105,5 +97,4 @@ class MemoryRefStore:
             self._refs[name] = new
 
     def names(self) -> Iterator[str]:
-        """Every reference's name."""
         yield from sorted(self._refs)

@@ -20,12 +20,13 @@ from odfchain.odf.events import DatasetVocabulary
 
 DAY, NOON = dt.date(1969, 12, 31), dt.datetime(1969, 12, 31, 12, 0, 0, 1_000, dt.UTC)
 FLOATS = [0.0, -0.0, math.nan, 1.5, -math.inf]
-PAIR = ds.DataTypeStruct(
-    fields=(
-        ds.DataField(name="x", type=ds.optional(ds.DataTypeFloat64())),
-        ds.DataField(name="y", type=ds.optional(ds.DataTypeString())),
-    )
-)
+
+
+def optional(name: str, kind: ds.DataType) -> ds.DataField:
+    return ds.DataField(name=name, type=ds.optional(kind))
+
+
+PAIR = ds.DataTypeStruct(fields=(optional("x", ds.DataTypeFloat64()), optional("y", ds.DataTypeString())))
 PAIRS = [{"x": 0.0, "y": "a"}, {"x": -0.0, "y": "a"}, {"x": math.nan, "y": None}, {"x": None, "y": None}]
 MS, US, NS = TimeUnit.MILLISECOND, TimeUnit.MICROSECOND, TimeUnit.NANOSECOND
 KINDS: list[tuple[ds.DataType, list[Any]]] = [
@@ -62,10 +63,6 @@ EVENT_TIME = ds.DataTypeTimestamp(unit=MS, timezone="UTC")
 NAMES = DatasetVocabulary()
 
 
-def optional(name: str, kind: ds.DataType) -> ds.DataField:
-    return ds.DataField(name=name, type=ds.optional(kind))
-
-
 class Scene:
     """Columns of random types, rows of few values, and a history that begins before its last column came."""
 
@@ -97,32 +94,25 @@ class Scene:
 
 
 def strategy_of(name: str, key: tuple[str, ...], compare: tuple[str, ...] | None) -> src.MergeStrategy:
-    match name:
-        case "append":
-            return src.MergeStrategyAppend()
-        case "ledger":
-            return src.MergeStrategyLedger(primary_key=key)
-        case "snapshot":
-            return src.MergeStrategySnapshot(primary_key=key, compare_columns=compare)
-        case "changelog":
-            return src.MergeStrategyChangelogStream(primary_key=key)
-    return src.MergeStrategyUpsertStream(primary_key=key)
+    if name == "append":
+        return src.MergeStrategyAppend()
+    if name == "snapshot":
+        return src.MergeStrategySnapshot(primary_key=key, compare_columns=compare)
+    kinds = {"ledger": src.MergeStrategyLedger, "changelog": src.MergeStrategyChangelogStream}
+    return kinds.get(name, src.MergeStrategyUpsertStream)(primary_key=key)
 
 
 def operations(scene: Scene, strategy: str, rows: pa.Table) -> pa.Array:
     """Of an upsert stream any; of a changelog stream rows that stand alone or come in whole pairs."""
-    if strategy == "upsert":
-        return pa.array([scene.rng.choice([None, 0, 1, 2, 3]) for _ in range(len(rows))], pa.int32())
-    return pa.array([scene.rng.choice([0, 1]) for _ in range(len(rows))], pa.int32())
+    some = [None, 0, 1, 2, 3] if strategy == "upsert" else [0, 1]
+    return pa.array([scene.rng.choice(some) for _ in range(len(rows))], pa.int32())
 
 
-def state_of(
-    new: NewRows, strategy: src.MergeStrategy, recorded: pa.Table | None, batch_rows: int = 7
-) -> State | None:
+def state_of(new: NewRows, strategy: src.MergeStrategy, recorded: pa.Table | None) -> State | None:
     """What an input is compared with, of recorded rows."""
     if recorded is None:
         return None
-    batches = recorded.to_batches(batch_rows)
+    batches = recorded.to_batches(7)
     if isinstance(strategy, src.MergeStrategyChangelogStream):
         time = new.vocabulary.event_time_column
         return State.by_values(batches, [n for n in new.rows.column_names if n != time], new.vocabulary)

@@ -24,16 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odfchain.odf.sources import (
-    ReadStep,
-    ReadStepCsv,
-    ReadStepEsriShapefile,
-    ReadStepGeoJson,
-    ReadStepJson,
-    ReadStepNdGeoJson,
-    ReadStepNdJson,
-    ReadStepParquet,
-)
+from odfchain.odf import sources as src
 from tests.kit.shapefiles import parts
 from tests.kit.support import FIXTURES, ROOT
 
@@ -58,7 +49,7 @@ class Case:
 
     name: str
     content: bytes
-    step: ReadStep
+    step: src.ReadStep
     columns: tuple[str, ...]
     oracle: Callable[[bytes, tuple[str, ...]], list[list[Any]]]
 
@@ -201,15 +192,7 @@ def shape_records(content: bytes, columns: tuple[str, ...]) -> list[list[Any]]:
             dbf, shp = archive.read(stem + ".dbf"), archive.read(names[0])
         texts = _dbf_rows(dbf, columns)
         shapes = _shp_points(shp)
-    except (
-        zipfile.BadZipFile,
-        struct.error,
-        KeyError,
-        IndexError,
-        ValueError,
-        NotImplementedError,
-        EOFError,
-    ) as e:
+    except (zipfile.BadZipFile, struct.error, LookupError, ValueError, NotImplementedError, EOFError) as e:
         raise UnreadableError from e
     if len(texts) != len(shapes):
         raise UnreadableError
@@ -329,25 +312,16 @@ def _value(text: str) -> Any:
 
 
 def _csv_text(columns: Iterable[str], rows: Iterable[Iterable[str]], chosen: random.Random) -> bytes:
-    out = io.StringIO()
-    writer = csv.writer(
-        out,
-        lineterminator=chosen.choice(["\n", "\r\n"]),
-        quoting=chosen.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
-    )
-    writer.writerows([columns, *rows])
+    out, end = io.StringIO(), chosen.choice(["\n", "\r\n"])
+    quoting = chosen.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
+    csv.writer(out, lineterminator=end, quoting=quoting).writerows([columns, *rows])
     return out.getvalue().encode()
 
 
 def _features(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "type": "Feature",
-            "properties": o,
-            "geometry": {"type": "Point", "coordinates": [n, 0.5]} if n % 5 else None,
-        }
-        for n, o in enumerate(objects)
-    ]
+    points = [{"type": "Point", "coordinates": [n, 0.5]} if n % 5 else None for n in range(len(objects))]
+    pairs = zip(objects, points, strict=True)
+    return [{"type": "Feature", "properties": o, "geometry": point} for o, point in pairs]
 
 
 def seeds(chosen: random.Random, kind: str, folder: Path | None = None) -> Iterator[Case]:
@@ -363,33 +337,35 @@ def seeds(chosen: random.Random, kind: str, folder: Path | None = None) -> Itera
         compact = {"ensure_ascii": chosen.random() < 0.5, "indent": chosen.choice([None, None, 1])}
         match kind:
             case "csv":
-                step: ReadStep = ReadStepCsv(header=True, ddl_schema=ddl, escape=chosen.choice(['"', ""]))
+                step: src.ReadStep = src.ReadStepCsv(
+                    header=True, ddl_schema=ddl, escape=chosen.choice(['"', ""])
+                )
                 yield Case(name, _csv_text(columns, rows, chosen), step, given, csv_records)
             case "ndjson":
                 text = "\n".join(json.dumps(o, ensure_ascii=chosen.random() < 0.5) for o in objects)
-                yield Case(name, text.encode(), ReadStepNdJson(ddl_schema=ddl), given, ndjson_records)
+                yield Case(name, text.encode(), src.ReadStepNdJson(ddl_schema=ddl), given, ndjson_records)
             case "json":
                 text = json.dumps(objects, **compact)
-                yield Case(name, text.encode(), ReadStepJson(ddl_schema=ddl), given, json_records)
+                yield Case(name, text.encode(), src.ReadStepJson(ddl_schema=ddl), given, json_records)
             case "ndgeojson":
                 text = "\n".join(json.dumps(f) for f in _features(objects))
-                step = ReadStepNdGeoJson(ddl_schema=(*ddl, "geometry STRING"))
+                step = src.ReadStepNdGeoJson(ddl_schema=(*ddl, "geometry STRING"))
                 yield Case(name, text.encode(), step, (*given, "geometry"), ndgeojson_records)
             case "geojson":
                 text = json.dumps({"type": "FeatureCollection", "features": _features(objects)}, **compact)
-                step = ReadStepGeoJson(ddl_schema=(*ddl, "geometry STRING"))
+                step = src.ReadStepGeoJson(ddl_schema=(*ddl, "geometry STRING"))
                 yield Case(name, text.encode(), step, (*given, "geometry"), geojson_records)
             case "parquet":
                 out = io.BytesIO()
                 table = pa.table({c: [r[i] or None for r in rows] for i, c in enumerate(columns)})
                 table = table.append_column("row", pa.array(range(len(rows)), pa.int64()))
                 pq.write_table(table, out, compression=chosen.choice(["none", "snappy"]))
-                yield Case(name, out.getvalue(), ReadStepParquet(), (*given, "row"), parquet_records)
+                yield Case(name, out.getvalue(), src.ReadStepParquet(), (*given, "row"), parquet_records)
             case "shapefile":
                 yield _shapefile(name, rows, chosen)
 
 
-SHAPES = ReadStepEsriShapefile(ddl_schema=("first STRING", "second STRING", "geometry STRING"))
+SHAPES = src.ReadStepEsriShapefile(ddl_schema=("first STRING", "second STRING", "geometry STRING"))
 
 
 def _shapefile(name: str, rows: list[list[str]], chosen: random.Random) -> Case:
@@ -442,9 +418,8 @@ def mutated(content: bytes, chosen: random.Random) -> bytes:
                 # a quote, a key or a line once more, or in capitals: where readers differ
                 places = [m.start() for m in re.finditer(rb'["\n,]', bytes(data))] or [0]
                 here = chosen.choice(places)
-                data[here : here + 3] = bytes(data[here : here + 3]).swapcase() + chosen.choice(
-                    [b"", b'"', b" "]
-                )
+                more = chosen.choice([b"", b'"', b" "])
+                data[here : here + 3] = bytes(data[here : here + 3]).swapcase() + more
     return bytes(data)
 
 

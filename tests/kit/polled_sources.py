@@ -23,20 +23,10 @@ content:
       read: {read}
       {preprocess}merge: {merge}
 """
-
-
 CSV = 'kind: Csv, header: true, schema: ["city STRING", "population BIGINT"]'
-
-
 LEDGER = "{kind: Ledger, primaryKey: [city]}"
-
-
 SNAPSHOT = "{kind: Snapshot, primaryKey: [city]}"
-
-
 APPEND = "{kind: Append}"
-
-
 ABC = "city,population\nA,1000\nB,2000\nC,3000\n"
 
 

@@ -149,7 +149,6 @@ def still_running(folder: Path) -> list[str]:
 
 
 def parents() -> dict[int, int]:
-    """The parent of every process."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True)
     return {int(pid): int(parent) for pid, parent in map(str.split, listed.stdout.splitlines())}
 

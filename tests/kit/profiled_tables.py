@@ -22,37 +22,11 @@ from odfchain.profiles.sketches import EncodedColumn
 
 TINY, HUGE = 5e-324, 1.7976931348623157e308
 WORDS = (
-    "a",
-    "b b",
-    "",
-    " ",
-    "ÄÖ ß",
-    "ss",
-    "x\u2003y\u0085z",
-    "\U0001f600",
-    "long " * 60,
-    "e\u0301",
-    "\x1c q",
-    "A",
-)
+    "a", "b b", "", " ", "ÄÖ ß", "ss", "x\u2003y\u0085z", "\U0001f600", "long " * 60, "e\u0301", "\x1c q", "A",
+)  # fmt: skip
 FLOATS = (
-    0.0,
-    -0.0,
-    math.nan,
-    math.inf,
-    -math.inf,
-    0.1,
-    0.2,
-    1e16,
-    -1e16,
-    1.0,
-    TINY,
-    -TINY,
-    HUGE,
-    -HUGE,
-    2.5,
-    3.0,
-)
+    0.0, -0.0, math.nan, math.inf, -math.inf, 0.1, 0.2, 1e16, -1e16, 1.0, TINY, -TINY, HUGE, -HUGE, 2.5, 3.0,
+)  # fmt: skip
 _ITEM = pa.field("item", pa.int32())
 TYPES: tuple[pa.DataType, ...] = (
     pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(),
@@ -100,7 +74,6 @@ def value(rng: random.Random, kind: pa.DataType) -> Any:
 
 
 def array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """The values as Arrow has them."""
     if t.is_temporal(kind):
         if t.is_date64(kind):
             return pa.array(values, pa.int32()).cast(pa.date32()).cast(kind)

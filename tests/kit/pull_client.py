@@ -50,7 +50,6 @@ class Running:
         self._began = time.monotonic()
 
     def over(self, seconds: float = 0.0) -> bool:
-        """Whether it has ended, perhaps after some time."""
         return bool(select.select([self._pidfd], [], [], seconds)[0])
 
     def kill(self) -> None:
@@ -85,7 +84,6 @@ class Client:
             )  # fmt: skip
 
     def start(self, *args: object) -> Running:
-        """Begin a run."""
         number, name = tempfile.mkstemp(dir=self._folder)
         os.close(number)
         words = [str(arg) for arg in args]
@@ -103,7 +101,6 @@ class Client:
         return running
 
     def run(self, *args: object) -> Ended:
-        """A whole run."""
         return self.start(*args).wait()
 
     def reap(self, pid: int) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from odfchain.api.workspace import Workspace
-from odfchain.odf.times import Timestamp
 from odfchain.workspace.dataset_files import DatasetFiles
 from tests.kit.root_rows import MADE, START, add_root, append, records, schema_with
 
@@ -42,10 +41,10 @@ TYPES: dict[str, tuple[pa.DataType, Sequence[Any]]] = {
 """A column of each type that a dataset may have, with values at its edges."""
 
 
-def add_types(workspace: Workspace, name: str = "types") -> DatasetFiles:
+def add_types(workspace: Workspace) -> DatasetFiles:
     """A root with a column of every type and three rows."""
     schema = schema_with(*(pa.field(column, kind) for column, (kind, _) in TYPES.items()))
-    root = add_root(workspace, name, schema)
+    root = add_root(workspace, "types", schema)
     append(root, records(schema, 0, [0, 0, 0], [START] * 3, *(v for _, v in TYPES.values())), MADE)
     return root
 
@@ -57,15 +56,11 @@ def add_numbers(workspace: Workspace, name: str, slices: Sequence[int]) -> Datas
     start = 0
     for count in slices:
         values = range(start, start + count)
-        append(root, records(schema, start, [0] * count, [START] * count, values), _WATERMARK)
+        append(root, records(schema, start, [0] * count, [START] * count, values), MADE)
         start += count
     return root
 
 
-_WATERMARK: Timestamp = MADE
-
-
 def new_workspace(folder: Path) -> Workspace:
-    """An empty workspace in a new folder."""
     folder.mkdir(parents=True, exist_ok=True)
     return Workspace.init(folder)

@@ -60,7 +60,6 @@ class Harness:
         source_state: SourceState | None = None,
         **options: Any,
     ) -> Written:
-        """Write and commit one input."""
         system_time = system_time or self.system_time
         path = self.folder / "input"
         path.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -30,10 +30,17 @@ SCHEMA = pa.schema(
 )
 
 
-def slice_of(dataset: DatasetFiles, start: int, cities: list[str]) -> ev.DataSlice:
+def slice_of(
+    dataset: DatasetFiles,
+    start: int,
+    cities: list[str],
+    ops: list[int] | None = None,
+    time: int | None = None,
+) -> ev.DataSlice:
     """Writes a slice into the data store and returns what a block says of it."""
+    times = [start if time is None else time] * len(cities)
     batch = pa.RecordBatch.from_pydict(
-        {"op": [0] * len(cities), "event_time": [start] * len(cities), "city": cities},
+        {"op": ops or [0] * len(cities), "event_time": times, "city": cities},
         schema=pa.schema([("op", pa.int32()), ("event_time", TIME), ("city", pa.string())]),
     )
     spec = SliceSpec(SCHEMA.serialize().to_pybytes(), VOCABULARY, start, 0, str(dataset.folder / "staging"))

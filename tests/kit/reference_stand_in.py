@@ -18,7 +18,6 @@ STATE = Path(".kamu") / "state.json"
 
 
 def main(args: list[str]) -> int:
-    """Run a command in the workspace of this folder."""
     match args:
         case ["init"]:
             STATE.parent.mkdir()

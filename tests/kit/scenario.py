@@ -69,7 +69,6 @@ class Chain:
         return [key for key in self.objects if key.kind is not ObjectKind.BLOCK]
 
     def key(self, index: int) -> ObjectKey:
-        """Where a block is."""
         return ObjectKey(ObjectKind.BLOCK, self.hashes[index])
 
     def store(self, part: ObjectKind, data: bytes) -> Multihash:
@@ -94,6 +93,16 @@ class Chain:
         self.sequence += 1
         return name
 
+    def add(self, label: str) -> Multihash:
+        """The block that a label stands for."""
+        if label.startswith("seed"):
+            return self.append(ev.Seed(dataset_id=seeded_id(label), dataset_kind=DatasetKind.ROOT))
+        if label == "schema":
+            return self.append(RAW_SCHEMA)
+        if label.startswith("d") and label[1:].isdigit():
+            return self.add_data(label)
+        return self.append(ev.SetInfo(description=label))
+
     def add_data(self, label: str, *, size: int = 0, **changes: Any) -> Multihash:
         """A block with a slice (of `size` more bytes) and a checkpoint."""
         body = f"slice {label}".encode() + b"." * size
@@ -117,17 +126,9 @@ def time_of(sequence: int) -> Timestamp:
 
 
 def chain_of(labels: Sequence[str]) -> Chain:
-    """The chain that labels stand for."""
     chain = Chain()
     for label in labels:
-        if label.startswith("seed"):
-            chain.append(ev.Seed(dataset_id=seeded_id(label), dataset_kind=DatasetKind.ROOT))
-        elif label == "schema":
-            chain.append(RAW_SCHEMA)
-        elif label.startswith("d") and label[1:].isdigit():
-            chain.add_data(label)
-        else:
-            chain.append(ev.SetInfo(description=label))
+        chain.add(label)
     return chain
 
 

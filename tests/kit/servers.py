@@ -31,8 +31,6 @@ SYSTEM_TIME = Timestamp.parse("2024-01-01T00:00:00Z")
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asked."""
-
     method: str
     target: str
     headers: dict[str, str]
@@ -42,8 +40,6 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What to answer."""
-
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -76,7 +72,6 @@ class Server(RawServer):
         self._tls = tls
 
     def url(self, path: str = "/data.csv") -> str:
-        """The URL of a path."""
         return f"{'https' if self._tls else 'http'}://{self.host}:{self.port}{path}"
 
     def serve(self, connection: socket.socket) -> None:

@@ -51,7 +51,6 @@ def archive(path: Path, files: dict[str, bytes]) -> Path:
 
 
 def named(name: str, files: dict[str, bytes]) -> dict[str, bytes]:
-    """The files under names such as `name.shp`."""
     return {f"{name}.{suffix}": data for suffix, data in files.items()}
 
 

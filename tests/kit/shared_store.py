@@ -121,10 +121,12 @@ def recorded(folder: Path, name: str) -> list[ev.AddData]:
 
 def reopened(workspace: Workspace, limits: object = QUICK) -> Workspace:
     """The workspace of a folder as another process sees it."""
-    find = WorkspaceFiles.find(
-        workspace.path, lambda root, url: SharedWorkspace(root, PeerUrl.parse(url), limits)  # type: ignore[arg-type]
-    )  # fmt: skip
-    return Workspace(find)
+    return Workspace(opened(workspace.path, limits))
+
+
+def opened(folder: Path, limits: Any = QUICK) -> WorkspaceFiles:
+    """The same without what a session brings."""
+    return WorkspaceFiles.find(folder, lambda root, url: SharedWorkspace(root, PeerUrl.parse(url), limits))
 
 
 def at(store: SmallS3, number: int, do: Callable[[], int | None], *, after: bool = False) -> list[str]:

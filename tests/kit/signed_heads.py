@@ -16,7 +16,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit import forge
 from tests.kit.scenario import Chain
 from tests.kit.sharing import Sharing
-from tests.kit.support import RAW_SCHEMA, tree_of
+from tests.kit.support import tree_of
 
 NOW = Timestamp.parse("2026-01-02T04:00:00Z")
 """An hour after the usual signature."""
@@ -35,12 +35,8 @@ def owned(labels: Sequence[str], key: DatasetKey = forge.OWNER) -> Chain:
     """The chain of a dataset whose id is a key, with these blocks after the seed and a schema."""
     chain = Chain()
     chain.append(ev.Seed(dataset_id=key.dataset_id, dataset_kind=DatasetKind.ROOT))
-    chain.append(RAW_SCHEMA)
-    for label in labels:
-        if label.startswith("d") and label[1:].isdigit():
-            chain.add_data(label)
-        else:
-            chain.append(ev.SetInfo(description=label))
+    for label in ("schema", *labels):
+        chain.add(label)
     return chain
 
 
@@ -90,7 +86,6 @@ class Reader:
 
     @property
     def copy(self) -> Path:
-        """The folder of the only dataset."""
         (dataset,) = self.files.datasets()
         return dataset.folder
 

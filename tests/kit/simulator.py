@@ -141,7 +141,6 @@ def _records(item: TransformRequestInput) -> pa.Table:
 
 
 def main() -> int:
-    """Serve until SIGTERM (0) or Ctrl-C (130)."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=Path)
     parser.add_argument("--block", action="store_true", help="never finish a call")

@@ -55,7 +55,6 @@ def create_container(endpoint: str, name: str, *, public: bool = False) -> None:
 
 
 def asked(endpoint: str, method: str, path: str, **more: str) -> int:
-    """The status of a signed request."""
     parts = urlsplit(f"{endpoint}/{path}")
     headers = {
         "x-ms-date": formatdate(usegmt=True),
@@ -91,7 +90,6 @@ class SmallAzure(WebServer):
         self.endpoint = f"{self.origin}/{ACCOUNT}"
 
     def sent(self, method: str) -> list[str]:
-        """Paths of the requests with this method."""
         return [path for used, path, _ in self.requests if used == method]
 
     def _tag(self) -> str:

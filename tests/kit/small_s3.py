@@ -98,7 +98,6 @@ class SmallS3(WebServer):
         )
 
     def modified(self, path: str) -> dt.datetime:
-        """When an object was written."""
         return dt.datetime.fromtimestamp(self.written.get(path, START), dt.UTC)
 
     def _write(self, path: str, data: bytes) -> None:
@@ -106,7 +105,6 @@ class SmallS3(WebServer):
         self.written[path] = self.clock()
 
     def sent(self, method: str) -> list[str]:
-        """Paths of the requests with this method."""
         return [path for used, path, _ in self.requests if used == method]
 
     def _handler(store) -> type[Handler]:  # noqa: N805

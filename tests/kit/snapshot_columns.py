@@ -1,22 +1,21 @@
-"""Columns of the fixtures of manifests and profiles, as Arrow has them."""
+"""Columns of the fixtures of manifests, profiles and exports, as Arrow has them."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-import math
 import re
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import types as t
 
 from tests.kit.support import ROOT
 
 FIXTURES = ROOT / "fixtures" / "snapshots"
-_SIMPLE = {
-    "int64": pa.int64(), "uint64": pa.uint64(), "float64": pa.float64(), "string": pa.string(),
-    "binary": pa.binary(), "date": pa.date32(), "bool": pa.bool_(), "timestamp[ms]": pa.timestamp("ms", "UTC"),
+_OWN = {
+    "date": pa.date32(), "bool": pa.bool_(), "timestamp[ms]": pa.timestamp("ms", "UTC"), "uuid": pa.binary(16),
 }  # fmt: skip
 
 
@@ -25,13 +24,16 @@ def fixture(name: str) -> dict[str, Any]:
 
 
 def type_of(text: str) -> pa.DataType:
-    if text.startswith("list<"):
-        return pa.list_(type_of(text[5:-1]))
-    if text.startswith("struct<"):
-        return pa.struct([(n, type_of(k)) for n, k in (m.split(":") for m in text[7:-1].split(","))])
-    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", text):
-        return pa.decimal128(int(found[1]), int(found[2]))
-    return _SIMPLE[text]
+    if text in _OWN:
+        return _OWN[text]
+    if found := re.fullmatch(r"list<(.*)>", text):
+        return pa.list_(type_of(found[1]))
+    if found := re.fullmatch(r"struct<(.*)>", text):
+        return pa.struct([(n, type_of(k)) for n, k in (m.split(":") for m in found[1].split(","))])
+    if found := re.fullmatch(r"(\w+)[\[(](.*)[\])]", text):
+        made = getattr(pa, {"decimal": "decimal128"}.get(found[1], found[1]))
+        return made(*(int(part) if part.isdecimal() else part for part in found[2].split(",")))
+    return getattr(pa, text)()
 
 
 def column(kind: str, values: Any) -> pa.Array:
@@ -45,10 +47,20 @@ def value_of(value: Any, kind: pa.DataType) -> Any:
             return text * count
         case {"hex": digits}:
             return bytes.fromhex(digits)
-        case str() if pa.types.is_floating(kind):
-            return {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}[value]
-        case str() if pa.types.is_decimal(kind):
+        case dict():
+            return {member.name: value_of(value.get(member.name), member.type) for member in kind}
+        case list():
+            return [value_of(item, kind.value_type) for item in value]
+        case str() if t.is_floating(kind):
+            return float(value)
+        case str() if t.is_decimal(kind):
             return Decimal(value)
-        case str() if pa.types.is_date(kind):
+        case str() if t.is_timestamp(kind):
+            return dt.datetime.fromisoformat(value).replace(tzinfo=dt.UTC if kind.tz else None)
+        case str() if t.is_date(kind):
             return dt.date.fromisoformat(value)
+        case str() if t.is_time(kind):
+            return dt.time.fromisoformat(value)
+        case str() if t.is_binary(kind) or t.is_fixed_size_binary(kind):
+            return value.encode()
     return value

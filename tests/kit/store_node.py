@@ -5,35 +5,26 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from odfchain.errors import DatasetNotFoundError
 from odfchain.odf.names import DatasetAlias
-from odfchain.storage.bucket_store import STORE_LIMITS
-from odfchain.storage.locations import PeerUrl
 from odfchain.transfer.access_tokens import TokenFile
-from odfchain.transfer.object_workspace import SharedWorkspace
 from odfchain.transfer.server import RepositoryServer
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.scenario import Chain, chain_of, extend
 from tests.kit.served_workspace import ask
-from tests.kit.shared_store import machine
+from tests.kit.shared_store import calm, machine, opened
 from tests.kit.small_s3 import Fault, SmallS3
 from tests.kit.smart_site import Site
 
-QUICK = replace(STORE_LIMITS, retries=0, first_wait=0.001)
 LABELS = ["seed", "schema", "d1", "x", "d2"]
 
 
 def longer(*labels: str) -> Chain:
     return chain_of([*LABELS, *labels])
-
-
-def opened(folder: Path, limits: Any = QUICK) -> WorkspaceFiles:
-    """The workspace of a machine as another process sees it."""
-    return WorkspaceFiles.find(folder, lambda root, url: SharedWorkspace(root, PeerUrl.parse(url), limits))
 
 
 @dataclass
@@ -81,8 +72,7 @@ class Hub:
         return fired
 
     def calm(self) -> None:
-        """Nothing happens in between any more."""
-        self.store.before = self.store.after = lambda *_: None
+        calm(self.store)
 
     def asked(self) -> list[str]:
         """What was asked of the store since it was forgotten, without hashes of objects."""

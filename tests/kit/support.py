@@ -125,7 +125,6 @@ def _split_mix() -> list[int]:
 
 
 def memory_chain(**kwargs: Any) -> MetadataChain:
-    """An empty chain in memory."""
     return MetadataChain(MemoryObjectStore(), MemoryRefStore(), **kwargs)
 
 
@@ -148,7 +147,6 @@ class ChainBuilder:
         self.sequence = 0
 
     def block(self, event: ev.MetadataEvent, **changes: Any) -> MetadataBlock:
-        """The next block, with some fields changed."""
         fields = {
             "system_time": T0,
             "prev_block_hash": self.prev,
@@ -158,13 +156,11 @@ class ChainBuilder:
         return MetadataBlock(**(fields | changes))
 
     def append(self, event: ev.MetadataEvent, **changes: Any) -> Multihash:
-        """Append and move on."""
         self.prev = self.chain.append(self.block(event, **changes))
         self.sequence += 1
         return self.prev
 
     def seed(self, kind: DatasetKind = DatasetKind.ROOT) -> Multihash:
-        """Start the chain."""
         return self.append(ev.Seed(dataset_id=seeded_id("test"), dataset_kind=kind))
 
 
@@ -191,12 +187,10 @@ def checkpoint(label: str) -> ev.Checkpoint:
 
 
 def push(name: str = "default", **read: Any) -> ev.AddPushSource:
-    """A push source of NDJSON."""
     return ev.AddPushSource(source_name=name, read=ReadStepNdJson(**read), merge=MergeStrategyAppend())
 
 
 def polling(**read: Any) -> ev.SetPollingSource:
-    """A polling source of NDJSON."""
     return ev.SetPollingSource(
         fetch=FetchStepUrl(url="https://example.com"),
         read=ReadStepNdJson(**read),
@@ -243,8 +237,6 @@ def kind_of(error: OdfchainError) -> str:
 
 
 class Result(NamedTuple):
-    """What a command line printed and returned."""
-
     code: int
     out: str
     err: str

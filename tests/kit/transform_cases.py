@@ -192,29 +192,23 @@ class Case:
 
     @property
     def id(self) -> str:
-        """The name of the case."""
         return self.tree["id"]
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
         return len(self.tree["steps"])
 
     @property
     def vocabulary(self) -> DatasetVocabulary:
-        """The names of the output's system columns."""
         return DatasetVocabulary(**self.tree.get("output_vocab", {}))
 
     def expected(self, number: int) -> dict[str, Any]:
-        """What is expected of a step."""
         return self.tree["steps"][number]["expect"]
 
     def fails(self, number: int) -> bool:
-        """Whether a step is to be refused."""
         return "error" in self.expected(number)
 
     def transform(self) -> TransformSql:
-        """The queries."""
         tables = tuple(
             TemporalTable(name=t["name"], primary_key=tuple(t["primary_key"]))
             for t in self.tree.get("temporal_tables", [])
@@ -251,7 +245,6 @@ class Case:
 
 
 def all_cases() -> list[Case]:
-    """Every case of the shared file."""
     return [Case(tree) for tree in conformance("transform_cases")["transform_cases"]]
 
 
@@ -315,12 +308,10 @@ class RawCase:
 
     @property
     def id(self) -> str:
-        """The name of the case."""
         return self.tree["id"]
 
     @property
     def expected(self) -> dict[str, Any]:
-        """What is expected."""
         return self.tree["expect"]
 
     def request(self, folder: Path) -> RawQueryRequest:
@@ -338,7 +329,6 @@ class RawCase:
 
 
 def all_raw_cases() -> list[RawCase]:
-    """Every case of a query over raw files."""
     return [RawCase(tree) for tree in conformance("transform_cases")["raw_query_cases"]]
 
 

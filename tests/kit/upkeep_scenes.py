@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from odfchain.api.workspace import Workspace
-from odfchain.chain.chain import link_blocks
 from odfchain.odf import events as ev
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import DatasetSnapshot
@@ -24,7 +23,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.read_slices import read_all
 from odfchain.workspace.workspace_files import WorkspaceFiles
-from tests.kit.recorded_dataset import add_slice, schema_event
+from tests.kit.recorded_dataset import add, add_slice, schema_event
 from tests.kit.support import IMPORTABLE, set_transform
 
 T0 = Timestamp.parse("2000-01-01T00:00:00Z")
@@ -59,7 +58,6 @@ def head_of(dataset: DatasetFiles) -> Multihash:
 
 
 def hashes(dataset: DatasetFiles) -> list[Multihash]:
-    """The blocks of the dataset, seed first."""
     return [found.hash for found in dataset.chain.walk()][::-1]
 
 
@@ -79,11 +77,11 @@ def everything(dataset: DatasetFiles) -> bool:
     refs = [name for name in names if not name.startswith(".") and not name.endswith(".jws")]
     for ref in refs:
         for _, block in dataset.chain.walk(dataset.chain.head(ref)):
-            event = block.event
-            if isinstance(event, ev.AddData) and event.new_data is not None:
-                dataset.data.verified_path(event.new_data.physical_hash)
-            if isinstance(event, ev.AddData) and event.new_checkpoint is not None:
-                dataset.checkpoints.verified_path(event.new_checkpoint.physical_hash)
+            if isinstance(event := block.event, ev.AddData):
+                if event.new_data is not None:
+                    dataset.data.verified_path(event.new_data.physical_hash)
+                if event.new_checkpoint is not None:
+                    dataset.checkpoints.verified_path(event.new_checkpoint.physical_hash)
     return "head" in refs
 
 
@@ -99,21 +97,9 @@ def reader_of(
     dataset = workspace.create(snapshot, system_time=T0)
     prev: Multihash | None = None
     for number, block in enumerate(blocks):
-        state = DatasetState.read(dataset.chain)
-        event = ev.ExecuteTransform(
-            query_inputs=(
-                ev.ExecuteTransformInput(dataset_id=input_id, prev_block_hash=prev, new_block_hash=block),
-            ),
-            new_watermark=Timestamp.from_epoch_ms(946_684_800_000 + number),
-        )
-        made = link_blocks(
-            [event],
-            prev=state.head,
-            next_sequence_number=state.head_block.sequence_number + 1,
-            system_time=T0,
-        )
-        dataset.chain.check_all(made, expected_head=state.head)
-        dataset.chain.publish(made, expected_head=state.head)
+        read = ev.ExecuteTransformInput(dataset_id=input_id, prev_block_hash=prev, new_block_hash=block)
+        mark = Timestamp.from_epoch_ms(T0.epoch_ms + number)
+        add(dataset, ev.ExecuteTransform(query_inputs=(read,), new_watermark=mark))
         prev = block
     return dataset
 

@@ -43,8 +43,6 @@ class Place(Protocol):
 
 @dataclass
 class FolderPlace:
-    """The folder itself."""
-
     def publish(self, folder: Path) -> PeerUrl:
         return PeerUrl.parse(folder.as_uri())
 
@@ -206,15 +204,12 @@ class Published:
         return key
 
     def head(self, text: bytes) -> None:
-        """Write the head's file."""
         self._write("refs/head", text)
 
     def signed(self, file: SignedFile, text: bytes) -> None:
-        """Write a file of signed statements."""
         self._write(file.value, text)
 
     def hint(self, text: bytes) -> None:
-        """Write the hint's file."""
         self._write("hints/chain", text)
 
     def _write(self, key: str, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import gc
 import json
@@ -251,6 +252,15 @@ def test_a_dataset_elsewhere_is_the_same(workspace: odf.Workspace, url: str) -> 
     assert odf.open_dataset(url, at="2026-01-10T12:30:00Z").to_arrow().num_rows == 4
 
 
+@contextlib.contextmanager
+def served(workspace: odf.Workspace, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The URL of the dataset on a web server, and the folder that it has there."""
+    place = folder / "there" / "cities"
+    workspace["cities"].push(place.as_uri())
+    with by_threads(place.parent) as web:
+        yield web.publish(place).text, place
+
+
 def test_what_was_brought_goes_away_with_what_was_made_of_it(
     workspace: odf.Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,10 +268,9 @@ def test_what_was_brought_goes_away_with_what_was_made_of_it(
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    workspace["cities"].push((tmp_path / "there" / "cities").as_uri())
-    with by_threads(tmp_path / "there") as web:
-        found = odf.open_dataset(web.publish(tmp_path / "there" / "cities").text).dataset()
-        scan = odf.open_dataset(web.publish(tmp_path / "there" / "cities").text).scan(["city"])
+    with served(workspace, tmp_path) as (url, _):
+        found = odf.open_dataset(url).dataset()
+        scan = odf.open_dataset(url).scan(["city"])
     gc.collect()
 
     def left() -> list[Path]:
@@ -292,31 +301,27 @@ def test_what_a_killed_process_left_goes_with_the_next(
 def test_a_cache_keeps_slices_by_name_and_mends_what_is_damaged(
     workspace: odf.Workspace, tmp_path: Path
 ) -> None:
-    workspace["cities"].push((tmp_path / "there" / "cities").as_uri())
     cache = tmp_path / "cache"
-    with by_threads(tmp_path / "there") as web:
-        odf.open_dataset(web.publish(tmp_path / "there" / "cities").text, cache_dir=cache).to_arrow()
+    with served(workspace, tmp_path) as (url, there):
+        odf.open_dataset(url, cache_dir=cache).to_arrow()
         kept = cache / "data" / newest_slice(workspace).name
         good = kept.read_bytes()
-        for path in (tmp_path / "there" / "cities" / "data").iterdir():
+        for path in (there / "data").iterdir():
             if path.name != kept.name:
                 path.unlink()  # they are in the cache
         flip(kept)
-        again = odf.open_dataset(web.publish(tmp_path / "there" / "cities").text, cache_dir=cache)
-        assert again.to_arrow().num_rows == 5
+        assert odf.open_dataset(url, cache_dir=cache).to_arrow().num_rows == 5
     assert kept.read_bytes() == good
     assert sorted(path.name for path in cache.iterdir()) == ["data", "incoming"]
     assert [path.name for path in (cache / "incoming").iterdir()] == [".lock"]
 
 
 def test_a_slice_that_lies_is_not_believed(workspace: odf.Workspace, tmp_path: Path) -> None:
-    workspace["cities"].push((tmp_path / "there" / "cities").as_uri())
-    flip(tmp_path / "there" / "cities" / "data" / newest_slice(workspace).name)
-    with (
-        by_threads(tmp_path / "there") as web,
-        pytest.raises(odf.errors.CorruptedPeerError, match=newest_slice(workspace).name),
-    ):
-        odf.open_dataset(web.publish(tmp_path / "there" / "cities").text).dataset()
+    name = newest_slice(workspace).name
+    with served(workspace, tmp_path) as (url, there):
+        flip(there / "data" / name)
+        with pytest.raises(odf.errors.CorruptedPeerError, match=name):
+            odf.open_dataset(url).dataset()
 
 
 def test_a_signature_may_be_required(workspace: odf.Workspace, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.errors import EngineError, QueryError
 from odfchain.odf.times import Timestamp
 from tests.kit.processes import ODFCHAIN, environment, wait_until
-from tests.kit.support import derivative
+from tests.kit.support import configure, derivative, snapshot
 
 INPUTS = "[{datasetRef: readings}]"
 DAILY = (
@@ -51,12 +51,10 @@ def engine_process(socket: Path, folder: Path) -> Iterator[subprocess.Popen[str]
 
 def make(workspace: Workspace, socket: Path, query: str = DAILY, name: str = "derived") -> Dataset:
     """A root with rows, and a dataset made of it by the engine behind a socket."""
-    config = workspace.path / "config.yaml"
-    config.write_text(config.read_text().replace("engines: {}", f"engines: {{spark: 'unix:{socket}'}}"))
+    configure(workspace.path, transform={"engines": {"spark": f"unix:{socket}"}})
     source = workspace.path.parent / "readings.csv"
     source.write_text(ROWS)
-    workspace.add("kind: DatasetSnapshot\nversion: 1\ncontent: {name: readings, kind: Root, metadata: []}\n")
-    workspace["readings"].ingest([source])
+    workspace.add(snapshot("readings"))[0].ingest([source])
     (derived,) = workspace.add(derivative(query, name=name, inputs=INPUTS))
     return derived
 
@@ -106,8 +104,7 @@ def test_both_engines_record_the_same(workspace: Workspace, tmp_path: Path) -> N
         )
         with pytest.raises(QueryError, match=r"(?i)division by zero"):
             wrong.pull()
-    config = workspace.path / "config.yaml"
-    config.write_text(config.read_text().replace(f"spark: 'unix:{socket}'", ""))
+    configure(workspace.path)
     (own,) = workspace.add(derivative(DAILY, name="own", inputs=INPUTS))
     own.pull(system_time=LATER)
     there, here = remote.summary.last_data, own.summary.last_data

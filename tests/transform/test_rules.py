@@ -14,11 +14,14 @@ from odfchain.odf.manifests import read_snapshots
 from odfchain.spark.session import SparkEngine
 from odfchain.transform.engines import RULES, EngineRules, engine_version, rules_of, same_results
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit import derivative_histories as rules_1
-from tests.kit.root_rows import MADE
-from tests.kit.support import FIXTURES
+from tests.kit.derived_dataset import QUERIES, SCHEMA, add_rows
+from tests.kit.root_rows import MADE, add_root
+from tests.kit.support import FIXTURES, configure, derivative
 
 ARCHIVE = FIXTURES / "chains" / "rules-1.zip"
+"""Made before there were other rules, and never again: its steps keep their meaning."""
+RECORDED = ("plain", "daily", "sessions", "followed", "totals", "top", "best", "busiest", "placed")
+"""Datasets in it, made of its `readings` and `places` by queries of every kind."""
 RUNNING = engine_version()
 SPARK = RUNNING.partition("-")[2]
 
@@ -41,34 +44,31 @@ def version_of(workspace: Workspace, name: str) -> str | None:
 def test_steps_that_were_recorded_by_the_first_rules_are_replayed_by_them(
     foreign: Workspace, engine: SparkEngine
 ) -> None:
-    (config := foreign.path / "config.yaml").write_text(
-        "kind: WorkspaceConfig\nversion: 1\ncontent: {transform: {isolation: never}}\n"
-    )
-    recorded = Workspace.open(config.parents[1])
+    configure(foreign.path, transform={"isolation": "never"})
+    recorded = Workspace.open(foreign.path.parent)
     recorded._engines.spark = engine
-    datasets = [recorded[name] for name in rules_1.QUERIES]
-    assert {version_of(recorded, name) for name in rules_1.QUERIES} == {f"odfchain_1-{SPARK}"}
+    datasets = [recorded[name] for name in RECORDED]
+    assert {version_of(recorded, name) for name in RECORDED} == {f"odfchain_1-{SPARK}"}
     reports = recorded.verify(datasets, recursive=True, replay=True)
     found = {r.alias: (r.faults, r.unchecked, r.notes) for r in reports}
-    assert found == dict.fromkeys(["places", "readings", *rules_1.QUERIES], ([], [], []))
+    assert found == dict.fromkeys(["places", "readings", *RECORDED], ([], [], []))
     replays = [r.replay for r in reports if r.replay is not None]
-    assert [r.engines for r in replays] == [[f"odfchain_1-{SPARK}"]] * len(rules_1.QUERIES)
-    assert sum(r.transactions for r in replays) == 4 * len(rules_1.QUERIES)
+    assert [r.engines for r in replays] == [[f"odfchain_1-{SPARK}"]] * len(RECORDED)
+    assert sum(r.transactions for r in replays) == 4 * len(RECORDED)
 
 
 def test_a_dataset_goes_on_by_the_rules_of_its_transform_until_that_is_set_anew(workspace: Workspace) -> None:
-    _, places = rules_1.add_roots(workspace)
-    old, new = (
-        rules_1.manifest("totals").replace("name: totals", f"name: {name}") for name in ("old", "new")
-    )
+    readings = add_root(workspace, "readings", SCHEMA)
+    new = derivative(QUERIES["totals"], name="new", inputs="[{datasetRef: readings}]")
+    old = new.replace("name: new", "name: old")
     old = old.replace("engine: spark", f"engine: spark, version: odfchain_1-{SPARK}")
     made = [workspace.add(text, check=False)[0] for text in (old, new)]
     assert [version_of(workspace, name) for name in ("old", "new")] == [f"odfchain_1-{SPARK}", RUNNING]
-    rules_1.append(places, *rules_1.PLACES[0])
+    add_rows(readings, [(1, "north", 1), (1, "south", 2)])
     for dataset in made:
         dataset.pull(system_time=MADE)
-    counts = [d.scan(["k", "n"]).to_arrow().to_pylist() if d.schema else [] for d in made]
-    assert counts == [[], [{"k": "x", "n": 1}, {"k": "y", "n": 1}, {"k": "z", "n": 1}]]
+    totals = [d.scan(["sensor", "level"]).to_arrow().to_pylist() if d.schema else [] for d in made]
+    assert totals == [[], [{"sensor": "north", "level": 1}, {"sensor": "south", "level": 2}]]
     for text, appended in ((old.replace(f", version: odfchain_1-{SPARK}", ""), []), (new, [])):
         (snapshot,) = read_snapshots(text)
         assert workspace.update(snapshot, check=False)[1] == appended, "the manifest says nothing new"
@@ -117,7 +117,7 @@ def test_every_number_of_the_rules_is_executed_here() -> None:
 def test_the_archive_holds_no_keys() -> None:
     with zipfile.ZipFile(ARCHIVE) as archive:
         assert [n for n in archive.namelist() if "key" in n or n.endswith(".pem")] == []
-        assert json.dumps(archive.namelist()).count("checkpoints/") >= 4 * (len(rules_1.QUERIES) - 1)
+        assert json.dumps(archive.namelist()).count("checkpoints/") >= 4 * (len(RECORDED) - 1)
 
 
 @pytest.mark.soak

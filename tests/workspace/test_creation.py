@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from odfchain.cli.start import manifest_template
 from odfchain.errors import ManifestError
 from odfchain.odf import events as ev
 from odfchain.odf.events import DatasetSnapshot
-from odfchain.odf.identity import DatasetId
 from odfchain.odf.manifests import read_snapshots
+from odfchain.odf.names import DatasetAlias
 from odfchain.odf.sources import SqlQueryStep
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.support import conformance
@@ -141,22 +142,9 @@ def test_an_alias_of_an_input_is_kept_and_ids_are_accepted(workspace: WorkspaceF
     assert (str(item.dataset_ref), item.alias) == (name, "Other")
 
 
-def test_inputs_are_made_before_what_is_made_from_them() -> None:
-    from odfchain.workspace.creation import events_of, in_creation_order
-
-    def derived(name: str, *inputs: str) -> DatasetSnapshot:
-        refs = ", ".join(f"{{datasetRef: {i}}}" for i in inputs)
-        text = TRANSFORM.replace("[{datasetRef: input}]", f"[{refs}]")
-        return snapshot(text, kind="Derivative", name=name)
-
-    a, b, c = derived("a", "B", "c"), derived("b", "c", "elsewhere"), snapshot(PUSH, name="c")
-    assert in_creation_order([a, b, c]) == [c, b, a]
-    x, y = derived("x", "y"), derived("y", "x")
-    with pytest.raises(ManifestError, match="none can be made first: x → y → x"):
-        in_creation_order([x, c, y])
-    with pytest.raises(ManifestError, match="two manifests define c and C"):
-        in_creation_order([c, a, snapshot(PUSH, name="C")])
-    with pytest.raises(
-        ManifestError, match=r"^line 9: metadata\[0\]\.inputs: a dataset cannot be an input of itself"
-    ):
-        events_of(derived("a", "c", "A"), lambda _: DatasetId(bytes(32)))
+@pytest.mark.parametrize("kind", ["root", "derivative", "assets"])
+def test_templates_are_valid_as_they_are(kind: str) -> None:
+    text = manifest_template(DatasetAlias.parse("a.b"), kind, first="for x")
+    assert text.startswith("# for x\n")
+    (found,) = read_snapshots(text)
+    assert (str(found.name), found.kind.value) == ("a.b", "Derivative" if kind == "derivative" else "Root")

@@ -24,13 +24,8 @@ def made_of(name: str, *inputs: str) -> str:
 def home(tmp_path: Path) -> Workspace:
     """a ← c ← e; a, b ← d ← e"""
     home = Workspace.init(tmp_path)
-    for text in (
-        manifest(name="a"),
-        manifest(name="b"),
-        made_of("c", "a"),
-        made_of("d", "b", "a"),
-        made_of("e", "d", "c"),
-    ):
+    roots = manifest(name="a"), manifest(name="b")
+    for text in (*roots, made_of("c", "a"), made_of("d", "b", "a"), made_of("e", "d", "c")):
         home.add(text, check=False)
     return home
 

@@ -25,6 +25,7 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from tests.kit.long_chains import counted_reads, long_chain
 from tests.kit.sharing import Sharing
+from tests.kit.support import snapshot
 
 SHORT, LONG = 100, 10_000
 
@@ -142,8 +143,7 @@ def test_the_counts_of_slices_follow_the_chain_and_the_folder(tmp_path: Path) ->
 def test_a_signature_of_an_earlier_block_is_looked_up(tmp_path: Path) -> None:
     """Its block is found by the index: nobody walks back to it."""
     workspace = Workspace.init(tmp_path)
-    text = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: mine, kind: Root, metadata: []}\n"
-    (dataset,) = workspace.add(text)
+    (dataset,) = workspace.add(snapshot("mine"))
     signed = (dataset.path / "refs" / "head.jws").read_bytes()
     for number in range(60):
         state = DatasetState.read(dataset._files.chain)
