@@ -8,8 +8,7 @@ from odfchain import Workspace
 from odfchain.api.dataset import Dataset
 from odfchain.transfer import pulling, pushing
 from odfchain.transfer.branch_fetch import FetchedSources
-from odfchain.transfer.pulling import FetchOutcome, Pulled
-from odfchain.transfer.pushing import PushOutcome, PushPlan
+from odfchain.transfer.pulling import FetchOutcome
 from odfchain.transfer.sharing import Ref
 from odfchain.transfer.sharing import Sharing as Places
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -18,17 +17,8 @@ from odfchain.workspace.dataset_files import DatasetFiles
 class Sharing(Places):
     """Pull, push and fetch of a workspace."""
 
-    def pull(self, *given: Any, **options: Any) -> Pulled:
-        return pulling.pull(self, *given, **options)
-
-    def pull_branch(self, *given: Any, **options: Any) -> Pulled:
-        return pulling.pull_branch(self, *given, **options)
-
-    def push(self, *given: Any, **options: Any) -> PushOutcome:
-        return pushing.push(self, *given, **options)
-
-    def plan_push(self, *given: Any, **options: Any) -> PushPlan:
-        return pushing.plan_push(self, *given, **options)
+    pull, pull_branch = pulling.pull, pulling.pull_branch
+    push, plan_push = pushing.push, pushing.plan_push
 
     def fetch(self, ref: Ref | DatasetFiles, *given: Any, **options: Any) -> FetchOutcome:
         return self._opened(ref).fetch(*given, **options)
