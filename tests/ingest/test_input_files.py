@@ -75,10 +75,11 @@ def store_of(session: SparkSession) -> Path:
 # --- where records end -----------------------------------------------------------------------------
 
 
+LINES = [b"a,b", b"", b"\n", b"\r\n", b"\r", b"xyz", "\u00e4".encode(), b" "]
+
+
 @given(
-    st.lists(
-        st.sampled_from([b"a,b", b"", b"\n", b"\r\n", b"\r", b"xyz", "\u00e4".encode(), b" "]), max_size=30
-    ),
+    st.lists(st.sampled_from(LINES), max_size=30),
     st.integers(1, 40),
     st.booleans(),
     st.booleans(),
@@ -127,16 +128,8 @@ class Both:
         for session in sessions:
             self.notes.append([])
             try:
-                self.opened.append(
-                    open_input(
-                        lambda session=session: session,  # type: ignore[misc]
-                        folder / "in",
-                        step,
-                        scratch=folder,
-                        note=self.notes[-1].append,
-                        resources=self.resources,
-                    )
-                )
+                given = {"scratch": folder, "note": self.notes[-1].append, "resources": self.resources}
+                self.opened.append(open_input(lambda s=session: s, folder / "in", step, **given))  # type: ignore[misc]
             except OdfchainError as error:
                 self.opened.append(str(error))
 
@@ -173,9 +166,7 @@ def check_both(cases: list[Both]) -> int:
         one, other = case.schemas()
         assert one == other, case.content
     read = [case for case in cases if all(isinstance(opened, InputFrame) for opened in case.opened)]
-    sides = []
-    for side in (0, 1):
-        sides.append(rows_of([case.opened[side] for case in read]))  # type: ignore[misc]
+    sides = [rows_of([case.opened[side] for case in read]) for side in (0, 1)]  # type: ignore[misc]
     for case, one, other in zip(read, *sides, strict=True):
         assert one == other, (case.content, case.step)
         assert not any(value and "\r" in value for row in one for value in row), case.content
@@ -260,23 +251,8 @@ def test_every_kind_of_file(
 def made_text(rng: random.Random, separator: str) -> bytes:
     """A text of two columns: mostly regular, with all that readers treat in ways of their own."""
     fields = [
-        "",
-        "a",
-        "1",
-        "2.5",
-        "x y",
-        " ",
-        "\t",
-        '"q"',
-        '""',
-        '"a\nb"',
-        '"\n\n"',
-        '"x""y"',
-        'x"y',
-        "\u00e4",
-        "a\\b",
-        "NA",
-    ]
+        "", "a", "1", "2.5", "x y", " ", "\t", '"q"', '""', '"a\nb"', '"\n\n"', '"x""y"', 'x"y', "\u00e4", "a\\b", "NA",
+    ]  # fmt: skip
     fields = [field for field in fields if separator not in field]
     breaks = rng.choice([["\n"], ["\r\n"], ["\r"], ["\n", "\r\n", "\n\n", "\r"]])
     lines = [separator.join(rng.choices(fields, k=2)) + rng.choice(breaks) for _ in range(rng.randrange(40))]
@@ -294,14 +270,11 @@ def test_made_files_both_ways(
     cases = []
     for n in range(40):
         separator = rng.choice([",", ",", ";", "\t"])
-        step: ReadStep = ReadStepCsv(
-            header=True, separator=separator, null_value=rng.choice([None, "NA"]), ddl_schema=DDL
-        )
+        null = rng.choice([None, "NA"])
+        step: ReadStep = ReadStepCsv(header=True, separator=separator, null_value=null, ddl_schema=DDL)
         cases.append(Both(made_text(rng, separator), step, tmp_path / str(n), sessions))
     for n in range(20):
-        lines = [
-            rng.choice(['{"a": "1"}', "", " ", '{"b": "\u00e4"}', '{"a": null, "b": "x"}']) for _ in range(30)
-        ]
+        lines = rng.choices(['{"a": "1"}', "", " ", '{"b": "\u00e4"}', '{"a": null, "b": "x"}'], k=30)
         text = MARK * (n % 3 == 0) + rng.choice(["\n", "\r\n", "\r"]).join(lines).encode()
         cases.append(Both(text, ReadStepNdJson(ddl_schema=DDL), tmp_path / f"j{n}", sessions))
     assert check_both(cases) > 300

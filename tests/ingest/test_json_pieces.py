@@ -16,13 +16,7 @@ from odfchain.ingest.read_formats import open_input
 from odfchain.odf.schema import parse_ddl
 from odfchain.odf.sources import ReadStepGeoJson, ReadStepJson
 from odfchain.spark import json_pieces
-from odfchain.spark.documents import (
-    DocumentInputError,
-    LineFile,
-    line_batches,
-    piece_batches,
-    record_batches,
-)
+from odfchain.spark.documents import DocumentInputError, LineFile, line_batches, piece_batches, record_batches
 from odfchain.spark.executor_files import InputFile, text_ranges
 from odfchain.spark.json_pieces import (
     PieceReader,
@@ -40,24 +34,17 @@ from odfchain.spark.json_values import (
     parse_object,
 )
 from tests.kit.json_documents import Writer
-from tests.kit.memory_growth import rows_and_growth
 from tests.kit.reader_harness import Harness
 from tests.kit.support import unchanged
 
 if TYPE_CHECKING:
     from odfchain.spark.session import SparkEngine
 
-FIELDS = parse_ddl(
-    (
-        "a BIGINT",
-        "s STRING",
-        "l ARRAY<STRING>",
-        "o STRUCT<x: INT, y: ARRAY<STRUCT<x: STRING>>>",
-        "g BOOLEAN",
-        "geometry STRING",
-        "m MAP<STRING, STRING>",
-    )
-).fields
+DDL = (
+    "a BIGINT", "s STRING", "l ARRAY<STRING>", "o STRUCT<x: INT, y: ARRAY<STRUCT<x: STRING>>>", "g BOOLEAN",
+    "geometry STRING", "m MAP<STRING, STRING>",
+)  # fmt: skip
+FIELDS = parse_ddl(DDL).fields
 WITHOUT_MAP = FIELDS[:-1]
 
 
@@ -98,9 +85,8 @@ def compare(document: JsonArray, fields: Fields, seen: Counter[str]) -> None:
         seen["whole"] += 1
         return
     seen["pieces" if exact is not None else "refused"] += 1
-    assert rows(piece_batches(found, range(len(found.pieces)), fields), fields) == exact, Path(
-        document.path
-    ).read_bytes()
+    pieces = rows(piece_batches(found, range(len(found.pieces)), fields), fields)
+    assert pieces == exact, Path(document.path).read_bytes()
 
 
 DOCUMENTS = 500 if os.environ.get("HYPOTHESIS_PROFILE", "ci") == "ci" else 1_500
@@ -230,10 +216,7 @@ LONG = '"' + "x" * 60 + '"'
 @pytest.mark.parametrize(
     "text",
     [
-        f"[{TWO},]",
-        f"[,{TWO}]",
-        f"[{TWO}\x0b,{TWO}]",
-        f"[{TWO}],[{TWO}]",
+        f"[{TWO},]", f"[,{TWO}]", f"[{TWO}\x0b,{TWO}]", f"[{TWO}],[{TWO}]",
         f'[{{"s":{LONG}}} {{"s":{LONG}}}]',
         f'[{{"s":{LONG}}},{{"s":{LONG}}},]',
         f'[{{"s":{LONG}}}, x]',
@@ -242,7 +225,7 @@ LONG = '"' + "x" * 60 + '"'
         '[{"s":"\\\\"},{"s":"\\""},{"s":"\\\\\\""}]',
         '[{"s":"' + "\\\\" * 100 + '"},{"s":"}"}]',
     ],
-)
+)  # fmt: skip
 def test_lists_at_the_seams_of_pieces(tmp_path: Path, small_pieces: None, text: str) -> None:
     path = tmp_path / "in"
     path.write_text(text)
@@ -255,12 +238,10 @@ def test_lists_of_coordinates_are_lists_one_by_one(tmp_path: Path, small_pieces:
     """Joined they would be as many lists."""
     path = tmp_path / "in"
     geometries = ["[1],[2]", "[[1]", "[2]]"]
-    features = ",".join(
-        [f'{{"type":"Feature","geometry":{{"type":"Point","coordinates":{g}}}}}' for g in geometries]
-    )
+    feature = '{"type":"Feature","geometry":{"type":"Point","coordinates":%s}}'
+    features = ",".join([feature % geometry for geometry in geometries])
     path.write_text(f'{{"type":"FeatureCollection","features":[{features}]}}')
-    seen: Counter[str] = Counter()
-    compare(FeatureCollection(str(path)), FIELDS, seen)
+    compare(FeatureCollection(str(path)), FIELDS, Counter())
     rest, texts = without_geometries(features.encode(), b"0", as_written=False)
     assert (rest, len(texts)) == (features.encode(), 0)
 
@@ -298,32 +279,6 @@ def test_columns_of_batches_have_one_form(tmp_path: Path, small_pieces: None) ->
     quick.validate(full=True)
 
 
-IMPORTS = """
-from odfchain.odf.schema import parse_ddl
-from odfchain.spark.documents import piece_batches
-from odfchain.spark.json_pieces import SplitDocument, TypedColumn
-from odfchain.spark.json_values import JsonArray
-fields = parse_ddl(("text STRING", "numbers ARRAY<DOUBLE>")).fields
-"""
-
-
-@pytest.mark.parametrize("typed", ["", ", fields, tuple(TypedColumn.of(f) for f in fields)"])
-def test_memory_does_not_grow_with_the_document(tmp_path: Path, typed: str) -> None:
-    """Six times the document, and less than its size more memory."""
-    element = '{"text":"' + "x" * 500 + '","numbers":[1,2.5]}'
-    small, large = tmp_path / "small", tmp_path / "large"
-    small.write_text("[" + ",".join([element] * 40_000) + "]")
-    large.write_text("[" + ",".join([element] * 240_000) + "]")
-    rows, grown = rows_and_growth(
-        IMPORTS,
-        f"piece_batches(document := SplitDocument.of(JsonArray(path)), range(len(document.pieces)){typed})",
-        small,
-        large,
-    )
-    assert rows == 240_000
-    assert grown < 16
-
-
 # --- on Spark --------------------------------------------------------------------------------------
 
 
@@ -336,20 +291,15 @@ def test_pieces_on_spark_give_the_rows_in_order(
     step: Any,
     ddl: tuple[str, ...] | None,
 ) -> None:
-    records = ",".join([f'{{"a":{n},"s":"{n}x"}}' for n in range(500)])
+    records, around = [f'{{"a":{n},"s":"{n}x"}}' for n in range(500)], "[%s]"
     if isinstance(step, ReadStepGeoJson):
-        features = ",".join(
-            [f'{{"type":"Feature","properties":{r}}}' for r in records.replace("},", "}\n").split()]
-        )
-        records = f'{{"type":"FeatureCollection","features":[{features}]}}'
-    else:
-        records = f"[{records}]"
+        records = [f'{{"type":"Feature","properties":{record}}}' for record in records]
+        around = '{"type":"FeatureCollection","features":[%s]}'
     monkeypatch.setattr(json_pieces, "SMALL", 0)
     monkeypatch.setattr(json_pieces, "PIECE", 200)
     path = tmp_path / "in"
-    path.write_text(records)
+    path.write_text(around % ",".join(records))
     opened = open_input(lambda: engine.session, path, type(step)(ddl_schema=ddl), scratch=tmp_path)
-    assert opened is not None
     assert opened.frame.rdd.getNumPartitions() > 2
     found = opened.frame.orderBy("__odfchain_row").select("a", "s").collect()
     assert [tuple(r) for r in found] == [(n, f"{n}x") for n in range(500)]
