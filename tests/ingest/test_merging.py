@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import json
 import os
 import random
+import signal
 from collections import Counter
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -19,11 +20,10 @@ import pytest
 
 from odfchain.api.dataset import Dataset
 from odfchain.api.workspace import Workspace
-from odfchain.errors import OdfchainError, SchemaError
-from odfchain.ingest import merge_input
+from odfchain.errors import EngineError, OdfchainError, SchemaError
+from odfchain.ingest import merge_input, merge_task
 from odfchain.ingest.merge_strategies import (
     Fault,
-    FaultKind,
     NewRows,
     Policies,
     RefusedInputError,
@@ -34,19 +34,13 @@ from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.enums import TAKES_BACK
 from odfchain.odf.events import DatasetVocabulary
-from odfchain.odf.sources import (
-    MergeStrategy,
-    MergeStrategyAppend,
-    MergeStrategyChangelogStream,
-    MergeStrategyLedger,
-    MergeStrategySnapshot,
-    MergeStrategyUpsertStream,
-)
+from odfchain.odf.tree import from_tree
 from odfchain.slices.ordering import order_of
 from odfchain.slices.state import codes_of, newest_of
+from odfchain.spark.plans import map_in_arrow
 from odfchain.workspace.config import DuplicateKeys, LateEdits
 from odfchain.workspace.dataset_state import DatasetState
-from tests.kit.keyed_inputs import COLUMNS, MERGES, row
+from tests.kit.keyed_inputs import COLUMNS, MERGES, inputs, schema_of
 from tests.kit.merge_model import Model, Record, RefusedByModelError, rows_of
 from tests.kit.merge_scenes import (
     NAMES,
@@ -58,6 +52,7 @@ from tests.kit.merge_scenes import (
     state_of,
     strategy_of,
 )
+from tests.kit.pushed_files import push
 from tests.kit.support import ROOT, cases, conformance, manifest
 
 REFUSED = {
@@ -79,23 +74,8 @@ DIFFERENT: dict[str, list[list[Any]]] = {
 does not undo the `+C` beside it."""
 
 
-def case_strategy(case: dict[str, Any]) -> MergeStrategy:
-    key = tuple(case["params"].get("primaryKey", ()))
-    match case["strategy"]:
-        case "Append":
-            return MergeStrategyAppend()
-        case "Ledger":
-            return MergeStrategyLedger(primary_key=key)
-        case "Snapshot":
-            compare = case["params"].get("compareColumns")
-            return MergeStrategySnapshot(
-                primary_key=key, compare_columns=tuple(compare) if compare is not None else None
-            )
-        case "ChangelogStream":
-            return MergeStrategyChangelogStream(primary_key=key)
-        case "UpsertStream":
-            return MergeStrategyUpsertStream(primary_key=key)
-    raise AssertionError(case["strategy"])
+def case_strategy(case: dict[str, Any]) -> src.MergeStrategy:
+    return from_tree(src.MergeStrategy, {"kind": case["strategy"]} | case["params"])  # type: ignore[arg-type]
 
 
 NO_TIME = -1
@@ -182,13 +162,9 @@ def test_case(case: dict[str, Any]) -> None:
 def test_projection(case: dict[str, Any]) -> None:
     vocabulary = DatasetVocabulary(event_time_column=case["event_time_column"])
     history = history_of(case, case["ledger"])
-    assert history is not None
     found = newest_of(history.to_batches(), case["primaryKey"], vocabulary)
-    rows = (
-        []
-        if found is None
-        else case_rows(case, found[0].select(case["columns"]), [r[1:] for r in case["ledger"]])
-    )
+    known = [row[1:] for row in case["ledger"]]
+    rows = [] if found is None else case_rows(case, found[0].select(case["columns"]), known)
     assert sorted(map(repr, rows)) == sorted(repr(row[1:]) for row in case["expected_state_unordered"])
 
 
@@ -312,18 +288,11 @@ def test_merges_are_those_of_the_model(name: str, seed: int) -> None:
         number = rng.choice([1, 2, 3, 8])
         known = recorded
         if name == "changelog":
-            assert op is not None
-            without = [
-                time is None and code in TAKES_BACK
-                for time, code in zip(rows["event_time"].to_pylist(), op.to_pylist(), strict=True)
-            ]
-            assert new.without_time() == sum(without)
+            pairs = zip(rows["event_time"].to_pylist(), op.to_pylist(), strict=True)
+            assert new.without_time() == sum(time is None and code in TAKES_BACK for time, code in pairs)
         elif recorded is not None and file == LATER:
-            recorded = recorded.set_column(
-                recorded.column_names.index("v3"),
-                scene.schema.field("v3"),
-                pa.nulls(len(recorded), scene.schema.field("v3").type),
-            )
+            field, at = scene.schema.field("v3"), recorded.column_names.index("v3")
+            recorded = recorded.set_column(at, field, pa.nulls(len(recorded), field.type))
             history = [(code, row | {"v3": None}) for code, row in history]
             known = recorded.drop_columns(["v3"])
         model = Model(name, scene.key, compare, duplicates, edits, EVENT_TIME, latest, history)
@@ -331,10 +300,7 @@ def test_merges_are_those_of_the_model(name: str, seed: int) -> None:
             expected = model.merged(rows_of(rows), [None] * len(rows) if op is None else op.to_pylist())
         except RefusedByModelError as fault:
             row, words = fault.args
-            ways = (
-                partial(whole, new, strategy, known),
-                partial(by_buckets, new, strategy, known, number),
-            )
+            ways = (partial(whole, new, strategy, known), partial(by_buckets, new, strategy, known, number))
             for merge in ways:
                 with pytest.raises(RefusedInputError, match=words) as refused:
                     merge()
@@ -354,17 +320,7 @@ def test_merges_are_those_of_the_model(name: str, seed: int) -> None:
         recorded = added if recorded is None else pa.concat_tables([recorded.cast(added.schema), added])
 
 
-# --- faults, and inputs without rows ---------------------------------------------------------------
-
-
-PLAIN = Policies(0)
-
-
-def new_rows(policies: Policies = PLAIN, op: list[Any] | None = None, **columns: list[Any]) -> NewRows:
-    rows = pa.table({name: pa.array(values) for name, values in columns.items()})
-    times = pa.nulls(len(rows), pa.timestamp("ms", "UTC"))
-    rows = rows if "event_time" in columns else rows.append_column("event_time", times)
-    return NewRows(rows, np.arange(len(rows)) * 10 + 3, NAMES, policies, None if op is None else pa.array(op))
+# --- operations that are none ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -380,65 +336,14 @@ def new_rows(policies: Policies = PLAIN, op: list[Any] | None = None, **columns:
     ],
 )
 def test_the_first_operation_that_is_none(op: list[Any], bad: str) -> None:
-    rows = new_rows(op=op, k=list(range(len(op))))
+    columns = {"k": pa.array(range(len(op))), "event_time": pa.nulls(len(op), pa.timestamp("ms", "UTC"))}
+    rows = NewRows(pa.table(columns), np.arange(len(op)) * 10 + 3, NAMES, Policies(0), pa.array(op))
     with pytest.raises(RefusedInputError, match=f"column `op`: {bad}") as refused:
         rows.merged(src.MergeStrategyChangelogStream(primary_key=("k",)), None)
     assert refused.value.fault.row == 3 + 10 * (len(op) - 1)
 
 
-def test_rows_are_named_by_their_numbers() -> None:
-    ledger = src.MergeStrategyLedger(primary_key=("k",))
-    with pytest.raises(RefusedInputError, match="primary key column `k` is null") as refused:
-        new_rows(k=[1, None, 1], v=[1, 2, 3]).merged(ledger, None)
-    assert refused.value.fault.row == 13
-    with pytest.raises(RefusedInputError, match="occurs twice") as refused:
-        new_rows(k=[1, 2, 1, 1], v=[1, 2, 1, 3]).merged(ledger, None)
-    assert (refused.value.fault.row, refused.value.fault.other) == (33, 3)
-    future = Policies(0, latest_ms=5, bound="the bound")
-    times = pa.array([9, 5, 6], pa.timestamp("ms", "UTC")).to_pylist()
-    with pytest.raises(
-        RefusedInputError, match=r"1970-01-01 00:00:00\.009, is later than the bound"
-    ) as refused:
-        new_rows(future, k=[1, 2, 3], event_time=times).merged(ledger, None)
-    assert (refused.value.fault.row, refused.value.fault.kind) == (3, FaultKind.FUTURE)
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_an_input_without_rows(name: str) -> None:
-    rows = new_rows(k=[1], v=[1], op=[0] if name in OPERATIONS else None)
-    empty = dataclasses.replace(rows, rows=rows.rows.slice(0, 0), numbers=rows.numbers[:0])
-    empty = dataclasses.replace(empty, operations=None if rows.operations is None else rows.operations[:0])
-    columns = {"offset": [0], "op": [0], **rows.rows.to_pydict()}
-    recorded = pa.table({n: pa.array(v, rows.rows.schema.field(n).type if n in rows.rows.column_names else None)
-                         for n, v in columns.items()})  # fmt: skip
-    strategy = strategy_of(name, ("k",), None)
-    assert len(empty.merged(strategy, None).in_order()) == 0
-    changes = empty.merged(strategy, state_of(empty, strategy, recorded))
-    assert changes.columns(["op"], changes.in_order())["op"].to_pylist() == [1] * (name == "snapshot")
-
-
 # --- Rows that fit in one task and rows in buckets of keys are recorded as the same bytes (RFC-058) ---
-
-
-def inputs(kind: str, draw: random.Random) -> list[str]:
-    """Newline-delimited rows of two inputs; keys come again, in one input and in several."""
-    texts = []
-    there: list[dict[str, Any]] = []
-    for _ in range(2):
-        rows, seen = [], set()
-        for key in [draw.randrange(12) for _ in range(draw.randrange(1, 14))]:
-            made = row(draw, key)
-            if kind == "changelog":
-                back = bool(there) and draw.random() < 0.3
-                made = there.pop(draw.randrange(len(there))) if back else made
-                there += [] if back else [made]
-                rows.append({"op": int(back)} | made)
-            elif kind == "append" or (key, made["part"]) not in seen:
-                seen.add((key, made["part"]))
-                rows.append(({"op": draw.randrange(2)} if kind == "upsert" else {}) | made)
-        copies = rows[:1] if kind == "snapshot" else []
-        texts.append("".join(f"{json.dumps(made)}\n" for made in rows + copies))
-    return texts
 
 
 def slices(dataset: Dataset) -> list[bytes]:
@@ -460,21 +365,18 @@ def ingest(dataset: Dataset, path: Path) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 10))])
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=pytest.mark.soak) if k in {"changelog", "upsert"} else k for k in MERGES],
+    "kind", [pytest.param(k, marks=pytest.mark.soak) if k in {"changelog", "upsert"} else k for k in MERGES]
 )
 def test_the_bytes_are_the_same(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int
 ) -> None:
     """Slices, counts and watermarks are the same, whichever way they were made."""
-    operations = kind in ("changelog", "upsert")
-    schema = json.dumps([*(["op INT"] if operations else []), *COLUMNS])
     one, parts = (
-        workspace.add(manifest(MERGES[kind], schema, name=name, kind="NdJson"))[0]
+        workspace.add(manifest(MERGES[kind], schema_of(kind), name=name, kind="NdJson"))[0]
         for name in ("one", "parts")
     )
     path = tmp_path / "input.ndjson"
-    for text in inputs(kind, random.Random(f"{kind} {seed}")):
+    for text in inputs(kind, random.Random(f"{kind} {seed}"), 2):
         path.write_text(text)
         said = ingest(one, path)
         with monkeypatch.context() as patched:
@@ -516,3 +418,48 @@ def test_refusals_have_the_same_words(
     assert any(where in refused[1] for where in ("row 2", "line 2", "`place.names`"))
     monkeypatch.setattr(merge_input, "task_bytes", lambda _: 1)
     assert ingest(dataset, path) == refused
+
+
+# --- A worker that dies while it merges: nothing half-done is seen, the next command works (RFC-058) ---
+
+
+KEPT = '{"k": 1, "v": 1}\n{"k": 2, "v": 1}\n'
+LOST = '{"k": 1, "v": 2}\n{"k": 3, "v": 1}\n'
+
+
+def dies(function: Callable[..., Any], when: str) -> Callable[..., Any]:
+    # sent by value, so that no worker has to find this module
+    def killed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        made = list(function(batches))
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from made
+
+    return killed
+
+
+@pytest.mark.parametrize("plan", ["one task", "buckets"])
+@pytest.mark.parametrize("when", ["before", "after its slice is written"])
+def test_a_worker_that_is_killed(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, plan: str, when: str
+) -> None:
+    merge = "{kind: Snapshot, primaryKey: [k]}" if plan == "one task" else "{kind: Append}"
+    (dataset,) = workspace.add(manifest(merge, '["k INT", "v INT"]', kind="NdJson"))
+    push(dataset, KEPT, "in.ndjson")
+    if plan == "buckets":
+        monkeypatch.setattr(merge_input, "task_bytes", lambda _: 1)
+    head, files = dataset.head, {p for p in dataset._files.folder.rglob("*") if p.is_file()}
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            merge_task, "map_in_arrow", lambda frame, f, *a: map_in_arrow(frame, dies(f, when), *a)
+        )
+        with pytest.raises(EngineError, match="a worker of Spark's has ended") as failed:
+            push(dataset, LOST, "in.ndjson")
+    assert str(failed.value.hint).endswith("a smaller merge.taskBytes")
+    assert dataset.head == head
+    assert {p for p in dataset._files.folder.rglob("*") if p.is_file()} == files
+    push(dataset, LOST, "in.ndjson", allow_retract=True)
+    assert dataset.head != head
+    report = dataset.verify()
+    assert report.ok, report.faults

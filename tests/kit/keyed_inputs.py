@@ -54,3 +54,40 @@ def releases(kind: str) -> list[str]:
         draw.shuffle(rows)
         texts.append("".join(f"{json.dumps(each)}\n" for each in rows))
     return texts
+
+
+def schema_of(kind: str) -> str:
+    """The columns of a source with this merge strategy, as manifests spell them."""
+    return json.dumps([*(["op INT"] if kind in ("changelog", "upsert") else []), *COLUMNS])
+
+
+def inputs(kind: str, draw: random.Random, files: int, *, faults: bool = False) -> list[str]:
+    """Newline-delimited rows of files; keys come again, in one file and in several.
+
+    With faults some rows contradict, some event times have to be looked up, and some lines are no rows.
+    """
+    texts, there = [], list[dict[str, Any]]()
+    once = {"ledger", "snapshot"} if faults else {"ledger", "snapshot", "upsert"}
+    for _ in range(files):
+        found = []
+        for key in [draw.randrange(12) for _ in range(draw.randrange(0 if faults else 1, 14))]:
+            made = row(draw, key)
+            if kind == "changelog":
+                back = bool(there) and draw.random() < 0.3
+                made = there.pop(draw.randrange(len(there))) if back else made
+                there += [] if back else [made]
+                hidden = {"event_time": None} if faults and back and draw.random() < 0.1 else {}
+                found.append({"op": int(back)} | made | hidden)
+            else:
+                found.append(({"op": draw.randrange(2)} if kind == "upsert" else {}) | made)
+        alone = not faults or draw.random() < 0.9
+        if alone and kind in once:
+            first = dict[tuple[Any, ...], dict[str, Any]]()
+            for made in found:
+                first.setdefault((made["key"], made["part"]), made)
+            found = list(first.values())
+        found += found[:1] * (kind == "snapshot")
+        texts.append("".join(f"{json.dumps(made)}\n" for made in found))
+        if faults and draw.random() < 0.05:
+            texts[-1] += draw.choice(['{"key": "x"}\n', "{\n", '{"key": null, "part": null}\n'])
+    return texts
