@@ -159,7 +159,7 @@ def test_a_copy_without_data_says_what_brings_it(run: Run, workspace: odf.Worksp
     [
         (("places", "--policy", "x"), "--policy, --no-compute and -o html are for --profile"),
         (("places", "2", "3", "-o", "html"), "--policy, --no-compute and -o html are for --profile"),
-        (("places",), "Missing argument 'A'"),
+        (("places",), "name the point to compare with"),
         (("--profile", "places@2", "places@3", "x"), "--profile compares two profiles"),
         (("--profile", "places", "--stat"), "--stat and --keys-only show records"),
         (("--profile", "places", "-o", "csv"), "--profile prints table, json, html, not csv"),
