@@ -64,7 +64,8 @@ def examine(
 
     `signature_unread` is the reason for an unknown signature of the head; None where it can be read.
     """
-    dataset = dataset.reindexed()
+    if options.last is None:
+        dataset = dataset.reindexed()
     report = Report("unknown", dataset.label, None)
     chain = report.take(read_chain(dataset, progress, last=options.last))
     report.head = str(chain.head) if chain.head is not None else None

@@ -277,13 +277,15 @@ class Auditor:
         from odfchain.audit.dataset_checks import examine
 
         options = options or VerifyOptions()
-        named = {(item.folder, item.ref): item.reindexed() for item in datasets}
+        # the newest block alone takes what is below as it is, the index too: it reads no whole chain
+        walked = options.last is None
+        named = {(item.folder, item.ref): item.reindexed() if walked else item for item in datasets}
         if (options.after is not None or options.upto is not None) and len(named) != 1:
             raise errors.UsageError(f"a range of blocks is for one dataset, these are {len(named)}")
         trusted = self._trusted_auditors(options)
         files = list(named.values())
         found, missing = self._upstream_at_hand(files) if options.recursive else (files, {})
-        reports, find = [], functools.cache(self.find)
+        reports, find = [], functools.cache(functools.partial(self.find, walked=walked))
         for item in found:
             item.shared.follow(item.folder, HEAD)
             # a range of blocks is for the named dataset, not for its inputs
@@ -424,10 +426,11 @@ class Auditor:
             )
         AUDITS.add(dataset.folder, dataset.id, line, trusted=self._trusted())
 
-    def find(self, dataset_id: DatasetId) -> DatasetFiles | None:
-        """A dataset of the workspace by its id, without its index; None where it cannot be opened."""
+    def find(self, dataset_id: DatasetId, *, walked: bool = True) -> DatasetFiles | None:
+        """A dataset by its id, without its index if it is `walked`; None where it cannot be opened."""
         try:
-            return self.workspace.dataset(dataset_id).reindexed()
+            found = self.workspace.dataset(dataset_id)
+            return found.reindexed() if walked else found
         except (errors.DatasetNotFoundError, errors.StoreError):
             return None
 
@@ -459,13 +462,8 @@ class Auditor:
         inputs = []
         for item in transform.inputs if transform is not None else ():
             target = str(item.id or item.dataset_ref)
-            found: dict[str, Any] = {
-                "id": target,
-                "alias": item.alias,
-                "kind": None,
-                "missing": True,
-                "inputs": [],
-            }
+            found: dict[str, Any] = {"id": target, "alias": item.alias, "kind": None}
+            found |= {"missing": True, "inputs": []}
             with contextlib.suppress(errors.OdfchainError):  # it stays missing
                 here = self.workspace.dataset(target).reindexed()
                 found |= {"alias": str(here.alias), "missing": False, "kind": here.kind.value.lower()}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 
 import odfchain as odf
@@ -106,8 +107,7 @@ def test_nothing_in_python_takes_it(
         with pytest.raises(odf.errors.WorkspaceError, match=r"config.yaml belongs to"):
             way()
     monkeypatch.chdir(folder)
-    context = SimpleNamespace(find_root=lambda: SimpleNamespace(params={}))
-    assert DATASET.shell_complete(context, None, "") == []  # type: ignore[arg-type]
+    assert DATASET.shell_complete(click.Context(click.Command("list")), None, "") == []  # type: ignore[arg-type]
     # a dataset of it can be read on purpose: every byte of that is checked, and no setting is read
     assert odf.open_dataset(dataset.as_uri()).id == odf.open_dataset(dataset).id
 
