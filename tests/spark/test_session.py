@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import odfchain as odf
-from odfchain.errors import EngineError, StorageFullError, was_interrupted
+from odfchain.errors import EngineError, StorageFullError, StoreError, was_interrupted
 from odfchain.spark.input_frames import spark_path
 from odfchain.spark.jobs import Cancellation, explain, first_line, run_job
 from odfchain.spark.known_errors import known_error
@@ -130,6 +130,13 @@ def test_a_java_that_is_gone_is_no_fault_of_ours() -> None:
         error = known_error(caught.value)
         assert (None if error is None else str(error)) == message
         assert isinstance(error, EngineError) is (message is not None)
+
+
+def test_an_error_of_the_system_about_a_file_is_one_of_ours() -> None:
+    found = known_error(FileNotFoundError(2, "No such file or directory", "x"))
+    assert isinstance(found, StoreError)
+    assert "x: No such file" in str(found)
+    assert known_error(ValueError("ours")) is None
 
 
 @pytest.fixture
