@@ -94,11 +94,14 @@ def _bounds(data_type: pa.DataType) -> tuple[int, int] | None:
 
 def first_gap(offsets: pa.Array, expected: int) -> int | None:
     """The place of the first offset that does not follow the one before it; None when all do."""
-    if offsets.null_count:
+    values = offsets.fill_null(0).to_numpy(zero_copy_only=False)
+    values = values if values.dtype.kind in "iu" else values.astype(np.uint64)
+    # a block may say any offset: numbers do not begin again behind the largest of the column's type
+    room = min(len(values), int(np.iinfo(values.dtype).max) + 1 - expected)
+    if offsets.null_count or room <= 0:
         return 0
-    wanted = np.uint64(expected) + np.arange(len(offsets), dtype=np.uint64)
-    wrong = np.flatnonzero(offsets.to_numpy(zero_copy_only=False).astype(np.uint64, copy=False) != wanted)
-    return int(wrong[0]) if len(wrong) else None
+    wrong = np.flatnonzero(values[:room] != values.dtype.type(expected) + np.arange(room, dtype=values.dtype))
+    return int(wrong[0]) if len(wrong) else room if room < len(offsets) else None
 
 
 def plain_value(scalar: pa.Scalar) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.errors import BadInputError
-from odfchain.slices.reader import check_values, open_parquet
+from odfchain.slices.reader import check_values, first_gap, open_parquet
 from tests.kit.support import Result, derivative, manifest, unchanged
 
 DAY = 86_400
@@ -98,3 +98,17 @@ def test_no_query_makes_one(workspace: Workspace, tmp_path: Path, run_cli: Calla
         done = run_cli("-w", workspace.path, "pull", "derived")
     assert done.code == 3
     assert "column `bad`: a text is not UTF-8" in done.err
+
+
+@pytest.mark.parametrize(
+    ("offsets", "kind", "expected", "gap"),
+    [
+        ([5, 6, 7], pa.uint64(), 5, None), ([5, 6, 8], pa.int32(), 5, 2), ([5, None], pa.int64(), 5, 0),
+        ([2**64 - 2, 2**64 - 1], pa.uint64(), 2**64 - 2, None), ([2**64 - 1, 0, 1], pa.uint64(), 2**64 - 1, 1),
+        ([-1], pa.int64(), 2**64 - 1, 0), ([0], pa.uint64(), 2**64, 0), ([127, -128], pa.int8(), 127, 1),
+    ],
+)  # fmt: skip
+def test_offsets_do_not_begin_again_behind_the_largest_number(
+    offsets: list[int | None], kind: pa.DataType, expected: int, gap: int | None
+) -> None:
+    assert first_gap(pa.array(offsets, kind), expected) == gap
