@@ -434,6 +434,10 @@ class Auditor:
         except (errors.DatasetNotFoundError, errors.StoreError):
             return None
 
+    def _input(self, name: str, of: DatasetFiles) -> DatasetFiles:
+        found = self.workspace.dataset(name)
+        return found.reindexed() if of.chain.is_reindexed else found
+
     def _trusted(self) -> list[Did]:
         return [parse_did(text) for text in self.workspace.config.audit.trusted_auditors]
 
@@ -465,7 +469,7 @@ class Auditor:
             found: dict[str, Any] = {"id": target, "alias": item.alias, "kind": None}
             found |= {"missing": True, "inputs": []}
             with contextlib.suppress(errors.OdfchainError):  # it stays missing
-                here = self.workspace.dataset(target).reindexed()
+                here = self._input(target, dataset)
                 found |= {"alias": str(here.alias), "missing": False, "kind": here.kind.value.lower()}
                 if here.folder not in seen and depth < LINEAGE.depth:
                     seen.add(here.folder)
@@ -533,7 +537,7 @@ class Auditor:
             for item in reversed(transform.inputs if transform is not None else ()):
                 target = item.id or item.dataset_ref
                 try:
-                    read = self.workspace.dataset(str(target)).reindexed().on_or_head(dataset.ref)
+                    read = self._input(str(target), dataset).on_or_head(dataset.ref)
                     stack.append((read, False))
                 except (errors.DatasetNotFoundError, errors.StoreError):
                     missing.setdefault(dataset.folder, []).append(missing_input(item.alias, target))

@@ -477,7 +477,8 @@ def csv_text(content: bytes, wanted: Iterable[str], path: Path) -> tuple[str, st
     text = text_of(content, path)
     if text[:4].lower() == "sep=":
         text = text.partition("\n")[2]
-    headers = {s: next(csv.reader(io.StringIO(text, newline=""), delimiter=s), []) for s in _SEPARATORS}
+    first = text[: 1 << 20]  # a header is no longer: the rows are not copied for each separator
+    headers = {s: next(csv.reader(io.StringIO(first, newline=""), delimiter=s), []) for s in _SEPARATORS}
     separator = max(_SEPARATORS, key=lambda s: len(set(wanted) & set(headers[s])))
     return text, separator, headers[separator]
 

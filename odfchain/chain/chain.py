@@ -147,8 +147,8 @@ class MetadataChain:
         # bounded: a walk over a long chain must not keep all its blocks
         self._decoded = functools.lru_cache(_CACHE_BLOCKS)(lambda name: decode_block(blocks.get(name)))
         self._published = published
-        self.is_reindexed = isinstance(scratch, MemoryScratch)
-        """True if no index that is here is believed."""
+        self.scratch, self.is_reindexed = scratch, isinstance(scratch, MemoryScratch)
+        """Where its index is, and True if no index that is a file is believed."""
 
     def reindexed(self) -> MetadataChain:
         """The same chain with an index in memory, which is made by walking."""

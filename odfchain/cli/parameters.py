@@ -178,11 +178,15 @@ def _set_globally(ctx: click.Context, option: click.Parameter, value: Any) -> No
         ctx.color = False
 
 
+_ANYWHERE = global_options(hidden=True)
+"""Behind each command: one list for all, because making them takes time at every start."""
+
+
 def command(name: str, group: click.Group | None = None) -> Callable[[Callable[..., Any]], click.Command]:
     """Makes a command of a function, whose parameters say what the options and arguments are."""
 
     def made(function: Callable[..., Any]) -> click.Command:
-        params = global_options(hidden=True)
+        params = [*_ANYWHERE]
         groups: dict[str, list[str]] = {}
         for each in inspect.signature(function).parameters.values():
             found = each.default.parameters(each.name, each.annotation)

@@ -50,11 +50,7 @@ from odfchain.odf.flatbuffers import FlatBuffer, TableView, schema_path
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
-from odfchain.query.embedded import (
-    Embedded,
-    in_memory,
-    out_of_memory,
-)
+from odfchain.query.embedded import Embedded, in_memory, out_of_memory
 from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins
 from odfchain.query.results import QueryResult, SlicesRead
 from odfchain.query.sql_text import Query, check_text, checked_text

@@ -141,11 +141,8 @@ class RowChecks:
         low, high = int(values.min()), int(values.max())
         if low < _APPEND or high > _TO:
             wrong = int(np.argmax((values < _APPEND) | (values > _TO)))
-            self._say(
-                SYSTEM,
-                "op",
-                f"row {self._row(wrong)} has operation {int(values[wrong])}; known are 0 to 3",
-            )
+            unknown = f"row {self._row(wrong)} has operation {int(values[wrong])}; known are 0 to 3"
+            self._say(SYSTEM, "op", unknown)
             return
         if high == _APPEND and not self._open:
             self.operations[_APPEND] += len(values)
@@ -187,11 +184,8 @@ class RowChecks:
             self._say(SYSTEM, "other", f"row {row}: the system time is not {self._time}")
         elif int(values.max()) * factor > self._time.epoch_ns:
             wrong = int(np.argmax(values == values.max()))
-            self._say(
-                SYSTEM,
-                "late",
-                f"row {self._row(wrong)}: the system time is after that of the block, {self._time}",
-            )
+            late = f"row {self._row(wrong)}: the system time is after that of the block, {self._time}"
+            self._say(SYSTEM, "late", late)
 
     def _note_event_time(self, column: pa.Array) -> None:
         days = t.is_date32(column.type)

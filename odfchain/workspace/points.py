@@ -23,7 +23,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.names import is_branch_name
 from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
-from odfchain.storage.fsio import LocalScratch, MemoryScratch
+from odfchain.storage.fsio import MemoryScratch
 from odfchain.storage.local import HEAD, LocalRefStore
 from odfchain.storage.public_layout import signature_key
 from odfchain.text import one_line
@@ -266,9 +266,7 @@ def opened_at(dataset: DatasetFiles, point: Point) -> DatasetFiles:
     chain = MetadataChain(
         dataset.blocks,
         _PinnedRefs(dataset.folder, block),
-        MemoryScratch()
-        if ref is None or dataset.chain.is_reindexed
-        else LocalScratch(dataset.on(ref).index_path),
+        MemoryScratch() if ref is None else dataset.on(ref).chain.scratch,
         ref=str(block),
     )
     return dataclasses.replace(dataset, chain=chain, signer=None)
