@@ -75,11 +75,7 @@ class Branching(OwnErrors):
         return branch_names(self._files)
 
     def branches(self) -> list[Branch]:
-        """The branches, ordered by name, and how each lies to the head, which is none of them.
-
-        Raises:
-            ChainError, StoreError, CodecError: a chain cannot be read.
-        """
+        """The branches, ordered by name, and how each lies to the head, which is none of them."""
         from odfchain.branches.branches import Branches
 
         self._files.shared.follow(self._files.folder)
@@ -98,11 +94,7 @@ class Branching(OwnErrors):
         """The dataset on a new branch, durably at a point (default: its newest block); no data is copied.
 
         Raises:
-            InvalidIdError: the name cannot name a branch, or `at` is no point.
             NameCollisionError: there is a branch of this name.
-            PointNotFoundError, DatasetNotFoundError: there is no such point.
-            WorkspaceError: a time in the future.
-            StoreError: no reference leads to the block, and something is being pulled or collected.
         """
         from odfchain.branches.branches import Branches
 
@@ -115,8 +107,6 @@ class Branching(OwnErrors):
 
         Raises:
             IngestError: rows on branches of this name refer to its rows (unless `break_references`).
-            InvalidIdError, PointNotFoundError, NameCollisionError: a name is none, unknown, or taken.
-            RefConflictError: another writer moved the branch; it has its old name.
         """
         from odfchain.branches.branches import Branches
         from odfchain.upkeep.garbage import Referrers, bring_branches, refuse
@@ -134,10 +124,8 @@ class Branching(OwnErrors):
         """Delete the branch. With `force`, unmerged blocks stay under the reference returned.
 
         Raises:
-            InvalidIdError, PointNotFoundError: it is no branch, or there is none of this name.
             WorkspaceError: neither the head nor another branch has merged it (unless `force`).
             IngestError: rows refer to what only it has (unless `break_references`); they are named.
-            RefConflictError: another writer moved it; it stays.
         """
         from odfchain.branches.branches import Branches
         from odfchain.upkeep.garbage import Referrers, bring_branches
@@ -148,11 +136,7 @@ class Branching(OwnErrors):
         return Branches(self._files).delete(name, force=force, **check)
 
     def log_graph(self, limit: int | None = None) -> Iterator[DrawnBlock]:
-        """The blocks of the head and of all branches, newest first, each with the lanes of a drawing.
-
-        Raises (when it is walked):
-            ChainError, StoreError, CodecError: a chain cannot be read.
-        """
+        """The blocks of the head and of all branches, newest first, each with the lanes of a drawing."""
         from odfchain.audit.drawings import BlockDrawing
 
         self._files.shared.follow(self._files.folder)
@@ -165,11 +149,6 @@ class Branching(OwnErrors):
         `source` is a URL or `repo/name`; None is where the branch came from before. A branch that has blocks
         of its own is moved aside only with `force`. Its rows are verified when a merge uses them. Options are
         `force`, `parallel`, `require_signature` and `max_age`, as in `Workspace.pull`.
-
-        Raises:
-            InvalidIdError, UsageError: it cannot be a branch's name, or no source is given or known.
-            PointNotFoundError: there is no such branch.
-            TransferError, SignatureError, RefConflictError, StorageFullError: it cannot be brought.
         """
         from odfchain.api.pulling import branch_target, check_branch_options, pull
 
@@ -191,7 +170,6 @@ class Branching(OwnErrors):
         pulled from.
 
         Raises:
-            UsageError: no source is given or known.
             TransferError: it cannot be brought, or not all of it is there.
         """
         from odfchain.transfer.branch_fetch import bring_merged
@@ -215,12 +193,7 @@ class Branching(OwnErrors):
         Of one point, what it has changed since its merge base with the head: what a merge would bring.
 
         Raises:
-            InvalidIdError, WorkspaceError: a point is none, or a time in the future.
-            PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
             SchemaError: the two have different primary keys, or a column has two types.
-            ChainError: they say different things of what was before: one of them is damaged.
-            SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
-            JavaNotFoundError, EngineError: Spark failed, which compares what is large.
         """
         from odfchain.branches.branches import BlockGraph
         from odfchain.branches.diff import Comparison
@@ -261,7 +234,6 @@ class Branching(OwnErrors):
             IngestError: keys are not recorded (unless `allow_new`), an event time lies in the future, or the
                 rows drift further than `snapshots.guard` allows (unless `allow_drift`).
             IngestError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
-            RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
         from odfchain.branches.corrections import ChangesByHand
 
@@ -294,13 +266,8 @@ class Branching(OwnErrors):
 
         Raises:
             MergeConflictError: open conflicts; `conflicts` has a line for each.
-            PointNotFoundError: there is no such branch.
-            UsageError, IngestError, SchemaError: the two cannot be merged; says why.
             IngestError: rows would refer to what is not there; `violations` is a file to write them to.
             IngestError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
-            ChainError, SliceNotFoundError, ObjectCorruptedError: a side is damaged, or not here.
-            RefConflictError: other writers were faster in every attempt.
-            StorageFullError, EngineError: this branch is as it was.
         """
         (outcome,) = merge_branches([self], asked)
         return outcome
@@ -314,11 +281,9 @@ class Branching(OwnErrors):
 
         Raises:
             UsageError: the block has no data; the dataset is derivative, a copy, or has no primary key.
-            PointNotFoundError: there is no such block on this reference.
             MergeConflictError: what it changed was changed again, and is not decided.
             IngestError: rows would refer to what is not there; `violations` (.csv, .ndjson) lists them.
             IngestError: the rows drift further than `snapshots.guard` allows (unless `allow_drift`).
-            RefConflictError, StorageFullError, StoreError: the dataset is as it was.
         """
         from odfchain.branches.corrections import ChangesByHand
         from odfchain.spark.jobs import Steps, watched
@@ -604,12 +569,7 @@ def commit_checks(workspace: Workspace, options: CommitOptions) -> Iterator[Comm
 
 
 def drift_check(workspace: Workspace, options: CommitOptions) -> CommitCheck:
-    """The check that the settings ask for: it refuses drift, and has the new profile written.
-
-    Raises (when it is called):
-        IngestError: the rows are further from what was there than the policy allows.
-        UsageError, ManifestError: the policy is not there, or is none.
-    """
+    """The check that the settings ask for: it refuses drift, and has the new profile written."""
 
     def check(proposed: Proposed) -> AfterCommit | None:
         from odfchain.workspace.config import ProfileWhen

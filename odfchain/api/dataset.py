@@ -101,8 +101,6 @@ class Upkeep(OwnErrors):
         Raises:
             WorkspaceError: blocks that would be dropped are perhaps nowhere else (unless `force`).
             IngestError: rows name changes that would be dropped (unless `break_references`).
-            RefConflictError, StoreError: another process is at work on the dataset.
-            UsageError, InvalidIdError, ObjectNotFoundError: there is no such block.
         """
         plan = self.plan_reset(to) if isinstance(to, Multihash | int | str) else to
         return self._reset.run(plan, force=force, break_references=break_references)
@@ -112,12 +110,7 @@ class Upkeep(OwnErrors):
         """Remove objects that the dataset does not need and that were not used for `grace` [s].
 
         `drop_refs` gives up heads that were overwritten, reset or compacted before that. Changes that rows of
-        this workspace name stay, and these are named; with `break_references` they go, too.
-
-        Raises:
-            UsageError, StoreError: the grace period is too short, or something is being pulled in.
-            ChainError, SliceNotFoundError, ObjectCorruptedError: it cannot be said what is needed;
-                nothing was removed.
+        this workspace name stay, and these are named; with `break_references` they go, too. Where it cannot be said what is needed, nothing is removed.
         """
         from odfchain.upkeep.garbage import collect
 
@@ -136,11 +129,6 @@ class Upkeep(OwnErrors):
 
         `source` is a URL or `repo/name` of any copy (default: the store that the dataset is in, if any); it
         need not be trusted. `head` is what a lost head is to be, when the caller knows it.
-
-        Raises:
-            UsageError, StoreError: the head cannot be this dataset's, or something is being pulled in.
-            InvalidIdError, WorkspaceError, TransferError: `source` cannot be used.
-            StorageFullError, StoreError: a good copy cannot be stored.
         """
         from odfchain.upkeep.fsck import Fsck
 
@@ -177,7 +165,6 @@ class Upkeep(OwnErrors):
 
         Raises:
             IngestError: rows name changes that would be replaced (unless `break_references`).
-            WorkspaceError, RefConflictError, StoreError: the dataset is as it was.
         """
         chosen = plan or self.plan_compact()
         return self._compaction.run(chosen, force=force, break_references=break_references, progress=progress)
@@ -188,11 +175,7 @@ class Upkeep(OwnErrors):
         return self._compaction.plan_soft(alias, limits)
 
     def soft_compact(self, to: str | SoftPlan, *, progress: Progress = SILENT) -> Dataset:
-        """Make a new root dataset with the records of this one in few slices; this one stays.
-
-        Raises:
-            InvalidIdError, NameCollisionError, UsageError, StoreError: it cannot be made.
-        """
+        """Make a new root dataset with the records of this one in few slices; this one stays."""
         plan = self.plan_soft_compact(to) if isinstance(to, str) else to
         return Dataset(self._workspace, self._compaction.run_soft(plan, progress))
 
@@ -271,10 +254,6 @@ class Dataset(Branching, Readable, Upkeep):
         """Ingest files in the order given: each is one transaction, all are published together or none.
 
         A stream is one file; it is written to disk first, to be read more than once.
-
-        Raises:
-            UsageError, BadInputError, SchemaError, IngestError, RefConflictError,
-            StorageFullError, EngineError: the dataset is as it was.
         """
         from odfchain.storage.fsio import storage_errors
 
@@ -400,13 +379,7 @@ class Dataset(Branching, Readable, Upkeep):
         """Bring the dataset up to date: with the peer it was copied from, its inputs, or its polling source.
 
         Every byte of a source is ingested once, and every record of an input read once, however often this
-        is interrupted.
-
-        Raises:
-            UsageError: an option is for another kind of pull; or it is not known where the copy is from.
-            IngestError, FetchError, QueryError, SchemaError, TransformError, TransferError, SignatureError,
-            DatasetNotFoundError (an input), RefConflictError, StoreError, EngineError: all is as the last
-            transaction left it.
+        is interrupted: after an error all is as the last transaction left it.
         """
         from odfchain.api.pulling import check_alone, pull, target_of
 
@@ -421,7 +394,6 @@ class Dataset(Branching, Readable, Upkeep):
             UsageError: the dataset is derivative.
             AppendError: the watermark would go back.
             IngestError: it lies further in the future than the workspace's settings allow.
-            RefConflictError: another writer was faster.
         """
         from odfchain.workspace.commit import commit
 
@@ -486,10 +458,6 @@ class Dataset(Branching, Readable, Upkeep):
         is made at a node is private, or `public`. `force` replaces blocks of the destination that are not
         here, without `create` only a dataset that is there is updated, `merged` sends what was merged, too,
         and `parallel` objects are sent at the same time.
-
-        Raises:
-            UsageError: no target is given or known.
-            InvalidIdError, WorkspaceError, TransferError: it cannot be used, or has other blocks.
         """
         from odfchain.transfer.pushing import push
 
@@ -511,11 +479,6 @@ class Dataset(Branching, Readable, Upkeep):
         `source` is a URL or `repo/name`; None is where the dataset was pulled from. `since` and `last` (the
         newest slices) bring only a part, as in `pull`; so does `where`, an SQL condition: slices that hold no
         such record stay away, by what the owner signed of them, or was found in them here before.
-
-        Raises:
-            QueryError: `where` is no condition, or names a column that there is not; says where.
-            UsageError: no source is given or known.
-            InvalidIdError, WorkspaceError, TransferError: the source cannot be used.
         """
         from odfchain.transfer.pulling import fetch_missing
         from odfchain.transfer.slice_files import Selection
@@ -543,12 +506,7 @@ class Dataset(Branching, Readable, Upkeep):
         parallel: int | None = None,
         progress: Progress = SILENT,
     ) -> FetchOutcome:
-        """Slices that are missing here are brought from wherever locks say that they are; hashes decide.
-
-        Raises:
-            UsageError: no row of the locks is of this dataset.
-            TransferError, CorruptedPeerError: no place has a slice unchanged.
-        """
+        """Slices that are missing here are brought from wherever locks say that they are; hashes decide."""
         from odfchain.assets.objects import StoreOptions
         from odfchain.transfer.slice_locks import LockTransport
 
@@ -572,7 +530,6 @@ class Dataset(Branching, Readable, Upkeep):
         It is for a file in `folder`: files below that are named relative to it.
 
         Raises:
-            UsageError: `at` is no place for objects.
             SourceNotFoundError, FetchError: one is not there, or has another size (unless `keep_going`).
         """
         from odfchain.assets.locks import AssetLock
@@ -598,11 +555,7 @@ class Dataset(Branching, Readable, Upkeep):
         return known.aliases(self._files, known.AliasKind(kind))
 
     def add_alias(self, kind: str, text: str) -> str:
-        """Remember a place, before those that are known; returned as it is written down.
-
-        Raises:
-            InvalidIdError, UnsupportedPeerError, WorkspaceError: it is no place, or of no known repository.
-        """
+        """Remember a place, before those that are known; returned as it is written down."""
         from odfchain.transfer.sharing import AliasKind, add_alias
 
         self._workspace.sharing.url_of(text)
@@ -627,12 +580,7 @@ class Dataset(Branching, Readable, Upkeep):
         return self._workspace.verify([self], **vars(checks))[0]
 
     def sign(self) -> SignedHead:
-        """Durably sign the head anew, with the time of now; returns what was signed.
-
-        Raises:
-            WorkspaceError: the private key is not here, or others may read it.
-            RefConflictError: another writer has moved the head; the next run signs that one.
-        """
+        """Durably sign the head anew, with the time of now; returns what was signed."""
 
         signed = self._workspace._files.sign_head(self._files)
         self._files.shared.signed(self._files.folder, self._files.ref)
@@ -647,11 +595,6 @@ class Dataset(Branching, Readable, Upkeep):
         """Verify the dataset, sign the outcome with an auditor's key, and store the statement with it.
 
         What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
-
-        Raises:
-            UsageError, ChainError: the dataset is faulty, or there is no whole chain to attest.
-            InvalidIdError, WorkspaceError: the key file is no key, or others may read it.
-            SignatureError, StoreError: the statement cannot be kept.
         """
         workspace = self._workspace
         made = workspace._auditor.attest(
@@ -666,12 +609,7 @@ class Dataset(Branching, Readable, Upkeep):
         return self._workspace._auditor.attestations(self._files)
 
     def add_attestation(self, text: str) -> None:
-        """Keep an attestation that someone handed over, if it is valid and of a block of this dataset.
-
-        Raises:
-            SignatureError, UsageError: it is not valid, or its block is not in the chain.
-            StoreError: there is no room for it, or it cannot be written.
-        """
+        """Keep an attestation that someone handed over, if it is valid and of a block of this dataset."""
         self._workspace._auditor.add_statement(self._files, text)
         self._files.shared.publish_statements(self._files.folder)
 
@@ -684,21 +622,13 @@ class Dataset(Branching, Readable, Upkeep):
         return lineage_of(self._workspace._files, [self._files], downstream=downstream)
 
     def definitions(self) -> list[Definition]:
-        """Every transform or source that the dataset has had, oldest first, and what it brought.
-
-        Raises:
-            DatasetNotFoundError: it has had none.
-        """
+        """Every transform or source that the dataset has had, oldest first, and what it brought."""
         from odfchain.audit.lineage import Definition
 
         return Definition.all_of(self._workspace._files, self._files)
 
     def blame(self, first: int, last: int | None = None, *, recursive: bool = False) -> Blame:
-        """The origin of the records of offsets `[first; last]` (default: one); `recursive` to the roots.
-
-        Raises:
-            UsageError: there are no such records, or too many.
-        """
+        """The origin of the records of offsets `[first; last]` (default: one); `recursive` to the roots."""
         from odfchain.audit.blame import Blame
 
         return Blame.of(self._workspace._files, self._files, first, last, recursive=recursive)

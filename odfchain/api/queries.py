@@ -82,10 +82,6 @@ def verify_proof(
     """Check a signed answer: hashes, signature, its blocks, and the query computed once more.
 
     `proof` is an answer or its file; `seconds` is how long computing it may take.
-
-    Raises:
-        StoreError: the file cannot be read, or a dataset is damaged here.
-        SignatureError: it is no signed answer.
     """
     from odfchain.query.answers import Answer
     from odfchain.query.proofs import ProofVerdict

@@ -65,11 +65,7 @@ class Scan(ArrowRows, OwnErrors):
 
     @property
     def slices(self) -> SlicesRead:
-        """How many slices the condition leaves to be read, by what their footers report.
-
-        Raises:
-            SliceNotFoundError, ObjectCorruptedError: nothing is known of a slice, and it cannot be read.
-        """
+        """How many slices the condition leaves to be read, by what their footers report."""
         from odfchain.query.results import SlicesRead
 
         everything = self.summary.slices()
@@ -82,11 +78,7 @@ class Scan(ArrowRows, OwnErrors):
         return kept.needed(everything, self.where.condition, signed_nan=signed_nan)
 
     def to_arrow(self) -> pa.Table:
-        """All records with the declared types; held in memory. Starts no JVM.
-
-        Raises:
-            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
-        """
+        """All records with the declared types; held in memory. Starts no JVM."""
         files = self.dataset._files
         if self.key is None and self.where is not None:
             return self._filtered(self.where)
@@ -113,14 +105,7 @@ class Scan(ArrowRows, OwnErrors):
         return pa.concat_tables(parts).select(names)
 
     def to_spark(self) -> DataFrame:
-        """The records as a Spark DataFrame; unsigned columns appear as the next larger signed type.
-
-        Raises:
-            QueryError: Spark cannot compute the condition.
-            JavaNotFoundError, EngineError: Spark does not start.
-            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
-            BadInputError: a slice is not readable, or becomes more than the limits allow.
-        """
+        """The records as a Spark DataFrame; unsigned columns appear as the next larger signed type."""
         return self.on_spark(self.dataset._workspace.session())
 
     def on_spark(self, session: SparkSession, *, plain_offset: bool = False) -> DataFrame:
@@ -200,10 +185,7 @@ def open_dataset(
     stay there, by name; `verify=False` believes those, and the slices of a folder, without hashing them.
 
     Raises:
-        UsageError, UnsupportedPeerError, NotAWorkspaceError, DatasetNotFoundError: nothing is there.
         InvalidIdError, ObjectNotFoundError, PointNotFoundError: `at` is no block of it, and no time.
-        SignatureError: the head is not signed by the owner.
-        TransferError, ChainError: it cannot be had, or not believed.
     """
     from odfchain.transfer.reading import Origin
 

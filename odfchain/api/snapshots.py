@@ -44,7 +44,6 @@ class Profile(OwnErrors):
 
         Raises:
             UsageError: there is no such file.
-            CodecError, UnsupportedVersionError: it is no profile, or of another format.
         """
         from odfchain.profiles.reader import MOST_BYTES, read_profile
 
@@ -111,11 +110,7 @@ class Manifest(OwnErrors):
 
     @property
     def content(self) -> bytes:
-        """The one text of the manifest: canonical JSON (RFC 8785).
-
-        Raises:
-            CodecError: it is larger than manifests may be.
-        """
+        """The one text of the manifest: canonical JSON (RFC 8785)."""
         from odfchain.profiles.manifests import manifest_bytes
 
         return manifest_bytes(self.document)
@@ -136,11 +131,7 @@ class Manifest(OwnErrors):
         return None
 
     def prune(self, where: str) -> Sequence[Mapping[str, Any]]:
-        """The files that may hold a row that an SQL condition keeps: a file is left out only if none can.
-
-        Raises:
-            QueryError: it is no condition, or names a column that there is not; says where.
-        """
+        """The files that may hold a row that an SQL condition keeps: a file is left out only if none can."""
         from odfchain.slices.conditions import parse_where
         from odfchain.slices.skipping import may_match
 
@@ -191,7 +182,6 @@ def compare_profiles(before: Profile, after: Profile, policy: str | Path | None 
     """How far two profiles are apart, by the limits of a policy file; no data are read.
 
     Raises:
-        ManifestError: the policy is none; with the path.
         UsageError: there is no such file.
     """
     from odfchain.profiles.drift import compare_profiles as compared
@@ -224,7 +214,6 @@ class Snapshots(OwnErrors):
         rows, or among any number; the `languages` of texts are detected with `odfchain[languages]` only.
 
         Raises:
-            UsageError: a hidden column is none.
             SliceNotFoundError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.profiles.document import profile_of
@@ -242,9 +231,6 @@ class Snapshots(OwnErrors):
         """The profile of the rows in force, where one is here already; None where it is to be computed.
 
         It may be of an earlier block that has the same rows.
-
-        Raises:
-            StoreError: what is here cannot be read.
         """
         from odfchain.profiles.published import kept_profile
 
@@ -295,11 +281,8 @@ class Snapshots(OwnErrors):
         `catalog` is one of PyIceberg's. `force` starts anew what cannot be continued, if it is an export.
 
         Raises:
-            UsageError, InvalidIdError: it cannot be exported so, or there.
             NameCollisionError, ChainsDifferError: something else is there, or the histories have parted.
             SchemaError: a column cannot be expressed.
-            EngineError: the format's library is not installed.
-            SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the slice.
         """
         from odfchain.profiles.export import Exporting
 
@@ -315,9 +298,6 @@ class Snapshots(OwnErrors):
 
         Raises:
             SliceNotFoundError, ObjectCorruptedError, OversizedInputError: naming the slice.
-            CodecError: the manifest is too large.
-            InvalidIdError, WorkspaceError: the file is no key, or others may read it.
-            StoreError: it cannot be stored, or there is no room for its line.
         """
         from odfchain.chain.signed_lines import SnapshotKind
 
@@ -363,9 +343,6 @@ class Snapshots(OwnErrors):
         """Who vouches for which manifest or profile: valid lines, of the newest blocks first.
 
         Of one block the owner's stands first. Lines about blocks of other chains are left out.
-
-        Raises:
-            StoreError: the lines cannot be read.
         """
         from odfchain.profiles.published import published
 
@@ -377,11 +354,6 @@ class Snapshots(OwnErrors):
         """The manifest or profile that a line names: what is not here comes from a copy, and stays.
 
         `source` is a URL or `repo/name`; None is where the dataset was pulled from.
-
-        Raises:
-            ObjectCorruptedError, StoreError: what is here is damaged, or it cannot be stored.
-            UsageError: it is not here, and no source is given or known.
-            InvalidIdError, WorkspaceError, TransferError: the source does not have it.
         """
         from odfchain.profiles.published import object_of
         from odfchain.transfer.snapshot_objects import object_from

@@ -166,19 +166,11 @@ class Readable(Snapshots):
     # --- reading -----------------------------------------------------------------------------------
 
     def log(self, limit: int | None = None) -> Log:
-        """Blocks from newest to oldest, at most `limit`, each with its hash; read while it is walked.
-
-        Raises (when it is walked):
-            ObjectCorruptedError, ObjectNotFoundError, CodecError, ChainError: naming the file.
-        """
+        """Blocks from newest to oldest, at most `limit`, each with its hash; read while it is walked."""
         return Log(self._files.chain, limit)
 
     def block_bytes(self, name: Multihash) -> bytes | None:
-        """The file of a block, exactly as it is hashed; None when the dataset does not have it.
-
-        Raises:
-            ObjectCorruptedError: the file does not hash to its name.
-        """
+        """The file of a block, exactly as it is hashed; None when the dataset does not have it."""
         return self._files.chain.get_bytes(name) if self._files.chain.contains(name) else None
 
     def scan(
@@ -197,8 +189,6 @@ class Readable(Snapshots):
 
         Raises:
             QueryError: `where` is no condition, or names a column that there is not; says where.
-            SchemaError: a column was not in the schema then.
-            InvalidIdError, ObjectNotFoundError, DatasetNotFoundError: `at` is no block of it, or before it.
         """
         from odfchain.api.scan import Scan, head_at
         from odfchain.workspace.read_slices import columns_of
@@ -236,8 +226,6 @@ class Readable(Snapshots):
 
         Raises:
             UsageError: no primary key is recorded, and none is given.
-            SchemaError: sources have different keys, or a column was not in the schema then.
-            And all errors of `scan`.
         """
         from odfchain.workspace.read_slices import columns_of
 
@@ -272,11 +260,7 @@ class Readable(Snapshots):
         return arrow_dataset(paths, columns_of(state, None))
 
     def tail(self, count: int = 10, *, skip: int = 0) -> pa.Table:
-        """The newest records, in order of offset; reads only the slices that hold them.
-
-        Raises:
-            ObjectCorruptedError, ObjectNotFoundError: naming the slice.
-        """
+        """The newest records, in order of offset; reads only the slices that hold them."""
         from odfchain.workspace.read_slices import read_tail
 
         self._bring()
@@ -286,11 +270,6 @@ class Readable(Snapshots):
         """Every change of the row with this primary key, newest first; at most `limit` of them.
 
         Values are those of the columns, or texts that mean them. What a merge brought says where from.
-
-        Raises:
-            UsageError: it is not the primary key, there is none, or a value is none of its column.
-            SchemaError: sources have different keys.
-            SliceNotFoundError, ObjectCorruptedError: naming the slice.
         """
         from odfchain.api.queries import checked_slices
         from odfchain.branches.row_history import RowHistory
@@ -306,7 +285,6 @@ class Readable(Snapshots):
         """The dataset as of a branch, a block (`9`, `fix-names:9`, a hash), or a system time, to be read.
 
         Raises:
-            InvalidIdError, WorkspaceError: it is no point, or a time in the future.
             PointNotFoundError, DatasetNotFoundError: there is no such branch or block.
         """
         from odfchain.api.branching import as_point
@@ -318,7 +296,6 @@ class Readable(Snapshots):
 
         Raises:
             SchemaError: it is no asset lock.
-            PointNotFoundError: there is no such point.
         """
         from odfchain.assets.lock_table import KEY, schema_fault
         from odfchain.assets.locks import AssetLock

@@ -135,7 +135,6 @@ class Workspace(OwnErrors):
 
         Raises:
             NameCollisionError: there is one already (unless `exists_ok`), or it has another store.
-            UnsupportedPeerError, TransferError, StoreError: `store` cannot be one, or it cannot be written.
         """
         return cls(made(Path(path), store, exists_ok=exists_ok))
 
@@ -148,7 +147,6 @@ class Workspace(OwnErrors):
 
         Raises:
             NotAWorkspaceError: there is none.
-            UsageError: Java's locale or time zone there would decide what is recorded; the hint says more.
         """
         found = cls(WorkspaceFiles.find(Path(path), connect))
         if spark is not None:
@@ -172,20 +170,12 @@ class Workspace(OwnErrors):
 
     @property
     def ingest_config(self) -> IngestConfig:
-        """The settings of ingestion; read anew at each call.
-
-        Raises:
-            ManifestError: the file is malformed.
-        """
+        """The settings of ingestion; read anew at each call."""
         return self._files.config.ingest
 
     @takes(ServeOptions)
     def serve(self, asked: ServeOptions) -> None:
-        """Publish every dataset of the workspace, to be read (`write`: pushed to), until SIGTERM or Ctrl-C.
-
-        Raises:
-            TransferError: the address cannot be listened on.
-        """
+        """Publish every dataset of the workspace, to be read (`write`: pushed to), until SIGTERM or Ctrl-C."""
         from odfchain.limits import PORT
         from odfchain.transfer import server
 
@@ -198,7 +188,6 @@ class Workspace(OwnErrors):
         """The dataset that an alias or `did:odf` id names (names ignore case).
 
         Raises:
-            InvalidIdError: not a reference.
             DatasetNotFoundError: there is no such dataset; the hint has near names. It is a KeyError, too.
         """
         return Dataset(self, self._current().dataset(ref))
@@ -207,9 +196,6 @@ class Workspace(OwnErrors):
         """The dataset as this machine has it, also where the store has what cannot be taken over.
 
         After a `SetBackError` its `reset` to the error's `head` follows the store; or it is read.
-
-        Raises:
-            InvalidIdError, DatasetNotFoundError: as `workspace[ref]`.
         """
         return Dataset(self, self._current().damaged_or_not(ref))
 
@@ -255,11 +241,7 @@ class Workspace(OwnErrors):
         return table_html(("dataset", "kind", "records", "updated"), rows)
 
     def matching(self, pattern: str) -> list[Dataset]:
-        """The datasets that a reference or a `%` pattern names.
-
-        Raises:
-            DatasetNotFoundError: none does.
-        """
+        """The datasets that a reference or a `%` pattern names."""
         return [Dataset(self, files) for files in self._current().matching(pattern)]
 
     @takes(Pull)
@@ -269,12 +251,6 @@ class Workspace(OwnErrors):
         `ref` is a URL or `repo/name`, or a name of this workspace (then as `Dataset.pull`). What was pulled
         from there before is continued, else a new dataset is called `name`, or as the URL ends. The `token`
         goes to the server that `ref` names, and to no other.
-
-        Raises:
-            InvalidIdError, WorkspaceError, UnsupportedPeerError: `ref` means nothing.
-            NameCollisionError: the name is taken by another dataset.
-            TransferError, SignatureError, ChainError: what is there cannot be taken; all is as it was.
-            And all errors of `Dataset.pull`.
         """
         from odfchain.api.pulling import check_alone, pull
 
@@ -291,10 +267,6 @@ class Workspace(OwnErrors):
 
         Names are references of this workspace, `%` patterns, URLs or `repo/name`; None is every dataset that
         can be pulled. With `recursive`, what they come from is pulled first.
-
-        Raises:
-            InvalidIdError, DatasetNotFoundError, UnsupportedPeerError: a name means nothing here.
-            WorkspaceError: a dataset comes from itself.
         """
         from odfchain.api.pulling import targets_of
 
@@ -308,11 +280,6 @@ class Workspace(OwnErrors):
         Names are references and `%` patterns; None is every dataset, or without `to` every one that was
         pushed before. `to` is a repository, by its name or URL, below which they keep their names; for one
         name it is the place itself, as in `Dataset.push`. With `recursive`, what they come from is sent, too.
-
-        Raises:
-            InvalidIdError, DatasetNotFoundError, UnsupportedPeerError: a name means nothing here.
-            UsageError: two datasets would go to one place, or `to` is a dataset for several.
-            WorkspaceError: no repository has this name, or a dataset comes from itself.
         """
         from odfchain.api.pulling import push_targets
 
@@ -323,11 +290,6 @@ class Workspace(OwnErrors):
         """Check chains, rules, sizes and hashes, and what is computed from what; faults are in the reports.
 
         None is every dataset of the workspace.
-
-        Raises:
-            UsageError: a range is given for several datasets, or is not one of the chain.
-            DatasetNotFoundError: there is no such dataset.
-            JavaNotFoundError, EngineError, StorageFullError: there is no engine to replay with.
         """
         named = self if asked.datasets is None else asked.datasets
         files = [(self[each] if isinstance(each, str) else each)._files for each in named]
@@ -344,10 +306,6 @@ class Workspace(OwnErrors):
         """The report of a dataset elsewhere, which does not become one of this workspace.
 
         Its transactions are not computed again. `source` is a URL or `repo/name`.
-
-        Raises:
-            UsageError: a replay or inputs are asked for, or the range is not one of the chain.
-            InvalidIdError, WorkspaceError, TransferError: the dataset cannot be read.
         """
         return self._auditor.verify_remote(asked.source, asked, token=asked.token, progress=asked.progress)
 
@@ -355,10 +313,6 @@ class Workspace(OwnErrors):
         """The upstream or downstream graph of datasets (default: all); gaps and damage are in the graph.
 
         A reference may be a `%` pattern.
-
-        Raises:
-            InvalidIdError: not a reference.
-            DatasetNotFoundError: a dataset that was asked about is not here.
         """
         from odfchain.audit.lineage import lineage_of
 
@@ -382,9 +336,6 @@ class Workspace(OwnErrors):
         """Find damaged and missing files, and repair them where a dataset here has a good copy.
 
         Folders that cannot be opened as a dataset have a report, too.
-
-        Raises:
-            StorageFullError, StoreError: as `Dataset.fsck`.
         """
         from odfchain.upkeep.fsck import FsckReport
 
@@ -411,7 +362,6 @@ class Workspace(OwnErrors):
         Raises:
             ManifestError: naming file, line and path.
             NameCollisionError: a name is taken.
-            QueryError, SchemaError, TransformError, EngineError: as `check`.
         """
         from odfchain.api.definitions import check_free, read_given
         from odfchain.workspace.creation import in_creation_order
@@ -441,7 +391,6 @@ class Workspace(OwnErrors):
         Raises:
             ManifestError: the definition breaks a rule, or its inputs are not known.
             QueryError, SchemaError, TransformError: a query cannot be executed, or its result not recorded.
-            JavaNotFoundError, EngineError: there is no Spark to check them with.
         """
         self._definitions(progress, queries=queries).check(self._with_local_inputs(snapshot), among)
 
@@ -477,12 +426,8 @@ class Workspace(OwnErrors):
         without the constraints in force need `drop_constraints`. Source: specification "Query Evolution".
 
         Raises:
-            DatasetNotFoundError: there is no dataset of this name.
-            ManifestError, AppendError: the definition breaks a rule.
-            QueryError, SchemaError, TransformError, EngineError: as `check`.
             TransformError: the query changes, it remembers something, and `state` is None.
             IngestError: the constraints in force would be dropped.
-            RefConflictError: another writer was faster.
         """
         from odfchain.api.pulling import PullTarget, Way
 
@@ -510,11 +455,6 @@ class Workspace(OwnErrors):
         """Make a dataset with a new identity; it appears complete or not at all. `check` as in `add`.
 
         `system_columns` are the types of offsets and operations; None is what the settings say.
-
-        Raises:
-            NameCollisionError: the name is taken.
-            ManifestError, AppendError: the snapshot breaks a rule.
-            QueryError, SchemaError, TransformError, JavaNotFoundError, EngineError: as `check`.
         """
         from odfchain.ingest.schema_fit import check_usable
         from odfchain.transform.validate import with_versions
@@ -543,8 +483,6 @@ class Workspace(OwnErrors):
         Raises:
             UsageError: the format is not known, a column is not in the file, or there is a manifest.
             NameCollisionError: there is a dataset of this name.
-            BadInputError, SchemaError: no columns can be made of the file.
-            And all errors of `Dataset.ingest`.
         """
         import tempfile
 
@@ -590,18 +528,13 @@ class Workspace(OwnErrors):
         return Imported(dataset, manifest, plan, outcome)
 
     def rename(self, ref: str, name: str) -> None:
-        """Give a dataset another alias; its id and history stay.
-
-        Raises:
-            DatasetNotFoundError, NameCollisionError, InvalidIdError.
-        """
+        """Give a dataset another alias; its id and history stay."""
         self._files.rename(self._current().dataset(ref), DatasetAlias.parse(name))
 
     def delete(self, *refs: str, force: bool = False, dry_run: bool = False) -> None:
         """Remove datasets from this workspace; their private keys are kept. With `dry_run` none is removed.
 
         Raises:
-            DatasetNotFoundError: there is no such dataset.
             IngestError: others have foreign keys to one, or are made of it (unless `force`); all stay.
         """
         from odfchain.upkeep.garbage import Referrers
@@ -620,10 +553,6 @@ class Workspace(OwnErrors):
 
         A table is a dataset's name, quoted where it has dots, with `@POINT` for an earlier moment;
         `state('name[@POINT]'[, 'event time'[, 'key']])` is what is in force.
-
-        Raises:
-            QueryError: the query is wrong.
-            DatasetNotFoundError, PointNotFoundError, SliceNotFoundError, ObjectCorruptedError, EngineError.
         """
         from odfchain.api.queries import engine, query_of
 
@@ -667,12 +596,7 @@ class Workspace(OwnErrors):
     # --- Spark -------------------------------------------------------------------------------------
 
     def session(self) -> SparkSession:
-        """The workspace's Spark session, started at the first call with the workspace's settings.
-
-        Raises:
-            JavaNotFoundError, EngineError: Spark does not start.
-            ManifestError: the settings are malformed.
-        """
+        """The workspace's Spark session, started at the first call with the workspace's settings."""
         return self._engines.session()
 
     def close(self) -> None:
