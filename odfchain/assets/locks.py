@@ -279,7 +279,6 @@ class AssetLock(OwnErrors):
 
         Raises:
             UsageError: `to` is no place for objects, or `prefix` is named with another layout.
-            NameCollisionError: two rows would have the same target.
             AssetError: a key does not begin with `prefix`.
         """
         root = Path(folder).resolve()
@@ -318,23 +317,13 @@ class AssetLock(OwnErrors):
 
         Each becomes the alternate `name` of its asset; with `primary` its href, and the old one an alternate.
         Documents are brought up to STAC 1.1; with `keep_version` those of 1.0 stay at 1.0.
-
-        Raises:
-            UsageError: there is no such source, or `out` is in it.
-            AssetError: documents are not STAC; then nothing is written.
-            NameCollisionError: files are there already; likewise.
-            StoreError: a file cannot be written.
         """
         rows = {row.key: row for row in self.rows}
         projection = Projection(rows, self.folder, name, primary, keep_version)
         return projection.write(str(source), Path(out))
 
     def write(self, path: str | Path) -> None:
-        """Durably write the lock; a file that is there is replaced as a whole.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Durably write the lock; a file that is there is replaced as a whole."""
         fsio.make_folder(Path(path).parent)
         with fsio.replaced(Path(path)) as file:
             pq.write_table(self.table, file, version="2.6", compression="snappy", row_group_size=_GROUP)

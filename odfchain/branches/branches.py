@@ -277,11 +277,7 @@ class Branches:
         return [_described(head, graph, name) for name in branch_names(self.dataset)]
 
     def create(self, name: str, at: Point | None = None) -> DatasetFiles:
-        """The dataset on a new branch, durably at a point (default: where it is opened).
-
-        Raises:
-            StoreError: no reference leads to the block, and garbage is being collected or something pulled.
-        """
+        """The dataset on a new branch, durably at a point (default: where it is opened)."""
         dataset = self.dataset
         check_branch_name(name)
         _check_free(dataset, name)

@@ -434,7 +434,6 @@ def read_resolution(given: str | Path | None, data: pa.Schema, key: Sequence[str
 
     Raises:
         BadInputError: it is not such a file, or a line cannot be understood; names the line.
-        StoreError: it cannot be read.
     """
     if given is None:
         return UNDECIDED

@@ -529,9 +529,6 @@ def rows_of_keys(
     """(the row in force of each key, by a schema; whether there is one); nulls where there is none.
 
     `asked` has distinct keys, in the declared types.
-
-    Raises:
-        SliceNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
     """
     operation, loose = state.vocabulary.operation_type_column, nullable(schema)
     names = key_schema(asked.schema, key)

@@ -269,11 +269,7 @@ class Sides:
     # only so many are appended as the source has more than the base (RFC-036).
 
     def appended(self, intervals: Sequence[Interval]) -> Computed:
-        """The rows that a merge appends: operation and data columns.
-
-        Raises (when they are read):
-            IngestError: the source takes rows back, or both sides took in the same source.
-        """
+        """The rows that a merge appends: operation and data columns."""
         operation = pa.field(self.columns.names.operation_type_column, pa.int32())
         schema = pa.schema([operation, *self.columns.data])
         return Computed(schema, (), functools.partial(self._appended, intervals))

@@ -262,12 +262,7 @@ def write_batches(
     system_time: Timestamp,
     staging: Path,
 ) -> writer.SliceFacts | None:
-    """Rows as the slice that comes next after `state`, in `staging`; None where there are none.
-
-    Raises:
-        BadInputError: a value does not fit its column.
-        StorageFullError: there is no room for it.
-    """
+    """Rows as the slice that comes next after `state`, in `staging`; None where there are none."""
     if schema is None:
         return None
     spec = writer.SliceSpec.of(schema, state.vocabulary, state.record_count, system_time.epoch_ms, staging)

@@ -359,11 +359,7 @@ class CheckedSlices:
         return self._slices[state.head]
 
     def path(self, dataset: DatasetFiles, name: Multihash, *, verify: bool = True) -> Path:
-        """The file of a slice, which hashes to `name` (unless `verify` is off) and may be decoded.
-
-        Raises:
-            SliceNotFoundError, ObjectCorruptedError, BadInputError, OversizedInputError: naming the file.
-        """
+        """The file of a slice, which hashes to `name` (unless `verify` is off) and may be decoded."""
         path = dataset.data.path(name)
         if self._read().get(str(path)) == (seen := _stamp(path)) and seen:
             return path

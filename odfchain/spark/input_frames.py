@@ -466,7 +466,6 @@ def parquet_input(
     Raises:
         BadInputError: not a Parquet file, a column of the schema is missing, or no values of its type can be
             of the declared one.
-        SchemaError: a type without a logical counterpart.
     """
     from odfchain.slices.reader import check_parquet, open_parquet
 

@@ -354,7 +354,6 @@ class Connection(library.HTTPConnection):
 
         Raises:
             StaleError: nothing came; the connection may have been closed since it was last used.
-            TransientError: no response.
         """
         self.deadline, self.name = deadline, name
         is_broken = False

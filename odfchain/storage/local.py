@@ -146,11 +146,7 @@ class LocalObjectStore:
         return path
 
     def put(self, data: bytes) -> Multihash:
-        """Durably store bytes and return their name; storing them again changes nothing.
-
-        Raises:
-            StorageFullError, StoreError: nothing is stored.
-        """
+        """Durably store bytes and return their name; storing them again changes nothing."""
         name = hash_bytes(data)
         path = self._path(name)
         while not (fsio.create_file(path, data) or self._reuse(name, lambda: fsio.replace_file(path, data))):
@@ -158,11 +154,7 @@ class LocalObjectStore:
         return name
 
     def put_file(self, source: Path, name: Multihash) -> None:
-        """Durably take over a finished file whose hash is `name`; the source is consumed.
-
-        Raises:
-            StorageFullError, StoreError: nothing is stored and the source stays.
-        """
+        """Durably take over a finished file whose hash is `name`; the source is consumed."""
         path = self._path(name)
         while not fsio.adopt_file(source, path):
             # the name is taken: use that file, or put this one in its place if it is damaged
@@ -266,11 +258,7 @@ class LocalRefStore:
         return self._folder / name
 
     def get(self, name: str) -> Multihash | None:
-        """The target of a reference, None when it does not exist.
-
-        Raises:
-            StoreError: what is stored is not a hash.
-        """
+        """The target of a reference, None when it does not exist."""
         path = self._path(name)
         data = fsio.read_start(path, 4096)
         return None if data is None else parse_ref(data, str(path))

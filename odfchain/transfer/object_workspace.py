@@ -456,10 +456,6 @@ class SharedWorkspace(SharedStore):
 
         `needed` says which objects the dataset here needs (`data/f1620…`). The last kind is what is too
         young. With `dry_run` nothing is removed. The caller holds no lock of the dataset.
-
-        Raises:
-            StoreError: another machine commits or removes.
-            UsageError: the grace is too short.
         """
         stored, removal = self.stored(folder), Removal(self._space, grace, dry_run)
 

@@ -165,10 +165,6 @@ class StoredDataset:
         """The head, which is `here`, is `there` as in the store, though it does not continue what was seen.
 
         What is given up stays under a reference, and the memory of heads gives way. Nothing is written there.
-
-        Raises:
-            RefConflictError: one of them is another one by now.
-            ChainsDifferError: what is there is another dataset.
         """
         options = SyncOptions(force=True, on_demand=True, dataset_id=self.dataset_id, onto=here, only=there)
         self.pull(self.on().alias, options)

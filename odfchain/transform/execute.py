@@ -84,7 +84,6 @@ def write_empty_parquet(schema: ds.DataSchema, path: Path) -> None:
 
     Raises:
         SchemaError: the schema has no form in Arrow or Parquet.
-        StoreError: the file cannot be written.
     """
     arrow = to_arrow(schema)
     try:
@@ -410,8 +409,6 @@ def rewrite(
 
     Raises:
         EngineError: the file cannot be read, or a value does not fit its declared type.
-        SchemaError: a column type without a logical hash.
-        StoreError: the new file cannot be written; it is removed.
     """
     spec = SliceSpec.of(declared, vocabulary, start_offset, system_time_ms, folder)
     try:

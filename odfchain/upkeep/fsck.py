@@ -277,11 +277,7 @@ class Fsck:
         return State.REPAIRABLE if self._dry_run else State.REPAIRED
 
     def run(self) -> FsckReport:
-        """Everything that is damaged or missing is in the report.
-
-        Raises:
-            StoreError: something is being pulled into the dataset.
-        """
+        """Everything that is damaged or missing is in the report."""
         with locked_for(self._dataset, "fsck"), self._resources:
             self._check()
         return self._report

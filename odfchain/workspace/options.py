@@ -67,11 +67,7 @@ head, which is what it has to cover."""
 
 
 def as_time(value: Time) -> Timestamp:
-    """The moment that is meant.
-
-    Raises:
-        InvalidIdError: a text that is no time.
-    """
+    """The moment that is meant."""
     if isinstance(value, Timestamp):
         return value
     if isinstance(value, dt.datetime):

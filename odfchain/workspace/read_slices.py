@@ -60,10 +60,6 @@ def read_state(
     Without `key` the one that the sources agree on tells rows apart; an empty one compares whole rows, and
     counts them. With `event_time` those in force then (`odfchain.slices.state`).
     `slices` are files that were verified already; the first may be a state that replaces older ones.
-
-    Raises:
-        SchemaError: a column is not in the schema, or sources have different keys.
-        ObjectNotFoundError, ObjectCorruptedError: a slice is missing or damaged.
     """
     from odfchain.slices import state as rule
     from odfchain.slices.state import (
@@ -217,10 +213,6 @@ class KeptFooters:
         """The footer statistics of a slice; its file is hashed first where they are not cached.
 
         `locate` gives files that hash to their names. That it cannot be kept costs time only.
-
-        Raises:
-            SliceNotFoundError, ObjectCorruptedError: the slice is not here, or damaged, or no Parquet file.
-            OversizedInputError: its footer is larger than the limits allow.
         """
         name = ref.slice.physical_hash
         found = self.known(name)
