@@ -110,7 +110,8 @@ class Upkeep(OwnErrors):
         """Remove objects that the dataset does not need and that were not used for `grace` [s].
 
         `drop_refs` gives up heads that were overwritten, reset or compacted before that. Changes that rows of
-        this workspace name stay, and these are named; with `break_references` they go, too. Where it cannot be said what is needed, nothing is removed.
+        this workspace name stay, and these are named; with `break_references` they go, too. Where it cannot
+        be said what is needed, nothing is removed.
         """
         from odfchain.upkeep.garbage import collect
 

@@ -175,7 +175,7 @@ class Workspace(OwnErrors):
 
     @takes(ServeOptions)
     def serve(self, asked: ServeOptions) -> None:
-        """Publish every dataset of the workspace, to be read (`write`: pushed to), until SIGTERM or Ctrl-C."""
+        """Publish all datasets of the workspace, to be read (`write`: pushed to), until SIGTERM or Ctrl-C."""
         from odfchain.limits import PORT
         from odfchain.transfer import server
 

@@ -145,7 +145,7 @@ KeyRows = tuple[pa.RecordBatch, pa.RecordBatch, Numbers, Numbers]
 def key_rows(
     item: SliceFile, columns: Sequence[str], schema: pa.Schema, others: Sequence[str] = ()
 ) -> Iterator[KeyRows]:
-    """The rows of a slice with their keys, and `others` of their columns, batch by batch in order of offset."""
+    """The rows of a slice with their keys, and `others` of their columns, in batches in order of offset."""
     # a column that an older slice lacks is null
     for batch, offsets, operations in rows_of(item, (), None, also=list(dict.fromkeys([*columns, *others]))):
         yield keys_of(batch, columns, schema), batch, offsets, operations
