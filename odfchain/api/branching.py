@@ -597,14 +597,18 @@ def read_policy_file(root: Path, guard: str) -> PolicyFile:
 
     Raises:
         UsageError: there is no such file.
+        EngineError: it limits what the installed packages cannot tell.
     """
     from odfchain.limits import LIMITS
     from odfchain.profiles.drift import read_policy
     from odfchain.profiles.drift_guard import PolicyFile
+    from odfchain.profiles.reader import library
     from odfchain.storage import fsio
 
     path = root.parent / guard
     text = fsio.read_start(path, LIMITS.manifest_bytes + 1)
     if text is None:
         raise UsageError(f"snapshots.guard: {path}: no such file", hint="make it, or set another one")
-    return PolicyFile(path, read_policy(text, source=str(path)))
+    policy = read_policy(text, source=str(path))
+    policy.check_languages(library(), f"{path}: profiles are made here")
+    return PolicyFile(path, policy)

@@ -348,7 +348,7 @@ _LANGUAGES = "detected_languages"
 
 
 def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
-    from odfchain.profiles.document import library
+    from odfchain.profiles.reader import library
 
     try:
         document = read_profile(data)

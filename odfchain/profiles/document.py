@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from odfchain.odf.sources import FetchStepUrl
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import properties_of
 from odfchain.profiles import reader
-from odfchain.profiles.reader import DESCRIPTIVE, by_share
+from odfchain.profiles.reader import DESCRIPTIVE, by_share, library
 from odfchain.profiles.state_totals import profiled_columns, state_totals
 from odfchain.profiles.totals import (
     LONGEST_SAMPLED,
@@ -414,18 +413,8 @@ def _times(totals: ColumnTotals) -> dict[str, Any]:
 # Of the sample, the first 1,000 texts with at least 20 letters are used, each cut to 1,000 characters; fewer
 # than ten give no result. To reproduce it takes the same version of the library, within 0.005 (RFC-040).
 
-LIBRARY = "py3langid"
 MOST_ROWS, LEAST_ROWS = 1_000, 10
 LEAST_LETTERS = 20
-
-
-@lru_cache(maxsize=1)
-def library() -> str | None:
-    """Name and version of the library as a profile names it; None where it is not installed."""
-    try:
-        return f"{LIBRARY} {metadata.version(LIBRARY)}"
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def detected_languages(texts: pa.ChunkedArray) -> dict[str, float]:

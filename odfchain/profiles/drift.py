@@ -14,9 +14,10 @@ from enum import Enum
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal
 
-from odfchain.errors import ManifestError, child_path
+from odfchain.errors import EngineError, ManifestError, child_path
 from odfchain.odf.tree import Form, Rule, camel_case, from_tree, record_of
 from odfchain.profiles.reader import KMV_SIZE, ComparedColumn, ComparedProfile, share
+from odfchain.profiles.reader import library as installed_library
 from odfchain.text import counted, cut
 
 # The result of a comparison as JSON and as a page (RFC-041):
@@ -116,7 +117,7 @@ def _side(profile: ComparedProfile) -> dict[str, Any]:
 #       minRows: 100
 #       rows: {min: 0.5, max: 2}
 #       schema: {removed: fail, retyped: fail, added: note}
-#       defaults: {nullFraction: 0.05, ks: 0.1, js: 0.1, languages: 0.1}
+#       defaults: {nullFraction: 0.05, ks: 0.1, js: 0.1}
 #       columns: {lon: {ks: 0.15}, iata: skip}
 #
 # An omitted limit has the value above; `null` is no limit.
@@ -133,7 +134,7 @@ class Reaction(Enum):
 METRICS = ("nullFraction", "duplicateRowFraction", "ks", "w1", "js", "linf", "psi", "languages", "jaccard")
 """Names in a policy; those of the metrics are the same in snake case."""
 _LIMITS: Mapping[str, float | None] = {
-    "nullFraction": 0.05, "duplicateRowFraction": 0.01, "ks": 0.1, "js": 0.1, "languages": 0.1,
+    "nullFraction": 0.05, "duplicateRowFraction": 0.01, "ks": 0.1, "js": 0.1,
 }  # fmt: skip
 _OF_COLUMNS = tuple(name for name in METRICS if name not in ("duplicateRowFraction", "jaccard"))
 _Limit = Annotated[float, Rule("a number that is not negative", lambda value: value >= 0)]
@@ -180,6 +181,22 @@ class DriftPolicy:
         own = {} if column is None else (self.columns or {}).get(column, {})
         name = camel_case(metric)
         return next((known[name] for known in (own, self.limits, _LIMITS) if name in known), None)
+
+    def check_languages(self, library: str | None, where: str) -> None:
+        """No limit is passed over because the package that tells languages is not installed.
+
+        `library` is the one by which they are told in the place; None tells none.
+
+        Raises:
+            EngineError: the policy limits `languages`, and they are not told.
+        """
+        limits = (self.limits, *(own for own in (self.columns or {}).values() if own != "skip"))
+        if library is None and any(own.get("languages") is not None for own in limits):
+            again = "compute the profile again, and not with --no-languages"
+            raise EngineError(
+                f"{where} without the package that tells languages, for which the policy has a limit",
+                hint="pip install 'odfchain[languages]'" if installed_library() is None else again,
+            )
 
     def without_limits(self) -> DriftPolicy:
         """The same columns, and nothing that is judged but the schema."""
@@ -231,6 +248,8 @@ def compare_profiles(
     """The drift between two profiles."""
     policy = policy or DriftPolicy()
     one, other = ComparedProfile(before), ComparedProfile(after)
+    for side in (one, other):
+        policy.check_languages(side.library, f"the profile of block {side.sequence_number} was made")
     found: list[Found] = [*_schema(one, other, policy)]
     fewest = min(one.rows, other.rows)
     # a publication that is all but empty is the loudest of all changes

@@ -21,7 +21,7 @@ from odfchain.odf.canonical_json import canonical_bytes
 from odfchain.odf.identity import DatasetKey, DidKey, Multihash
 from odfchain.odf.physical_hash import sha3_256
 from odfchain.odf.times import Timestamp
-from odfchain.profiles.reader import MOST_BYTES, read_profile
+from odfchain.profiles.reader import MOST_BYTES, library, read_profile
 from odfchain.storage import fsio
 from odfchain.storage.local import LocalObjectStore
 from odfchain.versions import __version__
@@ -197,7 +197,9 @@ def kept_profile(dataset: DatasetFiles, block: Multihash) -> dict[str, Any] | No
     data = _kept(dataset.folder / "info" / "profiles" / str(block), _DIGEST_BYTES + MOST_BYTES)
     with contextlib.suppress(CodecError):
         found = None if data is None else read_profile(data)
-        return found if found is not None and found.get("snapshot_id") == str(block) else None
+        if found is not None and found.get("snapshot_id") == str(block):
+            # the package that tells languages was installed since: they are told now
+            return None if found["odf"]["languages"] is None and library() else found
     return None
 
 

@@ -14,6 +14,8 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -31,6 +33,7 @@ _INTEGER = re.compile("-?[0-9]{16,80}")
 _QUANTILES = 101
 BINS, TOP_VALUES, LISTED_LANGUAGES = 50, 50, 10
 _SKETCH_BYTES = 8_192
+LIBRARY = "py3langid"
 KMV_SIZE = 4_096
 """The smallest distinct row hashes that a profile has."""
 PERCENTILES = (5, 25, 50, 75, 95, 99)
@@ -47,6 +50,15 @@ _LARGEST, _LARGEST_REAL = 1 << 96, sys.float_info.max
 def by_share(counts: Mapping[str, N]) -> list[tuple[str, N]]:
     """Values and their numbers, the commonest first, then in order of the values."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+@lru_cache(maxsize=1)
+def library() -> str | None:
+    """Name and version of the library that tells languages, as a profile names it; None: not installed."""
+    try:
+        return f"{LIBRARY} {metadata.version(LIBRARY)}"
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def published_hashes(data: bytes) -> tuple[int, ...]:
@@ -346,6 +358,7 @@ class ComparedProfile:
         self.name = cut(document["dataset_name"], TEXT_CHARACTERS)
         self.snapshot_id = cut(document["snapshot_id"], TEXT_CHARACTERS)
         self.sequence_number: int = odf["sequence_number"]
+        self.library: str | None = odf["languages"]
         self.created_at = cut(document["created_at"], TEXT_CHARACTERS)
         self.rows: int = document["num_rows"]
         self.duplicate_row_fraction: float = document["duplicate_row_fraction"]

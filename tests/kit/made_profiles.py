@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from odfchain.odf.physical_hash import hash_bytes
-from odfchain.profiles.document import ProfileFacts, library, profile_document
+from odfchain.profiles.document import ProfileFacts, profile_document
+from odfchain.profiles.reader import library
 from odfchain.profiles.totals import Totals
 
 DATASET = "did:odf:fed01" + "0" * 64

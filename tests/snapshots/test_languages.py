@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from odfchain.api.settings import Configuration
+from odfchain.api.workspace import Workspace
+from odfchain.errors import EngineError
 from odfchain.odf.canonical_json import canonical_bytes
-from odfchain.profiles import document
-from odfchain.profiles.document import LEAST_ROWS, MOST_ROWS, detected_languages, library
+from odfchain.profiles import document, reader
+from odfchain.profiles.document import LEAST_ROWS, MOST_ROWS, detected_languages
+from odfchain.profiles.drift import DriftPolicy, compare_profiles
+from odfchain.profiles.reader import library
 from tests.kit.made_profiles import profile_of_table
 
 ENGLISH = "the quick brown fox jumps over the lazy dog"
@@ -63,6 +70,53 @@ def test_a_profile_names_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert silent["odf"]["languages"] is None
     assert silent["column_stats"]["text"]["detected_languages"] == {}
     library.cache_clear()
-    monkeypatch.setattr(document, "LIBRARY", "a-library-that-nobody-has")
+    monkeypatch.setattr(reader, "LIBRARY", "a-library-that-nobody-has")
     assert canonical_bytes(profile_of_table(table, languages=True)) == canonical_bytes(silent)
     library.cache_clear()
+
+
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(reader, "LIBRARY", "a-library-that-nobody-has")
+    library.cache_clear()
+    yield
+    library.cache_clear()
+
+
+LIMITED = DriftPolicy(min_rows=0, limits={"languages": 0.1})
+
+
+def test_only_a_policy_judges_languages() -> None:
+    # without one a verdict would depend on which packages are installed
+    before, after = (
+        profile_of_table(pa.table({"text": [text] * 12}), languages=True) for text in (ENGLISH, GERMAN)
+    )
+    verdicts = [
+        {line.metric: line.verdict for line in compare_profiles(before, after, policy).lines}["languages"]
+        for policy in (DriftPolicy(min_rows=0), LIMITED)
+    ]
+    assert verdicts == ["note", "BREACH"]
+
+
+@pytest.mark.usefixtures("no_library")
+def test_a_limit_of_languages_needs_the_package(tmp_path: Path) -> None:
+    made = profile_of_table(pa.table({"text": [GERMAN] * 12}), languages=True)
+    with pytest.raises(EngineError, match="without the package that tells languages") as caught:
+        compare_profiles(made, made, DriftPolicy(columns={"text": {"languages": 0.2}}))
+    assert caught.value.hint == "pip install 'odfchain[languages]'"
+    assert not compare_profiles(made, made).breaches
+    Workspace.init(tmp_path)
+    (tmp_path / "drift.yaml").write_text(
+        "kind: DriftPolicy\nversion: 1\ncontent: {defaults: {languages: 0.1}}\n"
+    )
+    with pytest.raises(EngineError, match=r"drift\.yaml"):
+        Configuration(tmp_path / ".odfchain").set("snapshots.guard", ["drift.yaml"])
+
+
+def test_a_profile_made_without_the_package_is_not_compared_by_a_limit() -> None:
+    told, silent = (
+        profile_of_table(pa.table({"text": [GERMAN] * 12}), languages=is_told) for is_told in (True, False)
+    )
+    with pytest.raises(EngineError) as caught:
+        compare_profiles(told, silent, LIMITED)
+    assert "compute the profile again" in (caught.value.hint or "")
