@@ -42,6 +42,7 @@ lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/python docs/plain.py
 
 # `make bench kernels` runs that part alone.
 PARTS := $(filter kernels,$(MAKECMDGOALS))
