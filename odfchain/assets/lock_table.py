@@ -264,11 +264,7 @@ _BUFFER = 1 << 16
 
 
 class LockFile:
-    """A lock file as it is read: once, a batch in memory at a time, and every row is judged.
-
-    Raises:
-        AssetError: there is no such file.
-    """
+    """A lock file as it is read: once, a batch in memory at a time, and every row is judged."""
 
     def __init__(self, path: Path) -> None:
         if path.is_dir():

@@ -217,11 +217,7 @@ class AssetLock(OwnErrors):
             number += batch.num_rows
 
     def only(self, items: Collection[str] = (), assets: Collection[str] = ()) -> AssetLock:
-        """The rows of these items and assets; empty: all.
-
-        Raises:
-            AssetError: no row is of one of them.
-        """
+        """The rows of these items and assets; empty: all."""
         found, missing = self.table, list[str]()
         for name, wanted in (("item_id", items), ("asset_key", assets)):
             if wanted:

@@ -66,11 +66,7 @@ def data_event(block: HashedBlock) -> DataEvent:
 
 
 class Locator:
-    """Finds blocks of one dataset, as of the head when it is made.
-
-    Raises:
-        ChainError, StoreError, CodecError: the chain cannot be read; so do all methods.
-    """
+    """Finds blocks of one dataset, as of the head when it is made."""
 
     def __init__(self, dataset: DatasetFiles) -> None:
         self.dataset = dataset

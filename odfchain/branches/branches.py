@@ -300,9 +300,6 @@ class Branches:
         """Delete a branch; returns the reference under which unmerged blocks are kept, or None.
 
         `check` is given the dataset on the branch before that, and raises where it must stay.
-
-        Raises:
-            WorkspaceError: it is not merged (unless `force`); it stays.
         """
         dataset = self.dataset
         there = on_branch(dataset, check_branch_name(name))

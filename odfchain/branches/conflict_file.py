@@ -351,11 +351,7 @@ _ADVICE = (
 
 
 def check_ending(path: Path, what: str = "conflicts") -> Path:
-    """The path, to which rows can be written.
-
-    Raises:
-        UsageError: its name does not say how.
-    """
+    """The path, to which rows can be written."""
     if path.suffix.lower() not in (".csv", ".ndjson"):
         raise UsageError(f"{path}: {what} are written as .csv or .ndjson")
     return path

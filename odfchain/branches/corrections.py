@@ -88,11 +88,7 @@ class Wanted:
     """The column of the event time: to leave it empty is to leave it as it is."""
 
     def check(self, names: Sequence[str], file: str, row: int | None = None) -> None:
-        """Check the names: columns of the data, each once, the key included.
-
-        Raises:
-            BadInputError: a name is wrong, or missing.
-        """
+        """Check the names: columns of the data, each once, the key included."""
         for name in names:
             if names.count(name) > 1:
                 raise errors.BadInputError(f"column {one_line(name)!r} comes twice", file=file, row=row)

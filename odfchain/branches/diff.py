@@ -189,11 +189,7 @@ def intervals_of(
 
 
 def common_key(states: Sequence[DatasetState]) -> tuple[str, ...]:
-    """The primary key that heads agree on, as the first of them has it; heads without data have none.
-
-    Raises:
-        SchemaError: they have different ones.
-    """
+    """The primary key that heads agree on, as the first of them has it; heads without data have none."""
     keys = [state.primary_key for state in states if state.last_offset is not None]
     keys = keys or [state.primary_key for state in states]
     if len({frozenset(key) for key in keys}) > 1:

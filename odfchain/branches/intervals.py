@@ -152,11 +152,7 @@ class MergedColumns:
 
     @classmethod
     def of(cls, *states: DatasetState) -> MergedColumns:
-        """The columns of these heads, the one that is written to first.
-
-        Raises:
-            SchemaError: one column has two types.
-        """
+        """The columns of these heads, the one that is written to first."""
         names, merged = states[0].vocabulary, dict[str, ds.DataField]()
         first: ds.DataSchema | None = None
         for state in states:

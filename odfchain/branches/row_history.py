@@ -87,11 +87,7 @@ class RowHistory:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The primary key.
-
-        Raises:
-            UsageError: the dataset has none.
-        """
+        """The primary key."""
         if key := self.state.primary_key:
             return key
         raise errors.UsageError(

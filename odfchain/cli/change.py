@@ -477,11 +477,7 @@ def _number(value: float, limit: float | None) -> str:
 
 
 def check_conflict_options(resolve: str | None, conflicts: Path | None) -> None:
-    """Nothing where conflicts can be written to a file, if there is one, and that is not the one to be read.
-
-    Raises:
-        UsageError: they cannot.
-    """
+    """Conflicts can be written to the file, if there is one, and that is not the one to be read."""
     if conflicts is None:
         return
     from odfchain.branches.conflict_file import check_ending

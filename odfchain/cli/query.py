@@ -150,11 +150,7 @@ def _say_read(result: QueryResult, rows: str, began: float | None) -> None:
 
 
 def _format_of(output: str | None, path: Path | None) -> str:
-    """The format that is asked for, or that the end of a file's name says; else a table.
-
-    Raises:
-        UsageError: a terminal would get bytes.
-    """
+    """The format that is asked for, or that the end of a file's name says; else a table."""
     found = output or _named_format(path) or RESULT_FORMATS[0]
     if found in _BINARY and path is None and sys.stdout.isatty():
         raise errors.UsageError(f"{found} is not for a terminal", hint="write it to a file, or pipe it on")
@@ -168,11 +164,7 @@ def _named_format(path: Path | None) -> str | None:
 
 
 def _check_writable(path: Path) -> None:
-    """Before anything is computed: a file can be written there.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """Before anything is computed: a file can be written there."""
     if path.is_dir():
         raise errors.UsageError(f"{path}: is a folder")
     if not path.parent.is_dir():
@@ -189,9 +181,6 @@ def parameter(text: str) -> tuple[str, Any]:
     """Name and value of `NAME=VALUE` (a text) or `NAME:TYPE=VALUE` (an Arrow scalar).
 
     Types are those of manifests; bytes are written in hex, times as everywhere.
-
-    Raises:
-        UsageError: saying what is wrong with it.
     """
     left, equals, value = text.partition("=")
     name, colon, kind = left.partition(":")

@@ -363,11 +363,7 @@ def ask_for_effects(
     allow_commands: bool,
     hosts: tuple[str, ...],
 ) -> None:
-    """Show the effects of the definitions other than reads, and ask where they are not allowed yet.
-
-    Raises:
-        UsageError: it is not allowed, or the settings bind a variable to other hosts.
-    """
+    """Show the effects of the definitions other than reads, and ask where they are not allowed yet."""
     asked = questions(found, workspace.ingest_config, allow_commands=allow_commands, hosts=hosts)
     if not asked or options().yes:
         return
@@ -416,11 +412,7 @@ def questions(
     allow_commands: bool,
     hosts: tuple[str, ...],
 ) -> list[Question]:
-    """Effects of the definitions, each with its file, that are not allowed yet (RFC-014).
-
-    Raises:
-        UsageError: the settings bind a variable to other hosts.
-    """
+    """Effects of the definitions, each with its file, that are not allowed yet (RFC-014)."""
     from odfchain.ingest.fetching import Effect, is_admitted
 
     def is_allowed(effect: Effect, source: str) -> bool:

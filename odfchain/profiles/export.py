@@ -79,11 +79,7 @@ class Exporting:
     options: ExportOptions
 
     def run(self) -> Exported:
-        """The place has the dataset as of a state's block, in a format.
-
-        Raises:
-            UsageError, InvalidIdError: no such format or place, or options that do not go together.
-        """
+        """The place has the dataset as of a state's block, in a format."""
         kind, target = self.options.format, str(self.options.to)
         if kind not in FORMATS:
             raise errors.UsageError(

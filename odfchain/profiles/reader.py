@@ -62,11 +62,7 @@ def library() -> str | None:
 
 
 def published_hashes(data: bytes) -> tuple[int, ...]:
-    """The row hashes of a profile, from little-endian numbers of 8 bytes.
-
-    Raises:
-        ValueError: they are no ascending hashes, or too many.
-    """
+    """The row hashes of a profile, from little-endian numbers of 8 bytes."""
     # plain Python: comparing profiles must not load numpy
     if len(data) % 8 or len(data) > 8 * KMV_SIZE:
         raise ValueError("not the smallest hashes of rows")

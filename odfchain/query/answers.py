@@ -328,11 +328,7 @@ class Answer:
 
     @classmethod
     def signed(cls, asked: dict[str, Any], output: dict[str, Any], key: DatasetKey, **about: Any) -> Answer:
-        """The answer over the hashes of both, signed; `about` are the members that are not.
-
-        Raises:
-            QueryError: it would be too large for a file.
-        """
+        """The answer over the hashes of both, signed; `about` are the members that are not."""
         parts = {"input": asked, "output": output, "subQueries": []}
         texts = {name: canonical(parts[part]) for name, part in _HASHES.items()}
         if (size := len(texts["outputHash"])) > _OUTPUT_BYTES:
@@ -352,11 +348,7 @@ def hash_of(value: Any) -> str:
 
 
 def read_answer(data: bytes, source: str) -> Answer:
-    """The answer that a text is, whose form was checked and nothing else; `source` is for messages.
-
-    Raises:
-        SignatureError: it is no answer.
-    """
+    """The answer that a text is, whose form was checked and nothing else; `source` is for messages."""
     try:
         return _parsed(data)
     except (ValueError, InvalidIdError) as error:

@@ -73,12 +73,7 @@ PROVED_ROWS = 100
 
 
 def prove(options: ProofOptions, pins: Pins) -> Answer:
-    """The answer to a query, signed with the workspace's key.
-
-    Raises:
-        UsageError: there is no such engine or format.
-        QueryError: the query is wrong, or its rows have no form in JSON.
-    """
+    """The answer to a query, signed with the workspace's key."""
     if options.engine != "datafusion":
         raise errors.UsageError("signed answers are computed by datafusion", hint="leave the engine out")
     if options.params:

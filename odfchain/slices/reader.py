@@ -42,11 +42,7 @@ _IMPOSSIBLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
 
 
 def check_values(column: pa.Array, name: str) -> None:
-    """Refuse values not of their type: text that is not UTF-8, times outside the years 1 to 9999.
-
-    Raises:
-        ValueError: says which column and what is wrong with it.
-    """
+    """Refuse values not of their type: text that is not UTF-8, times outside the years 1 to 9999."""
     try:
         # Parquet and Spark hand on any bytes as text and any number as a time; other readers refuse the file
         # full validation looks at every value: UTF-8, and digits of decimals

@@ -83,11 +83,7 @@ class PhysicalHash(SliceObserver):
 
 
 class LogicalHash(SliceObserver):
-    """The hash of the records, its leaves side by side where there is an executor.
-
-    Raises (at construction):
-        SchemaError: a column type without a defined hash.
-    """
+    """The hash of the records, its leaves side by side where there is an executor."""
 
     def __init__(self, schema: pa.Schema, executor: Executor | None = None) -> None:
         self.hash: Multihash
@@ -231,9 +227,6 @@ class ObservedParquet:
 
     Used as a context, at whose end the file is complete and the observers have finished; when it is left by
     an exception the file is not. With an executor, rows are observed while they are written.
-
-    Raises (at construction):
-        OSError: the file cannot be made, or is there.
     """
 
     def __init__(
@@ -453,11 +446,7 @@ def finish_batch(batch: pa.RecordBatch, schema: pa.Schema, spec: SliceSpec, offs
 
 
 def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
-    """The column as its declared type.
-
-    Raises:
-        SliceInputError: a null in a required column, or a value that does not fit.
-    """
+    """The column as its declared type."""
     if not target.nullable and column.null_count:
         raise _missing(target.name, f"Column `{target.name}` contains {column.null_count} null values")
     cast = as_declared(column, target)

@@ -64,11 +64,7 @@ class DocumentInputError(Exception):
 def record_batches(
     records: Iterable[json_values.Record], fields: Fields = None, first: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """The records, whole or these columns of them, in batches of bounded size.
-
-    Raises:
-        DocumentInputError: the file is not of the declared form, or cannot be read.
-    """
+    """The records, whole or these columns of them, in batches of bounded size."""
     held: list[json_values.Record] = []
     size = 0
     try:

@@ -549,11 +549,7 @@ def give_judge(session: SparkSession, judge: Callable[[], SparkSession]) -> None
 
 
 def judge_of(session: SparkSession) -> SparkSession:
-    """Where queries for a session of Spark Connect are read and resolved; started at the first use.
-
-    Raises:
-        EngineError: it does not start, or the session was not opened by odfchain.
-    """
+    """Where queries for a session of Spark Connect are read and resolved; started at the first use."""
     judge = _judges.get(session)
     if judge is None:
         raise EngineError(

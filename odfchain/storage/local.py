@@ -86,11 +86,7 @@ class LocalObjectStore:
         return self.path(name).is_file()
 
     def size(self, name: Multihash) -> int:
-        """Size of the object [bytes].
-
-        Raises:
-            ObjectNotFoundError: there is no such object.
-        """
+        """Size of the object [bytes]."""
         path = self.path(name)
         try:
             return path.stat().st_size

@@ -83,11 +83,7 @@ _SCHEMES = (
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A URL as it was written; its parts have their escapes.
-
-    Raises:
-        InvalidIdError: it cannot be taken apart.
-    """
+    """A URL as it was written; its parts have their escapes."""
 
     text: str
 

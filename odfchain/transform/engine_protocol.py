@@ -85,11 +85,7 @@ def wrap(flatbuffer: bytes) -> bytes:
 
 
 def unwrap(message: bytes) -> bytes:
-    """The buffer in a protobuf message, empty when it has none.
-
-    Raises:
-        CodecError: these bytes are no such message.
-    """
+    """The buffer in a protobuf message, empty when it has none."""
     # unknown fields are skipped, and the last of several values counts, as proto3 demands of readers
     from google.protobuf.message import DecodeError as MalformedError
     from google.protobuf.wrappers_pb2 import BytesValue

@@ -200,9 +200,6 @@ def check_version(
     """This engine, or the one that says that it is `running`, gives the results that the transform asks for.
 
     Source: specification "Engine Deprecation".
-
-    Raises:
-        TransformError: the transform names another version that is not declared compatible.
     """
     running = running or engine_version()
     if not same_results(transform.version, running, config.compatible_versions):

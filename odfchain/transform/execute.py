@@ -80,11 +80,7 @@ def _input(item: PlannedInput, schema_file: Path) -> TransformRequestInput:
 
 
 def write_empty_parquet(schema: ds.DataSchema, path: Path) -> None:
-    """Write a Parquet file that has a schema and no rows.
-
-    Raises:
-        SchemaError: the schema has no form in Arrow or Parquet.
-    """
+    """Write a Parquet file that has a schema and no rows."""
     arrow = to_arrow(schema)
     try:
         pq.write_table(arrow.empty_table(), path)
@@ -259,9 +255,6 @@ def write_difference(
     Rows in force are counted (`odfchain.slices.state`). What is in both stays as it is. What has to
     go comes first, as retractions in the order in which it was recorded, then what is new in the order of
     `made`.
-
-    Raises:
-        EngineError: the rows of two slices cannot be compared.
     """
     arrow = slice_schema(schema)
     try:

@@ -179,9 +179,6 @@ def start(
     folders reaches the outside. Processes that the command started end with it, and everything ends with the
     process that is returned, and with the thread that calls this. What the command's exit code is, that is
     the whole's; a signal is 128 more.
-
-    Raises:
-        EngineError: a folder is not there, or is the root folder.
     """
     for path in (*read, *write):
         if not path.exists():

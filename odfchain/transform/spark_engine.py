@@ -497,11 +497,7 @@ _INTEGERS = frozenset({"byte", "short", "integer", "long"})
 
 
 def _check_result(result: StructType, vocabulary: DatasetVocabulary, kind: QueryKind) -> None:
-    """The columns of a query's result can become a slice.
-
-    Raises:
-        QueryError: naming the column.
-    """
+    """The columns of a query's result can become a slice."""
     names = result.names
     for name in names:
         if names.count(name) > 1:
@@ -585,9 +581,6 @@ def settled_schema(found: ds.DataSchema, declared: ds.DataSchema | None) -> ds.D
     The declared unit of a time stays.
 
     Source: specification "Schema Evolution".
-
-    Raises:
-        QueryError: a declared column is gone or has another type.
     """
     if declared is None:
         return found
@@ -680,9 +673,6 @@ def _write_output(
 
     `short` and `few` as in `write_frame`. The facts have no path where a worker has put the slice into the
     store, too.
-
-    Raises:
-        BadInputError, QueryError: a value that does not fit.
     """
     op = vocabulary.operation_type_column
     named = {name: F.col(f"c{index}") for index, name in enumerate(names)}

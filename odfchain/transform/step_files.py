@@ -421,11 +421,7 @@ class StepInput:
 
     @classmethod
     def of(cls, given: TransformRequestInput) -> StepInput:
-        """The input of a request.
-
-        Raises:
-            EngineError: the schema file cannot be read, or lacks a system column.
-        """
+        """The input of a request."""
         try:
             with open_parquet(Path(given.schema_file)) as file:
                 schema = from_arrow(file.schema_arrow.remove_metadata())

@@ -253,9 +253,6 @@ class Reset(Rewriting):
 
         The target is an ancestor of the head; or a head that a reference keeps and that the present head is
         an ancestor of, which undoes a reset; or, by its hash, another head that the store has by now.
-
-        Raises:
-            UsageError: the target is neither.
         """
         # the head of the store, which another machine has rewound
         if (there := self._head_there(target)) is not None:

@@ -89,11 +89,7 @@ def paths(files: Paths) -> tuple[Path, ...]:
 
 
 def as_block(value: Block) -> BlockName:
-    """A block's hash or number, from what a user writes for it.
-
-    Raises:
-        UsageError: neither.
-    """
+    """A block's hash or number, from what a user writes for it."""
     if not isinstance(value, str):
         return value
     if value.isascii() and value.isdecimal() and len(value) < 20:
