@@ -78,7 +78,6 @@ class ParquetLimits:
 
 
 PARQUET = ParquetLimits()
-"""The limits in force for Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,6 @@ class SharingLimits:
 
 
 SHARING = SharingLimits()
-"""The limits in force between peers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,6 @@ class SmartLimits:
 
 
 SMART = SmartLimits()
-"""The limits in force for the smart protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +203,6 @@ class LineageLimits:
 
 
 LINEAGE = LineageLimits()
-"""The limits in force for lineage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +244,6 @@ class AttestLimits:
 
 
 ATTEST = AttestLimits()
-"""The limits in force on signed statements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +289,6 @@ class PageLimits(AnyPageLimits):
 
 
 PAGE = PageLimits()
-"""The limits in force for pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +304,6 @@ class DriftPageLimits(AnyPageLimits):
 
 
 DRIFT_PAGE = DriftPageLimits()
-"""The limits in force for pages of comparisons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +317,6 @@ class CheckPageLimits(AnyPageLimits):
 
 
 CHECK_PAGE = CheckPageLimits()
-"""The limits in force for pages of checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +332,6 @@ class AuditLimits:
 
 
 AUDIT = AuditLimits()
-"""The limits in force for verifications."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +344,6 @@ class IngestLimits:
 
 
 INGEST_LIMITS = IngestLimits()
-"""Those in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +371,6 @@ class InputLimits:
 
 
 INPUT = InputLimits()
-"""The limits in force on inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +398,6 @@ class QueryLimits:
 
 
 QUERY = QueryLimits()
-"""The limits in force on queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,7 +425,6 @@ class AskedLimits:
 
 
 ASKED = AskedLimits()
-"""The limits in force on such queries."""
 
 OWN = AskedLimits(text_bytes=1 << 20)
 """Limits of the text of a user's own query; its time and memory are the user's choice."""
@@ -486,7 +473,6 @@ class AssetLimits:
 
 
 ASSETS = AssetLimits()
-"""The limits in force."""
 
 HOST, PORT = "127.0.0.1", 8080
 """The address of a server, when no other is given."""

@@ -372,7 +372,6 @@ class Projection:
     base: Path
     """The folder of relative keys: that of the lock."""
     name: str = "locked"
-    """Of the alternate."""
     primary: bool = False
     """True if they become the assets' own hrefs."""
     keep_version: bool = False

@@ -135,7 +135,6 @@ class InputReads:
     name: str | None
     """Its name here."""
     missing: bool = False
-    """True if it is not here."""
     prev_block: Multihash | None
     new_block: Multihash | None
     blocks: Interval | None = None

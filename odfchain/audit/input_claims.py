@@ -34,7 +34,6 @@ def missing_input(alias: str | None, target: object) -> str:
 
 
 Find = Callable[[DatasetId], DatasetFiles | None]
-"""Finds a dataset by its id; None when it is not here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -367,7 +367,6 @@ class NodeState(Enum):
 
     PRESENT = "present"
     MISSING = "missing"
-    """Not in this workspace."""
     DAMAGED = "damaged"
     """Here, but its chain cannot be read; `problem` says why."""
 

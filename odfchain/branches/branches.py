@@ -217,7 +217,6 @@ class Branch:
     block: Multihash
     """Its newest block."""
     number: int
-    """The number of that block."""
     ahead: int
     """Blocks of its chain that the head does not have, nor has merged."""
     behind: int

@@ -66,7 +66,6 @@ class Choice(Enum):
     DELETE = "delete"
     """The row is not there afterwards."""
     VALUE = "value"
-    """The value as it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +273,6 @@ class Decided:
     """The decisions on all conflicts of a merge."""
 
     recorded: tuple[merge_record.Resolution, int]
-    """As the merge record has it."""
     taken: Mapping[str, int]
     """Conflicts by what was taken, in words of `Choice`."""
     notes: tuple[str, ...] = ()

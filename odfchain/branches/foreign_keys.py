@@ -285,7 +285,6 @@ class Search:
 
 
 Find = Callable[[DatasetId], DatasetFiles | None]
-"""Finds a dataset; None where it is not here."""
 
 
 @dataclass(slots=True)

@@ -65,7 +65,6 @@ class Evidence:
     hashes: tuple[Multihash, Multihash]
     """The two blocks with this number."""
     signed: tuple[SignedHead, SignedHead]
-    """The heads that were signed."""
     branches: tuple[SignedBranch, SignedBranch]
 
     @property

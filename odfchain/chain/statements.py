@@ -111,7 +111,6 @@ class Problem(StrEnum):
     """It was made by someone else than the dataset's owner."""
 
     OTHER_DATASET = "other-dataset"
-    """It is of another dataset."""
 
     OTHER_HEAD = "other-head"
     """It is of another block with the same sequence number: two histories exist."""

@@ -435,7 +435,6 @@ class NextInput:
     given: FileInput
     options: WriteOptions
     has_more: bool = False
-    """Its source has more."""
     unchanged: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     """Left when it was read; raises if it has changed meanwhile."""
     kept: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
@@ -576,7 +575,6 @@ class Written:
     checkpoint: StagedFile | None
     state: WriterState
     facts: tuple[SliceFacts, ...]
-    """Of each slice."""
     input_rows: int
     notes: tuple[str, ...] = ()
     """Notes on how the input was made to fit."""

@@ -91,7 +91,6 @@ class Fault:
     kind: int
     """A `FaultKind`."""
     row: int
-    """Its number."""
     message: str
     hint: str = ""
     other: int = 0

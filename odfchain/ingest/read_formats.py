@@ -154,7 +154,6 @@ class _Opening:
     workers: Handover
     path: Path
     schema: ds.DataSchema | None
-    """The declared one."""
     scratch: Path
     progress: Callable[[int], None] | None
     note: Callable[[str], None]

@@ -199,7 +199,6 @@ _TIMESTAMP = struct.Struct("<iH2xII").pack
 BuildChild = Callable[[FlatBufferBuilder, Any], int]
 """Builds one object and returns its offset."""
 PushInline = Callable[[FlatBufferBuilder, Any], None]
-"""Pushes one inline value."""
 
 
 class Encoder:

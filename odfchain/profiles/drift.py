@@ -43,7 +43,6 @@ class DriftLine:
     """None is none: the line is a note."""
     breach: bool
     text: str
-    """The line in words."""
 
     @property
     def verdict(self) -> str:

@@ -140,7 +140,6 @@ class TableVersion:
     name: str
     """Of the file in the table's folder `data`."""
     source: Path
-    """The path of its content."""
     stats: FileStats
 
     @property

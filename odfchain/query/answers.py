@@ -254,7 +254,6 @@ class Answer:
     engine: str | None = None
     """The engine's version; not signed."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """Notes for the caller."""
     result: QueryResult | None = field(default=None, compare=False)
     """The rows with their types, where the answer was computed here."""
 

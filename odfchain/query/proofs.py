@@ -185,7 +185,6 @@ class ProofVerdict:
     ok: bool
     """True if the answer is as signed: the same blocks give the same rows."""
     message: str
-    """In a sentence."""
     kind: str | None = None
     """The kind of fault, in the node's words; None where it is right, or cannot be checked here."""
     incomplete: bool = False

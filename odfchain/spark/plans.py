@@ -80,7 +80,6 @@ class PlanNodes:
 
     classes: tuple[str, ...]
     jvm: Any
-    """The list in the JVM."""
 
     def __getitem__(self, index: int) -> Any:
         return self.jvm.get(index)
@@ -329,4 +328,3 @@ ONE_TASK = {
 """Settings under which files are read as one partition and stay one."""
 
 FEW_SETTINGS = ONE_TASK | INTERPRETED | {"spark.sql.autoBroadcastJoinThreshold": "-1"}
-"""Settings for few rows."""

@@ -150,7 +150,6 @@ INSTEAD: dict[str, str] = {
     "tanh": "use (exp(2 * x) - 1) / (exp(2 * x) + 1)",
     "uuid": "use sha2 over the columns that identify a row",
 }
-"""Replacements to suggest."""
 
 
 # The classes of Spark's plans that may occur in a query, before and after names are resolved.

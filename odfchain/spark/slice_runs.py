@@ -99,7 +99,6 @@ class RunFacts:
     keys: RunBlocks
     """The sort key of each row, its operation, and the sum of the sizes so far."""
     values: RunBlocks
-    """The columns of the slice."""
     index: bytes
     """The first row of each block of keys, by which most lookups need to read none."""
 

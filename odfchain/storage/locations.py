@@ -56,7 +56,6 @@ _TYPES = {
     "http": "http", "https": "https", "file": "file",
 }  # fmt: skip
 PORTS = {"http": 80, "https": 443}
-"""The usual ports."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ACCOUNT = re.compile(
     r"([a-z0-9]+)\.(?:dfs|blob)\.(core\.windows\.net|fabric\.microsoft\.com)", re.IGNORECASE

@@ -83,7 +83,6 @@ class MergedBlocks:
     source: Multihash
     blocks: dict[Multihash, MetadataBlock]
     whole: bool
-    """True if all blocks are here."""
 
     @property
     def in_order(self) -> list[Multihash]:

@@ -171,7 +171,6 @@ class SyncOutcome:
     snapshots: int = 0
     """Manifests and profiles received, not counting the objects of the chain."""
     warnings: tuple[str, ...] = ()
-    """Warnings for the user."""
 
 
 def pull_dataset(

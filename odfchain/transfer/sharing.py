@@ -176,7 +176,6 @@ def _spellings(text: str) -> set[str]:
 
 
 Ref = str | DatasetId | DatasetAlias
-"""A dataset of this workspace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,6 @@ def write_empty_parquet(schema: ds.DataSchema, path: Path) -> None:
 
 
 Engines = Callable[[Transform], TransformEngine]
-"""Finds the engine that executes a transform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +284,6 @@ class _SliceRows:
 
     hashes: Numbers
     kept: Numbers
-    """True for rows in force."""
 
     @classmethod
     def of(cls, slices: Sequence[SliceFile]) -> _SliceRows:

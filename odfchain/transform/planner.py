@@ -171,7 +171,6 @@ class PlannedStep:
     more: bool = False
     """True if another step follows at once, because the backlog was cut."""
     executed_before: ev.SetTransform | None = None
-    """The transform by which the step before was executed."""
     output: tuple[ev.DataSlice, ...] | None = None
     """For a step that computes everything anew: the whole output so far; `inputs` read from the beginning."""
 

@@ -428,7 +428,6 @@ class _JoinSide:
     everything: DataFrame
     mark: ops.TimeMark
     partner: ops.TimeMark
-    """The mark of the other side."""
     first: int
     """The least that a partner is later [µs]."""
     last: int

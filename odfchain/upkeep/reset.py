@@ -43,7 +43,6 @@ class RemoteState(Enum):
     REACHED = "reached"
     """It was asked, and its blocks were read."""
     NOTHING = "no dataset"
-    """There is no such dataset."""
     UNKNOWN = "unknown"
     """It could not be asked, or not be believed."""
 

@@ -28,7 +28,6 @@ class ProfileWhen(Enum):
     """When profiles are written."""
 
     DEMAND = "demand"
-    """On request."""
     COMMIT = "commit"
     """Whenever rows are committed."""
 
@@ -106,7 +105,6 @@ class LateEdits(Enum):
     REFUSE = "refuse"
     """Stop the run and name the first."""
     CORRECT = "correct"
-    """Record corrections."""
 
 
 class DuplicateKeys(Enum):

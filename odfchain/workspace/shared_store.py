@@ -33,7 +33,6 @@ class SharedStore:
     """
 
     where: str | None = None
-    """The URL of the store."""
     executor_files: ExecutorFiles | None = None
     """How machines that do not see the folder reach what is here."""
 
