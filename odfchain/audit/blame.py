@@ -178,8 +178,6 @@ class Origins:
         self._find = cache(partial(_find, workspace))
         self._followed: set[tuple[str, Interval]] = set()
 
-    # --- what transactions read --------------------------------------------------------------------
-
     def reads_of(self, locator: Locator, block: HashedBlock) -> tuple[InputReads, ...]:
         """The reads of one transaction, in the order of the transform's inputs."""
         event, names = block.block.event, locator.input_aliases(block.hash)
@@ -211,8 +209,6 @@ class Origins:
             offsets=(start, end) if end is not None and end >= start else None,
             problem=problem,
         )
-
-    # --- down to the roots -------------------------------------------------------------------------
 
     def of_interval(
         self, locator: Locator, first: HashedBlock, last: HashedBlock, path: tuple[str, ...] = ()
@@ -703,8 +699,6 @@ def _earlier(event: ev.AddData | ev.ExecuteTransform) -> str | None:
 
 # Where records come from, as documents for programs and as indented lines for people.
 
-# --- for programs --------------------------------------------------------------------------------------
-
 
 def _kind_of(blame: Blame) -> DatasetKind | None:
     try:
@@ -815,9 +809,6 @@ def _contribution(item: Contribution) -> dict[str, Any]:
         "slice": _slice(item.ref.slice) | {"present": item.present},
         "source": _source(item.source),
     }
-
-
-# --- for people ----------------------------------------------------------------------------------------
 
 
 def _row_text(row: StoredRecord) -> str:

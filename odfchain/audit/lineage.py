@@ -706,9 +706,6 @@ class TextTree:
 _MARKS = {"-": "", "*": "bold", "?": "yellow", "!": "red"}
 
 
-# --- for people ----------------------------------------------------------------------------------------
-
-
 def facts_of(node: Node, *, branching: bool = True) -> list[str]:
     """Short facts of a dataset; times without fractions of a second."""
     match node.state:

@@ -301,9 +301,6 @@ def first_difference(recorded: Path, replayed: Path, *, offset_column: str) -> D
     raise AssertionError("the last pair has an end")  # pragma: no cover
 
 
-# --- columns ---------------------------------------------------------------------------------------
-
-
 def _columns(one: pa.Schema, other: pa.Schema) -> Difference | None:
     for was in one:
         if was.name not in other.names:
@@ -328,9 +325,6 @@ def _same_type(one: pa.Field, other: pa.Field) -> bool:
     except errors.SchemaError:
         return False
     return first == second
-
-
-# --- rows ------------------------------------------------------------------------------------------
 
 
 def _side_by_side(

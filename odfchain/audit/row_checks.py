@@ -131,9 +131,6 @@ def _is_kin_time(data_type: pa.DataType) -> bool:
     return bool(t.is_timestamp(data_type))
 
 
-# --- the declared schema ---------------------------------------------------------------------------
-
-
 def _against_declared(schema: pa.Schema, expected: ExpectedSchema) -> Iterator[SliceFinding]:
     system = expected.vocabulary.columns
     for name in dict.fromkeys(schema.names):

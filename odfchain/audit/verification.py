@@ -116,8 +116,6 @@ class _RemoteCopy:
     unsigned: str | None = None
     notes: list[str] = field(default_factory=list)
 
-    # --- receiving ---------------------------------------------------------------------------------------
-
     def receive(self, options: VerifyOptions, parallel: int) -> None:
         # published documents are no part of it, but profiles, whose words are needed to compute them again
         head = self._receive_head(required=options.require_signature)
@@ -221,8 +219,6 @@ class _RemoteCopy:
         except errors.TransferError as error:
             self.unreached[str(key)] = error.message
         return None
-
-    # --- its report --------------------------------------------------------------------------------------
 
     def relate(self, report: Report) -> None:
         # places are keys at the peer, reasons are the peer's words

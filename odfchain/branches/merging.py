@@ -601,8 +601,6 @@ class _Merge:
         after = self._graph.fork(self._bases[0].head, self._source)
         return other_events(self._target, self._sides.source, after, self._bases)
 
-    # --- planned -------------------------------------------------------------------------------------
-
     def plan(self, means: MergeMeans) -> MergePlan:
         request, sides, others = self.request, self._sides, list[ev.MetadataEvent]()
         rows, lines = sides.appended([]).schema.empty_table(), lines_schema(sides.key).empty_table()
@@ -633,8 +631,6 @@ class _Merge:
             notes=self._outcome.notes,
             is_merged=self._is_merged,
         )
-
-    # --- computed and decided ------------------------------------------------------------------------
 
     def prepare(self, means: MergeMeans, folder: Path) -> None:
         request, target = self.request, self._target
@@ -682,8 +678,6 @@ class _Merge:
                 f"{ref} says more than data: {listed(others)}",
                 hint="if that is to be in force, run again with --with-metadata; or merge without --ff",
             )
-
-    # --- committed -----------------------------------------------------------------------------------
 
     @property
     def rows(self) -> Rows:

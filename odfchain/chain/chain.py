@@ -154,8 +154,6 @@ class MetadataChain:
         """The same chain with an index in memory, which is made by walking."""
         return MetadataChain(self._blocks, self._refs, MemoryScratch(), ref=self.ref)
 
-    # --- reading -----------------------------------------------------------------------------------
-
     def head(self, ref: str | None = None) -> Multihash | None:
         """The block that a reference (default: the chain's own) points at, None when there is none."""
         return self._refs.get(self.ref if ref is None else ref)
@@ -320,8 +318,6 @@ class MetadataChain:
         self._index.sync(Link.of(head, block))
         row, last = self._index.row(number), self._index.row(block.sequence_number)
         return row.hash if row is not None and last is not None and last.hash == head else None
-
-    # --- appending ---------------------------------------------------------------------------------
 
     def history(self, prev: Multihash) -> History:
         """The questions of the append rules, answered for the predecessor `prev`, which must be stored."""

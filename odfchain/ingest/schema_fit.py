@@ -319,9 +319,6 @@ def check_usable(
                         raise errors.ManifestError("a keyword is expected", path=f"{path}.keywords[{number}]")
 
 
-# --- columns ---------------------------------------------------------------------------------------
-
-
 def _check_names(event: ev.SetVocab, path: str) -> None:
     given = {
         "offsetColumn": event.offset_column,
@@ -391,9 +388,6 @@ def _check_key(merge: src.MergeStrategy, vocabulary: ev.DatasetVocabulary) -> No
                 )
 
 
-# --- reading and fetching --------------------------------------------------------------------------
-
-
 def _check_reading(read: src.ReadStep, path: str) -> None:
     if isinstance(read, src.ReadStepCsv | src.ReadStepJson | src.ReadStepNdJson):
         with _at(f"{path}.read.encoding"):
@@ -418,9 +412,6 @@ def _check_fetching(event: ev.SetPollingSource, path: str) -> None:
     for index, step in enumerate(event.prepare or ()):
         if isinstance(step, src.PrepStepPipe) and not (step.command and step.command[0]):
             raise errors.ManifestError("a command is expected", path=f"{path}.prepare[{index}].command")
-
-
-# --- what is said of a dataset ---------------------------------------------------------------------
 
 
 def _check_license(event: ev.SetLicense, path: str) -> None:

@@ -184,9 +184,6 @@ def spark_path(path: Path) -> str:
     return re.sub(r"([\\{}\[\]*?,])", r"\\\1", str(path))
 
 
-# --- texts -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class TextRows:
     """The texts of an input's rows and the values that they mean; sent to workers."""
@@ -337,9 +334,6 @@ def _data_columns(rows: TextRows) -> Iterator[pa.RecordBatch]:
         yield batch.rename_columns(names)
 
 
-# --- CSV -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class CsvTexts:
     """The texts of columns of a CSV file in UTF-8 whose quotes are escaped by doubling; sent to workers."""
@@ -417,9 +411,6 @@ def _possible_types(texts: CsvTexts, number: int) -> list[text_values.Possible]:
     for batch in texts([number]):
         found = [known.narrowed(column) for known, column in zip(found, batch.columns, strict=True)]
     return found
-
-
-# --- Parquet ---------------------------------------------------------------------------------------
 
 
 def parquet_rows(session: SparkSession, source: InputFile, struct: StructType) -> DataFrame:
@@ -518,9 +509,6 @@ def is_milliseconds(data_type: ds.DataType) -> bool:
     """True if a type is a timestamp that ends at the millisecond."""
     unit = data_type.unit if isinstance(data_type, ds.DataTypeTimestamp) else TimeUnit.MICROSECOND
     return unit in (None, TimeUnit.SECOND, TimeUnit.MILLISECOND)
-
-
-# --- common ----------------------------------------------------------------------------------------
 
 
 def first_bad_row(source: InputFrame, required: frozenset[str]) -> OdfchainError | None:

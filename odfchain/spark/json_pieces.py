@@ -662,9 +662,6 @@ def line_pieces(text: bytes) -> Iterator[bytes]:
             yield lines
 
 
-# --- documents in pieces ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SplitDocument:
     """A large document whose records are in pieces; what surrounds them was found to be right."""

@@ -409,8 +409,6 @@ class PushSessions:
         session.touched = self.now()
         session.until += count / SHARING.bytes_per_second
 
-    # --- files ---------------------------------------------------------------------------------------
-
     def close(self, session: PushSession) -> None:
         """No object is taken over any more."""
         with self._lock:
@@ -461,8 +459,6 @@ class PushSessions:
                     del self._uncommitted[key]
                 elif key == (session.alias.key, session.token.digest):
                     each.put(what, 0)
-
-    # --- what follows --------------------------------------------------------------------------------
 
     def committed(self, session: PushSession, head: Multihash) -> None:
         """A push has moved the head: for a while its signature is awaited."""

@@ -149,9 +149,6 @@ def unknown_sources(dataset: DatasetFiles, head: Multihash) -> Iterator[Multihas
                     yield name
 
 
-# --- what was merged -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class FetchedSources:
     """Fetched blocks, slices and checkpoints [count], and their size [bytes]."""

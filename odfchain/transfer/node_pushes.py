@@ -608,9 +608,6 @@ class _Conversation:
             return failed(self.serving.refusal("The store of this node does not answer."))
 
 
-# --- files -------------------------------------------------------------------------------------------
-
-
 async def _receive(
     writing: Writing, session: PushSession, name: ObjectKey, size: int, receive: Receive
 ) -> Status:

@@ -219,9 +219,6 @@ def _of_the_future(signed: SignedHead, now: Timestamp) -> str | None:
     return f"the head's signature is of {signed.time}, which is in the future (it is {now} here)"
 
 
-# --- keeping ---------------------------------------------------------------------------------------------
-
-
 def _keep_signature(dataset: DatasetFiles, head: Multihash, found: HeadSignature, now: Timestamp) -> None:
     """Durably keep the better of the peer's signature and the one that is here; a wrong one is removed."""
     number = dataset.chain.get(head).sequence_number

@@ -216,9 +216,6 @@ class _Entry:
     size: int
 
 
-# --- writing ---------------------------------------------------------------------------------------
-
-
 def _entry_name(part: str) -> str:
     return f"rows/{part}.parquet"
 
@@ -258,9 +255,6 @@ def _chunks(path: Path) -> Iterator[bytes]:
     with fsio.storage_errors(path), path.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             yield chunk
-
-
-# --- reading ---------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -360,9 +360,6 @@ def _executed_steps(run: StepRun, step: PlannedStep, max_bytes: int) -> Done:
     return settled
 
 
-# --- where a step is cut -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """Blocks of an input up to one with data."""
@@ -431,9 +428,6 @@ def _pieces(step: PlannedStep, max_bytes: int) -> list[_Piece]:
             rows, size = found[-1].rows + rows, found.pop().size + size
         found.append(_Piece(name, rows, size))
     return found
-
-
-# --- side by side --------------------------------------------------------------------------------------
 
 
 class _Noted(Silent):

@@ -227,9 +227,6 @@ class RecordedStep:
     event: ev.ExecuteTransform
 
 
-# --- the next step ---------------------------------------------------------------------------------
-
-
 def plan_next(
     dataset: DatasetFiles, state: DatasetState, inputs: Sequence[DatasetFiles]
 ) -> PlannedStep | UpToDate:
@@ -401,9 +398,6 @@ def _shown(offset: int | None) -> str:
 
 def _is_later(watermarks: Sequence[Watermark], known: Watermark | None) -> bool:
     return any(known is None or mark.event_time > known.event_time for mark in watermarks)
-
-
-# --- the recorded steps ----------------------------------------------------------------------------
 
 
 def plan_recorded(

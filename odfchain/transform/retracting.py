@@ -153,8 +153,6 @@ class RetractingFlow:
             return None
         return frame
 
-    # --- the query over what is final --------------------------------------------------------------
-
     def _whole_query(self, made: dict[str, DataFrame], *, past: bool) -> DataFrame:
         assert self.asked_again is not None  # noqa: S101 - asked by the caller
         columns = self.tables

@@ -146,8 +146,6 @@ class SparkTransformEngine:
                 self._sessions[interpreted] = session_like(base, settings)
             return self._sessions[interpreted]
 
-    # --- transformations ---------------------------------------------------------------------------
-
     def execute(
         self, request: TransformRequest, *, schema: ds.DataSchema | None, progress: Progress
     ) -> Executed:
@@ -326,8 +324,6 @@ class SparkTransformEngine:
     def tasks(self) -> int:
         """Number of steps that are worth executing at the same time."""
         return int(self.session().sparkContext.defaultParallelism)
-
-    # --- raw queries -------------------------------------------------------------------------------
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
         """Run a query over raw Parquet files, exposed as the table `input`; returns the number of records."""

@@ -85,9 +85,6 @@ def _only_ids(ref: DatasetRefAny) -> DatasetId | None:
     return ref.id if isinstance(ref, RemoteDatasetId) and ref.repo is None else None
 
 
-# --- reading ---------------------------------------------------------------------------------------
-
-
 def parse_constraints(text: str, resolve: Resolve) -> Constraints:
     """The constraints that a text declares; a `ManifestError` names line and path."""
     # loaded here: most commands read no constraints, and reading YAML is slow to load
@@ -151,9 +148,6 @@ def _constraints(tree: Any, resolve: Resolve) -> Constraints:
             ForeignKey(columns=key.columns, dataset=dataset, changes=changes, on_violation=key.on_violation)
         )
     return Constraints(primary_key=file.primary_key, foreign_keys=tuple(found))
-
-
-# --- names become ids --------------------------------------------------------------------------------
 
 
 def _with_ids(text: str, id_of: Callable[[str, str], object]) -> str:

@@ -265,8 +265,6 @@ class FetchedBranches:
         if self._path.exists():
             self._change(lambda found: [e for e in found if self.dataset.chain.contains(e.block)])
 
-    # --- what was not verified ---------------------------------------------------------------------------
-
     def unverified(self, upto: Multihash) -> list[Unverified]:
         """Unverified blocks of fetched branches in the chain up to a block."""
         found = []
@@ -294,8 +292,6 @@ class FetchedBranches:
                     break
                 foreign.add(name)
         return not any(name in foreign for name, _ in chain.walk(upto, tail=after)) if foreign else True
-
-    # --- the file ----------------------------------------------------------------------------------------
 
     @property
     def _path(self) -> Path:
