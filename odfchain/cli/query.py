@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET_AT, argument, command, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.rows import TABLE_ROWS, Counted, write_rows
-from odfchain.cli.screen import echo, echo_document, human_size, is_interactive, print_records, standard_input
+from odfchain.cli.screen import echo, echo_document, human_size, is_interactive, standard_input
 from odfchain.lazy import pa
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
@@ -45,8 +45,8 @@ _WAY_OUT = "give a query with -c 'select …', in a file with --script, or pipe 
 
 @command("sql")
 def sql_command(
-    command: str | None = option("The query.", "-c", "SQL"),
-    script: Path | None = option("A file with the query.", "FILE"),
+    command: str | None = option("The queries.", "-c", "SQL"),
+    script: Path | None = option("A file with the queries.", "FILE"),
     standard_input_mark: str | None = argument(click.Choice(["-"]), metavar="[-]", required=False),
     output: str | None = option(
         "How to print the result; the default is what the name of --output ends in, or else a table.",
@@ -60,12 +60,16 @@ def sql_command(
     proof: Path | None = option(
         "Sign the answer, of 100 rows unless --limit says another number, and keep it in a file.", "FILE"
     ),
-) -> None:
-    """Answer a query in SQL. Nothing is recorded, and no Java is needed.
+) -> int:
+    """Answer queries in SQL. Nothing is recorded, and no Java is needed.
 
     A table is a dataset's name, in double quotes where it has dots, with @POINT (a block's number or hash, or
     a system time) for an earlier moment: "org.airports@9". A plain name is every record;
     state('name[@POINT]'[, 'event time'[, 'key']]) is what is in force.
+
+    Several queries end with ; each, and are answered in order up to the first error. Between two tables, or
+    two answers in CSV, is an empty line; JSON and NDJSON follow one another; Arrow, Parquet and --output are
+    for one query. `show tables` and `describe NAME` are answered as well, and lines like .help too.
 
     Without a query a shell opens on a terminal. A table shows 1,000 rows unless --limit says another number;
     the other formats give all of them. In CSV a null is an empty field, and "" an empty text; in JSON,
@@ -78,37 +82,50 @@ def sql_command(
     if query is None:
         if file is not None or explain or proof is not None:
             raise errors.UsageError("--output, --explain and --proof are for one query", hint=_WAY_OUT)
-
         with open_workspace() as workspace:
-            Shell(workspace, chosen, output or RESULT_FORMATS[0]).run()
-        return
+            Shell(workspace, chosen, output or RESULT_FORMATS[0]).converse()
+        return 0
+    steps = script_of(query)
+    if not steps:
+        raise errors.UsageError("no query given", hint=_WAY_OUT)
+    several = len(steps) > 1
+    if not several and not steps[0].startswith(".") and not _LISTED.fullmatch(steps[0]):
+        steps = [query]  # with its comments: places in messages count their lines
+    if (several or steps[0].startswith(".")) and (file is not None or explain or proof is not None):
+        hint = "a line .output FILE before a query writes its answer, .explain QUERY shows how it is answered"
+        raise errors.UsageError("--output, --explain and --proof are for one query", hint=hint)
+    form = _format_of(output, file)
+    if several and form in _BINARY:
+        raise errors.UsageError(f"{form} holds the answer to one query", hint="use -o csv, json or ndjson")
     if file is not None:
         _check_writable(file)
-    form = _format_of(output, file)
-    began = time.perf_counter()
     if chosen.get("engine") != "spark":
         from odfchain.query.processes import begin
 
         begin()
-    workspace = open_workspace()
-    if explain:
-        from odfchain.api.queries import explained
+    with open_workspace() as workspace:
+        if explain:
+            from odfchain.api.queries import explained
 
-        with workspace:
             echo_document(explained(workspace, query, chosen))
-        return
-    with workspace:
-        limit = chosen.get("limit")
-        if proof is None:
-            result = workspace.sql(query, **chosen)
+        elif proof is not None:
+            _prove(workspace, query, chosen, proof, form, file)
         else:
-            answer = workspace.prove(query, **chosen)
-            answer.save(proof)
-            for note in answer.notes:
-                say(f"note: {note}")
-            assert answer.result is not None  # noqa: S101 - it was computed here
-            result = answer.result
-        show_answer(result, form, file, began=began, most=TABLE_ROWS if limit is None else limit)
+            shell = Shell(workspace, chosen, form, file=file, most=chosen.get("limit", TABLE_ROWS))
+            return shell.answer_all(steps)
+    return 0
+
+
+def _prove(
+    workspace: Workspace, query: str, chosen: dict[str, Any], proof: Path, form: str, file: Path | None
+) -> None:
+    began = time.perf_counter()
+    answer = workspace.prove(query, **chosen)
+    answer.save(proof)
+    for note in answer.notes:
+        say(f"note: {note}")
+    assert answer.result is not None  # noqa: S101 - it was computed here
+    show_answer(answer.result, form, file, began=began, most=chosen.get("limit", TABLE_ROWS))
 
 
 def _values(params: Iterable[str]) -> dict[str, Any]:
@@ -232,11 +249,7 @@ def _query(command: str | None, script: Path | None, piped: str | None) -> str |
     if command is not None:
         return command
     if script is not None:
-        try:
-            with script.open("rb") as stream:
-                return _text(stream.read(_QUERY_BYTES + 1), str(script))
-        except OSError as error:
-            raise errors.UsageError(f"{script}: {error.strerror}") from None
+        return _script(script)
     # a person at a terminal gets the shell
     if piped is None and is_interactive():
         if sys.stdout.isatty():
@@ -248,7 +261,17 @@ def _query(command: str | None, script: Path | None, piped: str | None) -> str |
     return found
 
 
+def _script(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            return _text(stream.read(_QUERY_BYTES + 1), str(path))
+    except OSError as error:
+        raise errors.UsageError(f"{path}: {error.strerror}") from None
+
+
 def _text(data: bytes, source: str) -> str:
+    if len(data) > _QUERY_BYTES:
+        raise errors.QueryError(f"{source}: is longer than {human_size(_QUERY_BYTES)}")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -388,7 +411,8 @@ def _pieces(rows: Counted, most: int | None) -> Iterator[tuple[int, pa.RecordBat
 # Statements of SQL that is being typed: their ends, and completion of words.
 
 _PIECE = re.compile(
-    r"""'(?:[^']|'')*(?:'|\Z) | "(?:[^"]|"")*(?:"|\Z) | --[^\n]*(?:\n|\Z) | /\* | \$\$.*?(?:\$\$|\Z) | ;""",
+    r"""'(?:[^']|'')*(?:'|\Z) | "(?:[^"]|"")*(?:"|\Z) | `[^`]*(?:`|\Z) | \$(\w*)\$.*?(?:\$\1\$|\Z)
+    | --[^\n]* | /\* | ; | \w[\w$]* | \S""",
     re.VERBOSE | re.DOTALL,
 )
 _COMMENT = re.compile(r"/\*|\*/")
@@ -403,20 +427,38 @@ KEYWORDS = (
 
 
 def statements(text: str) -> tuple[list[str], str]:
-    """The statements that have ended with `;`, without it, and the rest: empty if it says nothing yet."""
+    """The statements that have ended with `;`, without it, and the rest: empty if it says nothing yet.
+
+    A semicolon in a text, a quoted name or a comment ends nothing. Comments before a statement are left out.
+    What begins with a dot is a command of the shell, which ends with its line.
+    """
     found: list[str] = []
-    start = position = 0
+    start: int | None = None
+    position = 0
     while match := _PIECE.search(text, position):
         position = match.end()
-        # a semicolon in a text, a quoted name or a comment ends nothing
-        if match[0] == "/*":
-            position = _comment_end(text, position)
-        elif match[0] == ";":
-            if text[start : match.start()].strip():
+        if match[0] == ";":
+            if start is not None:
                 found.append(text[start : match.start()].strip())
-            start = position
-    rest = text[start:]
-    return found, rest if rest.strip() else ""
+            start = None
+        elif match[0] == "/*":
+            position = _comment_end(text, position)
+            if position < 0:  # more of it may follow
+                start = match.start() if start is None else start
+                break
+        elif start is None and match[0] == ".":
+            line = text[match.start() :].partition("\n")[0]
+            found.append(line.strip())
+            position = match.start() + len(line)
+        elif start is None and not match[0].startswith("--"):
+            start = match.start()
+    return found, "" if start is None else text[start:]
+
+
+def script_of(text: str) -> list[str]:
+    """The statements of a text, of which the last needs no `;`."""
+    whole, rest = statements(text)
+    return [*whole, rest.strip()] if rest else whole
 
 
 def _comment_end(text: str, position: int) -> int:
@@ -424,7 +466,7 @@ def _comment_end(text: str, position: int) -> int:
     while depth:
         match = _COMMENT.search(text, position)
         if match is None:
-            return len(text)
+            return -1
         depth += 1 if match[0] == "/*" else -1
         position = match.end()
     return position
@@ -452,12 +494,12 @@ def names_for(word: str, before: str, datasets: Collection[str], columns: Collec
 
 _SHELL_ROWS = 100
 _HISTORY_LINES = 1_000
-_SCRIPT_BYTES = 1 << 20
+_LISTED = re.compile(r"""show\s+tables|desc(?:ribe)?\s+([^\s"'`]+|"[^"]+"|'[^']+'|`[^`]+`)""", re.IGNORECASE)
 _PROMPT, _MORE = "odfchain> ", "     ...> "
 _HELP = """\
 A query ends with a semicolon; a table is a dataset's name, "with.dots@POINT" in double quotes.
-.tables             the datasets
-.schema NAME        the columns of a dataset; NAME@POINT those at a point
+.tables             the datasets; so does `show tables;`
+.schema NAME        the columns of a dataset, NAME@POINT those at a point; so does `describe NAME;`
 .mode FORMAT        how results are printed: table, json, ndjson, csv; for .output also arrow, parquet
 .output FILE        write the next result to a file, in the format that its name ends in, or the mode's
 .at [TIME]          the system time of names without a point; without TIME it is now
@@ -472,13 +514,23 @@ A query ends with a semicolon; a table is a dataset's name, "with.dots@POINT" in
 class Shell:
     """One conversation; `options` are those of `Workspace.sql`."""
 
-    def __init__(self, workspace: Workspace, options: dict[str, Any], output: str) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        options: dict[str, Any],
+        output: str,
+        *,
+        file: Path | None = None,
+        most: int = _SHELL_ROWS,
+    ) -> None:
         self._workspace = workspace
         self._options = options
         self._output = output
-        self._file: Path | None = None
+        self._file = file and (file, output)
+        self._most = most
         self._timed = True
         self._done = False
+        self._shown: bool | None = None  # a script has shown an answer; None in a conversation
         self._commands: dict[str, Callable[[str], None]] = {
             ".tables": self._tables,
             ".schema": self._schema,
@@ -492,7 +544,7 @@ class Shell:
             ".quit": self._quit,
         }
 
-    def run(self) -> None:
+    def converse(self) -> None:
         """Read and answer until the person leaves."""
         echo("a query ends with ; and .help says what else can be written", err=True)
         typed = ""
@@ -507,13 +559,27 @@ class Shell:
                     echo(err=True)
                     typed = ""
                     continue
-                if not typed and line.lstrip().startswith("."):
-                    self._guarded(self._command, line.strip())
-                    continue
-                whole, typed = statements(f"{typed}{line}\n")
-                for query in whole:
-                    if not self._guarded(self._answer, query):
+                steps, typed = statements(f"{typed}{line}\n")
+                for step in steps:
+                    if not self._guarded(self._step, step):
                         break
+
+    def answer_all(self, steps: Sequence[str]) -> int:
+        """Answer them in order; the first error ends it, and says which of them it is about."""
+        self._shown = False
+        for place, step in enumerate(steps):
+            try:
+                self._step(step)
+            except Exception as error:
+                known = None if len(steps) == 1 or errors.was_interrupted(error) else known_error(error)
+                if known is None:
+                    raise
+                number = sum(not each.startswith(".") for each in steps[: place + 1])
+                report_error(known, about=f"query {number} ({one_line(step.splitlines()[0], 60)})")
+                return known.exit_code
+            if self._done:
+                break
+        return 0
 
     def _guarded(self, work: Callable[[str], None], text: str) -> bool:
         try:
@@ -532,30 +598,58 @@ class Shell:
             return False
         return True
 
-    def _command(self, line: str) -> None:
-        name, _, rest = line.partition(" ")
-        if name not in self._commands:
-            raise errors.UsageError(f"unknown command {name}", hint=f"there are {' '.join(self._commands)}")
-        self._commands[name](rest.strip())
+    def _step(self, text: str) -> None:
+        if text.startswith("."):
+            name, _, rest = text.partition(" ")
+            if name not in self._commands:
+                hint = f"there are {' '.join(self._commands)}"
+                raise errors.UsageError(f"unknown command {name}", hint=hint)
+            self._commands[name](rest.strip())
+        elif listed := _LISTED.fullmatch(text):
+            self._commands[".schema" if listed[1] else ".tables"](listed[1])
+        else:
+            began = time.perf_counter()
+            self._show(self._workspace.sql(text, **self._options), began)
 
-    def _answer(self, query: str) -> None:
-        began = time.perf_counter()
-        file, self._file = self._file, None
-        output = _format_of(_named_format(file) or self._output, file)
-        result = self._workspace.sql(query, **self._options)
-        show_answer(result, output, file, began=began, most=_SHELL_ROWS, timed=self._timed)
+    def _show(self, result: QueryResult, began: float) -> None:
+        (file, named), self._file = self._file or (None, ""), None
+        output = _format_of(named or self._output, file)
+        if self._shown and file is None and output in ("table", "csv"):
+            echo()
+        self._shown = None if self._shown is None else self._shown or file is None
+        show_answer(result, output, file, began=began, most=self._most, timed=self._timed)
 
     def _tables(self, _: str) -> None:
-        rows = [{"name": str(d.alias), "kind": d.kind.value} for d in self._workspace]
-        print_records(rows, ["name", "kind"], "table")
+        began = time.perf_counter()
+        rows: list[tuple[str | int | None, ...]] = []
+        for dataset in self._workspace:
+            named = str(dataset.alias), dataset.kind.value
+            try:
+                columns, branches = dataset.schema, ", ".join(dataset.branch_names)
+                count = len(columns.fields) if columns else 0  # none before the first data
+                rows.append((*named, count, dataset.summary.record_count, branches))
+            except errors.OdfchainError as error:  # one damaged dataset must not hide the others
+                report_error(error, about=named[0])
+                rows.append((*named, None, None, None))
+        self._list(("name", "kind", "columns", "rows", "branches"), rows, began)
 
     def _schema(self, name: str) -> None:
         from odfchain.api.scan import pinned
 
-        schema = pinned(self._workspace, name.strip("\"'; ")).state.schema
-        fields = schema.fields if schema else ()  # none before the first data
-        rows = [{"name": each.name, "type": ds.type_name(each.type, each.extra)} for each in fields]
-        print_records(rows, ["name", "type"], "table")
+        began = time.perf_counter()
+        schema = pinned(self._workspace, name.strip("\"'`; ")).state.schema
+        fields = schema.fields if schema else ()
+        self._list(
+            ("name", "type"), [(each.name, ds.type_name(each.type, each.extra)) for each in fields], began
+        )
+
+    def _list(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]], began: float) -> None:
+        from odfchain.results import QueryResult
+
+        kinds = {"columns": pa.int64(), "rows": pa.int64()}
+        schema = pa.schema([(name, kinds.get(name, pa.string())) for name in names])
+        table = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema)
+        self._show(QueryResult(schema, (), lambda: iter(table.to_batches())), began)
 
     def _mode(self, name: str) -> None:
         if name not in RESULT_FORMATS:
@@ -569,7 +663,7 @@ class Shell:
             raise errors.UsageError(".output needs the name of a file")
         path = Path(name).expanduser()
         _check_writable(path)
-        self._file = path
+        self._file = path, _named_format(path) or ""
 
     def _at(self, text: str) -> None:
 
@@ -587,15 +681,10 @@ class Shell:
 
     def _read(self, name: str) -> None:
         path = Path(name).expanduser()
-        try:
-            with path.open(encoding="utf-8") as stream:
-                whole, rest = statements(stream.read(_SCRIPT_BYTES))
-        except UnicodeDecodeError:
-            raise errors.UsageError(f"{path}: is not UTF-8") from None
-        except OSError as error:
-            raise errors.UsageError(f"{path}: {error.strerror}") from None
-        for query in [*whole, *([rest] if rest.strip() else [])]:
-            self._answer(query)
+        for step in script_of(_script(path)):
+            if step.startswith(".read"):
+                raise errors.UsageError(f"{path}: a file that is read reads no other")
+            self._step(step)
 
     def _quit(self, _: str) -> None:
         self._done = True

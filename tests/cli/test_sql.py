@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
 from odfchain.cli.query import parameter
 from odfchain.cli.rows import python_values
-from odfchain.errors import UsageError
+from odfchain.errors import QueryError, UsageError
 from tests.kit.opened_files import opened_files
 from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, begun_with, environment
 from tests.kit.queried_workspace import BIG, TYPES, add_numbers, add_types, new_workspace
@@ -85,6 +86,11 @@ def test_where_a_query_comes_from(sql: Run, tmp_path: Path, monkeypatch: pytest.
         (["-c", "select 1", "--script", "x"], b"", "given in two ways"),
         (["--script", "nothing.sql"], b"", "nothing.sql: No such file"),
         (["-c", "select 1", "--output", "."], b"", "is a folder"),
+        (["-c", "-- nothing\n;"], b"", "no query given"),
+        (["-c", "select 1; select 2", "--output", "x.csv"], b"", "are for one query"),
+        (["-c", "select 1; select 2", "--proof", "x.json"], b"", "are for one query"),
+        (["-c", "select 1; select 2", "-o", "parquet"], b"", "parquet holds the answer to one query"),
+        (["-c", ".nothing"], b"", "unknown command .nothing"),
         (["-c", "select 1", "--output", "no/x.csv"], b"", "no: no such folder"),
         (["-c", "select 1", "--param", "x"], b"", "no name and value"),
         (["-c", "select 1", "--param", "x=1", "--param", "x=2"], b"", "given twice"),
@@ -107,6 +113,51 @@ def test_what_is_no_text_is_refused(sql: Run, monkeypatch: pytest.MonkeyPatch) -
     result = sql(None)
     assert result.code == 3
     assert "standard input: the query is not UTF-8 (byte 8)" in result.err
+
+
+SCRIPT = """\
+-- first; not the last
+select 1 a, ';' "b;";
+/* two; */ select 2 a;
+show tables;
+DESCRIBE org.x.y@2;
+"""
+
+
+def test_a_script_is_answered_in_order(sql: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "s.sql").write_text(SCRIPT)
+    feed(monkeypatch, SCRIPT.encode())
+    asked = [sql(SCRIPT), sql(None, "--script", tmp_path / "s.sql"), sql(None)]
+    assert {(r.code, r.out) for r in asked} == {(0, asked[0].out)}
+    first, second, tables, columns = asked[0].out.split("\n\n")
+    assert (first, second) == ("a  b;\n1  ;", "a\n2")
+    assert re.search(r"^org\.x\.y +Root +5 +3$", tables, re.MULTILINE), tables
+    assert re.search(r"^v +BIGINT$", columns, re.MULTILINE), columns
+    assert sql("select 1 a; select 2 b", "-o", "csv").out == "a\n1\n\nb\n2\n"
+    assert sql("select 1 a; select 2 b", "-o", "ndjson").out == '{"a": 1}\n{"b": 2}\n'
+    assert (
+        sql("select 1 a; select 2 b", "-o", "json").out
+        == '[\n  {\n    "a": 1\n  }\n]\n[\n  {\n    "b": 2\n  }\n]\n'
+    )
+
+
+def test_an_error_says_which_query_of_a_script(sql: Run) -> None:
+    result = sql(
+        ".mode csv\nselect 1 a;\nselect 2 a;\n-- no such column\nselect nothing\nfrom rows; select 4 a"
+    )
+    assert (result.code, result.out) == (3, "a\n1\n\na\n2\n")
+    assert "error: query 3 (select nothing): " in result.err
+
+
+def test_commands_of_the_shell_are_answered_without_one(sql: Run, tmp_path: Path) -> None:
+    assert sql(".tables").out == sql("show tables").out == sql("  Show  Tables ; ").out
+    assert sql(".help").out.startswith("A query ends with a semicolon")
+    (tmp_path / "q.sql").write_text("select 2 a")
+    script = f".output {tmp_path}/a.csv\nselect 1 a;\n.read {tmp_path}/q.sql\n.quit\nselect 3 a"
+    assert sql(script).out == "a\n2\n"
+    assert (tmp_path / "a.csv").read_text() == "a\n1\n"
+    (tmp_path / "q.sql").write_text(f".read {tmp_path}/q.sql")
+    assert "a file that is read reads no other" in sql(f".read {tmp_path}/q.sql").err
 
 
 # --- what is printed -------------------------------------------------------------------------------
@@ -345,7 +396,9 @@ def test_case_21_points_that_are_none(tmp_path: Path, monkeypatch: pytest.Monkey
 HOSTILE = json.loads((FIXTURES / "query" / "hostile_statements.json").read_text())
 
 
-def test_case_25_what_is_no_query_is_refused_and_opens_no_file(sql: Run, tmp_path: Path) -> None:
+def test_case_25_what_is_no_query_is_refused_and_opens_no_file(
+    sql: Run, workspace: Workspace, tmp_path: Path
+) -> None:
     """The kernel says which files of a folder are opened, whatever language opens them."""
     assert len(HOSTILE) >= 53
     folder = tmp_path / "bait"
@@ -361,9 +414,16 @@ def test_case_25_what_is_no_query_is_refused_and_opens_no_file(sql: Run, tmp_pat
     with opened_files(folder) as opened:
         for case in HOSTILE:
             query = case["sql"].format(bait=folder / "bait", folder=folder)
+            with pytest.raises(QueryError):
+                workspace.sql(query)
             result = sql(query)
-            assert (result.code, result.out) == (3, ""), query
-            assert result.err.startswith("error: "), query
+            # the command answers a script up to the first error, and these two without an engine
+            if query in ("show tables", "describe rows", "select 1; select 2"):
+                assert result.code == 0, query
+                continue
+            shown = sql("select 1").out if query.startswith("select 1;") else ""
+            assert (result.code, result.out) == (2 if query == ";" else 3, shown), query
+            assert re.search("^error: ", result.err, re.MULTILINE), query
     assert opened == []
     assert sorted(path.name for path in folder.iterdir()) == before
 

@@ -145,7 +145,8 @@ def test_a_conversation(shell: Terminal, folder: Path, tmp_path: Path) -> None:
     assert shell.ask(".nothing")[0].startswith("error: unknown command .nothing")
     # commands
     tables = [line.split() for line in shell.ask(".tables")]
-    assert tables == [["name", "kind"], ["org.x.y", "Root"], ["rows", "Root"]]
+    assert tables[0] == ["name", "kind", "columns", "rows", "branches"]
+    assert tables[1:3] == [["org.x.y", "Root", "5", "3"], ["rows", "Root", "5", "300"]]
     assert ["v", "BIGINT"] in [line.split() for line in shell.ask(".schema org.x.y@2")]
     shell.ask(".mode csv")
     assert shell.ask("select 1 a;")[:2] == ["a", "1"]
@@ -204,13 +205,22 @@ def test_names_are_completed(shell: Terminal) -> None:
         ("", [], ""),
         (" ; ;\n", [], ""),
         ("select 1;", ["select 1"], ""),
-        ("select 1; select 2", ["select 1"], " select 2"),
+        ("select 1; select 2", ["select 1"], "select 2"),
         ("select ';' || \";\";x", ["select ';' || \";\""], "x"),
         ("select 'it''s;", [], "select 'it''s;"),
         ("select 1 -- ;\n;", ["select 1 -- ;"], ""),
         ("select /* ; /* ; */ ; */ 1;", ["select /* ; /* ; */ ; */ 1"], ""),
         ("select /* ;", [], "select /* ;"),
         ("select $$;$$;", ["select $$;$$"], ""),
+        ("select $a$;$$;$a$, `;`;", ["select $a$;$$;$a$, `;`"], ""),
+        ("select a$b from x where y = $b; select $b$", ["select a$b from x where y = $b"], "select $b$"),
+        ("-- it's; a comment\n/* ; */ -- '\n", [], ""),
+        (
+            "-- first\nselect 1; .mode csv\n.read it's;\nselect 2",
+            ["select 1", ".mode csv", ".read it's;"],
+            "select 2",
+        ),
+        ("/* open", [], "/* open"),
         ("select 1 - -1; ", ["select 1 - -1"], ""),
     ],
 )
