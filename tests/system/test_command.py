@@ -244,7 +244,7 @@ def typed(script: str, folder: Path, env: dict[str, str]) -> subprocess.Complete
 @pytest.mark.soak
 def test_the_tour_of_branches(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """Poll on one branch, correct on another, merge both, decide a conflict, and somebody else verifies it."""
-    (tour,) = code_of("docs/branches.md")
+    tour = "".join(code_of("docs/branches.md"))
     done = typed(tour, tmp_path, quick_env)
     assert "2 records: 1 changed, 1 removed" in done.stderr
     assert "1 corrected, 1 retracted, no conflicts" in done.stdout + done.stderr
@@ -339,7 +339,7 @@ def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> N
 @pytest.mark.soak
 def test_the_tour_of_nodes(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """A dataset is pushed to a node with a token, pulled from there, and no longer pushed with a token revoked."""
-    (tour,) = code_of("docs/nodes.md")
+    tour = "".join(code_of("docs/nodes.md"))
     done = typed(tour, tmp_path, quick_env | {"ODFCHAIN_CREDENTIALS": str(tmp_path / "credentials.json")})
     pushed = re.findall(
         r"^stations +(would be pushed|created|updated) +(\d+) +(\d) ", done.stdout, re.MULTILINE
@@ -347,7 +347,7 @@ def test_the_tour_of_nodes(tmp_path: Path, quick_env: dict[str, str]) -> None:
     assert pushed == [
         ("would be pushed", "4", "1"), ("created", "4", "1"), ("updated", "1", "1"), ("created", "5", "2"),
     ]  # fmt: skip
-    assert "odf+http://127.0.0.1:8097/stations/" in done.stdout
+    assert re.search(r"odf\+http://127\.0\.0\.1:\d+/stations/$", done.stdout, re.MULTILINE)
     assert "ok    stations: 5 blocks, 2 slices, 5 records" in done.stdout
     assert re.search(r"^laptop +push:stations ", done.stdout, re.MULTILINE)
     assert "HTTP status 401" in done.stderr
@@ -364,9 +364,9 @@ def test_the_tour_of_the_readme(
 ) -> None:
     """What README and manual say is typed, in this order; the pages go on where the README ends."""
     pages = ("README.md", "docs/derivatives.md", "docs/share.md", "docs/check.md")
-    first, tour, python, derived, shared, audited = (
-        code for page in pages for code in code_of(page, "sh|python")
-    )
+    readme, *others = (code_of(page, "sh|python") for page in pages)
+    first, tour, python = readme
+    derived, shared, audited = map("".join, others)
     assert [len(part.splitlines()) for part in (first, tour)] == [5, 9]
     tour = first + tour
     for name in ("fixtures", "README.md"):
