@@ -302,7 +302,7 @@ def test_the_tour_of_profiles(tmp_path: Path, quick_env: dict[str, str]) -> None
 @pytest.mark.soak
 def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """A catalog is locked and moved to another S3 server, and who pulled the lock checks the copies."""
-    (tour,) = code_of("docs/assets.md")
+    tour = "".join(code_of("docs/assets.md"))
     with simulated_s3("scenes") as one, simulated_s3("mirror") as two:
         keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1"}
         done = typed(tour, tmp_path, quick_env | keys | {"ONE": one, "TWO": two})
