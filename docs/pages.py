@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from odfchain.cli.main import COMMANDS, SETTINGS, cli
+from odfchain.cli.parameters import examples_of
 
 FOLDER = Path(__file__).parent / "commands"
 
@@ -24,8 +25,9 @@ def _page(parent: click.Context, name: str, command: click.Command, heading: str
     """A command, and below it the commands of a group."""
     with click.Context(command, info_name=name, parent=parent) as context:
         yield f"{heading} {context.command_path}"
-        yield from ("", "```sh", f"{context.command_path} {_usage(context)}".rstrip(), "```", "")
+        yield from ("", "```sh", *examples_of(context), "```", "")
         yield inspect.cleandoc(command.help or "")
+        yield from ("", "```", f"{context.command_path} {_usage(context)}".rstrip(), "```")
         found = (param.get_help_record(context) for param in command.params)
         records = [record for record in found if record and record[1]]
         if records:

@@ -384,7 +384,7 @@ class Projection:
             raise errors.UsageError(f"{source}: no such file")
         if out.resolve().is_relative_to(root):
             raise errors.UsageError(
-                f"{out}: in the folder that is read", hint="choose another folder with --out"
+                f"{out}: in the folder that is read", hint="choose another folder with --output"
             )
         targets = {
             path: out / (path.relative_to(root) if root.is_dir() else path.name) for path in _documents(root)
@@ -529,7 +529,7 @@ def _move(item: dict[str, Any]) -> None:
 def _taken(targets: Sequence[Path]) -> errors.NameCollisionError:
     more = f" and {len(targets) - 1:,} more" if targets[1:] else ""
     return errors.NameCollisionError(
-        f"{targets[0]}{more}: already exists", hint="choose an empty folder with --out"
+        f"{targets[0]}{more}: already exists", hint="choose an empty folder with --output"
     )
 
 

@@ -15,7 +15,7 @@ import click
 from odfchain.api.branching import on_branch
 from odfchain.assets.objects import DeriveOptions, Selection, StoreOptions
 from odfchain.cli.context import open_workspace, opened, say
-from odfchain.cli.parameters import DATASET_AT, MERGING, argument, command, formats, keywords, option
+from odfchain.cli.parameters import DATASET_AT, MERGING, argument, command, formats, group, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_lines, echo_page, print_records
 from odfchain.errors import UsageError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _OPERATIONS = ("+A", "-R", "-C", "+C")
 
 
-@click.group("assets")
+@group("assets")
 def assets_command() -> None:
     """Lock the files that STAC Items name: where they are, their sizes and entity tags.
 
@@ -42,7 +42,7 @@ def assets_command() -> None:
 
 _PART = keywords(Selection, "items", "assets")
 _STORES = keywords(StoreOptions)
-_OUTPUT = option("Write the lock to a file.", "-o", type=click.Path(path_type=Path, dir_okay=False))
+_OUTPUT = option("Write the lock to a file.", type=click.Path(path_type=Path, dir_okay=False))
 _INTO = option("Record the changes in a dataset.", "DATASET", type=DATASET_AT)
 _KEEP_GOING = option("Write the lock without what failed; still an error.")
 
@@ -196,6 +196,7 @@ def relocate_command(
     checksum: bool = option("Record SHA-256 of what was copied (a draft of the format)."),
     merging: dict[str, Any] = keywords(RecordOptions, *MERGING),
     stores: dict[str, Any] = _STORES,
+    form: str = formats(),
 ) -> int:
     """Copy the objects of a lock, and describe the copies.
 
@@ -213,7 +214,7 @@ def relocate_command(
             progress=progress,
         )  # fmt: skip
     if dry_run:
-        print_records(moved.table.to_pylist(), moved.table.schema.names, "table")
+        print_records(moved.table.to_pylist(), moved.table.schema.names, form)
         return 0
     say(moved.summary)
     code = target.finish(moved)
@@ -236,7 +237,7 @@ def project_command(
     sources: tuple[str, ...] = option(
         "A document of STAC or a folder of them; can be repeated.", "--items", "STAC", required=True
     ),
-    out: Path = option(
+    output: Path = option(
         "A folder to write to.", required=True, type=click.Path(path_type=Path, file_okay=False)
     ),
     name: str | None = option("The name of the alternate href (default: locked).", "--as", "NAME"),
@@ -252,16 +253,18 @@ def project_command(
         raise UsageError("--as names an alternate, --primary replaces the assets' own hrefs: choose one")
     found = _read(lock)
     for source in sources:
-        done = found.project(source, out, name=name or "locked", primary=primary, keep_version=keep_version)
+        done = found.project(
+            source, output, name=name or "locked", primary=primary, keep_version=keep_version
+        )
         assets = counted(done.assets, "asset has its location", "assets have their locations")
-        say(f"wrote {counted(done.documents, 'document')} below {out}: {assets}")
+        say(f"wrote {counted(done.documents, 'document')} below {output}: {assets}")
 
 
 @command("export", assets_command)
 def export_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
     output: Path = option(
-        "The file to write.", "-o", required=True, type=click.Path(path_type=Path, dir_okay=False)
+        "The file to write.", required=True, type=click.Path(path_type=Path, dir_okay=False)
     ),
 ) -> None:
     """Write a dataset's asset lock, at a block, to a file that can be read without odfchain."""
@@ -281,7 +284,7 @@ class _Target:
 
     def check(self, filters: Collection[str] = (), *, checksum: bool) -> None:
         if (self.output is None) == (self.into is None):
-            raise UsageError("say where the lock goes: -o FILE or --into DATASET")
+            raise UsageError("say where the lock goes: --output FILE or --into DATASET")
         if self.into is None:
             for name in self.merging:
                 raise UsageError(f"--{name.replace('_', '-')} is for --into: a file is written anew")
@@ -290,7 +293,7 @@ class _Target:
         if filters:
             raise UsageError(
                 "--into records a whole lock: with --item or --asset all others would be retracted",
-                hint="write a part to a file with -o",
+                hint="write a part to a file with --output",
             )
         from odfchain.api.view import lock_schema
 
@@ -298,7 +301,7 @@ class _Target:
         if checksum and "file_checksum" not in schema.names:
             raise UsageError(
                 f"{self.into}: has no column `file_checksum`",
-                hint="record checksums in a file with -o, or leave out --checksum",
+                hint="record checksums in a file with --output, or leave out --checksum",
             )
 
     @property

@@ -21,6 +21,7 @@ from odfchain.cli.parameters import (
     argument,
     command,
     formats,
+    group,
     keywords,
     option,
     token_for,
@@ -274,7 +275,7 @@ def fetch_command(
     print_records([row], columns, output, shown={"bytes": human_size}, right=columns[1:])
 
 
-@click.group("source")
+@group("source")
 def source_command() -> None:
     """Disable a source of a dataset."""
 

@@ -26,6 +26,7 @@ from odfchain.cli.parameters import (
     argument,
     command,
     formats,
+    group,
     keywords,
     option,
 )
@@ -46,7 +47,7 @@ _CONFLICTS = option(
 )
 
 
-@click.group("branch")
+@group("branch")
 def branch_command() -> None:
     """Make, list, rename and delete branches of a dataset.
 

@@ -20,6 +20,7 @@ from odfchain.cli.parameters import (
     argument,
     command,
     formats,
+    group,
     keywords,
     option,
     token_for,
@@ -205,7 +206,7 @@ _FILE = argument(PATH)
 _MOST_ROWS = 20
 
 
-@click.group("proof")
+@group("proof")
 def proof_command() -> None:
     """Show and check signed answers, which `odfchain sql --proof` saves."""
 
@@ -341,7 +342,7 @@ def sign_command(
     screen.print_records([row], columns, output, titles={"sequenceNumber": "block"}, right=columns[1:2])
 
 
-@click.group("key")
+@group("key")
 def key_command() -> None:
     """Keys that sign: made for auditors, and shown for everybody.
 

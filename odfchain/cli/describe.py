@@ -19,6 +19,7 @@ from odfchain.cli.parameters import (
     argument,
     command,
     formats,
+    group,
     key_values,
     keywords,
     option,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from odfchain.results import Definition, Graph, TextTree
 
 
-@click.group("inspect")
+@group("inspect")
 def inspect_command() -> None:
     """Look at what a dataset declares, and where it comes from."""
 
@@ -361,7 +362,7 @@ def _flat(trees: Iterable[TextTree], level: int = 0) -> Iterator[dict[str, Any]]
         yield from _flat(branch.below, level + 1)
 
 
-@click.group("block")
+@group("block")
 def block_command() -> None:
     """Turn metadata blocks into YAML or JSON and back."""
 

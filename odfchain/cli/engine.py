@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from odfchain.cli.context import open_workspace, options, say, silence_libraries
-from odfchain.cli.parameters import command, formats, is_given, option
+from odfchain.cli.parameters import command, formats, group, is_given, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json
 from odfchain.errors import EngineError, NotAWorkspaceError, UsageError
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 _HEAP_MIB = 2_048
 
 
-@click.group("engine")
+@group("engine")
 def engine_command() -> None:
     """Look after the Spark session that stays, and execute transformations for other processes."""
 

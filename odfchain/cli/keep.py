@@ -15,9 +15,11 @@ from odfchain.cli.parameters import (
     DATASET,
     DATASET_AT,
     DRY_RUN,
+    Group,
     argument,
     command,
     formats,
+    group,
     keywords,
     one_of,
     option,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 _GLOBAL = "odfchain.global"
 
 
-class _Settings(click.Group):
+class _Settings(Group):
     """`config --global NAME [VALUE]…` shows a setting of the user, or adds to it."""
 
     def resolve_command(
@@ -71,7 +73,7 @@ _of_user = click.option(
 )
 
 
-@click.group("config", cls=_Settings)
+@group("config", kind=_Settings)
 @_of_user
 def config_command() -> None:
     """Show and change the settings of the workspace, or with --global of the user.

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from odfchain.cli.context import report_error
+from odfchain.cli.context import WHOLE_HELP, report_error
 from odfchain.cli.parameters import argument, command, formats, global_options
 from odfchain.cli.screen import echo, echo_document, echo_json
 from odfchain.errors import UsageError, was_interrupted
@@ -31,18 +31,19 @@ from odfchain.versions import SPEC_VERSION, __version__
 INTERRUPTED = 130
 
 
-def _topics() -> dict[str, dict[str, tuple[str, str]]]:
-    topics: dict[str, dict[str, tuple[str, str]]] = {}
+def _topics() -> dict[str, dict[str, tuple[str, str, bool]]]:
+    topics: dict[str, dict[str, tuple[str, str, bool]]] = {}
     for line in Path(__file__).with_name("commands.txt").read_text(encoding="utf-8").splitlines():
-        if line.startswith(" "):
-            command, module, text = line.split(maxsplit=2)
-            topics[next(reversed(topics))][command] = module, text
+        if line[0] in " *":
+            command, module, text = line[1:].split(maxsplit=2)
+            topics[next(reversed(topics))][command] = module, text, line[0] == "*"
         else:
             topics[line] = {}
     return topics
 
 
-# Topics with their commands, the most used first, each with its file and its line of help.
+# Topics with their commands, the most used first: the file of each, its line of help, and whether it is on
+# the first screen (`*`).
 _TOPICS = _topics()
 
 COMMANDS = [name for commands in _TOPICS.values() for name in commands]
@@ -56,6 +57,11 @@ _OF_GIT = {
     "show": "`odfchain log DATASET` shows blocks, `odfchain tail DATASET` rows",
 }
 """What users of git may type, and the command for it."""
+_MORE_HELP = """
+odfchain COMMAND --help  begins with an example
+odfchain help start      opens a page of the manual
+odfchain help --all      lists all commands, and the options of every command
+"""
 
 
 def module_of(command: str) -> str:
@@ -69,11 +75,22 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return COMMANDS
 
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if WHOLE_HELP in ctx.meta:
+            super().format_help(ctx, formatter)
+            return
+        formatter.write(f"{self.help}\n\n")
+        for topic, commands in _TOPICS.items():
+            shown = {name: text for name, (_, text, is_first) in commands.items() if is_first}
+            for name, text in shown.items():
+                formatter.write(f"{topic if name == next(iter(shown)) else '':8}{name:9}{text}\n")
+        formatter.write(_MORE_HELP)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         width = max(map(len, COMMANDS))
         for topic, commands in _TOPICS.items():
             with formatter.section(topic):
-                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text, _) in commands.items()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         name = _ALIASES.get(cmd_name, cmd_name)
@@ -90,15 +107,15 @@ class LazyGroup(click.Group):
             import difflib
 
             close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"did you mean {close[0]}?" if close else "`odfchain --help` lists the commands"
+            hint = f"did you mean {close[0]}?" if close else "`odfchain help --all` lists the commands"
             raise UsageError(f"no such command '{args[0]}'", hint=_OF_GIT.get(args[0], hint))
-        return super().resolve_command(ctx, args)
+        return super().resolve_command(ctx, [_ALIASES.get(args[0], args[0]), *args[1:]])
 
 
 @click.command(cls=LazyGroup, context_settings=SETTINGS, params=global_options())
 @click.version_option(package_name="odfchain", prog_name="odfchain")
 def cli() -> None:
-    """Content-addressed, verifiable ledgers of data (Open Data Fabric 0.34.1)."""
+    """Version control for tables: every change is kept, and anybody can check it."""
 
 
 @command("completions")
@@ -181,7 +198,13 @@ def _report_misuse(error: click.ClickException) -> None:
     if isinstance(error, click.MissingParameter):  # it lists choices, which are ours, line by line
         text = " ".join(text.split())
     message = text[:1].lower() + text[1:].removesuffix(".")
-    report_error(UsageError(message, hint=f"`{path} --help` shows how it is used"))
+    hint = f"`{path} --help` shows how it is used"
+    if context is not None and "'-o'" in text:
+        files = [param for param in context.command.params if param.metavar in (None, "FILE", "PATH")]
+        names = {name for param in files for name in param.opts}
+        file = next((name for name in ("--output", "--to") if name in names), ">")
+        hint = f"-o is a format, and a file is {file} FILE; {hint}"
+    report_error(UsageError(message, hint=hint))
 
 
 def _interrupted() -> int:

@@ -182,6 +182,39 @@ _ANYWHERE = global_options(hidden=True)
 """Behind each command: one list for all, because making them takes time at every start."""
 
 
+def examples_of(context: click.Context) -> list[str]:
+    """The command lines that show a command; of a group the first one."""
+    path = context.command_path
+    text = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8")
+    found = [line for line in text.splitlines() if line == path or line.startswith(f"{path} ")]
+    return found[:1] if isinstance(context.command, click.Group) else found
+
+
+class Command(click.Command):
+    """A command whose help begins with an example and its purpose; the grammar comes after them."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for example in examples_of(ctx):
+            formatter.write(f"Example: {example}\n")
+        self.format_help_text(ctx, formatter)
+        formatter.write_paragraph()
+        self.format_usage(ctx, formatter)
+        self.format_options(ctx, formatter)
+
+
+class Group(Command, click.Group):
+    """A command that has others below it."""
+
+    command_class = Command
+
+
+def group(
+    name: str, above: click.Group | None = None, kind: type[Group] = Group
+) -> Callable[[Callable[..., Any]], click.Group]:
+    """Makes a group of a function."""
+    return (above.group if above else click.group)(name, cls=kind, params=[*_ANYWHERE])
+
+
 def command(name: str, group: click.Group | None = None) -> Callable[[Callable[..., Any]], click.Command]:
     """Makes a command of a function, whose parameters say what the options and arguments are."""
 
@@ -201,7 +234,7 @@ def command(name: str, group: click.Group | None = None) -> Callable[[Callable[.
                 values[each] = {name: value for name, value in chosen.items() if is_given(name)}
             return function(**values)
 
-        return (group.command if group else click.command)(name, params=params)(run)
+        return (group.command if group else click.command)(name, cls=Command, params=params)(run)
 
     return made
 
@@ -212,11 +245,25 @@ def is_given(name: str) -> bool:
     return source is not click.core.ParameterSource.DEFAULT
 
 
+class _Option(click.Option):
+    """An option that may have another spelling, which is understood and not shown."""
+
+    def __init__(self, *args: Any, also: str | None = None, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._also = also
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        super().add_to_parser(parser, ctx)
+        if self._also:
+            parser.add_option(obj=self, opts=[self._also], dest=self.name, nargs=self.nargs)
+
+
 def option(text: str, *shape: str, **how: Any) -> Any:
     """An option and its line of help; `shape` are names, where `--parameter` is not all, and the metavar.
 
     The annotation is `bool` for a flag, a tuple where it can be repeated, and `float` for a length of time.
-    `least` and `most` are bounds, `choices` the words that it takes, and the rest is click's.
+    `least` and `most` are bounds, `choices` the words that it takes, `also` is the spelling of kamu, and the
+    rest is click's.
     """
     return _Declared(lambda name, kind: [_option(name, kind, text, shape, how)])
 
@@ -284,7 +331,7 @@ def _option(name: str, kind: str, text: str, shape: Sequence[str], how: Mapping[
         how["multiple"] = True
     how.setdefault("show_default", how.get("default") not in (None, ""))
     metavar = next((each for each in shape if not each.startswith("-")), None)
-    return click.Option([name, *names], help=text or None, metavar=metavar, **how)
+    return _Option([name, *names], help=text or None, metavar=metavar, **how)
 
 
 def formats(*names: str, default: str = "table") -> Any:

@@ -54,7 +54,7 @@ def sql_command(
         "--output-format",
         choices=RESULT_FORMATS,
     ),
-    file: Path | None = option("Write the result to a file.", "--output", "FILE"),
+    file: Path | None = option("Write the result to a file.", "--output", "FILE", also="--output-path"),
     chosen: dict[str, Any] = keywords(QueryOptions),
     explain: bool = option("Show how the query would be answered."),
     proof: Path | None = option(
@@ -288,10 +288,12 @@ _TABLES = ("lode", "delta", "iceberg")
 def export_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
     form: str | None = option(
-        "The format; csv unless the name of --to ends in another one.", "-o", "--format", "--output-format",
+        "The format; csv unless the name of --to ends in another one.", "-o", "--output-format",
         choices=(*_FORMATS, *_TABLES),
     ),
-    to: str | None = option("A file, or a folder; standard output if not given.", "PATH"),
+    to: str | None = option(
+        "A file, or a folder; standard output if not given.", "PATH", also="--output-path"
+    ),
     records_per_file: int | None = option("The most records of a file; files are numbered.", "N", least=1),
     chosen: dict[str, Any] = keywords(ExportOptions),
 ) -> None:  # fmt: skip
@@ -307,13 +309,13 @@ def export_command(
     """  # fmt: skip
     if form in _TABLES:
         if to is None or records_per_file:
-            hint = f"say where: --format {form} --to FOLDER, without --records-per-file"
+            hint = f"say where: -o {form} --to FOLDER, without --records-per-file"
             raise errors.UsageError(f"{form} is a folder with files of its own", hint=hint)
         _export_table(dataset, str(form), to, chosen)
         return
     state = chosen.pop("rows", "records") == "state"
     if chosen:
-        raise errors.UsageError("--catalog and --force are for tables", hint="give --format delta or iceberg")
+        raise errors.UsageError("--catalog and --force are for tables", hint="give -o delta or -o iceberg")
     if records_per_file is not None and to is None:
         raise errors.UsageError("--records-per-file makes several files", hint="say where with --to DIR")
     if to is not None and "://" in to:

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from odfchain import errors
 from odfchain.api.pulling import signature_policy
 from odfchain.cli import screen
@@ -20,6 +18,7 @@ from odfchain.cli.parameters import (
     argument,
     command,
     formats,
+    group,
     keywords,
     one_of,
     option,
@@ -212,7 +211,7 @@ def _row(name: str, plan: PushPlan, status: str, signature: str | None = None) -
     }
 
 
-@click.group("token")
+@group("token")
 def token_command() -> None:
     """Give tokens to those who may use this workspace's server, and take them back."""
 
@@ -300,7 +299,7 @@ def search_command(
     return code
 
 
-@click.group("repo")
+@group("repo")
 def repo_command() -> None:
     """Give names to places that have datasets, and to where a dataset comes from and goes to."""
 
@@ -352,7 +351,7 @@ def repo_delete(name: str = argument(REPOSITORY)) -> None:
     say(f"forgot {name}")
 
 
-@repo_command.group("alias")
+@group("alias", repo_command)
 def repo_alias() -> None:
     """Say where a dataset is pulled from or pushed to when nothing else is named."""
 
@@ -428,7 +427,7 @@ _PASSWORD_CHARACTERS = 4_096
 @command("login")
 def login_command(
     place: str | None = argument(REPOSITORY, metavar="URL|REPOSITORY"),
-    from_stdin: bool = option("Read the token from standard input.", "--stdin", "--token-stdin"),
+    from_stdin: bool = option("Read the token from standard input.", "--token-stdin"),
     user: str | None = option("Ask the node for a token, as this user, with a password.", "NAME"),
     password_stdin: bool = option("Read that password from standard input."),
     plain_http: bool = option(

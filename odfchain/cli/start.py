@@ -13,7 +13,15 @@ import click
 
 from odfchain import errors
 from odfchain.cli import screen
-from odfchain.cli.context import open_workspace, options, print_outcome, report_error, say, silence_libraries
+from odfchain.cli.context import (
+    WHOLE_HELP,
+    open_workspace,
+    options,
+    print_outcome,
+    report_error,
+    say,
+    silence_libraries,
+)
 from odfchain.cli.parameters import argument, command, formats, keywords, one_of, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.limits import LIMITS
@@ -325,10 +333,14 @@ def new_command(
 
 
 @command("help")
-def help_command(topic: str | None = argument()) -> None:
+def help_command(
+    topic: str | None = argument(),
+    everything: bool = option("List all commands, and the options of every command.", "--all"),
+) -> None:
     """Open the page about a command, or about a topic such as start, bring, look, share, check and keep."""
     root = click.get_current_context().find_root()
     if topic is None:
+        root.meta.update({WHOLE_HELP: True} if everything else {})
         screen.echo_manual(root.get_help())
         return
     pages = _pages()

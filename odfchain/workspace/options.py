@@ -198,7 +198,7 @@ class CheckOptions(Watched):
 class VerifyOptions(CheckOptions):
     """How far a verification of several datasets goes."""
 
-    recursive: Annotated[bool, "Verify what the datasets come from first."] = False
+    recursive: Annotated[bool, "Verify what the datasets come from first.", "-r"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +336,11 @@ class PushedOptions(RecordOptions):
     """How rows that are pushed come into a dataset."""
 
     source_name: Annotated[
-        str | None, "Push source to use when there are several.", "--source", "--source-name", "NAME"
+        str | None,
+        "The push source to use when there are several.",
+        "--source",
+        "NAME",
+        {"also": "--source-name"},
     ] = None
     event_time: Annotated[Time | None, "Event time of rows that carry none."] = None
 
@@ -467,7 +471,7 @@ class MergeOptions(CommitOptions):
     source: Any = field(kw_only=False)
     dry_run: Annotated[bool, "Only say what would be done."] = False
     fast_forward: Annotated[bool, "Move to the branch's block instead, where that is ahead.", "--ff"] = False
-    by_row: Annotated[bool, "Merge no cells: other rows of one key conflict.", "--rows"] = False
+    by_row: Annotated[bool, "Merge no cells: other rows of one key conflict."] = False
     resolve: Resolve = None
     with_metadata: Annotated[bool, "Take over the branch's metadata, too."] = False
     message: Annotated[str, "Why; recorded with the merge.", "TEXT"] = ""

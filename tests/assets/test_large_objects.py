@@ -114,7 +114,7 @@ def test_the_memory_of_a_relocation_does_not_grow_with_its_objects(
             file.truncate(count * PIECE)
         row = AssetRow(name, "B04", parse_href("x.tif"), Facts(count * PIECE))
         AssetLock(table_of([row]), folder).write(folder / "lock.parquet")
-        to = ["--to", bucket.url("m"), "-o", str(folder / "new.parquet")]
+        to = ["--to", bucket.url("m"), "--output", str(folder / "new.parquet")]
         commands.append(["assets", "relocate", str(folder / "lock.parquet"), *to])
     found = growth_of_commands(*commands)
     assert [len(each) for each in bucket.objects.values()] == [4 * PIECE, 32 * PIECE]

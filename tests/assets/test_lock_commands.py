@@ -50,10 +50,10 @@ def catalog(server: LyingObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["--into", "s2.assets", "--item", "s1"], 2, "all others would be retracted"),
         (["--into", "s2.assets", "--asset", "B04"], 2, "all others would be retracted"),
         (["--into", "s2.assets", "--checksum", "use-etag"], 2, "s2.assets: has no column `file_checksum`"),
-        (["--into", "s2.assets", "-o", "x.parquet"], 2, "-o FILE or --into DATASET"),
-        ([], 2, "-o FILE or --into DATASET"),
-        (["-o", "x.parquet", "--allow-retract"], 2, "--allow-retract is for --into"),
-        (["-o", "x.parquet", "--late-edits", "warn"], 2, "--late-edits is for --into"),
+        (["--into", "s2.assets", "--output", "x.parquet"], 2, "--output FILE or --into DATASET"),
+        ([], 2, "--output FILE or --into DATASET"),
+        (["--output", "x.parquet", "--allow-retract"], 2, "--allow-retract is for --into"),
+        (["--output", "x.parquet", "--late-edits", "warn"], 2, "--late-edits is for --into"),
     ],
 )
 def test_targets_are_judged_first(
@@ -69,7 +69,7 @@ def test_targets_are_judged_first(
 
 
 def test_faults_are_told_line_by_line_and_keeping_on_changes_no_exit_code(catalog: str, assets: Run) -> None:
-    derive = ["derive", catalog, "--allow-private", "-o", "x.parquet"]
+    derive = ["derive", catalog, "--allow-private", "--output", "x.parquet"]
     done = assets(*derive)
     told = {"error: s3 B04: no such object", "nothing is written; --keep-going leaves out what failed"}
     assert (done.code, told - {*done.err.splitlines()}) == (8, set())
@@ -94,7 +94,7 @@ def test_locks_without_rows_are_locks(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     for command in (["init"], ["new", "night", "--assets"], ["add", "night.yaml"]):
         assert run(*command).code == 0
-    assert run("assets", "export", "night", "-o", "x.parquet").code == 0
+    assert run("assets", "export", "night", "--output", "x.parquet").code == 0
     assert odf.AssetLock.read("x.parquet").rows == []
     done = run("assets", "check", "night")
     assert (done.code, "no assets" in done.err) == (0, True)
@@ -111,17 +111,17 @@ def test_locks_without_rows_are_locks(tmp_path: Path, monkeypatch: pytest.Monkey
         (["check", "folder.parquet"], 4, "folder.parquet: a folder"),
         (["check", "cut.parquet"], 6, "cut.parquet: not a readable Parquet file"),
         (["check", "cut.parquet", "--offline"], 6, "get the lock again"),
-        (["relocate", "x.parquet", "--to", "m", "-o", "y", "--prefix", "s3://b"], 2, "--layout source-key"),
-        (["derive", "--slices", "d", "--at", "x", "-o", "y", "--checksum", "use-etag"], 2, "all slices"),
-        (["derive", "--slices", "d", "--at", "x", "-o", "y", "--item", "s1"], 2, "all slices"),
-        (["derive", "items.ndjson", "-o", "y", "--no-probe-metadata", "--checksum", "calculate-always"],
+        (["relocate", "x.parquet", "--to", "m", "--output", "y", "--prefix", "s3://b"], 2, "--layout source-key"),
+        (["derive", "--slices", "d", "--at", "x", "--output", "y", "--checksum", "use-etag"], 2, "all slices"),
+        (["derive", "--slices", "d", "--at", "x", "--output", "y", "--item", "s1"], 2, "all slices"),
+        (["derive", "items.ndjson", "--output", "y", "--no-probe-metadata", "--checksum", "calculate-always"],
          2, "none is asked for"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_told(
     catalog: str, server: LyingObjects, assets: Run, command: list[str], code: int, said: str
 ) -> None:
-    assert assets("derive", catalog, "--no-probe-metadata", "-o", "x.parquet").code == 0
+    assert assets("derive", catalog, "--no-probe-metadata", "--output", "x.parquet").code == 0
     Path("folder").mkdir()
     Path("folder.parquet").mkdir()
     Path("cut.parquet").write_bytes(Path("x.parquet").read_bytes()[:300])
@@ -145,7 +145,7 @@ def test_case_17_nothing_that_is_said_or_written_has_a_secret(
     }
     assets = {name: {"href": href} for name, href in hrefs.items()}
     Path("a.json").write_text(json.dumps({"type": "Feature", "id": "a", "assets": assets}))
-    derive = ["--debug", "assets", "derive", "a.json", "--allow-private", "--keep-going", "-o"]
+    derive = ["--debug", "assets", "derive", "a.json", "--allow-private", "--keep-going", "--output"]
     assert main([*derive, "x.parquet"]) == main([*derive, "y.parquet", "--strip-query"]) == 3
     for output in ("table", "json", "ndjson", "html"):
         assert main(["assets", "check", "y.parquet", "--allow-private", "-o", output]) == 0

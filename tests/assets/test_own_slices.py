@@ -89,7 +89,10 @@ def test_the_command_makes_a_lock_of_slices_and_fetches_by_it(
 ) -> None:
     dataset, place = published
     monkeypatch.chdir(tmp_path)
-    derive, slices = ["-w", "owner", "assets", "derive", "-o", "l.parquet"], ["--slices", "d", "--at", place]
+    derive, slices = (
+        ["-w", "owner", "assets", "derive", "--output", "l.parquet"],
+        ["--slices", "d", "--at", place],
+    )
     assert run(*derive, *slices).code == 0
     copied = copy_without_slices(dataset, tmp_path)
     assert run("-w", "other", "fetch", "d", "--lock", "l.parquet").code == 0, "relative paths are ours"

@@ -331,8 +331,8 @@ def test_the_command_writes_what_derives_to_the_same_lock(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     a_catalog(tmp_path / "in", "1.0.0")
-    derive = ["derive", "--no-probe-metadata", "-o"]
-    project = ["project", "moved.parquet", "--items", "in", "--out", "out", *way]
+    derive = ["derive", "--no-probe-metadata", "--output"]
+    project = ["project", "moved.parquet", "--items", "in", "--output", "out", *way]
     assert assets(*derive, "claimed.parquet", "in").code == 0
     rows = [
         replace(
@@ -348,7 +348,7 @@ def test_the_command_writes_what_derives_to_the_same_lock(
     assert assets(*derive, "again.parquet", "out", *name).code == 0
     assert odf.AssetLock.read("again.parquet").table.equals(odf.AssetLock.read("moved.parquet").table)
     assert assets(*project).code == 5
-    assert assets("project", "x", "--items", "x", "--out", "y", "--as", "a", "--primary").code == 2
+    assert assets("project", "x", "--items", "x", "--output", "y", "--as", "a", "--primary").code == 2
 
 
 def test_older_catalogs_are_brought_up_to_date(tmp_path: Path) -> None:

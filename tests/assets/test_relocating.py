@@ -160,7 +160,7 @@ def test_a_copy_takes_four_of_the_requests_at_a_time(
 
 
 def command(lock: Path, new: Path) -> list[str]:
-    to = ["--to", "a", "-o", str(new), "--allow-private"]
+    to = ["--to", "a", "--output", str(new), "--allow-private"]
     return [str(ODFCHAIN), "assets", "relocate", str(lock), *to]
 
 

@@ -91,7 +91,7 @@ def test_closed_input_cannot_answer(workspace: Workspace, add: Add, monkeypatch:
     monkeypatch.setattr(sys, "stdin", None)
     code, said = add(fetch=KEYED)
     assert (code, "standard input is not a terminal" in said) == (2, True)
-    for args, expected in ((["add", "--stdin"], 3), (["login", "--stdin", "https://a.example"], 8)):
+    for args, expected in ((["add", "--stdin"], 3), (["login", "--token-stdin", "https://a.example"], 8)):
         assert main(["-w", str(workspace.path.parent), *args]) == expected
 
 

@@ -112,18 +112,18 @@ def test_tables(run: Run, tmp_path: Path) -> None:
         ("my.rows", "11 versions, 11 files, "),
         ("my.rows", "already exported"),
     ):
-        result = run("export", name, "--format", "delta", "--to", folder)
+        result = run("export", name, "-o", "delta", "--to", folder)
         assert (result.code, result.out) == (0, "")
         assert said in result.err
         assert f" as delta in {folder}: " in result.err
-    result = run("export", "my.rows@3", "--format", "delta", "--to", folder)
+    result = run("export", "my.rows@3", "-o", "delta", "--to", folder)
     assert result.code == 5
     assert "no block up to 3 has: it is of a later one" in result.err
-    assert run("export", "my.rows@3", "--format", "delta", "--to", folder, "--force").code == 0
-    assert run("export", "my.rows", "--format", "lode", "--to", tmp_path / "lode").code == 0
-    state = run("export", "my.rows", "--format", "iceberg", "--to", tmp_path / "s", "--rows", "state")
+    assert run("export", "my.rows@3", "-o", "delta", "--to", folder, "--force").code == 0
+    assert run("export", "my.rows", "-o", "lode", "--to", tmp_path / "lode").code == 0
+    state = run("export", "my.rows", "-o", "iceberg", "--to", tmp_path / "s", "--rows", "state")
     assert (state.code, state.err.count("note:")) == (0, 0)
-    notes = run("export", "my.rows", "--format", "iceberg", "--to", tmp_path / "r").err
+    notes = run("export", "my.rows", "-o", "iceberg", "--to", tmp_path / "r").err
     assert "note: Iceberg's Java readers refuse unsigned columns (offset)" in notes
 
 
@@ -135,12 +135,12 @@ def test_tables(run: Run, tmp_path: Path) -> None:
         (["--to", "no/b/"], "no such folder", 2),
         (["--to", "no/b"], "no such folder", 2),
         (["--to", "s3://bucket/a.csv"], "files are written to a folder of this machine", 2),
-        (["--format", "delta"], "--format delta --to FOLDER", 2),
-        (["--format", "delta", "--to", "t", "--records-per-file", "2"], "without --records-per-file", 2),
+        (["-o", "delta"], "-o delta --to FOLDER", 2),
+        (["-o", "delta", "--to", "t", "--records-per-file", "2"], "without --records-per-file", 2),
         (["--force", "-o", "csv"], "are for tables", 2),
         (["--catalog", "c"], "are for tables", 2),
-        (["--format", "delta", "--to", "t", "--catalog", "c"], "--catalog is for Iceberg", 2),
-        (["--format", "delta", "--to", "s3://bucket/t"], "exports are written to folders", 2),
+        (["-o", "delta", "--to", "t", "--catalog", "c"], "--catalog is for Iceberg", 2),
+        (["-o", "delta", "--to", "s3://bucket/t"], "exports are written to folders", 2),
     ],
 )
 def test_what_is_refused(args: list[str], said: str, code: int, run: Run) -> None:

@@ -54,3 +54,31 @@ def test_words_of_git_lead_to_the_command(run: Run, word: str, command: str) -> 
     result = run(word, "x")
     assert (result.code, result.err.splitlines()[0]) == (2, f"error: no such command '{word}'")
     assert command in result.err.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["sql", "-o", "x.csv"], "a file is --output FILE"),
+        (["export", "a", "-o", "x.csv"], "a file is --to FILE"),
+        (["assets", "export", "a", "-o", "x.parquet"], "a file is --output FILE"),
+        (["verify", "-o", "r.html"], "a file is > FILE"),
+        (["assets", "project", "a", "--out", "x"], "'--output'"),
+        (["export", "a", "--format", "csv"], "'--output-format'"),
+        (["merge", "a", "b", "--rows"], "'--by-row'"),
+        (["login", "--stdin"], "'--token-stdin'"),
+    ],
+)
+def test_an_earlier_spelling_names_the_one_of_now(run: Run, args: list[str], said: str) -> None:
+    result = run(*args)
+    assert (result.code, said in result.err) == (2, True), result.err
+
+
+def test_spellings_of_kamu_are_understood_and_not_shown(here: Path, run: Run) -> None:
+    assert run("export", "cities", "-w", "a", "--output-path", here / "x.csv").code == 0
+    assert (here / "x.csv").exists()
+    ingested = run("ingest", "cities", "none.csv", "-w", "a", "--source-name", "x")
+    assert ingested.err == "error: none.csv: no such file\n"
+    for command in ("export", "sql", "ingest"):
+        shown = run(command, "--help").out
+        assert ("--output-path" in shown, "--source-name" in shown) == (False, False)

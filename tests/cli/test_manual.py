@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
+from collections.abc import Iterator
+from importlib.resources import files
 
+import click
 import pytest
 
 from odfchain.cli import screen
-from odfchain.cli.main import COMMANDS
+from odfchain.cli.main import COMMANDS, cli
 from tests.kit.support import ROOT, Run
 
 PAGES = ROOT / "docs" / "commands"
@@ -34,10 +38,70 @@ def test_help_opens_the_page_of_another_name_of_a_command(run: Run) -> None:
     assert (shown.code, shown.out.splitlines()[0]) == (0, "# odfchain list")
 
 
-def test_help_without_a_topic_lists_the_commands(run: Run) -> None:
-    alone = run("help")
-    assert alone.code == 0
-    assert alone == run("--help")
+def test_the_first_screen_has_some_commands_and_says_how_to_see_all(run: Run) -> None:
+    first = run("help")
+    assert first.code == 0
+    assert first == run("--help")
+    assert run().err == first.out
+    lines = first.out.splitlines()
+    assert (len(lines) < 24, max(map(len, lines)) < 80) == (True, True)
+    assert [name for name in COMMANDS if f" {name} " in first.out and name not in ("init", "import")][:2] == [
+        "help",
+        "pull",
+    ]
+    assert "odfchain help --all" in lines[-1]
+
+
+def test_the_whole_help_lists_every_command_and_the_options_of_all(run: Run) -> None:
+    whole = run("help", "--all").out
+    assert [line.split()[0] for line in whole.split("Start:")[1].splitlines() if line[:2] == "  "] == COMMANDS
+    assert "--workspace DIR" in whole
+
+
+def _all(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if path:
+        yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _all(below, (*path, name))
+
+
+EVERY = [*_all(cli)]
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_every_help_begins_with_an_example_and_the_purpose(path: tuple[str, ...], run: Run) -> None:
+    shown = run(*path, "--help")
+    examples, purpose, *_ = shown.out.split("\n\n")
+    begin = f"Example: odfchain {' '.join(path)}"
+    assert (shown.code, [line for line in examples.splitlines() if not line.startswith(begin)]) == (0, [])
+    assert (purpose[:2], purpose[2].isupper()) == ("  ", True)
+
+
+def test_every_example_is_understood_by_the_command_that_it_shows() -> None:
+    text = files("odfchain").joinpath("cli", "examples.txt").read_text(encoding="utf-8")
+    shown = set()
+    for line in text.splitlines():
+        _, *words = shlex.split(line)
+        context = cli.make_context("odfchain", words)
+        while isinstance(context.command, click.Group):
+            name, found, rest = context.command.resolve_command(
+                context, [*context._protected_args, *context.args]
+            )
+            assert found is not None
+            context = found.make_context(name, rest, parent=context)
+        shown.add(context.command_path)
+    commands = {f"odfchain {' '.join(path)}" for path in EVERY}
+    assert commands - shown == {name for name in commands if any(c.startswith(f"{name} ") for c in commands)}
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_the_options_of_all_stand_behind_every_command(path: tuple[str, ...], run: Run) -> None:
+    behind = ("-w", "/nope", "-q", "-y", "--no-color", "--debug")
+    assert run(*path, *behind, "--help").out == run(*path, "--help").out
 
 
 def test_help_names_what_an_unknown_topic_may_have_meant(run: Run) -> None:

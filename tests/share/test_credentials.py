@@ -118,7 +118,7 @@ def test_private_datasets_are_pulled_without_a_terminal(
         refused = user.run("login", url)
         assert refused.code == 2
         assert "standard input is not a terminal: no token can be asked for" in refused.err
-        assert user.run("login", url, "--stdin", piped=f"{TOKEN}\n").code == 0
+        assert user.run("login", url, "--token-stdin", piped=f"{TOKEN}\n").code == 0
         assert user.run("pull", f"{url}cities").code == 0
         assert user.run("pull", "--all").code == 0
         assert set(seen[1:]) == {f"Bearer {TOKEN}"}
@@ -145,10 +145,10 @@ def test_a_redirect_to_another_origin_takes_no_token_along(
 
 
 def test_plain_http_to_another_machine_has_to_be_accepted(user: User) -> None:
-    refused = user.run("login", "http://a.example", "--stdin", piped=f"{TOKEN}\n")
+    refused = user.run("login", "http://a.example", "--token-stdin", piped=f"{TOKEN}\n")
     assert (refused.code, "--plain-http" in refused.err) == (8, True)
     assert not user.credentials.path.exists()
-    warned = user.run("login", "http://a.example", "--stdin", "--plain-http", piped=f"{TOKEN}\n")
+    warned = user.run("login", "http://a.example", "--token-stdin", "--plain-http", piped=f"{TOKEN}\n")
     assert (warned.code, "over plain http" in warned.err) == (0, True)
     assert user.run("logout", "--all").code == 0
     assert user.run("logout").code == 2
