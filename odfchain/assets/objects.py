@@ -55,7 +55,7 @@ _RETRIES = 3
 _OF_AZURE = ("core.windows.net", "fabric.microsoft.com")
 PIECE = 8 << 20
 """Bytes of an object that are in memory at a time."""
-HINT = "if that is intended, allow it with --allow-private or name it with --endpoint"
+HINT = "if you trust it, name it with --endpoint; --allow-private allows every private address"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def confirm(question: str) -> None:
     if options().yes:
         return
     if not is_interactive():
-        raise UsageError(f"{question} standard input is not a terminal", hint="pass --yes")
+        raise UsageError(f"{question} standard input is not a terminal", hint="answer on one, or pass --yes")
     if not ask(question):
         raise UsageError("not confirmed; nothing was changed")
 

@@ -150,7 +150,7 @@ class PollingSource:
         if isinstance(step, src.FetchStepContainer) and not options.allow_commands:
             raise FetchError(
                 f"{self.dataset.alias} is fetched by a container, {step.image!r}, and was not created here",
-                hint="pull with --allow-commands if you trust it",
+                hint="if you trust the image, pull with --allow-commands",
             )
         with self.dataset.staging() as staging:
             context = FetchContext(

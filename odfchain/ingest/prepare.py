@@ -703,6 +703,5 @@ def _check_commands(steps: Sequence[PrepStep], name: str, *, allow_commands: boo
             raise IngestError(
                 f"{name}: the manifest pipes the data through the command `{step.command[0]}`, "
                 "and commands are not allowed",
-                hint="pull with --allow-commands, or set ingest.allowCommands in the workspace's "
-                "configuration, if you trust this manifest",
+                hint="if you trust this manifest, pull with --allow-commands, or set ingest.allowCommands",
             )

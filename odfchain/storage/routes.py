@@ -14,7 +14,7 @@ from odfchain.storage.http_rules import Deadline, TransientError
 from odfchain.storage.locations import Target, is_this_machine, public_name, redact
 from odfchain.text import one_line
 
-PRIVATE_HINT = "if this is intended, set fetch.allowPrivateRedirects in the workspace's configuration"
+PRIVATE_HINT = "give the URL that it leads to, or set fetch.allowPrivateRedirects if you trust it"
 
 # Where a redirect may lead.
 #

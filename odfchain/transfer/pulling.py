@@ -96,8 +96,8 @@ if TYPE_CHECKING:
     from odfchain.slices.conditions import Where
 
 _WAYS_OUT = (
-    "--force replaces what is here by the peer's chain (push it first to keep it); or pull the other one "
-    "under a new name with --as to compare them"
+    "pull the other one under a new name with --as to compare them; --force replaces what is here by the "
+    "peer's chain (push it first to keep it)"
 )
 
 # Options and results of a pull.

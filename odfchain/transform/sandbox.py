@@ -126,7 +126,7 @@ _WITHOUT = "; `transform.isolation: never` runs such queries without a sandbox"
 def require_sandbox(otherwise: str = _WITHOUT) -> None:
     """A sandbox can be had here: one was just built around a command that does nothing.
 
-    `otherwise` is said after the command that mends it: the way without a sandbox.
+    `otherwise` is said after the command that mends it, at the end: the way without a sandbox.
 
     Raises:
         EngineError: it cannot; the hint is the one command that mends it.
@@ -354,7 +354,7 @@ def _address(process: subprocess.Popen[str], folder: Path) -> str:
     errors = [text for text in written if "error: " in text] or written or ["it said nothing"]
     raise EngineError(
         f"the engine did not start (exit code {process.returncode}): {errors[0]}",
-        hint="transform.isolation: never runs queries in this process, behind the gate alone",
+        hint="`odfchain engine serve --port 0` shows whether it starts outside the sandbox" + _WITHOUT,
     )
 
 
