@@ -100,7 +100,7 @@ class StoreOptions:
     allow_private: Annotated[bool, "Ask hosts at private addresses, too."] = False
     endpoints: Annotated[
         Collection[str],
-        "An endpoint you trust: requests there are signed; can be repeated (also: assets.trustedEndpoints).",
+        "A trusted endpoint: requests there are signed; can be repeated (also: assets.trustedEndpoints).",
         "--endpoint",
         "URL",
     ] = ()

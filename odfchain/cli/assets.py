@@ -32,11 +32,11 @@ _OPERATIONS = ("+A", "-R", "-C", "+C")
 
 @group("assets")
 def assets_command() -> None:
-    """Lock the files that STAC Items name: where they are, their sizes and entity tags.
+    """Lock the files that STAC Items name.
 
-    A lock is a table with one row for each asset, in a file or as a dataset with a history. It holds no hrefs
-    and no credentials: those come from the environment, and go only to the providers' own endpoints and to
-    those that you name.
+    A lock is a table with one row for each asset: its place, its size and its entity tag. It is a file, or a
+    dataset with a history. A lock holds no hrefs and no credentials. Credentials come from the environment.
+    They go to the providers' own endpoints, and to endpoints that you name.
     """
 
 
@@ -44,7 +44,7 @@ _PART = keywords(Selection, "items", "assets")
 _STORES = keywords(StoreOptions)
 _OUTPUT = option("Write the lock to a file.", type=click.Path(path_type=Path, dir_okay=False))
 _INTO = option("Record the changes in a dataset.", "DATASET", type=DATASET_AT)
-_KEEP_GOING = option("Write the lock without what failed; still an error.")
+_KEEP_GOING = option("Write the lock without failed assets; the exit code stays an error.")
 
 
 @command("derive", assets_command)
@@ -53,18 +53,19 @@ def derive_command(
     output: Path | None = _OUTPUT,
     into: str | None = _INTO,
     keep_going: bool = _KEEP_GOING,
-    slices: str | None = option("In place of SOURCE: the dataset's own slices, …", "DATASET"),
-    at: str | None = option("…as they lie below this folder or prefix.", "URL"),
+    slices: str | None = option("In place of SOURCE: the slices of a dataset; with --at.", "DATASET"),
+    at: str | None = option("With --slices: the folder or prefix that they are below.", "URL"),
     chosen: dict[str, Any] = keywords(DeriveOptions, "probe", "checksum"),
     selected: dict[str, Any] = keywords(Selection),
     merging: dict[str, Any] = keywords(RecordOptions, *MERGING),
     stores: dict[str, Any] = _STORES,
 ) -> int:
-    """Make a lock out of Items, ItemCollections, catalogs, ndjson, or STAC GeoParquet.
+    """Make a lock of STAC Items.
 
-    SOURCE is a file, a folder, a URL, or - for standard input. Signed URLs and hrefs with users or queries
-    are refused; a secret inside a path cannot be recognised. With --into only what differs is recorded: what
-    is not in the catalog any more is retracted; with --keep-going what could not be reached stays as it is.
+    SOURCE is an Item, an ItemCollection, a catalog, ndjson, or STAC GeoParquet. It is a file, a folder, a
+    URL, or - for standard input. Signed URLs are refused, and so are hrefs with users or queries. A secret
+    inside a path cannot be recognised. With --into only differences are recorded. Assets that left the
+    catalog are retracted. With --keep-going, assets that could not be reached stay as they are.
     """
     target = _Target(output, into, merging, keep_going)
     target.check(selected.keys() & {"items", "assets"}, checksum="checksum" in chosen)
@@ -93,17 +94,17 @@ def derive_command(
 @command("check", assets_command)
 def check_command(
     lock: str = argument(),
-    offline: bool = option("Judge the table alone, all of it; make no request."),
+    offline: bool = option("Check the whole table alone; make no request."),
     checksum: bool = option("Read objects whose checksum is locked, and compare theirs."),
     part: dict[str, Any] = _PART,
     stores: dict[str, Any] = _STORES,
     output: str = formats("table", "json", "ndjson", "html"),
 ) -> int:
-    """Compare today's objects with the facts of a lock; records nothing.
+    """Compare today's objects with the facts of a lock.
 
-    LOCK is a file or a dataset (NAME or NAME@POINT). The table shows what is not the same; html is one page
-    with what is missing or changed first, store by store. Exit code 6: an asset is changed or missing, or the
-    table is damaged; 8: some could only not be reached.
+    Nothing is recorded. LOCK is a file or a dataset (NAME or NAME@POINT). The table shows the differences. An
+    html page has missing and changed assets first, store by store. Exit code 6: an asset is changed or
+    missing, or the table is damaged. Exit code 8: nothing is wrong, but some assets could not be reached.
     """
     if offline:
         if part or checksum:
@@ -182,26 +183,26 @@ assets_command.add_command(check_command, "validate")
 @command("relocate", assets_command)
 def relocate_command(
     lock: str = argument(),
-    to: str = option("Where the copies go: a folder or a bucket's prefix.", "URL", required=True),
+    to: str = option("The place of the copies: a folder or a bucket's prefix.", "URL", required=True),
     output: Path | None = _OUTPUT,
     into: str | None = _INTO,
     keep_going: bool = _KEEP_GOING,
     layout: str | None = option(
-        "How copies are called: by item and asset (the default), or as their sources (that of own slices).",
+        "The names of copies: of item and asset (the default), or of the source (the default for slices).",
         choices=["item-asset", "source-key"],
     ),
-    prefix: str | None = option("With source-key: what to leave out of the keys' beginnings.", "HREF"),
-    dry_run: bool = option("Print the rows as they would be; make no request."),
+    prefix: str | None = option("With source-key: the beginning that keys lose.", "HREF"),
+    dry_run: bool = option("Print the rows of the copies; make no request."),
     overwrite: bool = option("Replace objects of another size that are there."),
-    checksum: bool = option("Record SHA-256 of what was copied (a draft of the format)."),
+    checksum: bool = option("Record SHA-256 of the copies (a draft of the format)."),
     merging: dict[str, Any] = keywords(RecordOptions, *MERGING),
     stores: dict[str, Any] = _STORES,
     form: str = formats(),
 ) -> int:
     """Copy the objects of a lock, and describe the copies.
 
-    What is not what the lock says is not copied. When this is interrupted the old lock stays valid, and the
-    same command copies the rest.
+    An object that differs from the lock is not copied. After an interruption the old lock stays valid. The
+    same command then copies the rest.
     """
     target = _Target(output, into, merging, keep_going)
     if not dry_run:
@@ -227,7 +228,10 @@ def relocate_command(
 
 @command("href", assets_command)
 def href_command(lock: str = argument(), part: dict[str, Any] = _PART) -> None:
-    """Print the hrefs of a lock, one to a line. LOCK is a file or a dataset (NAME or NAME@POINT)."""
+    """Print the hrefs of a lock, one to a line.
+
+    LOCK is a file or a dataset (NAME or NAME@POINT).
+    """
     echo_lines(_read(lock).only(**part).hrefs())
 
 
@@ -241,13 +245,14 @@ def project_command(
         "A folder to write to.", required=True, type=click.Path(path_type=Path, file_okay=False)
     ),
     name: str | None = option("The name of the alternate href (default: locked).", "--as", "NAME"),
-    primary: bool = option("Replace the assets' own hrefs; those become alternates."),
+    primary: bool = option("Replace the assets' own hrefs, which become alternates."),
     keep_version: bool = option("Leave documents of STAC 1.0 at 1.0 (default: 1.1)."),
 ) -> None:
-    """Write STAC with the locations and facts of a lock. LOCK is a file or a dataset (NAME or NAME@POINT).
+    """Write STAC with the locations and facts of a lock.
 
-    Items and assets are matched by both ids. What the sources say of checksums is removed unless the lock
-    knows it. Documents keep their names and folders below the new folder.
+    LOCK is a file or a dataset (NAME or NAME@POINT). Items and assets are matched by both ids. Checksums of
+    the sources are removed unless the lock knows them. Documents keep their names and folders below the new
+    folder.
     """
     if name is not None and primary:
         raise UsageError("--as names an alternate, --primary replaces the assets' own hrefs: choose one")
@@ -267,7 +272,10 @@ def export_command(
         "The file to write.", required=True, type=click.Path(path_type=Path, dir_okay=False)
     ),
 ) -> None:
-    """Write a dataset's asset lock, at a block, to a file that can be read without odfchain."""
+    """Write the lock of a dataset to a file.
+
+    The file can be read without odfchain. It has the assets as of the head, or of a block.
+    """
     lock = _of_dataset(dataset)
     lock.write(output)
     say(f"wrote {output}: {lock.table.num_rows:,} rows")

@@ -54,7 +54,7 @@ _TEXTS = ("dataset", "status", "watermark")
 def pull_command(
     datasets: tuple[str, ...] = argument(DATASET_AT),
     everything: bool = option("Pull every dataset that has a source or is made of others.", "-a", "--all"),
-    recursive: bool = option("Pull what the datasets come from first.", "-r"),
+    recursive: bool = option("Pull the inputs of the datasets first.", "-r"),
     set_watermark: Timestamp | None = option("Record this watermark instead of pulling; for one dataset."),
     sources: dict[str, Any] = keywords(
         SourceOptions, "fetch_uncacheable", "allow_commands", *MERGING, "variables", "system_time"
@@ -62,20 +62,22 @@ def pull_command(
     transforms: dict[str, Any] = keywords(InputsOptions),
     watch: float | None = option("Pull again and again, with this pause; Ctrl-C ends it."),
     source: str | None = option("Bring the branch DATASET@BRANCH from this place.", "--from", "URL"),
-    name: str | None = option("What to call a dataset that is pulled from a URL.", "--as", "NAME"),
+    name: str | None = option("The name of a dataset that is pulled from a URL.", "--as", "NAME"),
     copies: dict[str, Any] = keywords(CopyOptions),
     output: str = formats(),
 ) -> int:
-    """Bring datasets up to date with their polling sources, or with the datasets they are made of.
+    """Bring datasets up to date, or take one from a URL.
 
-    A URL, or repository/dataset, is pulled from there, checked, and known here by a name from then on;
-    pulling that name asks the same place again. DATASET@BRANCH is brought up to date on a branch: from its
-    polling source, or from its inputs on the branch of that name, else on their heads. With --from URL it is
-    the branch of that name at another place, which is fetched without moving the head and verified before a
-    merge uses it. ODFCHAIN_TOKEN is sent to the server that is named, and to no other.
+    A root dataset is brought up to date from its polling source, and a derivative from its inputs. A copy
+    asks the place that it came from. A new URL, or repository/dataset, is pulled, checked, and gets a local
+    name.
 
-    Every byte of a source is ingested once, however often and however interrupted this runs. One dataset that
-    fails does not stop the others.
+    DATASET@BRANCH is brought up to date on a branch. A derivative then reads its inputs on the branch of that
+    name, or else on their heads. With --from URL the branch comes from another place. The head stays where it
+    is, and a merge verifies the branch first.
+
+    ODFCHAIN_TOKEN is sent to the server that the command names, and to no other. Every byte of a source is
+    ingested once, also after interruptions. A dataset that fails does not stop the others.
     """
     from odfchain.api.pulling import branch_target, check_branch_options
 
@@ -192,11 +194,11 @@ def ingest_command(
     ),
     output: str = formats(),
 ) -> None:
-    """Ingest files into a root dataset, in the order given.
+    """Ingest files into a root dataset.
 
-    Each file becomes one transaction; all of them are published together, or none when one is refused.
-    A file beyond `slice.maxBytes` becomes several blocks.
-    DATASET@BRANCH records them on a branch, and the head stays where it is.
+    Files are ingested in the order given. Each file becomes one transaction. All are published together, or
+    none if one file is refused. A file beyond `slice.maxBytes` becomes several blocks. DATASET@BRANCH records
+    on a branch, and the head stays where it is.
     """
     if bool(files) == from_stdin:
         raise UsageError("name the files to ingest, or use --stdin")
@@ -215,25 +217,26 @@ def ingest_command(
 @command("fetch")
 def fetch_command(
     dataset: str = argument(DATASET_AT),
-    merged: bool = option("Bring what was merged into it, so that its merges can be checked."),
+    merged: bool = option("Bring merged branches, so that the merges can be checked."),
     chosen: dict[str, Any] = keywords(MirrorOptions),
     locks: tuple[Path, ...] = option(
-        "From wherever this lock of slices says that they are; can be repeated.", "--lock", "FILE"
+        "Bring slices from the places in this lock; can be repeated.", "--lock", "FILE"
     ),
     trust_files: bool = option("With --lock: read absolute paths that it names."),
     output: str = formats(),
 ) -> None:
-    """Bring the slices that a partial copy lacks, from where it was pulled or from any other copy.
+    """Bring the slices that a partial copy lacks.
 
-    Every slice is checked against the hash that the dataset's own chain has for it. --merged brings instead
-    the blocks and slices of branches that were merged: they are no part of the chain, and `verify` computes
-    the merges again from them.
+    Slices come from the place that the dataset was pulled from, or from any other copy. Every slice is
+    checked against its hash in the dataset's own chain.
 
-    --where is a condition on the columns, like "event_time >= '2026-01-01'". What is in slices that are not
-    here is believed of the dataset's owner alone, by a manifest that he signed; a slice of which he says
-    nothing is brought.
+    --merged brings the blocks and slices of merged branches instead. They are no part of the chain. With them
+    `verify` computes the merges again.
 
-    --lock takes a lock that `odfchain assets derive --slices` made: the places that it names need no trust.
+    --where is a condition on columns, like "event_time >= '2026-01-01'". A manifest that the owner signed
+    says which slices cannot hold such records. All others are brought.
+
+    --lock takes a lock that `odfchain assets derive --slices` made. The places in it need no trust.
     """
     if locks and (merged or chosen.keys() - {"parallel"}):
         raise UsageError(
@@ -283,12 +286,13 @@ def source_command() -> None:
 @command("disable", source_command)
 def disable_command(
     dataset: str = argument(DATASET),
-    name: str | None = option("Which source, when there are several.", "--source", "NAME"),
+    name: str | None = option("The source, if there are several.", "--source", "NAME"),
     chosen: dict[str, Any] = keywords(RecordOptions, "system_time"),
 ) -> None:
-    """Record that the polling source, or a push source, is no longer used.
+    """Record that a source is no longer used.
 
-    What is recorded stays. The source can be defined again with `odfchain add --update`.
+    It is the polling source, or a push source. Recorded data stays. `odfchain add --update` defines the
+    source again.
     """
     found = open_workspace()[dataset]
     event, head = found.disable_source(name, **chosen)

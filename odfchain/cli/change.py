@@ -51,8 +51,8 @@ _CONFLICTS = option(
 def branch_command() -> None:
     """Make, list, rename and delete branches of a dataset.
 
-    A branch is written DATASET@BRANCH wherever a dataset is named, and what is recorded there leaves the head
-    as it is. Nothing is copied: a branch shares all that was recorded before it was made.
+    A branch is written DATASET@BRANCH wherever a dataset is named. Records on a branch leave the head as it
+    is. Nothing is copied: a branch shares everything that was recorded before it was made.
     """
 
 
@@ -66,7 +66,7 @@ def branch_create(
 ) -> None:
     """Make a branch of a dataset.
 
-    A name is lower-case letters and digits, in words joined by '-', like fix-names.
+    A name has lower-case letters and digits, in words joined by '-', like fix-names.
     """
     made = open_workspace()[dataset].create_branch(name, at=point)
     say(f"{made.label} begins at block {made.summary.head_block.sequence_number:,}")
@@ -74,10 +74,11 @@ def branch_create(
 
 @command("list", branch_command)
 def branch_list(dataset: str = argument(DATASET), output: str = formats()) -> None:
-    """List the branches of a dataset, and how far each is ahead of the head and behind it.
+    """List the branches of a dataset.
 
-    A branch is ahead by the blocks that the head neither has nor has merged, and behind by those that it
-    lacks itself. BASE is the newest block that both have: `diff` shows what came after it.
+    AHEAD counts the blocks that the head neither has nor has merged. BEHIND counts the blocks of the head
+    that the branch lacks. BASE is the newest block that both have. `odfchain diff` shows the changes after
+    it.
     """
     found = open_workspace()[dataset]
     people = output == "table"
@@ -103,10 +104,11 @@ def branch_delete(
     force: bool = option("Delete it even if it is not merged."),
     break_references: bool = BREAK_REFERENCES,
 ) -> None:
-    """Delete a branch that the head, or another branch, has merged.
+    """Delete a branch that was merged.
 
-    What was merged stays, so the merge can still be checked. With --force, what was not merged is kept under
-    refs/overwritten-… until `gc --drop-refs`. A branch that rows refer to stays, with --force, too.
+    The merged blocks stay, so the merge can still be checked. With --force a branch is deleted before it is
+    merged. Its blocks are then kept under refs/overwritten-… until `gc --drop-refs`. A branch that rows refer
+    to stays, with --force, too.
     """
     found = open_workspace()[dataset]
     kept = found.delete_branch(name, force=force, break_references=break_references)
@@ -143,13 +145,13 @@ def correct_command(
 ) -> None:
     """Change some columns of some rows of a root dataset.
 
-    Files are CSV with a header, NDJSON or Parquet, with the columns of the primary key and those to change;
-    what they do not name stays as it is, the event time too. An empty field of a CSV is null, and "" the
-    empty text; what an object of NDJSON does not name stays. Values have to be of the declared types.
+    Files are CSV with a header, NDJSON or Parquet. They have the columns of the primary key and the columns
+    to change. All other columns stay as they are, the event time too. An empty field of a CSV is null, and ""
+    is the empty text. A field that an object of NDJSON lacks stays. Values have the declared types. A value
+    that equals the recorded one is no change.
 
-    It works where `ingest` does not: on polled datasets, and without the full list that a snapshot needs.
-    Correct a branch, look at it with `diff`, and `merge` it. Values that equal the recorded ones are no
-    change.
+    The command works where `ingest` does not: on polled datasets, and without the full list of a snapshot.
+    Correct a branch, look at it with `odfchain diff`, and merge it.
     """
     if not files and not chosen.get("remove"):
         raise UsageError("name the files of corrections, or --remove a file of keys")
@@ -167,20 +169,22 @@ def diff_command(
     b: str | None = argument(BRANCH, metavar="[B]"),
     stat: bool = option("Show only how many records and cells differ."),
     keys_only: bool = option("Show only which records differ, and not how."),
-    profile: bool = option("Compare what rows look like: values, nulls, schema."),
+    profile: bool = option("Compare the profiles of rows: values, nulls, schema."),
     policy: Path | None = option("The limits for --profile, as YAML.", "FILE"),
     no_compute: bool = option("With --profile, compute no profile that is missing."),
     output: str = formats("table", "json", "ndjson", "csv", "html"),
 ) -> int:
-    """Show what differs from the state at A to that at B: branches, blocks (number or hash) or times.
-    With one point, show what it has changed since its merge base with the head: what a merge would bring.
-    Only what was recorded after the two parted is read. `diff DATASET@A DATASET@B` is the same.
+    """Show the differences between two points of a dataset.
 
-    A table and CSV have one line for each value that changed; a record is the same as long as its primary key
+    A and B are branches, blocks (number or hash) or times. With one point, the command shows its changes
+    since the merge base with the head. Those are the changes that a merge would bring. `diff DATASET@A
+    DATASET@B` is the same as `diff DATASET A B`.
+
+    A table and CSV have one line for each value that changed. A record is the same as long as its primary key
     is. Without a primary key, the records are shown that each side has added.
 
-    `diff --profile X [Y]` compares two profiles by their distributions, and ends with exit code 3 where a
-    limit is exceeded. X and Y are DATASET@POINT, or files of profiles: paths that end in .json, or begin
+    `diff --profile X [Y]` compares two profiles by their distributions. It ends with exit code 3 if a limit
+    is exceeded. X and Y are DATASET@POINT, or files of profiles. A path to a file ends in .json, or begins
     with a dot or a slash. One DATASET alone means its last two blocks with data.
     """
     if profile:
@@ -227,8 +231,8 @@ def merge_command(
 ) -> None:
     """Merge a branch into the head, or into another branch.
 
-    What changed on the branch since both diverged becomes one block, cell by cell. Where both changed one
-    cell differently, nothing is merged: the conflicts are printed, and the command ends with code 5.
+    The changes of the branch become one block, cell by cell. A conflict is a cell that both sides changed
+    differently. Then nothing is merged, the conflicts are printed, and the exit code is 5.
 
     Several datasets that have a branch of this name are all computed before the first is changed.
     """
@@ -271,11 +275,12 @@ def revert_command(
     ),
     output: str = formats(),
 ) -> None:
-    """Take the changes of BLOCK, its hash or sequence number, back.
+    """Take the changes of one block back.
 
-    Nothing is removed from the chain: a new block has the inverse of what BLOCK changed. What was changed
-    again since then conflicts, as in `merge`: ours is what is there now, theirs what was there before BLOCK.
-    Then nothing is recorded, the conflicts are printed, and the command ends with code 5.
+    BLOCK is a hash or a sequence number. Nothing is removed from the chain: a new block has the inverse of
+    the changes. A later change of the same cell is a conflict, as in `merge`. There, ours is the present
+    value, and theirs is the value before BLOCK. Then nothing is recorded, the conflicts are printed, and the
+    exit code is 5.
     """
     check_conflict_options(chosen.get("resolve"), conflicts)
     silence_libraries()

@@ -41,25 +41,22 @@ def verify_command(
     datasets: tuple[str, ...] = argument(DATASET_AT, metavar="[DATASET[@POINT]]…"),
     checks: dict[str, Any] = keywords(VerifyOptions),
     integrity: bool = option("Compute nothing again (the default)."),
-    remote: str | None = option(
-        "Verify a dataset elsewhere; it does not become one of this workspace.", "URL"
-    ),
-    verbose: bool = option("List all checks, also of what is clean.", "-v"),
+    remote: str | None = option("Verify a dataset at a URL, without a copy in this workspace.", "URL"),
+    verbose: bool = option("List all checks, also of datasets without faults.", "-v"),
     output: str = formats("table", "json", "ndjson", "html"),
 ) -> int:
-    """Verify datasets: chain, append rules, every byte and every row, and the signature of the head.
+    """Verify chain, rules, every byte and row, and the signature.
 
     DATASET@POINT is verified on a branch, up to a block (its number or hash), or up to a time.
 
-    With --replay, what derivative datasets record must also come out when their inputs are put through their
-    queries again. No other way of verifying starts an engine. With --profiles, its signed profiles must come
-    out as they are, too.
+    With --replay the queries of derivative datasets are computed again, and have to give the recorded rows.
+    No other option starts an engine. With --profiles the signed profiles are computed again.
 
-    With --last N the time does not grow with the chain: of what comes before the N newest blocks only what is
-    still in force is read, as the chain's index finds it, and the checks that rest on that say so.
+    With --last N the time does not grow with the chain. Of the blocks before, only those still in force are
+    read, by the chain's index. Checks that rest on the index say so.
 
-    All faults are listed with the file they are in, and every check that did not run with the reason. Exit
-    code 0: clean; 6: faults; 7: no faults, but something that was asked for could not be checked here.
+    All faults are listed with their files. Every check that did not run is listed with the reason. Exit code
+    0: clean; 6: faults; 7: no faults, but a check that was asked for could not be made here.
     """
     from odfchain.api.branching import matching_at
 
@@ -115,19 +112,19 @@ def attest_command(
         "The file with the auditor's private key (`odfchain key create`).", "--key", required=True
     ),
     report_file: Path | None = option("Write the report here, too.", "--report"),
-    faulty: bool = option("Sign the outcome also when there are faults."),
+    faulty: bool = option("Sign the outcome even if there are faults."),
     checks: dict[str, Any] = keywords(
         VerifyOptions, "replay", "recursive", "require_signature", "profiles", "trusted_by", "jobs"
     ),
     integrity: bool = option("Compute nothing again (the default)."),
     output: str = formats("table", "json", "jws"),
 ) -> int:
-    """Verify a dataset and sign the outcome, for others to rely on.
+    """Verify a dataset and sign the outcome.
 
-    The statement names the head, the verdict, the checks that were and were not done, and the digest of the
-    report. It is kept with the dataset and travels with it. To check it against the report, the file of
-    --report is needed. DATASET@POINT is verified and attested on a branch, or up to a block or a time. Exit
-    codes are those of verify.
+    Others can rely on the statement. It names the head, the verdict, the checks, and the digest of the
+    report. It is kept with the dataset and travels with it. The file of --report is needed to check it
+    against the report. DATASET@POINT is verified on a branch, or up to a block or a time. Exit codes are
+    those of verify.
     """
     _check_replay(checks, integrity=integrity)
     with open_workspace() as workspace, TerminalProgress() as progress:
@@ -155,10 +152,10 @@ def attestations_command(
     ),
     output: str = formats(),
 ) -> int:
-    """List what auditors have attested of a dataset, and check it.
+    """List and check the verdicts of auditors on a dataset.
 
-    Anyone can attest anything: `trusted` are those whom the settings name (audit.trustedAuditors). Exit code
-    6: a line is not a valid attestation of this dataset.
+    Anyone can attest anything. An auditor is trusted if the settings name it (audit.trustedAuditors). Exit
+    code 6: a line is not a valid attestation of this dataset.
     """
     with open_workspace() as workspace:
         if file is not None:
@@ -213,10 +210,10 @@ def proof_command() -> None:
 
 @command("show", proof_command)
 def show_command(file: Path = _FILE, output: str = formats("table", "json")) -> None:
-    """Show what a signed answer says: the query, the blocks it reads, the rows, and who signed it.
+    """Show the content of a signed answer.
 
-    Its hashes and its signature are checked; whether it is true is for `odfchain proof verify`. No workspace
-    is needed.
+    That is the query, the blocks that it reads, the rows, and the signer. Its hashes and its signature are
+    checked. `odfchain proof verify` checks the rows. No workspace is needed.
     """
     from odfchain.query.answers import Answer, written
 
@@ -255,10 +252,10 @@ def proof_verify_command(
     remote: str | None = option("Have the node at a URL check it, instead of this workspace.", "URL"),
     output: str = formats("table", "json"),
 ) -> int:
-    """Check a signed answer: its hashes, its signature, its blocks, and the query computed once more.
+    """Check a signed answer, and compute it once more.
 
-    Exit code 6 says that it is false; 7 that this cannot be said here, because a dataset or a block is not
-    here, or another version of the engine computes another answer.
+    Hashes, signature, blocks and rows are checked. Exit code 6: the answer is false. Exit code 7: it cannot
+    be checked here, because a dataset, a block or this version of the engine is missing.
     """
     from odfchain import verify_proof
     from odfchain.query.answers import Answer
@@ -313,11 +310,10 @@ def _line(value: Any) -> str:
 def sign_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"), output: str = formats("table", "json")
 ) -> None:
-    """Sign the head of a dataset, or DATASET@BRANCH, anew, with the time of now.
+    """Sign the head of a dataset anew, with the present time.
 
-    Every commit signs the new head where the dataset's private key is, so this is needed only after a
-    signature could not be made, was damaged, or shall be younger. The key of a dataset is in the workspace
-    that it was made in.
+    Every commit signs the new head if the dataset's private key is here. So the command is needed only if a
+    signature is missing, damaged or too old. The key of a dataset is in the workspace that it was made in.
     """
     from odfchain.chain.statements import Problem
     from odfchain.errors import ObjectCorruptedError, ObjectNotFoundError, StoreError
@@ -344,7 +340,7 @@ def sign_command(
 
 @group("key")
 def key_command() -> None:
-    """Keys that sign: made for auditors, and shown for everybody.
+    """Make keys of auditors, and show keys.
 
     A dataset's own key is made with the dataset.
     """
@@ -352,10 +348,10 @@ def key_command() -> None:
 
 @command("create", key_command)
 def create_command(file: Path = argument()) -> None:
-    """Make a new ed25519 key in FILE and print its public identity, a did:key.
+    """Make a new ed25519 key and print its public identity.
 
-    The file is an unencrypted PEM that only you may read. Anyone who has it can sign in your name; an
-    existing file is never replaced.
+    FILE is an unencrypted PEM that only you may read, and the identity is a did:key. Anyone who has the file
+    can sign in your name. An existing file is never replaced.
     """
     from odfchain.chain.statements import create_key_file
 
@@ -366,10 +362,10 @@ def create_command(file: Path = argument()) -> None:
 def key_show_command(
     what: str = argument(metavar="FILE|DATASET"), output: str = formats("table", "json")
 ) -> None:
-    """Print the public identities of a key file, or of a dataset of the workspace.
+    """Print the public identities of a key file or a dataset.
 
-    Nothing private is printed. An existing file is meant before a dataset of the same name; what has a slash
-    or ends with .pem is always a file.
+    Nothing private is printed. An existing file comes before a dataset of the same name. A name with a slash,
+    or with the ending .pem, is always a file.
     """
     from odfchain.chain.statements import read_key_file
 
@@ -398,12 +394,12 @@ def evidence_command(
     file: Path | None = option("Check a proof in a file; no workspace and no network is needed.", "--check"),
     output: str = formats(),
 ) -> None:
-    """List proofs that owners of datasets have signed two histories.
+    """List proofs that an owner signed two histories.
 
-    A pull compares the signed heads that it is offered with those that were seen before. Two different blocks
-    with one sequence number, both covered by heads that are signed with the dataset's key, are kept as a
-    proof, also when the pull is refused or forced. Owners who go back behind what they have published
-    (`reset`, `compact`, `pull --force`) leave such a proof to everybody who saw both.
+    A pull compares signed heads with those that were seen before. Two different blocks with one sequence
+    number, both under heads that the dataset's key signed, are kept as a proof. That holds for pulls that are
+    refused or forced, too. Owners who go back behind a published head (`reset`, `compact`, `pull --force`)
+    leave such a proof.
     """
     if file is not None:
         if dataset is not None or target is not None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @group("inspect")
 def inspect_command() -> None:
-    """Look at what a dataset declares, and where it comes from."""
+    """Show schema, lineage, queries or slices of a dataset."""
 
 
 @command("schema", inspect_command)
@@ -45,7 +45,7 @@ def inspect_schema(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
     output: str = formats("table", "ddl", "json", "yaml", "ndjson", "csv"),
 ) -> None:
-    """Show a dataset's schema, system columns included."""
+    """Show a dataset's schema, with system columns."""
     from odfchain.odf.schema import format_ddl, type_name
     from odfchain.odf.tree import to_tree
 
@@ -73,9 +73,10 @@ def inspect_profile(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
     output: str = formats("table", "json", "html"),
 ) -> None:
-    """Show the profile of the rows in force that was computed here before, or that the owner published.
+    """Show the profile that is stored for the rows in force.
 
-    Nothing is computed: `profile` does that. It may be the profile of an earlier block with the same rows.
+    It was computed here before, or the owner published it. Nothing is computed: `odfchain profile` does that.
+    It may be the profile of an earlier block with the same rows.
     """
     found_at = opened(dataset)
     found = found_at.known_profile()
@@ -96,14 +97,14 @@ _PROFILES = 20
 @command("lineage", inspect_command)
 def inspect_lineage(
     datasets: tuple[str, ...] = argument(DATASET),
-    downstream: bool = option("Show what is made of the datasets, not what they are made of."),
+    downstream: bool = option("Show datasets that are made of these, in place of the inputs."),
     output: str = formats("tree", "dot", "html", "json", default="tree"),
 ) -> None:
-    """Show what datasets (default: all) are made of, over their whole history.
+    """Show the inputs of datasets, over their whole history.
 
-    Datasets that are not here are shown as missing. Inputs that are used no more say until which block they
-    were. The dot format is for Graphviz; html is one page with a drawing, and with the profiles of the
-    datasets that are named, where they are here already.
+    Without names all datasets are shown. A dataset that is not here is shown as missing. A former input is
+    shown with the last block that used it. The dot format is for Graphviz. An html page has a drawing, and
+    stored profiles of the datasets that are named.
     """
     from odfchain.audit.drawings import GraphDrawing
 
@@ -130,7 +131,10 @@ def _known_profiles(workspace: Workspace, graph: Graph) -> dict[str, Mapping[str
 
 @command("query", inspect_command)
 def inspect_query(dataset: str = argument(DATASET), output: str = formats("table", "json")) -> None:
-    """Show every transform or source that a dataset has had, oldest first, and the records it brought."""
+    """Show every transform or source that a dataset has had.
+
+    The oldest comes first. Each is shown with the number of records that it brought.
+    """
     found = open_workspace()[dataset].definitions()
     if output == "json":
         screen.echo_json([item.to_document() for item in found])
@@ -174,10 +178,10 @@ def inspect_slices(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
     output: str = formats("table", "json", "ndjson", "csv"),
 ) -> None:
-    """Show the Parquet files that are a dataset's data, oldest first; other files of its folder are not.
+    """Show the Parquet files of a dataset, oldest first.
 
-    POINT is a branch, a block (its number or hash), or a system time. A slice that a partial copy lacks is
-    not here.
+    These files are the data. Other files of its folder are not. POINT is a branch, a block (its number or
+    hash), or a system time. A slice that a partial copy lacks is not here.
     """
     from odfchain.api.scan import pinned
 
@@ -211,11 +215,11 @@ def profile_command(
     key: Path | None = option("Store it, signed with the key in a file.", "FILE"),
     output: str = formats("table", "json", "html"),
 ) -> None:
-    """Show what the rows in force look like: types, nulls, distributions, common values, duplicates.
+    """Show types, nulls, distributions and common values.
 
-    A profile is a function of the rows alone: the same rows give the same bytes on every machine.
-    JSON is its one text, html one page with pictures. No Java starts, and slices that were profiled before
-    are not read again.
+    The profile describes the rows in force. The same rows give the same bytes on every machine. JSON is its
+    one text, and html is a page with pictures. No Java starts. Slices that were profiled before are not read
+    again.
     """
     from odfchain.chain.statements import read_key_file
 
@@ -249,24 +253,25 @@ _DAY = len("2026-01-01")
 @command("manifest")
 def manifest_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    where: str | None = option("Say which files may hold a row that this condition keeps.", "SQL"),
+    where: str | None = option("Mark the files that may hold a row for which this is true.", "SQL"),
     write: bool = option("Store it, and sign it with the dataset's key."),
     key_file: Path | None = option(
         "With --write: sign it with the key in this file (`odfchain key create`).", "--key"
     ),
     output: str = formats("table", "json"),
 ) -> None:
-    """Show which files a dataset consists of at a block, and what their footers report of the rows.
+    """Show the files of a dataset at a block.
 
-    The manifest follows from the chain and the footers alone: anybody makes the same bytes, for any block, at
-    any time. JSON is its one text, in the form of Lode's manifest.
+    The manifest lists the slices and the statistics in their footers. It follows from the chain and the
+    footers alone. So anybody makes the same bytes, for any block, at any time. JSON is its one text, in the
+    form of Lode's manifest.
 
-    With --where, a file that cannot hold such a row is marked: readers skip it. The condition is SQL of
-    columns and literals (= <> < <= > >= IN BETWEEN IS NULL LIKE 'x%' AND OR NOT); every other condition
-    skips nothing.
+    With --where, the table marks files that may hold such a row. Readers skip the others. The condition is
+    SQL of columns and literals (= <> < <= > >= IN BETWEEN IS NULL LIKE 'x%' AND OR NOT). Every other
+    condition skips nothing.
 
-    With --write it is kept with the dataset and travels with it, and a signed line names it, so that a
-    reader finds it without walking the chain. A push does that for the head.
+    With --write the manifest is kept with the dataset and travels with it. A signed line names it, so a
+    reader finds it without the chain. A push does that for the head.
     """
     if where is not None and output == "json":
         raise errors.UsageError("the JSON text is the whole manifest: --where is for the table")
@@ -328,11 +333,11 @@ def blame_command(
     recursive: bool = option("Go on through all inputs down to the roots.", "-r"),
     output: str = formats("table", "json", "tree", default="tree"),
 ) -> None:
-    """Show where a record comes from: slice, block, source or transform, and the input records it is made of.
+    """Show the origin of a record.
 
-    The record is named by its offset, or by its primary key, column by column (iata=ZRH): then it is the
-    newest one with that key. What is missing or cannot be known is said. Reading a damaged slice ends with
-    exit code 6.
+    The origin is a slice, a block, a source or transform, and the input records. The record is named by its
+    offset, or by its primary key, column by column, like icao=07FA. A key means its newest record. Missing
+    and unknown parts are named as such. A damaged slice ends the command with exit code 6.
     """
     if bool(key) == (offset is not None) or (key and last is not None):
         raise errors.UsageError("name the record: --offset N [--to M], or its primary key like iata=ZRH")
@@ -371,10 +376,11 @@ def block_command() -> None:
 def block_decode(
     source: str = argument(metavar="FILE|HASH|-"), output: str = formats("yaml", "json", default="yaml")
 ) -> None:
-    """Print a block: a file, the hash of a block in this workspace, or - for standard input.
+    """Print a block as YAML or JSON.
 
-    Says on standard error when the block's bytes are not the canonical ones for its content, that is, when
-    encoding the printed document would give another hash.
+    The block is a file, the hash of a block in this workspace, or - for standard input. A block may have
+    bytes that are not the canonical ones. The encoding of the printed document then has another hash, and a
+    note on standard error says so.
     """
     from odfchain.odf.block_codec import block_hash, decode_block, encode_block, open_manifest
     from odfchain.odf.manifests import block_document
@@ -418,13 +424,13 @@ def _block_bytes(source: str) -> bytes:
 def block_encode(
     source: str = argument(metavar="FILE|-"),
     manifest_version: str = option(
-        "Manifest version to write; they differ in the alignment of times.", choices=["2", "3"], default="3"
+        "The manifest version; versions differ in the alignment of times.", choices=["2", "3"], default="3"
     ),
     target: Path | None = option("Write the block's bytes here (- for stdout).", "--output"),
 ) -> None:
-    """Encode a block given as YAML or JSON and print its multihash.
+    """Encode a block and print its multihash.
 
-    The document is a MetadataBlock manifest as `block decode` prints it, or the block alone.
+    The document is YAML or JSON: a MetadataBlock manifest as `block decode` prints it, or the block alone.
     """
     from odfchain.odf.block_codec import block_hash, encode_block
     from odfchain.odf.manifests import read_block
@@ -457,7 +463,10 @@ def digest_command(
     files: tuple[Path, ...] = argument(click.Path(path_type=Path), required=True, metavar="FILE.parquet…"),
     output: str = formats(),
 ) -> int:
-    """Print the physical and the logical hash of Parquet files; no workspace is needed."""
+    """Print the physical and the logical hash of Parquet files.
+
+    No workspace is needed.
+    """
     from odfchain.odf.physical_hash import hash_file
     from odfchain.slices.reader import hash_parquet
 

@@ -30,16 +30,19 @@ _HEAP_MIB = 2_048
 
 @group("engine")
 def engine_command() -> None:
-    """Look after the Spark session that stays, and execute transformations for other processes."""
+    """Look after Spark, and execute transformations for others.
+
+    The Spark session stays between commands.
+    """
 
 
 @command("status", engine_command)
 def engine_status(output: str = formats("table", "json")) -> None:
-    """Show the Spark session that stays between commands, if there is one.
+    """Show the Spark session that stays between commands.
 
-    The first command that needs Spark on this machine starts it; later ones of the same version, settings and
-    environment use it. It ends when no command was there for as long as `engine.idle` says (10 minutes), and
-    is never started where the environment variable CI is set.
+    The first command that needs Spark on this machine starts it. Later commands of the same version, settings
+    and environment use it. It ends after `engine.idle` without a command (10 minutes). It is never started if
+    the environment variable CI is set.
     """
     found = ask_server("status")
     if output == "json":
@@ -53,7 +56,10 @@ def engine_status(output: str = formats("table", "json")) -> None:
 
 @command("stop", engine_command)
 def engine_stop() -> None:
-    """End the Spark session that stays; commands that use it finish first."""
+    """End the Spark session that stays.
+
+    Commands that use it finish first.
+    """
     ended = ask_server("stop")
     if ended is None:
         say("no session stays")
@@ -63,7 +69,10 @@ def engine_stop() -> None:
 
 @command("log", engine_command)
 def engine_log() -> None:
-    """Print the log of the Spark session that stays, and why earlier ones were ended or replaced."""
+    """Print the log of the Spark session that stays.
+
+    It says also why earlier sessions ended.
+    """
     with contextlib.suppress(FileNotFoundError), log_file().open(encoding="utf-8", errors="replace") as log:
         for line in log:
             echo(line.rstrip("\n"))
@@ -81,10 +90,11 @@ def engine_serve(
         "Java's heap where there is no workspace [MiB]; else the settings say.  [default: 2048]", least=256
     ),
 ) -> None:
-    """Run the Spark engine as a service (gRPC), until Ctrl-C or SIGTERM.
+    """Run the Spark engine as a service (gRPC).
 
-    Anyone who can connect can make it read and write files with your rights: there is no password. Listen on
-    other machines' networks only where everybody on them may do that.
+    The service runs until Ctrl-C or SIGTERM. There is no password: anyone who can connect can make it read
+    and write files with your rights. Listen on a network of other machines only if everybody there may do
+    that.
     """
     if socket is not None and (is_given("host") or is_given("port")):
         raise UsageError("--socket listens on no port: leave out --host and --port")
@@ -99,11 +109,12 @@ def engine_serve(
 
 @command("warm-up", engine_command)
 def engine_warm_up() -> None:
-    """Make every later start of Spark faster: writes an archive of what the JVM loads, once.
+    """Make every later start of Spark faster.
 
-    It takes about a minute, and 190 MB in your cache folder (XDG_CACHE_HOME, or the file that
-    ODFCHAIN_CLASS_ARCHIVE names). After another Java or Spark was installed it is to be made again; until
-    then the old one is left alone. Deleting it does no harm.
+    The command writes an archive of Java's classes, once. It takes about a minute. The archive has 190 MB and
+    is in your cache folder (XDG_CACHE_HOME), or in the file that ODFCHAIN_CLASS_ARCHIVE names. After an
+    update of Java or Spark the archive is to be made again. Until then the old one is left alone. Deleting it
+    does no harm.
     """
     silence_libraries()
     with TerminalProgress() as progress:

@@ -76,15 +76,15 @@ _of_user = click.option(
 @group("config", kind=_Settings)
 @_of_user
 def config_command() -> None:
-    """Show and change the settings of the workspace, or with --global of the user.
+    """Show and change the settings of the workspace.
 
-    `odfchain config --global safe.workspace PATH` trusts the workspace in a folder that belongs to another
-    user, or that others may write to; PATH/* means all below it, and * every one. Without that it is refused,
-    because a workspace's settings run programs.
+    With --global the settings are those of the user. `odfchain config --global safe.workspace PATH` trusts a
+    workspace that belongs to another user, or that others may write to. PATH/* means all workspaces below it,
+    and * means every one. Without that such a workspace is refused, because its settings run programs.
     """
 
 
-_OF_DATASET = option("What is set for this dataset in place of the workspace's setting.", type=DATASET)
+_OF_DATASET = option("The setting of this dataset, in place of the workspace's.", type=DATASET)
 
 
 def _configuration() -> Configuration:
@@ -112,7 +112,10 @@ def _say(configuration: Configuration | DatasetConfiguration, name: str, done: s
 @command("list", config_command)
 @_of_user
 def config_list(dataset: str | None = _OF_DATASET, output: str = formats()) -> None:
-    """List all settings; what may be a secret, as the values of variables, is left out."""
+    """List all settings.
+
+    Secrets, such as the values of variables, are left out.
+    """
     columns = ("setting", "value", "default")
     rows = [dict(zip(columns, found, strict=True)) for found in _of(dataset).all()]
     print_records(rows, columns, output)
@@ -123,7 +126,7 @@ def config_list(dataset: str | None = _OF_DATASET, output: str = formats()) -> N
 def config_get(
     name: str = argument(), dataset: str | None = _OF_DATASET, output: str = formats("table", "json")
 ) -> None:
-    """Print the value of a setting that is in force, such as share.parallel."""
+    """Print the value of a setting, such as share.parallel."""
     value = _of(dataset).get(name)
     if output == "json" or isinstance(value, dict):
         echo_json(value, indent=None)
@@ -137,9 +140,9 @@ def config_get(
 def config_set(
     name: str = argument(), values: tuple[str, ...] = argument(), dataset: str | None = _OF_DATASET
 ) -> None:
-    """Set a setting; one that is a list to all values that are given.
+    """Set a setting to a value, or a list to several.
 
-    Comments in the file stay. What is not valid changes nothing. `ingest.variables.NAME.hosts` are the only
+    Comments in the file stay. An invalid value changes nothing. `ingest.variables.NAME.hosts` are the only
     hosts that a variable is sent to. A dataset may have its own `snapshots.profile` and `snapshots.guard`.
     """
     found = _of(dataset)
@@ -149,7 +152,7 @@ def config_set(
 @command("add", config_command)
 @_of_user
 def config_add(name: str = argument(), values: tuple[str, ...] = argument(required=True)) -> None:
-    """Add values to a setting that is a list, such as audit.trustedAuditors."""
+    """Add values to a list, such as audit.trustedAuditors."""
     found = _configuration()
     _say(found, found.add(name, values), "is set")
 
@@ -157,7 +160,10 @@ def config_add(name: str = argument(), values: tuple[str, ...] = argument(requir
 @command("remove", config_command)
 @_of_user
 def config_remove(name: str = argument(), values: tuple[str, ...] = argument()) -> None:
-    """Remove values from a setting that is a list, or one entry by name, such as transform.engines.flink."""
+    """Remove values from a list, or one entry by its name.
+
+    An entry is, for one, transform.engines.flink.
+    """
     found = _configuration()
     _say(found, found.remove(name, values), "is without them" if values else "is removed")
 
@@ -165,14 +171,20 @@ def config_remove(name: str = argument(), values: tuple[str, ...] = argument()) 
 @command("unset", config_command)
 @_of_user
 def config_unset(name: str = argument(), dataset: str | None = _OF_DATASET) -> None:
-    """Give a setting its default again, or remove an entry or a part of one by its name."""
+    """Give a setting its default again.
+
+    An entry, or a part of one, is removed.
+    """
     found = _of(dataset)
     _say(found, found.unset(name), "is unset")
 
 
 @command("rename")
 def rename_command(dataset: str = argument(DATASET), name: str = argument()) -> None:
-    """Give a dataset another local name; its id and history stay."""
+    """Give a dataset another local name.
+
+    Its id and its history stay.
+    """
     open_workspace().rename(dataset, name)
     say(f"{dataset} is now {name}")
 
@@ -180,11 +192,12 @@ def rename_command(dataset: str = argument(DATASET), name: str = argument()) -> 
 @command("delete")
 def delete_command(
     datasets: tuple[str, ...] = argument(DATASET, required=True),
-    force: bool = option("Remove also what others refer to, or are made of."),
+    force: bool = option("Remove datasets that others refer to, or are made of."),
 ) -> None:
-    """Remove datasets from the workspace (names, ids or % patterns). Their private keys are kept.
+    """Remove datasets from the workspace.
 
-    What has foreign keys to one of them, or is made of one, is named, and nothing is removed without --force.
+    Datasets are given by names, ids or % patterns. Their private keys are kept. Without --force, a dataset
+    stays if others have foreign keys to it, or are made of it.
     """
     workspace = open_workspace()
     doomed = {d.id: d for text in datasets for d in workspace.matching(text)}
@@ -205,14 +218,16 @@ def reset_command(
     dry_run: bool = DRY_RUN,
     output: str = formats("table", "json", "ndjson"),
 ) -> None:
-    """Move the head of a dataset back to BLOCK, its hash or sequence number.
+    """Move the head of a dataset back to a block.
 
-    The places where the dataset was pulled from or pushed to are asked whether they have what would be
-    dropped; if that is not sure of every block, nothing is done without --force. The old head stays under
-    refs/ until `gc --drop-refs`, and a reset to it undoes this one. DATASET@BRANCH moves a branch.
+    BLOCK is a hash or a sequence number. DATASET@BRANCH moves a branch. The old head stays under refs/ until
+    `gc --drop-refs`, and a reset to it undoes this one.
 
-    Where datasets are in a store, the head moves there, for all machines. On a machine that is ahead
-    BLOCK may be the hash of the head that the store has now: this machine follows, and writes nothing there.
+    Before that, the places of the dataset are asked whether they have the blocks that would be dropped. If
+    one block may be nowhere else, nothing is done without --force.
+
+    Where datasets are in a store, the head moves there, for all machines. A machine that is ahead of the
+    store may name the hash of the store's head. Then this machine follows, and the store does not change.
     """
     with open_workspace() as workspace:
         found = _opened(workspace, dataset, block)
@@ -278,14 +293,22 @@ def compact_command(
         hard="Write the history of the dataset anew.",
         soft="Make a new dataset with the same records (--as).",
     ),
-    name: str | None = option("What to call the new dataset of --soft.", "--as", "NAME"),
+    name: str | None = option("The name of the new dataset of --soft.", "--as", "NAME"),
     metadata_only: bool = option("With --hard: give up all data.", "--keep-metadata-only"),
     verify: bool = option("Verify the dataset before."),
     max_slice_size: int = option(
-        "Of merged slices; 300000000.", "BYTES", least=1, default=300_000_000, show_default=False
+        "The largest size of merged slices; 300000000 if not given.",
+        "BYTES",
+        least=1,
+        default=300_000_000,
+        show_default=False,
     ),
     max_slice_records: int = option(
-        "Of merged slices; 10000.", "N", least=1, default=10_000, show_default=False
+        "The most records of merged slices; 10000 if not given.",
+        "N",
+        least=1,
+        default=10_000,
+        show_default=False,
     ),
     force: bool = option("Give up data also if no repository is known to have them."),
     break_references: bool = BREAK_REFERENCES,
@@ -294,9 +317,9 @@ def compact_command(
 ) -> None:
     """Merge small slices of a dataset into larger ones.
 
-    --soft makes a new root dataset that says what it was made from; derivatives and copies stay valid. --hard
-    changes the hashes of the dataset's blocks, so derivatives and copies that have read the old ones must
-    start over: they are listed before it starts. The old head stays under refs/ until `gc --drop-refs`.
+    --soft makes a new root dataset that names its origin. Derivatives and copies stay valid. --hard changes
+    the hashes of blocks, so derivatives and copies that read the old ones start over. They are listed first.
+    The old head stays under refs/ until `gc --drop-refs`.
     """
     if mode is None:
         raise UsageError("say which: --hard or --soft")
@@ -392,11 +415,11 @@ def gc_command(
     chosen: dict[str, Any] = keywords(GcOptions),
     output: str = formats(),
 ) -> int:
-    """Remove what no reference of a dataset needs any more, and what interrupted commands left.
+    """Remove files that no reference needs any more.
 
-    Nothing that is needed is removed, even while others write. Without DATASET all datasets are
-    looked at, and the workspace itself. Of datasets in a store, what nothing needs there goes as well.
-    Changes that rows of this workspace name stay; these rows are named.
+    Leftovers of interrupted commands go, too. Nothing that is needed is removed, even while others write.
+    Without DATASET all datasets are cleaned, and the workspace itself. For datasets in a store, the store is
+    cleaned as well. Changes that rows of this workspace name stay, and these rows are named.
     """
     workspace = open_workspace()
     code = 0
@@ -468,14 +491,14 @@ def fsck_command(
     source: str | None = option(
         "Any copy of the dataset to repair from; it need not be trusted.", "--from", "URL"
     ),
-    head: str | None = option("What a lost head is to be (a hash), when you know it.", "BLOCK"),
+    head: str | None = option("The block (a hash) for a head that is lost, if you know it.", "BLOCK"),
     dry_run: bool = DRY_RUN,
     output: str = formats("table", "json", "ndjson"),
 ) -> int:
-    """Find damaged and missing files of datasets, and put good copies in their place.
+    """Find damaged and missing files, and repair them.
 
-    A copy is good when it hashes to its name; it may come from other datasets here or from --from. Damaged
-    files are kept in info/quarantine of the dataset. Exit code 0: everything is good (now); 6: something is
+    A copy is good if it hashes to its name. It comes from other datasets here, or from --from. Damaged files
+    are kept in info/quarantine of the dataset. Exit code 0: everything is good now. Exit code 6: something is
     broken.
     """
     from odfchain import Multihash

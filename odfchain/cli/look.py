@@ -231,9 +231,10 @@ def tail_command(
     skip_records: int = option("", "-s", default=0, least=0),
     output: str = formats(),
 ) -> None:
-    """Show the newest records of a dataset. Operations are shown as +A, -R, -C and +C in tables.
+    """Show the newest records of a dataset.
 
-    DATASET@POINT is the dataset on a branch, as of a block (its number or hash), or as of a time.
+    Tables show operations as +A, -R, -C and +C. DATASET@POINT is the dataset on a branch, as of a block (its
+    number or hash), or as of a time.
     """
     found = opened(dataset)
     table = found.tail(num_records, skip=skip_records)
@@ -244,15 +245,17 @@ def tail_command(
 @command("state")
 def state_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    event_time: str | None = option("What was true then, by all that is known at the point.", "TIME"),
+    event_time: str | None = option("The state of this time, by everything known at the point.", "TIME"),
     newest: int | None = option("Only the newest N.", "-n", "--num-records", "N", least=0),
     output: str = formats(),
 ) -> None:
-    """Show the rows in force: of each primary key the newest one, unless it was taken back.
+    """Show the rows in force.
 
-    POINT is a branch, a block (its number or hash), or a system time: what was known then. Without a primary
-    key the rows are those that were not taken back. They come in order of offset, as they were recorded; a
-    table shows the newest 1,000 of them unless -n says another number.
+    For each primary key that is the newest row, unless it was retracted. Without a primary key, all rows are
+    in force that were not retracted. POINT is a branch, a block (its number or hash), or a system time. The
+    rows are then those that were known at that point.
+
+    Rows come in order of offset. A table shows the newest 1,000 rows unless -n says another number.
     """
     found_at = opened(dataset)
     scan = found_at.state(key=found_at.summary.primary_key, event_time=event_time)
@@ -285,10 +288,11 @@ def history_command(
     limit: int | None = option("Only the newest N changes.", "-n", "--num-records", "N", least=0),
     output: str = formats(),
 ) -> None:
-    """Show every change of the row with this primary key, newest first.
+    """Show every change of one row.
 
-    The key is named column by column: iata=ZRH. POINT is a branch, a block (its number or hash), or a time.
-    VIA says where a merge has a change from: a branch, and the change there, by block and offset.
+    The newest change comes first. The row is named by its primary key, column by column, like icao=07FA.
+    POINT is a branch, a block (its number or hash), or a time. The column VIA names the origin of a merged
+    change: a branch, a block and an offset there.
     """
     changes = opened(dataset).history(key_values(key), limit=limit)
     if not changes:

@@ -76,6 +76,7 @@ class LazyGroup(click.Group):
         return COMMANDS
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Help is one screen with the commands of `*`, or all of it."""
         if WHOLE_HELP in ctx.meta:
             super().format_help(ctx, formatter)
             return
@@ -133,7 +134,7 @@ def completions_command(shell: str = argument(click.Choice(["bash", "zsh", "fish
 
 @command("version")
 def version_command(output: str = formats("table", "json")) -> None:
-    """Print the versions of odfchain and of the libraries it uses."""
+    """Print the versions of odfchain and its libraries."""
     from importlib.metadata import version
 
     found: dict[str, Any] = {

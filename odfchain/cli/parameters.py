@@ -194,6 +194,7 @@ class Command(click.Command):
     """A command whose help begins with an example and its purpose; the grammar comes after them."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The order of click with the grammar moved behind the purpose."""
         for example in examples_of(ctx):
             formatter.write(f"Example: {example}\n")
         self.format_help_text(ctx, formatter)
@@ -337,11 +338,11 @@ def _option(name: str, kind: str, text: str, shape: Sequence[str], how: Mapping[
 def formats(*names: str, default: str = "table") -> Any:
     """The option `-o/--output-format`; without names, those of records."""
     known = names or RECORD_FORMATS
-    return option("How to print the result.", "-o", "--output-format", choices=known, default=default)
+    return option("The format of the result.", "-o", "--output-format", choices=known, default=default)
 
 
-DRY_RUN = option("Say what would be done; nothing is changed.")
-BREAK_REFERENCES = option("Go on also if rows refer to what is lost by it.")
+DRY_RUN = option("Only say the changes; nothing is changed.")
+BREAK_REFERENCES = option("Go on even if rows refer to lost changes.")
 COMMITTING = ("allow_drift", "violations")
 """The keywords of what records rows."""
 MERGING = ("allow_empty", "allow_retract", "late_edits", "duplicate_keys", "allow_future", *COMMITTING)

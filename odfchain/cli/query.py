@@ -49,7 +49,7 @@ def sql_command(
     script: Path | None = option("A file with the queries.", "FILE"),
     standard_input_mark: str | None = argument(click.Choice(["-"]), metavar="[-]", required=False),
     output: str | None = option(
-        "How to print the result; the default is what the name of --output ends in, or else a table.",
+        "The format; the default is the ending of --output, or else a table.",
         "-o",
         "--output-format",
         choices=RESULT_FORMATS,
@@ -58,24 +58,24 @@ def sql_command(
     chosen: dict[str, Any] = keywords(QueryOptions),
     explain: bool = option("Show how the query would be answered."),
     proof: Path | None = option(
-        "Sign the answer, of 100 rows unless --limit says another number, and keep it in a file.", "FILE"
+        "Sign the answer and keep it in a file; 100 rows unless --limit is given.", "FILE"
     ),
 ) -> int:
-    """Answer queries in SQL. Nothing is recorded, and no Java is needed.
+    """Answer queries in SQL, at any point of the history.
 
-    A table is a dataset's name, in double quotes where it has dots, with @POINT (a block's number or hash, or
-    a system time) for an earlier moment: "org.airports@9". A plain name is every record;
-    state('name[@POINT]'[, 'event time'[, 'key']]) is what is in force.
+    Nothing is recorded, and no Java is needed. A table is a dataset's name, in double quotes if it has dots,
+    and has every record. "org.airports@9" is an earlier moment: a block's number or hash, or a system time.
+    state('name[@POINT]'[, 'event time'[, 'key']]) has the rows in force.
 
     Several queries end with ; each, and are answered in order up to the first error. Between two tables, or
-    two answers in CSV, is an empty line; JSON and NDJSON follow one another; Arrow, Parquet and --output are
-    for one query. `show tables` and `describe NAME` are answered as well, and lines like .help too.
+    two answers in CSV, is an empty line. JSON and NDJSON follow one another. Arrow, Parquet and --output are
+    for one query. `show tables`, `describe NAME` and lines like .help are answered, too.
 
-    Without a query a shell opens on a terminal. A table shows 1,000 rows unless --limit says another number;
-    the other formats give all of them. In CSV a null is an empty field, and "" an empty text; in JSON,
-    NaN and infinities are null. Arrow is an IPC stream, Parquet is packed by zstd.
+    Without a query a shell opens on a terminal. A table shows 1,000 rows unless --limit says another number.
+    The other formats give all rows. In CSV a null is an empty field, and "" an empty text. In JSON, NaN and
+    infinities are null. Arrow is an IPC stream, and Parquet is packed by zstd.
 
-    What --proof keeps is for others to check: `odfchain proof verify`.
+    --proof keeps a signed answer, which others check with `odfchain proof verify`.
     """
     chosen["params"] = _values(chosen.get("params") or ())
     query = _query(command, script, standard_input_mark)
@@ -288,7 +288,7 @@ _TABLES = ("lode", "delta", "iceberg")
 def export_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
     form: str | None = option(
-        "The format; csv unless the name of --to ends in another one.", "-o", "--output-format",
+        "The format; csv unless --to ends in another one.", "-o", "--output-format",
         choices=(*_FORMATS, *_TABLES),
     ),
     to: str | None = option(
@@ -297,15 +297,16 @@ def export_command(
     records_per_file: int | None = option("The most records of a file; files are numbered.", "N", least=1),
     chosen: dict[str, Any] = keywords(ExportOptions),
 ) -> None:  # fmt: skip
-    """Export the records of a dataset, in order of offset, system columns included.
+    """Write the records of a dataset to files, or to a table.
 
-    POINT is a block's number or hash, or a system time; without it the newest block is meant. With --to a
-    folder that is new or empty (DIR/, or with --records-per-file) files are numbered. A file appears when it
-    is complete, a folder when all its files are. CSV and NDJSON look as those of `odfchain sql`.
+    Records come in order of offset, with system columns. POINT is a block's number or hash, or a system time.
+    Without it the newest block is meant. --to DIR/ or --records-per-file make a folder with numbered files.
+    It has to be new or empty. A file or folder appears when it is complete. CSV and NDJSON look as those of
+    `odfchain sql`.
 
-    delta, iceberg and lode are a table, or a store, of the dataset's own slices (linked or copied), with a
-    version for each block that has data. The next export continues it; where the histories have parted, or
-    something else is there, it refuses. With --rows state, each export replaces the rows.
+    delta, iceberg and lode are a table, or a store, of the dataset's own slices (linked or copied). It has a
+    version for each block with data. The next export continues it. If the histories have parted, or
+    something else is there, the command refuses. With --rows state, each export replaces the rows.
     """  # fmt: skip
     if form in _TABLES:
         if to is None or records_per_file:

@@ -39,27 +39,27 @@ def serve_command(
     port: int = option("TCP port to listen on; 0 takes a free one.", least=0, most=65_535, default=PORT),
     read_only: bool = option("Read-only (default)."),
     publishing: dict[str, Any] = keywords(ServeOptions),
-    branches: bool = option("Publish all branches, too; else only the heads are there."),
+    branches: bool = option("Publish all branches, too, and not the heads alone."),
     names: tuple[str, ...] = option("Publish branches of this name, too.", "--branch", "NAME"),
     verbose: bool = option("Print a line for each request, to standard error."),
     print_address: bool = option("Print the address once it can be connected to."),
 ) -> None:
-    """Publish all datasets of the workspace over HTTP, until Ctrl-C or SIGTERM.
+    """Publish the datasets of the workspace over HTTP.
 
-    Datasets can be read and not be changed, at /NAME/ below the address, by `odfchain pull` and by every
-    other client of Open Data Fabric's simple protocol. Anyone who can connect can read all of them, unless
-    --restrict-reading is given: then a dataset is there for those alone who show a token that may read it
-    (odfchain token create NAME --allow read:PATTERN), or push to it. Branches are drafts, and are there only
-    where --branches or --branch says so. Private keys, settings and where datasets came from are not
-    published.
+    The server runs until Ctrl-C or SIGTERM. Its first line is its address, and datasets are at /NAME/ below
+    it. `odfchain pull` reads them, and so does every client of Open Data Fabric's simple protocol. Nothing
+    can be changed unless --write is given.
 
-    With --write, `odfchain push --to odf+http://…/NAME` gives datasets to this workspace, for those who have
-    a token: datasets of others, since those whose private key is here are written here. There is no
-    encryption, so whatever takes tokens takes an address of this machine, or --behind-proxy.
+    Anyone who can connect can read all datasets. With --restrict-reading a reader needs a token for the
+    dataset (odfchain token create NAME --allow read:PATTERN). Branches are drafts, and are published by
+    --branches or --branch only. Private keys, settings and the origins of datasets are not published.
 
-    Requests for another host than the address or localhost are answered with 421, so that no page that a
-    browser here has open can read the datasets under a name of its own: a name of yours is given by
-    --allow-host.
+    With --write, `odfchain push --to odf+http://…/NAME` gives datasets to this workspace. That needs a token,
+    and a dataset whose private key is not here. There is no encryption. So a server that takes tokens listens
+    on this machine only, or is started with --behind-proxy.
+
+    Requests for another host than the address or localhost are answered with 421. So no page in a browser
+    here can read the datasets under a name of its own. --allow-host gives the server a name more.
     """
     if read_only and "write" in publishing:
         raise errors.UsageError("--read-only and --write contradict each other")
@@ -89,25 +89,27 @@ _PUSHED = ["dataset", "status", "blocks", "objects", "bytes", "destination"]
 @command("push")
 def push_command(
     datasets: tuple[str, ...] = argument(DATASET_AT, metavar="[DATASET]... [TARGET]"),
-    url: str | None = option("Where the dataset is to be, such as file:///srv/datasets/name.", "--to", "URL"),
+    url: str | None = option("The place for the dataset, such as file:///srv/datasets/name.", "--to", "URL"),
     everything: bool = option("Push every dataset; without --to those pushed before.", "-a", "--all"),
-    recursive: bool = option("Push what the datasets come from first.", "-r"),
-    dry_run: bool = option("Say what would be sent; nothing is written."),
+    recursive: bool = option("Push the inputs of the datasets first.", "-r"),
+    dry_run: bool = option("Only say what is new for the target; nothing is sent."),
     chosen: dict[str, Any] = keywords(PushOptions),
     visibility: str = option(
-        "Who may see a dataset that is made at a node.", choices=["private", "public"], default="private"
+        "The visibility of a dataset that is made at a node.",
+        choices=["private", "public"],
+        default="private",
     ),
     output: str = formats(),
 ) -> int:
-    """Send datasets to a folder or object store, from where any web server can publish them, or to a node.
+    """Send datasets to a folder, an object store or a node.
 
-    The target is a repository, repository/dataset, or a URL (file, s3, gs, az, or odf+https for a node of
-    Open Data Fabric, which wants a token: `odfchain login`); without one it is where the
-    dataset was pushed to before. Readers there see all of what is new or nothing of it. DATASET@BRANCH sends
-    that branch, and nothing else: branches are drafts, which are there only if they are named.
+    The target is a repository, repository/dataset, or a URL: file, s3, gs, az, or odf+https for a node of
+    Open Data Fabric. A node wants a token (`odfchain login`). Without a target the dataset goes to its last
+    one. Any web server can publish a folder or a store. Its readers see everything that is new, or nothing of
+    it. DATASET@BRANCH sends that branch, and nothing else.
 
     Several datasets (names, % patterns, --all, --recursive) go to a repository, by its name or URL, and keep
-    their names there. One that fails does not stop the others.
+    their names there. A dataset that fails does not stop the others.
     """
     with open_workspace() as workspace:
         names, target = _split_target(workspace, datasets, everything=everything)
@@ -213,23 +215,26 @@ def _row(name: str, plan: PushPlan, status: str, signature: str | None = None) -
 
 @group("token")
 def token_command() -> None:
-    """Give tokens to those who may use this workspace's server, and take them back."""
+    """Make tokens for the server of this workspace.
+
+    A token lets its holder push to the server, or read from it. It can be revoked at any time.
+    """
 
 
 @command("create", token_command)
 def token_create(
     name: str = argument(),
     allow: tuple[str, ...] = option(
-        "What it allows: read:, push:, or force:PATTERN to overwrite history. % is any text: ALICE/%, %/%.",
+        "A right: read:, push:, or force:PATTERN to overwrite history. % is any text: ALICE/%, %/%.",
         "RIGHT:PATTERN",
         required=True,
     ),
 ) -> None:
-    """Make a token and print it, this once: only its hash is kept, in .odfchain/tokens.yaml.
+    """Make a token and print it, this once.
 
-    With push:, its holder may push to the server that `odfchain serve --write` starts, datasets of others,
-    whose private keys are not here. With read:, its holder may read where `serve --restrict-reading` lets no
-    others; push: allows that, too.
+    Only its hash is kept, in .odfchain/tokens.yaml. The right `push:` allows pushes to the server that
+    `odfchain serve --write` starts, for datasets whose private keys are not here. The right `read:` allows
+    reading if the server has --restrict-reading. The right `push:` allows that, too.
     """
     made = open_workspace().tokens.create(name, allow)
     say(f"the token {made.token.name}; it is shown this once:")
@@ -238,7 +243,10 @@ def token_create(
 
 @command("list", token_command)
 def token_list(output: str = formats()) -> None:
-    """List the tokens, what they allow and since when; not the tokens themselves."""
+    """List the tokens, their rights and their age.
+
+    The tokens themselves are not kept.
+    """
     rows = [screen.record(token, "name", "allow", "created") for token in open_workspace().tokens.list()]
     if not rows and output == "table":
         say("no tokens; `odfchain token create NAME --allow push:DATASET` makes one")
@@ -248,7 +256,10 @@ def token_list(output: str = formats()) -> None:
 
 @command("revoke", token_command)
 def token_revoke(name: str = argument(TOKEN)) -> None:
-    """End a token; what is going on with it ends, too."""
+    """End a token.
+
+    Everything that is going on with it ends, too.
+    """
     open_workspace().tokens.revoke(name)
     say(f"revoked {name}")
 
@@ -262,13 +273,14 @@ _FOUND = ["dataset", "kind", "records", "size", "blocks"]
 def search_command(
     text: str = argument(default=""),
     repository: str | None = option(
-        "Look there; else in all that are known.", "--repo", "NAME|URL", type=REPOSITORY
+        "Look in this repository only, and not in all that are known.", "--repo", "NAME|URL", type=REPOSITORY
     ),
     output: str = formats(),
 ) -> int:
-    """List the datasets of repositories whose name or id contains a text.
+    """List the datasets of repositories.
 
-    The first column is what `odfchain pull` takes.
+    With a text, only datasets whose name or id contains it are listed. The first column is for `odfchain
+    pull`.
     """
     workspace = open_workspace()
     places = [repository] if repository else [str(known.name) for known in workspace.repositories.list()]
@@ -301,7 +313,10 @@ def search_command(
 
 @group("repo")
 def repo_command() -> None:
-    """Give names to places that have datasets, and to where a dataset comes from and goes to."""
+    """Give names to places that have datasets.
+
+    `repo alias` remembers the places that a dataset is pulled from and pushed to.
+    """
 
 
 @command("add", repo_command)
@@ -311,10 +326,10 @@ def repo_add(
     require_signature: bool = option("Refuse datasets from there whose head is not signed."),
     max_age: float | None = option("Refuse heads from there whose signature is older, such as 7d."),
 ) -> None:
-    """Make a repository known: NAME/DATASET is then the dataset below its URL.
+    """Make a repository known by a name.
 
-    What is asked of signatures holds for every dataset below the URL, however it is named; the owner's key
-    has to have signed the newest block.
+    NAME/DATASET is then the dataset below its URL. The rules for signatures hold for every dataset below the
+    URL, however it is named. The owner's key has to have signed the newest block.
     """
     from odfchain import RepoName, SignaturePolicy
 
@@ -344,7 +359,10 @@ def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
 
 @command("delete", repo_command)
 def repo_delete(name: str = argument(REPOSITORY)) -> None:
-    """Forget a repository; datasets that were pulled from there stay."""
+    """Forget a repository.
+
+    Datasets that were pulled from there stay.
+    """
     from odfchain import RepoName
 
     open_workspace().repositories.delete(RepoName(name))
@@ -353,12 +371,15 @@ def repo_delete(name: str = argument(REPOSITORY)) -> None:
 
 @group("alias", repo_command)
 def repo_alias() -> None:
-    """Say where a dataset is pulled from or pushed to when nothing else is named."""
+    """Remember places that a dataset is pulled from or pushed to.
+
+    They are used if the command names no place.
+    """
 
 
 @command("list", repo_alias)
 def alias_list(datasets: tuple[str, ...] = argument(DATASET), output: str = formats()) -> None:
-    """List where datasets are pulled from and pushed to."""
+    """List the places that datasets are pulled from and pushed to."""
     workspace = open_workspace()
     found = [d for name in datasets for d in workspace.matching(name)] if datasets else workspace
     rows = [
@@ -374,9 +395,14 @@ def alias_list(datasets: tuple[str, ...] = argument(DATASET), output: str = form
 def alias_add(
     dataset: str = argument(DATASET),
     alias: str = argument(metavar="URL|REPOSITORY/NAME"),
-    kind: str | None = one_of(pull="It is pulled from there.", push="It is pushed to there."),
+    kind: str | None = one_of(
+        pull="The dataset is pulled from there.", push="The dataset is pushed to there."
+    ),
 ) -> None:
-    """Remember a place for a dataset, before those that are known already."""
+    """Remember a place for a dataset.
+
+    It comes before the places that are known already.
+    """
     workspace = open_workspace()
     found = workspace[dataset]
     known = found.add_alias(_kind(kind), alias)
@@ -388,7 +414,9 @@ def alias_delete(
     dataset: str = argument(DATASET),
     alias: str | None = argument(),
     everything: bool = option("Forget all places of this kind.", "--all"),
-    kind: str | None = one_of(pull="Forget where it is pulled from.", push="Forget where it is pushed to."),
+    kind: str | None = one_of(
+        pull="Forget a place that it is pulled from.", push="Forget a place that it is pushed to."
+    ),
 ) -> None:
     """Forget a place of a dataset."""
     if (alias is None) != everything:
@@ -435,14 +463,14 @@ def login_command(
     ),
     output: str = formats(),
 ) -> None:
-    """Keep a token for a server; without a server, list those that there are tokens for.
+    """Keep a token for a server, or list the servers.
 
-    The token is asked for, and never shown. It is kept in a file of yours (mode 0600) that no workspace has a
-    part in, and sent to this scheme, host and port only: by every pull, fetch and search of datasets there,
-    whether the place is named or remembered. ODFCHAIN_TOKEN goes before it.
+    The command asks for the token, and never shows it. It is kept in a file of yours (mode 0600) outside of
+    workspaces. It is sent to this scheme, host and port only, by every pull, fetch and search there.
+    ODFCHAIN_TOKEN goes before it.
 
-    A node (odf+https://…) is asked whether it knows the token. Nodes that have users give a token for a
-    password, which is asked for, sent there once, and kept nowhere.
+    A node (odf+https://…) is asked whether it knows the token. A node that has users gives a token for a
+    password. The command asks for the password, sends it there once, and keeps it nowhere.
     """
     from odfchain.transfer.credentials import Credentials
 

@@ -43,30 +43,33 @@ def add_command(
     recursive: bool = option("Take the manifests below the given folders.", "-r"),
     from_stdin: bool = option("Read manifests from standard input, as `-` does.", "--stdin"),
     name: str | None = option("Name of the dataset, instead of the one in the manifest.", "NAME"),
-    update: bool = option("Of datasets that exist, record what the manifest says differently."),
+    update: bool = option("Record the differences between the manifest and a dataset that exists."),
     allow_commands: bool = option("Accept commands and container images."),
     hosts: tuple[str, ...] = option("Accept variables being sent to this host.", "--allow-host", "HOST"),
     rebuild: bool = option("With --update: compute the query of the manifest over everything."),
     from_now: bool = option(
-        "With --update: finish what the old query can, and begin the new one with the rows that come next."
+        "With --update: let the old query finish, and begin the new one with the next rows."
     ),
     drop_constraints: bool = option(
-        "With --update: accept attachments without the CONSTRAINTS.yaml that is in force."
+        "With --update: accept attachments that drop the CONSTRAINTS.yaml in force."
     ),
     no_check: bool = option("Do not start Spark to check queries: the first pull finds their faults."),
     system_columns: str | None = option(
-        "Types of offsets and operations in new datasets; reference: what the reference node can append to.",
+        "Types of offsets and operations in new datasets. The reference node can append to `reference`.",
         choices=["specification", "reference"],
     ),
 ) -> int:
-    """Make datasets from manifests (YAML or JSON): DatasetSnapshot, or Dataset of ODF 0.39.
+    """Make datasets from manifests (YAML or JSON).
 
-    All manifests are checked before the first dataset is made; a dataset appears complete or not at all. With
-    --update, datasets that exist get a new query (or source, or description): what differs is recorded, and
-    what the manifest does not mention stays. A query that remembers something (open windows, running totals)
-    is changed with --rebuild or --from-now only.
+    A manifest is a DatasetSnapshot, or a Dataset of ODF 0.39. All manifests are checked before the first
+    dataset is made. A dataset appears complete or not at all.
 
-    A manifest that runs commands or containers, or sends variables to a host, is shown and asked about first.
+    With --update, a dataset that exists gets a new query, source or description. The command records the
+    differences. Everything that the manifest does not mention stays. A query may remember something, such as
+    open windows or running totals. Such a query is changed with --rebuild or --from-now only.
+
+    A manifest may run commands or containers, or send variables to a host. The command shows that and asks
+    first.
     """
     state = _state_change(rebuild=rebuild, from_now=from_now, update=update)
     if drop_constraints and not update:
@@ -201,13 +204,14 @@ def init_command(
     folder: Path | None = argument(),
     exists_ok: bool = option("Succeed if there is one already."),
     store: str | None = option(
-        "Where the datasets are to be, or are: s3://, gs://, az://, s3+http://HOST/BUCKET/PREFIX.", "URL"
+        "The object store of the datasets: s3://, gs://, az://, s3+http://HOST/BUCKET/PREFIX.", "URL"
     ),
 ) -> None:
-    """Make a workspace in a folder, the current one if none is named; a folder that is not there is made.
+    """Make a workspace in a folder, or in the current one.
 
-    With --store its datasets are in an object store, for every machine that names the same URL; the folder
-    has the keys, the settings, and copies of what was read. Credentials come from the environment.
+    A folder that is missing is made. With --store the datasets are in an object store, for every machine that
+    names the same URL. The folder then has the keys, the settings, and copies of the data that was read.
+    Credentials come from the environment.
     """
     from odfchain import Workspace
 
@@ -221,7 +225,7 @@ def import_command(
     file: Path = argument(),
     chosen: dict[str, Any] = keywords(ImportOptions, "name", "key", "event_time", "merge", "input_format"),
     duplicate_keys: str | None = option(
-        "What to do with rows that have one key and other values.", choices=["refuse", "first", "last"]
+        "The treatment of rows that have one key and other values.", choices=["refuse", "first", "last"]
     ),
     allow_future: bool = option("Accept rows far in the future."),
     force: dict[str, Any] = keywords(ImportOptions, "force"),
@@ -229,8 +233,9 @@ def import_command(
 ) -> None:
     """Make a dataset of a file, without a manifest.
 
-    The types of its columns are inferred and said, and written into manifests/NAME.yaml: later files
-    are read strictly as it says (`odfchain ingest`). A column whose type is in doubt stays text.
+    The command infers the type of each column and prints it. It writes the types into manifests/NAME.yaml.
+    Later files (`odfchain ingest`) are read strictly by that manifest. A column whose type is in doubt stays
+    text.
     """
     if not file.is_file():
         raise errors.UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
@@ -294,19 +299,22 @@ def manifest_template(alias: DatasetAlias, kind: str, *, first: str = "", merge:
 def new_command(
     name: str = argument(),
     kind: str | None = one_of(
-        root="Data comes from a source.",
-        derivative="Data is computed from other datasets.",
+        root="A root: data comes from a source.",
+        derivative="A derivative: data is computed from other datasets.",
         assets="A lock of the files that STAC Items name.",
     ),
     ledger: bool = option("With --assets: the objects never change, and none is withdrawn."),
     node: str | None = option(
-        "Say how to make it with offsets and operations as this node writes them, so that it can append.",
+        "Say how to make the dataset so that this node can append to it.",
         "--for",
         choices=["kamu"],
     ),
-    output: Path | None = option("File to write (default: NAME.yaml; - for stdout)."),
+    output: Path | None = option("The file to write; NAME.yaml if not given, - for standard output."),
 ) -> None:
-    """Write a commented manifest to start from; it is valid as it is."""
+    """Write a commented manifest to start from.
+
+    The manifest is valid as it is.
+    """
     if kind is None:
         raise errors.UsageError("say what kind of dataset: --root, --derivative or --assets")
     if ledger and kind != "assets":
@@ -337,7 +345,11 @@ def help_command(
     topic: str | None = argument(),
     everything: bool = option("List all commands, and the options of every command.", "--all"),
 ) -> None:
-    """Open the page about a command, or about a topic such as start, bring, look, share, check and keep."""
+    """Open the manual page of a command or a topic.
+
+    Topics are start, bring, look, share, check, branches, keep and others. Without a topic the command shows
+    the first screen.
+    """
     root = click.get_current_context().find_root()
     if topic is None:
         root.meta.update({WHOLE_HELP: True} if everything else {})

@@ -54,13 +54,13 @@ AllowDrift = Annotated[bool, "Accept rows that `snapshots.guard` would refuse."]
 Violations = Annotated[
     str | Path | None, "Write the rows that break foreign keys to this file (.csv or .ndjson).", "FILE"
 ]
-ForceOnCopy = Annotated[bool, "Write to the head also where the dataset is a copy."]
+ForceOnCopy = Annotated[bool, "Write to the head of a copy, too."]
 SystemTime = Annotated[Time | None, "System time of the run, for reproducible chains.", {"hidden": True}]
-Since = Annotated[Time | None, "Of the data, bring only what was recorded at this time or later."]
-Last = Annotated[int | None, "Of the data, bring only the newest N slices.", "N", {"least": 1}]
+Since = Annotated[Time | None, "Bring only data that was recorded at this time or later."]
+Last = Annotated[int | None, "Bring only the newest N slices of the data.", "N", {"least": 1}]
 Parallel = Annotated[int | None, "Objects transferred at the same time.", "N", {"least": 1, "most": 100}]
-BREAK_REFERENCES = "Go on also if rows refer to what is lost by it."
-DRY_RUN = "Say what would be done; nothing is changed."
+BREAK_REFERENCES = "Go on even if rows refer to lost changes."
+DRY_RUN = "Only say the changes; nothing is changed."
 SHORTEST_GRACE = 600.0
 """The shortest grace period [s]: far longer than from storing the first object of a transaction to moving the
 head, which is what it has to cover."""
@@ -163,14 +163,14 @@ class CheckOptions(Watched):
     profiles: Annotated[bool, "Compute the signed profiles of its blocks again."] = False
     trusted_by: Annotated[
         int,
-        "With --replay: leave out what N auditors whom the settings trust have replayed.",
+        "With --replay: leave out datasets that N trusted auditors have replayed.",
         "N",
         {"least": 0},
     ] = 0
     jobs: Annotated[int, "Slices read, or transactions replayed, side by side.", {"least": 1}] = 2
     after: Annotated[
         BlockName | None,
-        "Check what comes after this block (hash or number).",
+        "Check the blocks after this one (hash or number).",
         "--from",
         "BLOCK",
         {"type": as_block},
@@ -198,7 +198,7 @@ class CheckOptions(Watched):
 class VerifyOptions(CheckOptions):
     """How far a verification of several datasets goes."""
 
-    recursive: Annotated[bool, "Verify what the datasets come from first.", "-r"] = False
+    recursive: Annotated[bool, "Verify the inputs of the datasets first.", "-r"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ class GcOptions:
     dry_run: Annotated[bool, DRY_RUN] = False
     grace: Annotated[
         float,
-        "Keep what was written or used in this time; at least 10m, of datasets in a store 1h.",
+        "Keep files written or used in this time; at least 10m, for datasets in a store 1h.",
         {"default": "24h"},
     ] = 24 * 3600.0
     """[s]"""
@@ -235,7 +235,9 @@ class PushOptions(Watched):
     token: str | None = None
     force: Annotated[bool, "Replace blocks of the destination that are not here."] = False
     create: Annotated[bool, "Only update a dataset that is at the destination already.", "--no-create"] = True
-    merged: Annotated[bool, "Leave out what was merged: its merges cannot be checked.", "--no-merged"] = True
+    merged: Annotated[
+        bool, "Leave out merged branches; the merges cannot be checked there.", "--no-merged"
+    ] = True
     public: bool = False
     """True if a dataset that a push makes at a node is readable by everybody."""
     parallel: Parallel = None
@@ -256,7 +258,7 @@ class MirrorOptions(Watched):
     )
     since: Since = None
     last: Last = None
-    where: Annotated[str | None, "Leave out slices that hold no record of which this is true.", "SQL"] = None
+    where: Annotated[str | None, "Leave out slices without a record for which this is true.", "SQL"] = None
     parallel: Parallel = None
     token: str | None = None
 
@@ -265,18 +267,16 @@ class MirrorOptions(Watched):
 class ProfileOptions(Watched):
     """Options of a profile."""
 
-    stage: Annotated[str | None, "Where in a pipeline it is: raw, cleaned, featurized, …", "TEXT"] = None
+    stage: Annotated[str | None, "The stage in a pipeline: raw, cleaned, featurized, …", "TEXT"] = None
     """Roots are `raw` unless it is said."""
     description: Annotated[
-        str | None, "What changed since the parent, in your words.", "--describe", "TEXT"
+        str | None, "The changes since the parent, in your words.", "--describe", "TEXT"
     ] = None
     tags: Annotated[Mapping[str, str] | None, "A label of yours; can be repeated.", "--tag", "KEY=VALUE"] = (
         None
     )
     hide: Annotated[Iterable[str], "Say only counts of this column; can be repeated.", "COLUMN"] = ()
-    near_duplicates: Annotated[bool, "Look for them among any number of rows, not up to 262,144 only."] = (
-        False
-    )
+    near_duplicates: Annotated[bool, "Look for near duplicates among more than 262,144 rows, too."] = False
     languages: Annotated[bool, "Do not tell the languages of texts.", "--no-languages"] = True
     created_by: str | None = None
 
@@ -292,7 +292,9 @@ class ExportOptions(Watched):
     format: str = field(kw_only=False)
     to: str | Path = field(kw_only=False)
     rows: Annotated[
-        str, "What is exported: records (usual), or those in force.", {"choices": ["records", "state"]}
+        str,
+        "The rows to export: all records (the default), or the state in force.",
+        {"choices": ["records", "state"]},
     ] = "records"
     catalog: Annotated[str | None, "Register an Iceberg table in this catalog of PyIceberg's.", "NAME"] = None
     """None is one in the folder."""
@@ -317,12 +319,12 @@ class RecordOptions(CommitOptions):
     """Largest share [0 to 1] of the recorded keys that a snapshot may retract."""
     late_edits: Annotated[
         str | None,
-        "What to do with a ledger's known keys that come with other values.",
+        "The treatment of a ledger's known keys that come with other values.",
         {"choices": ["ignore", "warn", "refuse", "correct"]},
     ] = None
     duplicate_keys: Annotated[
         str | None,
-        "What to do with rows of one input that have one key and other values.",
+        "The treatment of rows of one input that have one key and other values.",
         {"choices": ["refuse", "first", "last"]},
     ] = None
     allow_future: Annotated[bool, "Accept rows and watermarks far in the future."] = False
@@ -337,12 +339,12 @@ class PushedOptions(RecordOptions):
 
     source_name: Annotated[
         str | None,
-        "The push source to use when there are several.",
+        "The push source, if there are several.",
         "--source",
         "NAME",
         {"also": "--source-name"},
     ] = None
-    event_time: Annotated[Time | None, "Event time of rows that carry none."] = None
+    event_time: Annotated[Time | None, "Event time of rows without one."] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,7 +353,7 @@ class FileOptions(PushedOptions):
 
     files: Paths | BinaryIO = field(kw_only=False)
     input_format: Annotated[
-        str | None, "Format of the files, when it is not the source's.", {"choices": FILE_FORMATS}
+        str | None, "Format of the files, if it is not that of the source.", {"choices": FILE_FORMATS}
     ] = None
 
 
@@ -368,19 +370,18 @@ class ImportOptions(RecordOptions):
     """A file that becomes a dataset."""
 
     path: str | Path = field(kw_only=False)
-    name: Annotated[str | None, "Name of the dataset (default: made of the file's).", "--as", "NAME"] = None
-    key: Annotated[
-        str | Sequence[str], "Column that names a record; several times for several.", "COLUMN"
-    ] = ()
-    event_time: Annotated[str | None, "Column that says when something happened.", "COLUMN"] = None
+    name: Annotated[
+        str | None, "Name of the dataset; made of the file's name if not given.", "--as", "NAME"
+    ] = None
+    key: Annotated[str | Sequence[str], "Column of the primary key; can be repeated.", "COLUMN"] = ()
+    event_time: Annotated[str | None, "Column with the time of the event.", "COLUMN"] = None
     merge: Annotated[
         str | None,
-        "What a later file is: the whole present state, new and known records, or new rows "
-        "(default: snapshot with a key, append without).",
+        "The merge of later files: snapshot (all rows) if there is a key, else append (new rows); or ledger.",
         {"choices": ["snapshot", "ledger", "append"]},
     ] = None
     input_format: Annotated[
-        str | None, "Format, when the file's name does not say it.", {"choices": FILE_FORMATS}
+        str | None, "Format of a file whose name does not say it.", {"choices": FILE_FORMATS}
     ] = None
     force: Annotated[bool, "Replace a manifest that is there."] = False
     on_inferred: Callable[[Any], None] | None = None
@@ -390,7 +391,7 @@ class ImportOptions(RecordOptions):
 class SourceOptions(RecordOptions):
     """How a polling source is asked."""
 
-    fetch_uncacheable: Annotated[bool, "Pull even where rows that are recorded might come again."] = False
+    fetch_uncacheable: Annotated[bool, "Pull even if recorded rows may come again."] = False
     allow_commands: Annotated[bool, "Run the commands that prepare steps name."] = False
     variables: Annotated[
         Mapping[str, str] | None, "Value for ${{ env.NAME }}.", "-e", "--env", "NAME=VALUE"
@@ -451,14 +452,14 @@ class ServeOptions:
     """Called with a line for each error of the server."""
     branches: bool | Sequence[str] | None = None
     """Branches that are published with the heads: all, or those of these names."""
-    write: Annotated[bool | None, "Let those push who have a token (odfchain token)."] = None
-    restrict_reading: Annotated[bool | None, "Show datasets to those alone whose token is for them."] = None
+    write: Annotated[bool | None, "Accept pushes with a token (odfchain token)."] = None
+    restrict_reading: Annotated[bool | None, "Show a dataset only to readers with a token for it."] = None
     behind_proxy: Annotated[
         bool | None, "A proxy with TLS is in front, whose X-Forwarded fields are believed."
     ] = None
     allow_hosts: Annotated[
         Sequence[str] | None,
-        "Answer those who ask for this host, too (share.hosts); else the address and localhost.",
+        "Answer requests for this host, too (share.hosts); otherwise only the address and localhost.",
         "--allow-host",
         "NAME",
     ] = None
@@ -469,8 +470,8 @@ class MergeOptions(CommitOptions):
     """A merge of a branch of this name, or of a plan (`MergePlan`)."""
 
     source: Any = field(kw_only=False)
-    dry_run: Annotated[bool, "Only say what would be done."] = False
-    fast_forward: Annotated[bool, "Move to the branch's block instead, where that is ahead.", "--ff"] = False
+    dry_run: Annotated[bool, "Only say the changes; nothing is changed."] = False
+    fast_forward: Annotated[bool, "Move to the branch's block instead, if that is ahead.", "--ff"] = False
     by_row: Annotated[bool, "Merge no cells: other rows of one key conflict."] = False
     resolve: Resolve = None
     with_metadata: Annotated[bool, "Take over the branch's metadata, too."] = False
@@ -489,7 +490,7 @@ class CorrectOptions(CommitOptions):
     allow_new: Annotated[bool, "Add the rows whose keys are not recorded yet."] = False
     input_format: Annotated[
         str | None,
-        "Format of the files, where their names do not say it.",
+        "Format of files whose names do not say it.",
         {"choices": ["csv", "ndjson", "parquet"]},
     ] = None
     allow_future: Annotated[bool, "Accept event times far in the future."] = False
@@ -518,7 +519,7 @@ class QueryOptions:
     """A query, and how it is answered."""
 
     query: str = field(kw_only=False)
-    engine: Annotated[str, "Spark is for what is large.", {"choices": ["datafusion", "spark"]}] = "datafusion"
+    engine: Annotated[str, "Spark is for large data.", {"choices": ["datafusion", "spark"]}] = "datafusion"
     """`datafusion` needs no Java."""
     as_at: Annotated[Time | None, "The system time of every name without a point.", "TIME", {"type": str}] = (
         None
@@ -529,10 +530,12 @@ class QueryOptions:
         "--param",
         "NAME[:TYPE]=VALUE",
     ] = None
-    limit: Annotated[int | None, "The most rows that are given.", "N", {"least": 0}] = None
+    limit: Annotated[int | None, "The largest number of rows.", "N", {"least": 0}] = None
     seconds: Annotated[float | None, "Longest time for the query, like 30s.", "--timeout"] = None
     """None is as long as it needs."""
-    memory: Annotated[int | None, "What the rows of the query may take, like 2g.", {"type": "size"}] = None
+    memory: Annotated[int | None, "The most memory for the rows of the query, like 2g.", {"type": "size"}] = (
+        None
+    )
     """[bytes]"""
 
 
