@@ -169,7 +169,7 @@ WALKED: dict[str, list[str]] = {
     "add effects": ["add", "effects.yaml"],
     "source": ["source", "disable", "evil", "--source", f"no {EVIL}"],
     "assets": ["assets", "check", EVIL],
-    "assets derive": ["assets", "derive", "evil.ndjson", "-o", "x.parquet"],
+    "assets derive": ["assets", "derive", "evil.ndjson", "--output", "x.parquet"],
     "branch": ["branch", "create", "evil", EVIL],
     "correct": ["correct", "evil", "rows.csv"],
     "correct no file": ["correct", "evil", f"{EVIL}.csv"],
