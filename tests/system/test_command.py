@@ -408,7 +408,7 @@ def test_the_tour_of_the_readme(
     assert re.search(r"airports +created +", done.stdout), done.stdout
     assert re.search(r"airports +up to date +", done.stdout), done.stdout
     assert done.stdout.count("ok    airports: 9 blocks, 4 slices, 25,272 records") == 2
-    done = typed(audited, tmp_path / ".third", quick_env)
+    done = typed(audited, tmp_path / ".tour", quick_env)
     assert re.search(r"airports\.by-country +created .* signed\n", done.stdout), done.stdout
     assert re.search(r"ok +airports\.by-country: .* replayed 1 transaction with odfchain_", done.stdout)
     (auditor,) = set(re.findall(r"^attested as clean by (did:key:\w+)$", done.stdout, re.MULTILINE))
