@@ -173,7 +173,7 @@ def _bytes_of(path: str | Path, most: int) -> bytes:
     # one byte more than allowed shows that the file is too large
     found = fsio.read_start(Path(path), most + 1)
     if found is None:
-        raise errors.UsageError(f"{path}: no such file")
+        raise fsio.no_file(path)
     return found
 
 

@@ -55,7 +55,7 @@ def bytes_of(path: Path) -> bytes:
     """The bytes of a document."""
     data = fsio.read_start(path, ASSETS.document_bytes + 1)
     if data is None:
-        raise errors.UsageError(f"{path}: no such file")
+        raise fsio.no_file(path)
     return checked_size(data, str(path))
 
 
@@ -173,7 +173,7 @@ class StacReader:
         elif Path(source).exists():
             yield from self._document(str(Path(source).resolve()), depth=0)
         else:
-            raise errors.UsageError(f"{source}: no such file")
+            raise fsio.no_file(source)
 
     def _folder(self, folder: Path) -> Iterator[NamedAsset]:
         # a file that is no document has to be that of an asset
@@ -381,7 +381,7 @@ class Projection:
         """Write the documents of a file or folder below `out`, or none; errors as `AssetLock.project`."""
         root, assets = Path(source).resolve(), 0
         if not root.exists():
-            raise errors.UsageError(f"{source}: no such file")
+            raise fsio.no_file(source)
         if out.resolve().is_relative_to(root):
             raise errors.UsageError(
                 f"{out}: in the folder that is read", hint="choose another folder with --output"

@@ -41,6 +41,7 @@ from odfchain.slices.footers import quoted
 from odfchain.slices.reader import ParquetSource, fitted, open_parquet
 from odfchain.slices.skipping import Condition, with_any_of
 from odfchain.slices.state import takes_back
+from odfchain.storage.fsio import no_file
 from odfchain.text import cut, first_line, one_line
 from odfchain.workspace.commit import CommitCheck, both
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -116,7 +117,7 @@ def read_given(path: Path, wanted: Wanted, form: str | None = None) -> GivenRows
     if form is None:
         raise errors.UsageError(f"{path}: corrections are read from .csv, .ndjson and .parquet")
     if not path.is_file():
-        raise errors.UsageError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
+        raise no_file(path)
     readers: dict[str, Callable[[Path, Wanted], GivenRows]] = {
         "csv": _csv, "ndjson": _ndjson, "parquet": _parquet,
     }  # fmt: skip

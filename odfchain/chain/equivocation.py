@@ -249,7 +249,7 @@ def read_evidence_file(path: Path) -> Evidence:
     """As `read_evidence`, of a file."""
     data = read_bounded(path, ATTEST.evidence_bytes)
     if data is None:
-        raise StoreError(f"{path}: no such file")
+        raise fsio.no_file(path)
     return read_evidence(data, str(path))
 
 

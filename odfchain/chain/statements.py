@@ -268,7 +268,7 @@ def read_key_file(path: Path) -> DatasetKey:
     """The ed25519 private key, an unencrypted PKCS#8 PEM, in a file that only its owner may read."""
     found = read_regular(path, ATTEST.key_file_bytes, follow=True)
     if found is None:
-        raise StoreError(f"{path}: no such file", hint="make a key with `odfchain key create`")
+        raise fsio.no_file(path, "make a key with `odfchain key create`")
     pem, mode = found
     if mode & 0o077:
         raise WorkspaceError(

@@ -29,6 +29,7 @@ from odfchain.cli.parameters import (
 from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
 from odfchain.cli.screen import echo, human_size, print_records, record, standard_input
 from odfchain.errors import UsageError
+from odfchain.storage.fsio import no_file
 from odfchain.text import counted
 from odfchain.workspace.options import (
     CopyOptions,
@@ -204,7 +205,7 @@ def ingest_command(
         raise UsageError("name the files to ingest, or use --stdin")
     for file in files:
         if not file.is_file():
-            raise UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
+            raise no_file(file)
     silence_libraries()
     with open_workspace() as workspace, TerminalProgress() as progress:
         target = on_branch(workspace, dataset)

@@ -25,6 +25,7 @@ from odfchain.cli.parameters import (
     option,
 )
 from odfchain.cli.progress_bar import TerminalProgress
+from odfchain.storage.fsio import no_file
 from odfchain.text import counted, one_line, printable
 from odfchain.workspace.options import ProfileOptions
 
@@ -440,8 +441,8 @@ def block_encode(
     else:
         try:
             text, name = Path(source).read_bytes(), source
-        except OSError as error:
-            raise errors.UsageError(f"{source}: {error.strerror}") from None
+        except OSError:
+            raise no_file(source) from None
     data = encode_block(read_block(text, source=name)[1], int(manifest_version))
     if target is not None and str(target) == "-":
         if sys.stdout.isatty():
@@ -475,8 +476,8 @@ def digest_command(
         logical, records = None, None
         try:
             physical, size = hash_file(file)
-        except OSError as error:
-            raise errors.UsageError(f"{file}: {error.strerror}") from None
+        except OSError:
+            raise no_file(file) from None
         try:
             logical, records = hash_parquet(file)
         except errors.OdfchainError as error:  # another file than Parquet has a physical hash, too

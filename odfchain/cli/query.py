@@ -27,6 +27,7 @@ from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.odf.schema import parse_ddl
 from odfchain.spark.known_errors import known_error
+from odfchain.storage.fsio import no_file, storage_error
 from odfchain.text import counted, first_line, one_line, printable
 from odfchain.workspace.options import ExportOptions, QueryOptions, maybe_time
 from odfchain.workspace.points import parse_time
@@ -168,15 +169,24 @@ def _say_read(result: QueryResult, rows: str, began: float | None) -> None:
 
 def _format_of(output: str | None, path: Path | None) -> str:
     """The format that is asked for, or that the end of a file's name says; else a table."""
-    found = output or _named_format(path) or RESULT_FORMATS[0]
+    found = output or _named_format(path, (*RESULT_FORMATS, "txt")) or RESULT_FORMATS[0]
     if found in _BINARY and path is None and sys.stdout.isatty():
         raise errors.UsageError(f"{found} is not for a terminal", hint="write it to a file, or pipe it on")
     return found
 
 
-def _named_format(path: Path | None) -> str | None:
-    """The format that the end of a file's name says; None if it says none."""
+def _named_format(path: Path | None, known: tuple[str, ...] = ()) -> str | None:
+    """The format that the end of a file's name says; None if it says none.
+
+    Raises:
+        UsageError: it says one that is not `known`, where these are given.
+    """
     suffix = path.suffix.lower().removeprefix(".") if path else ""
+    if suffix and known and suffix not in known:
+        formats = ", ".join(each for each in known if each in _BY_NAME)
+        raise errors.UsageError(
+            f"{path}: no file of the format .{suffix} is written", hint=f"choose one with -o: {formats}"
+        )
     return suffix if suffix in _BY_NAME else None
 
 
@@ -266,7 +276,7 @@ def _script(path: Path) -> str:
         with path.open("rb") as stream:
             return _text(stream.read(_QUERY_BYTES + 1), str(path))
     except OSError as error:
-        raise errors.UsageError(f"{path}: {error.strerror}") from None
+        raise (storage_error(error, path) if path.is_file() else no_file(path)) from None
 
 
 def _text(data: bytes, source: str) -> str:
@@ -328,8 +338,7 @@ def export_command(
         _check_writable(file)
     began = time.perf_counter()
     workspace = open_workspace()
-    named = _named_format(file)
-    form = form or (named if named in _FORMATS else _FORMATS[0])
+    form = form or _named_format(file, (*_FORMATS, "txt")) or _FORMATS[0]
     if not several:
         _format_of(form, file)  # says which ones no terminal gets
     from odfchain.api.scan import exported

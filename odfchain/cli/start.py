@@ -25,6 +25,7 @@ from odfchain.cli.context import (
 from odfchain.cli.parameters import argument, command, formats, keywords, one_of, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.limits import LIMITS
+from odfchain.storage.fsio import no_file
 from odfchain.text import printable
 from odfchain.workspace.options import ImportOptions
 
@@ -115,10 +116,7 @@ def _read_manifests(
         if path.is_dir() and not recursive:
             raise errors.UsageError(f"{path} is a folder", hint="use -r to take the manifests in it")
         if not path.exists():
-            # other commands take URLs
-            is_url = path.parts[0] in ("http:", "https:")
-            hint = "`add` reads files: download it, and add the file" if is_url else None
-            raise errors.UsageError(f"{path}: no such file", hint=hint)
+            raise no_file(path)
     if from_stdin:
         given = read_given(screen.standard_input().read(LIMITS.manifest_bytes + 1), "<stdin>")
     else:
@@ -238,7 +236,7 @@ def import_command(
     text.
     """
     if not file.is_file():
-        raise errors.UsageError(f"{file}: {'is a folder' if file.is_dir() else 'no such file'}")
+        raise no_file(file)
     silence_libraries()
     with open_workspace() as workspace, TerminalProgress() as progress:
 

@@ -448,6 +448,9 @@ def _each(path: Path, read: src.ReadStep, scratch: Path, notes: list[str]) -> It
                 row += 1
                 yield record
         except RecordError as error:
+            if error.message.startswith("Sub-path"):
+                hint = "in a manifest, `subPath` says where its rows are: odfchain new NAME --root"
+                raise BadInputError("the document is no array of objects", file=file, hint=hint) from None
             at = row + 1 if error.row is None else error.row
             raise BadInputError(error.message, file=file, row=at or None) from None
         return
@@ -602,6 +605,8 @@ def _check_known(path: Path, inferred: InferredFile, name: str) -> None:
     close = difflib.get_close_matches(name, names, n=1)
     listed = printable(", ".join(names), 200)
     hint = f"did you mean {printable(close[0])!r}?" if close else f"it has {listed}"
+    if "," in name and not set(name.split(",")) - set(names):
+        hint = "give --key once for each column: " + " ".join(f"--key {each}" for each in name.split(","))
     raise UsageError(f"{path} has no column {printable(name, 60)!r}", hint=hint)
 
 

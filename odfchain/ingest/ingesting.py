@@ -234,7 +234,7 @@ class Ingestion:
 
 
 def _push_source(dataset: DatasetFiles, state: DatasetState, name: str | None) -> AddPushSource | None:
-    # None where there is none, and rows are appended
+    # None where there never was one, and rows are appended
     if state.seed.dataset_kind is not DatasetKind.ROOT:
         raise UsageError(f"{dataset.alias} is a derivative dataset: its data comes from its inputs")
     sources = state.push_sources
@@ -252,6 +252,11 @@ def _push_source(dataset: DatasetFiles, state: DatasetState, name: str | None) -
         raise IngestError(
             f"{dataset.alias} has a polling source: its data is pulled, not pushed",
             hint="define a push source in a dataset of its own",
+        )
+    if not sources and state.has_disabled_source:
+        raise IngestError(
+            f"{dataset.alias}: its source is disabled, so nothing says how a file is merged",
+            hint="define the source again in the manifest: odfchain add --update MANIFEST",
         )
     return next(iter(sources.values()), None)
 

@@ -417,20 +417,21 @@ class InputMerge:
     def _guard(self, ran: Outcome) -> None:
         """Refuse a snapshot that loses most rows, which is probably an accident."""
         recorded, most = ran.counts["recorded"], self.options.merging.max_retract_ratio
+        where = f"{self.source.file}: " if self.source.file else ""
         if not isinstance(self.state.merge, src.MergeStrategySnapshot):
             return
         if ran.counts["rows"] == 0:
             if self.options.merging.allow_empty:
                 return
             raise IngestError(
-                "the snapshot is empty: it would retract "
+                f"{where}the snapshot is empty: it would retract "
                 f"{'all' if self.state.prev_offset is None else f'all {recorded:,}'} recorded rows",
                 flag="--allow-empty",
             )
         retracted = sum(each.ops.get("1", 0) for each in ran.facts)
         if recorded and retracted > most * recorded:
             raise IngestError(
-                f"the snapshot would retract {retracted:,} of {recorded:,} recorded rows "
+                f"{where}the snapshot would retract {retracted:,} of {recorded:,} recorded rows "
                 f"({retracted / recorded:.0%}, at most {most:.0%} is allowed)",
                 flag="--allow-retract",
             )

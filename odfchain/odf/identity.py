@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -96,6 +97,8 @@ FINAL_PREFIXES = {
 """Prefix to name of every encoding in state "final"."""
 
 _MAX_TEXT = 256
+# The text of a block's hash: f, 16, 20, and 32 bytes.
+_HASH_CHARACTERS, _BEGINNING = 69, re.compile(r"f1620[0-9a-f]*")
 
 
 def encode_base16(data: bytes) -> str:
@@ -310,6 +313,8 @@ class Multihash:
     @classmethod
     def parse(cls, text: str) -> Multihash:
         """Parse the text form in any supported multibase encoding."""
+        if len(text) < _HASH_CHARACTERS and _BEGINNING.fullmatch(text):
+            raise InvalidIdError(f"{text!r} is only the beginning of a hash: write all of it")
         return cls.from_bytes(decode(text))
 
     def to_bytes(self) -> bytes:

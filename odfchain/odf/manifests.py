@@ -333,7 +333,10 @@ def read_manifest(document: Document, kind: ManifestKind, source: str | None) ->
 
 def _content_of(tree: Any, kind: ManifestKind) -> Any:
     if not isinstance(tree, dict):
-        raise ManifestError(f"a manifest is an object with kind, version and content, not {describe(tree)}")
+        raise ManifestError(
+            f"a manifest is an object with kind, version and content, not {describe(tree)}",
+            hint="a file of data becomes a dataset by `odfchain import FILE`",
+        )
     for key in ("kind", "version", "content"):
         if key not in tree:
             raise ManifestError(f"the manifest has no {key!r}", hint=_example(kind))

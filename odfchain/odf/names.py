@@ -78,8 +78,9 @@ class RepoName(_Name):
 
 def _split(text: str, most: int, what: str) -> list[str]:
     parts = text.split("/")
-    if not 1 <= len(parts) <= most:
-        raise InvalidIdError(f"{text!r} is not a valid {what}")
+    if "" in parts or not 1 <= len(parts) <= most:
+        hint = "a URL has a host or a path, like https://host/dataset or s3://bucket/dataset"
+        raise InvalidIdError(f"{text!r} is not a valid {what}", hint=hint if "//" in text else None)
     return parts
 
 

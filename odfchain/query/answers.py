@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from odfchain.chain.statements import Problem, check_public_key, read_regular, verify_signature
-from odfchain.errors import InvalidIdError, QueryError, SignatureError, StoreError
+from odfchain.errors import InvalidIdError, QueryError, SignatureError
 from odfchain.lazy import pa, pc
 from odfchain.odf.arrow_schema import mapped
 from odfchain.odf.block_codec import shortest_text
@@ -262,7 +262,7 @@ class Answer:
         """The answer in a file, whose form was checked and nothing else."""
         found = read_regular(Path(path), FILE_BYTES, follow=True)
         if found is None:
-            raise StoreError(f"{path}: no such file")
+            raise fsio.no_file(path)
         return read_answer(found[0], str(path))
 
     @property

@@ -120,12 +120,16 @@ def explained(text: str, sql: str) -> OdfchainError:
         name = next(part for part in missing.groups() if part)
         said = f"there is no function {name}"
         near = re.search(r"Did you mean '?(\w+)'?", text)
-        hint = f"did you mean {near.group(1)}?" if near else None
+        hint = f"did you mean {near.group(1)}?" if near else "a table is a dataset's name; no file is read"
         place = place_of(sql, name)
     if "single SQL statement" in text:
         said, hint = "more than one statement", "one query is answered at a time"
+    elif sql.lower().split(maxsplit=1)[:1] in (["insert"], ["update"], ["delete"]):
+        said, hint = "it would change rows", "only queries are answered; `odfchain correct` changes rows"
     elif "not supported" in text or "Unsupported SQL statement" in text:
         hint = hint or "only queries are answered: nothing is changed, and no file is named"
+    elif unset := re.search(r"Placeholder '\$(\w+)' was not provided", text):
+        said, hint = f"${unset[1]} has no value", f"give it: --param {unset[1]}=VALUE"
     elif "No SQL statements" in text:
         said, hint = "no query given", "write one, like: select count(*) from airports"
     return QueryError.at("the query", sql, place, said.strip(), hint=hint)

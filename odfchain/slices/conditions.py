@@ -101,7 +101,10 @@ def _parsed(text: str) -> exp.Expr:
         place = error.errors[0] if error.errors else {}
         line, column = place.get("line"), place.get("col")
         highlighted = len(place.get("highlight") or " ")
-        raise _wrong(text, line, column, highlighted, place.get("description") or first_line(error)) from None
+        said = place.get("description") or first_line(error)
+        if said.startswith("Required keyword"):  # it names classes of the parser
+            said = "something is missing here"
+        raise _wrong(text, line, column, highlighted, said) from None
     except sqlglot.errors.TokenError:
         raise QueryError(
             f"the condition {one_line(text)!r} cannot be read: a text or a name in it has no end",

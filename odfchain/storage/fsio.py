@@ -8,21 +8,25 @@ unreferenced temporary file. A failed fsync is never tried again: the error goes
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import fcntl
 import os
 import shutil
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from odfchain.errors import StorageFullError, StoreError
+from odfchain.errors import StorageFullError, StoreError, UsageError
 
 TEMP_PREFIX = ".pending-"
 """Name prefix of files that are not published yet."""
 
 _SYNC_THREADS = 16
+# Names of a folder that are compared with one that is not in it.
+_NAMES = 2_000
 
 _FULL = {
     errno.ENOSPC: "no space left on the device",
@@ -58,6 +62,20 @@ def file_state(found: os.stat_result) -> FileState:
     """The state of a file: its inode and size, and its times of change."""
     # the modification time can be set by an editor of the file, the change time cannot
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def no_file(path: str | os.PathLike[str], hint: str | None = None) -> UsageError:
+    """The error for a path that is no file, with the name next to it that may be meant."""
+    path = Path(path)
+    if path.is_dir():
+        return UsageError(f"{path}: is a folder", hint=hint or "name a file in it")
+    if hint is None and path.parts[:1] in (("http:",), ("https:",)):
+        hint = "the command reads files: download it, and name the file"
+    with contextlib.suppress(OSError):
+        names = [entry.name for entry in islice(path.parent.iterdir(), _NAMES)]
+        close = difflib.get_close_matches(path.name, names, n=1)
+        hint = hint or (f"did you mean {path.with_name(close[0])}?" if close else None)
+    return UsageError(f"{path}: no such file", hint=hint)
 
 
 def read_start(path: Path, limit: int) -> bytes | None:

@@ -146,7 +146,7 @@ def connect(
             failure = f"no connection within {timeout:.3g} s"
             continue
         except OSError as error:
-            failure = f"cannot connect: {one_line(error.strerror or str(error), 80).lower()}"
+            failure = f"cannot connect to port {port}: {one_line(error.strerror or str(error), 80).lower()}"
             continue
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

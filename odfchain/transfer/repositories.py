@@ -147,7 +147,7 @@ class Repositories:
         known = ", ".join(str(found) for found in sorted(self._paths()))
         return errors.WorkspaceError(
             f"no repository is called {str(name)!r}",
-            hint=f"known are: {known}" if known else f"make it known: odfchain repo add {name} URL",
+            hint=f"known are: {known}" if known else "`odfchain repo add NAME URL` makes one known",
         )
 
     def _paths(self) -> dict[RepoName, Path]:

@@ -183,6 +183,13 @@ class DatasetState:
         return event if isinstance(event, ev.SetPollingSource) else None
 
     @property
+    def has_disabled_source(self) -> bool:
+        """True if the newest event about polling, or about push sources, disables one."""
+        polled = self._nearest(ev.SetPollingSource, ev.DisablePollingSource)
+        pushed = self._nearest(ev.AddPushSource, ev.DisablePushSource)
+        return isinstance(polled, ev.DisablePollingSource) or isinstance(pushed, ev.DisablePushSource)
+
+    @property
     def push_sources(self) -> dict[str, ev.AddPushSource]:
         """The push sources in force by name, the most recently defined first."""
         blocks = self.chain.nearest_all("AddPushSource", "DisablePushSource", head=self.head)

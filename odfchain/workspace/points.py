@@ -175,6 +175,7 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
             raise errors.ObjectNotFoundError(
                 f"{dataset.alias}: no block {point}",
                 hint=f"`odfchain log {dataset.alias}` lists them",
+                exit_code=4,
             )
         return point
     state = DatasetState.read(dataset.chain, head)
@@ -186,6 +187,7 @@ def block_at(dataset: DatasetFiles, point: Point, *, head: Multihash | None = No
         raise errors.ObjectNotFoundError(
             f"{dataset.alias}: no block {number:,}; its newest is block {last:,}",
             hint=f"`odfchain log {dataset.alias}` lists the blocks",
+            exit_code=4,
         )
 
     def recorded(number: int) -> Timestamp:

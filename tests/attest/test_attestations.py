@@ -323,7 +323,7 @@ def test_a_key_file_is_private_and_never_replaced(tmp_path: Path) -> None:
 
 def test_key_files_that_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "auditor.pem"
-    with pytest.raises(StoreError, match=r"auditor\.pem: no such file"):
+    with pytest.raises(UsageError, match=r"auditor\.pem: no such file"):
         read_key_file(path)
     create_key_file(path)
     path.chmod(0o640)

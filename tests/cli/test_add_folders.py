@@ -172,7 +172,7 @@ def test_manifests_come_by_standard_input(add: Add, tmp_path: Path, monkeypatch:
 def test_a_url_a_file_that_is_not_there_and_a_folder(add: Add) -> None:
     code, said = add("https://example.com/a.yaml")
     assert (code, len(said)) == (2, 2)
-    assert said[1] == "hint: `add` reads files: download it, and add the file"
+    assert said[1] == "hint: the command reads files: download it, and name the file"
     assert add("m/none.yaml") == (2, ["error: m/none.yaml: no such file"])
     code, said = add("m", a=root("a"))
     assert (code, "use -r" in "".join(said)) == (2, True)

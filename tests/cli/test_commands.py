@@ -127,9 +127,9 @@ def test_dataset_names_are_completed(cities: Run) -> None:
         (["ingest", "a", "nothing.csv"], "nothing.csv: no such file"),
         (["ingest", "a", "."], ".: is a folder"),
         (["ingest", "a", "x.csv", "--event-time", "yesterday"], "yesterday"),
-        (["digest", "nothing.parquet"], "nothing.parquet: No such file"),
+        (["digest", "nothing.parquet"], "nothing.parquet: no such file"),
         (["block", "decode", "nothing"], "nothing: no such file, and not a block hash"),
-        (["block", "encode", "nothing"], "nothing: No such file"),
+        (["block", "encode", "nothing"], "nothing: no such file"),
         (["completions", "csh"], "'csh' is not one of"),
     ],
 )

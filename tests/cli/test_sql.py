@@ -84,7 +84,7 @@ def test_where_a_query_comes_from(sql: Run, tmp_path: Path, monkeypatch: pytest.
         ([], b" \n ", "give a query with -c"),
         (["-c", "select 1", "-"], b"", "given in two ways"),
         (["-c", "select 1", "--script", "x"], b"", "given in two ways"),
-        (["--script", "nothing.sql"], b"", "nothing.sql: No such file"),
+        (["--script", "nothing.sql"], b"", "nothing.sql: no such file"),
         (["-c", "select 1", "--output", "."], b"", "is a folder"),
         (["-c", "-- nothing\n;"], b"", "no query given"),
         (["-c", "select 1; select 2", "--output", "x.csv"], b"", "are for one query"),

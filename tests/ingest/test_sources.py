@@ -87,6 +87,9 @@ def test_one_of_several_push_sources(ws: Workspace, cli: Cli) -> None:
     event, _ = dataset.disable_source()
     assert event == ev.DisablePushSource(source_name="b")
     assert not dataset.summary.push_sources
+    # without a source rows are appended, and a dataset that had one would get rows by another merge
+    with pytest.raises(IngestError, match="cities: its source is disabled"):
+        dataset.ingest([__file__])
 
 
 def test_a_disabled_source_can_be_defined_again(ws: Workspace, tmp_path: Path, cli: Cli) -> None:

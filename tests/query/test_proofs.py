@@ -359,7 +359,7 @@ def test_the_key_is_made_once_and_is_its_owners(tmp_path: Path) -> None:
         assert workspace.prove("select 1 as a") == first
         assert not file.exists()
         configure(workspace.path, query={"signingKey": "absent.pem"})
-        with pytest.raises(odf.errors.StoreError, match="no such file"):
+        with pytest.raises(odf.errors.UsageError, match="no such file"):
             workspace.prove("select 1 as a")
 
 
@@ -564,7 +564,7 @@ def test_the_command_says_in_a_line_what_was_found(
     assert (bad.code, bad.out) == (6, "")
     assert "the rows were changed" in bad.err
     assert "but what is here does not hash to the outputHash" in run("proof", "show", file).out
-    assert run("proof", "verify", tmp_path / "absent.json").code == 7
+    assert run("proof", "verify", tmp_path / "absent.json").code == 2
     error = json.loads(run("proof", "verify", "-o", "json", file).out)["error"]
     assert error["kind"].endswith("OutputMismatch")
 

@@ -325,6 +325,6 @@ def test_the_command_names_damaged_proofs(reader: Reader, run: Run) -> None:
 
 def test_what_the_command_cannot_do(reader: Reader, tmp_path: Path, run: Run) -> None:
     missing = run("evidence", "--check", tmp_path / "missing")
-    assert (missing.code, "no such file" in missing.err) == (7, True)
+    assert (missing.code, "no such file" in missing.err) == (2, True)
     assert run("evidence", "x", "--check", tmp_path).code == 2
     assert run("-w", reader.root, "evidence", "--export", tmp_path / "x").code == 2
