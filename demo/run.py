@@ -29,6 +29,15 @@ NYC_FILES = {
     "planes.csv": "planes-2013-01-01.csv",
     "weather.csv": "weather.csv",
 }
+NEXT = (
+    "list",
+    "history org.airportsdata.airports icao=07FA",
+    "diff org.airportsdata.airports 5 6 --stat",
+    "inspect lineage flights.enriched",
+    "tail flights.enriched -n 3",
+    "verify airports.by-country --replay",
+    "sql",
+)
 ROOTS = ("airports", "flights", "airlines", "planes", "weather")
 
 
@@ -108,14 +117,19 @@ def run(folder: Path) -> None:
     start = time.monotonic()
     command(folder, "verify", "%", "--replay")
     print(f"  {time.monotonic() - start:.1f} s")
-    title("What to try next")
-    if shutil.which("odfchain") is None:
-        print(f"  . {Path(sys.executable).parent}/activate")
-    print(f"  cd {folder}")
-    print("  odfchain log us.nyc.flights")
-    print("  odfchain inspect schema us.nyc.flights")
-    print("  odfchain tail flights.enriched -o csv")
-    print("  change one byte of a file below .odfchain/datasets and run: odfchain verify %")
+    tell_next(folder)
+
+
+def tell_next(folder: Path) -> None:
+    """The last screen: a shell in the workspace first, then commands that work there."""
+    title("What was made, and what to type next")
+    print(f"  The workspace {folder} has ten datasets: five of files, and five made of them.")
+    print("  Everything below works in its folder, with odfchain on the path:")
+    print(f"\n    . {Path(sys.executable).parent}/activate && cd {folder}\n")
+    for line in NEXT:
+        print(f"    odfchain {line}")
+    print("\n  `odfchain sql` opens a shell for the five questions of README.md; `.quit` leaves it.")
+    print("  docs/check.md goes on from there: an auditor takes two of the datasets.")
 
 
 def main() -> int:
