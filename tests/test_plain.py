@@ -74,9 +74,3 @@ def test_a_page_that_is_hard_to_read_fails(
     assert capsys.readouterr().out.startswith(f"{page}:")
     page.write_text(PLAIN_PAGE, encoding="utf-8")
     assert plain.main([str(page)]) == 0
-
-
-def test_pages_that_are_still_hard_are_there(plain: ModuleType) -> None:
-    """A page leaves the list when it reads well: the program asks for it."""
-    pages = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
-    assert {path.stem for path in pages} >= plain.STILL_HARD

@@ -1,1 +1,1 @@
-"""What describes a dataset at a block: manifests, profiles, drift, exports (RFC-039 to RFC-046)."""
+"""The description of a dataset at a block: manifests, profiles, drift, exports (RFC-039 to RFC-046)."""
