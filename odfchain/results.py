@@ -6,6 +6,8 @@ from odfchain.api.definitions import Imported as Imported
 from odfchain.api.pulling import PullResult as PullResult
 from odfchain.api.pulling import PullTarget as PullTarget
 from odfchain.api.pulling import PushTarget as PushTarget
+from odfchain.api.status import DatasetStatus as DatasetStatus
+from odfchain.api.status import StatusItem as StatusItem
 from odfchain.api.view import Log as Log
 from odfchain.audit.blame import Blame as Blame
 from odfchain.audit.lineage import Definition as Definition

@@ -71,6 +71,14 @@ def counted(number: int, singular: str, plural: str | None = None) -> str:
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
+def length(seconds: int) -> str:
+    """A length of time for people, rounded down."""
+    for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds // unit:,} {name}"
+    return f"{seconds:,} seconds"
+
+
 def message_of(error: BaseException) -> str:
     """The message of a library's exception; PySpark's ask a JVM for it, which may be gone."""
     try:

@@ -220,6 +220,11 @@ class Engines:
         self.spark = SparkEngine(self._files.run_folder, record_classes=file)
 
 
+def say_unsigned(workspace: Workspace, note: Callable[[str], None]) -> None:
+    """`note` hears the name of each dataset that gets a block which is not signed: no key is here."""
+    workspace._files = dataclasses.replace(workspace._files, note=note)
+
+
 def engines_of(workspace: Workspace) -> Engines:
     """The engines of a workspace, for commands."""
     return workspace._engines

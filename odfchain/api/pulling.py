@@ -25,6 +25,7 @@ from odfchain.workspace.options import (
     given_options,
     maybe_time,
 )
+from odfchain.workspace.reminders import ASKED, Reminder, remember
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
@@ -198,11 +199,15 @@ def pull(
 ) -> PullResult:
     """Bring one target up to date, whose source may be fetched `ahead`."""
     if target.way is Way.PEER:
-        return _from_peer(workspace, target, asked, name, token)
-    assert target.dataset is not None  # noqa: S101 - only what a peer has is elsewhere
-    if target.way is Way.INPUTS:
-        return _from_inputs(target.dataset, asked)
-    return _from_source(target.dataset, asked, ahead)
+        found = _from_peer(workspace, target, asked, name, token)
+    else:
+        assert target.dataset is not None  # noqa: S101 - only what a peer has is elsewhere
+        if target.way is Way.INPUTS:
+            return _from_inputs(target.dataset, asked)
+        found = _from_source(target.dataset, asked, ahead)
+    if found.dataset.ref == HEAD:
+        remember(found.dataset._files, ASKED, Reminder(Timestamp.now()))
+    return found
 
 
 def check_alone(target: PullTarget, name: str | None, asked: PullOptions) -> None:

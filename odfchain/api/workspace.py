@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from odfchain.api.definitions import Imported
     from odfchain.api.pulling import PullResult, PullTarget, PushTarget
+    from odfchain.api.status import DatasetStatus
     from odfchain.audit.lineage import Graph
     from odfchain.audit.report import Report
     from odfchain.audit.verification import Auditor
@@ -308,6 +309,19 @@ class Workspace(OwnErrors):
         Its transactions are not computed again. `source` is a URL or `repo/name`.
         """
         return self._auditor.verify_remote(asked.source, asked, token=asked.token, progress=asked.progress)
+
+    def status(self, *refs: str) -> tuple[DatasetStatus, ...]:
+        """What is to be done for the datasets that references and `%` patterns name (default: all).
+
+        Other machines are not asked, and no store. A dataset that cannot be read has a status that says so.
+
+        Raises:
+            InvalidIdError, DatasetNotFoundError: a reference means nothing here.
+            ManifestError: the settings are malformed.
+        """
+        from odfchain.api.status import status_of
+
+        return tuple(status_of(self._files, refs))
 
     def lineage(self, refs: Iterable[str] = (), *, downstream: bool = False) -> Graph:
         """The upstream or downstream graph of datasets (default: all); gaps and damage are in the graph.

@@ -367,7 +367,7 @@ class Report:
             case "signed":
                 return f"signed at {found.time} by {found.signer}"
             case "unsigned":
-                return f"unsigned: {found.message}"
+                return f"{found.message}"
             case "invalid":
                 return f"invalid signature: {found.message}"
         return f"signature not checked: {found.message or self.reasons.get(SIGNATURE)}"

@@ -16,6 +16,7 @@ from odfchain import errors
 from odfchain.audit.input_claims import Find, missing_input
 from odfchain.audit.report import (
     CHECKS,
+    CLEAN,
     FAULTY,
     PHYSICAL,
     PRESENT,
@@ -56,6 +57,7 @@ from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import VerifyOptions
+from odfchain.workspace.reminders import VERIFIED, Reminder, remember, verified_blocks
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -239,6 +241,22 @@ class _RemoteCopy:
         return text.replace(f"{self.dataset.folder}/", self.peer.where)
 
 
+def _remember(dataset: DatasetFiles, asked: VerifyOptions, report: Report) -> None:
+    if dataset.ref != HEAD or report.head is None or report.sequence_number is None:
+        return
+    head, number = Multihash.parse(report.head), report.sequence_number
+    # the newest blocks alone continue a verification that came so far
+    first = 0 if asked.last is None else number + 1 - asked.last
+    whole = (asked.after, asked.upto) == (None, None) and (
+        first <= 0 or first <= verified_blocks(dataset, head)
+    )
+    if report.verdict == FAULTY:
+        fsio.remove_quietly(dataset.folder / "info" / VERIFIED)
+    elif report.verdict == CLEAN and whole:
+        passed = tuple(check for check in CHECKS if report.state(check) == "passed")
+        remember(dataset, VERIFIED, Reminder(report.time, head, number, passed))
+
+
 @dataclass(frozen=True, slots=True)
 class NewAttestation:
     """A new attestation: the report, the document that the statement sums up, and the signed line."""
@@ -295,6 +313,7 @@ class Auditor:
             # a root dataset has nothing to replay
             if options.replay and not examined.run.chain.is_root:
                 self._replay(examined, find, engines, options, trusted)
+            _remember(item, asked, report)
             reports.append(report)
         return reports
 

@@ -31,6 +31,7 @@ from odfchain.errors import SignatureError
 from odfchain.limits import ATTEST
 from odfchain.odf.identity import DatasetId, DatasetKey, Multihash
 from odfchain.odf.times import Timestamp
+from odfchain.progress import SILENT
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalRefStore
 from odfchain.storage.public_layout import SignedFile, signature_key
@@ -67,6 +68,13 @@ class HeadSignature:
     signed: SignedHead | None = None
     text: str | None = None
 
+    @property
+    def unsigned_since(self) -> int | None:
+        """The first block that the owner has not signed; None where the head is signed, or wrongly."""
+        if self.status is not SignatureStatus.UNSIGNED:
+            return None
+        return 0 if self.signed is None else self.signed.sequence_number + 1
+
     def require(self, where: str = "") -> SignedHead:
         """The head that the owner signed; `SignatureError` where the status is another."""
         if self.status is SignatureStatus.SIGNED and self.signed is not None:
@@ -82,8 +90,11 @@ def check_head(
     sequence_number: int,
     *,
     block_at: BlockAt | None = None,
+    verified: bool = True,
 ) -> HeadSignature:
     """The status of the content of `refs/head.jws` for this head, whatever it is; None: there is no file.
+
+    Without `verified` the signature is believed, which is fast.
 
     A valid signature of an earlier block is INVALID, unless `block_at` shows that block in this chain: then
     the newest blocks are UNSIGNED, as after a commit that was interrupted.
@@ -111,7 +122,7 @@ def check_head(
             return (
                 SignatureStatus.UNSIGNED,
                 Problem.OLDER_HEAD,
-                f"the signature is of an older head ({where}): what came after it is not signed",
+                f"unsigned commits since block {number + 1}: the owner signed block {number} last",
             )
         if block_at is not None:
             return _invalid(
@@ -126,9 +137,10 @@ def check_head(
 
     content = content.encode(errors="replace") if isinstance(content, str) else content
     if content is None:
-        unsigned = "the head is not signed: there is no signature, or it was stripped"
+        unsigned = "unsigned commits since block 0: there is no signature, or it was stripped"
         return HeadSignature(SignatureStatus.UNSIGNED, Problem.MISSING, unsigned)
-    return _checked(content, dataset_id, "the head", "the head's signature", read_head, judge)
+    read = functools.partial(read_head, verified=verified)
+    return _checked(content, dataset_id, "the head", "the head's signature", read, judge)
 
 
 _Judged = tuple[SignatureStatus, Problem | None, str | None]
@@ -230,17 +242,24 @@ class HeadSigner:
     load_key: LoadKey
     now: Callable[[], Timestamp] = Timestamp.now
     report: Callable[[str], None] = warn
+    note: Callable[[str], None] = SILENT.note
+    """Hears the name of a dataset, or branch, that got a block of this machine, but not the key."""
     _keys: list[DatasetKey] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    def head_moved(self, head: Multihash, sequence_number: int, ref: str = HEAD) -> None:
+    def head_moved(
+        self, head: Multihash, sequence_number: int, ref: str = HEAD, *, committed: str | None = None
+    ) -> None:
         """Sign a head that has just moved, where the key is here; whatever goes wrong is reported only.
 
         `ref` may be a branch: its newest block is signed in the same way, as a statement of another type.
+        `committed` is the name of the dataset, where a block of this machine is the new head.
         """
         try:
             key = self._key()
             if key is not None:
                 self.sign(key, head, sequence_number, ref)
+            elif committed is not None:
+                self.note(committed if ref == HEAD else f"{committed}@{ref}")
         except Exception as error:  # noqa: BLE001 - the commit is done and must not seem to have failed
             what = " ".join(str(error).split()) or type(error).__name__
             hint = getattr(error, "hint", None) or "`odfchain sign` makes it good"

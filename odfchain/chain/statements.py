@@ -449,9 +449,12 @@ class Attestation(Signed):
         return any(parse_did(text).public_key == self.auditor.public_key for text in auditors)
 
 
-def read_head(text: bytes) -> tuple[Did, SignedHead]:
-    """Who signed which head; the signer need not be the dataset's owner (`check_head` asks for that)."""
-    signer, payload = read_statement(text, StatementType.HEAD)
+def read_head(text: bytes, *, verified: bool = True) -> tuple[Did, SignedHead]:
+    """Who signed which head; the signer need not be the dataset's owner (`check_head` asks for that).
+
+    Without `verified` it is only what the text says.
+    """
+    signer, payload = read_statement(text, StatementType.HEAD, verified=verified)
     return signer, read_members(SignedHead, payload, ref=HEAD)
 
 

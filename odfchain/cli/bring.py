@@ -144,6 +144,10 @@ def _pull_all(targets: list[PullTarget], pulls: Pulls, output: str) -> int:
             for text in result.warnings:
                 progress.stop()
                 echo(f"warning: {text}", err=True)
+            signature: Any = getattr(result.details, "signature", None)
+            if result.blocks and not result.warnings and signature and signature.status == "unsigned":
+                progress.stop()
+                say(f"note: {result.dataset.label}: {signature.message}")
             return _copy_row(result)
 
         rows, code = one_by_one(targets, row, progress)

@@ -55,9 +55,15 @@ def say(text: str, **style: Any) -> None:
 def open_workspace(*, session_stays: bool = True) -> Workspace:
     """The workspace that is meant; its Spark session may be one that stays for other commands."""
     from odfchain import Workspace
-    from odfchain.api.executing import engines_of
+    from odfchain.api.executing import engines_of, say_unsigned
 
     workspace = Workspace.open(Path(options().workspace or "."))
+    unsigned: dict[str, None] = {}
+    say_unsigned(workspace, unsigned.setdefault)
+    # at the end: progress may be shown until then
+    click.get_current_context().call_on_close(
+        lambda: say(f"note: not signed here: no key: {', '.join(unsigned)}") if unsigned else None
+    )
     _close_to_others(workspace.path / "config.yaml")
     if session_stays:
         engines_of(workspace).may_stay = True

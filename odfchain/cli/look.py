@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from odfchain.cli import screen
-from odfchain.cli.context import open_workspace, opened, report_error, say
-from odfchain.cli.parameters import DATASET_AT, argument, command, formats, key_values, option
+from odfchain.cli.context import INTEGRITY_FAULT, open_workspace, opened, report_error, say
+from odfchain.cli.parameters import DATASET, DATASET_AT, argument, command, formats, key_values, option
 from odfchain.cli.rows import TABLE_ROWS, numeric_columns
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.text import counted
@@ -49,17 +49,30 @@ def log_command(
             raise UsageError("--graph draws the whole dataset: without a point, and not as data")
         _draw(open_workspace()[dataset], limit)
         return
-    entries = opened(dataset).log(limit)
+    found = opened(dataset)
+    entries = found.log(limit)
     match output:
         case "table":
             for entry in entries:
                 _print_entry(entry)
+            if (since := _unsigned_since(found)) is not None:
+                say(f"note: unsigned commits since block {since}")
         case "csv":
             screen.print_records(map(_entry_record, entries), list(_LOG_COLUMNS), output)
         case "ndjson":  # each as it is read
             screen.echo_tree((entry.to_document() for entry in entries), output)
         case _:
             screen.echo_tree([entry.to_document() for entry in entries], output)
+
+
+def _unsigned_since(dataset: Dataset) -> int | None:
+    from odfchain import Dataset
+
+    if not isinstance(dataset, Dataset) or dataset.ref != "head":  # a signature is of the newest block
+        return None
+    with contextlib.suppress(OdfchainError):  # `verify` and `status` are for signatures that are wrong
+        return dataset.signature(verified=False).unsigned_since
+    return None
 
 
 def _draw(dataset: Dataset, limit: int | None) -> None:
@@ -180,6 +193,12 @@ def _describe_data(event: Any) -> list[str]:
     return lines + [f"input {item.dataset_id}: {item.record_count:,} records" for item in inputs]
 
 
+_NO_DATASETS = (
+    "no datasets yet; `odfchain import FILE --as NAME` makes one of a file, `odfchain add MANIFEST` of a "
+    "manifest, and `odfchain pull URL` brings one"
+)
+
+
 @command("list")
 def list_command(output: str = formats(), wide: bool = option("Show ids, heads and watermarks too.")) -> int:
     """List the datasets of the workspace."""
@@ -192,16 +211,18 @@ def list_command(output: str = formats(), wide: bool = option("Show ids, heads a
             report_error(error, about=str(dataset.alias))
             code = error.exit_code
     columns = ["name", "kind", "records", "size", "blocks", "updated"]
+    if not people or any(row["unsignedSince"] is not None for row in rows):
+        columns.append("unsignedSince")
     if any("slices" in row for row in rows):
         columns[4:4] = ["slices"] if people else ["slicesLocal", "slices"]
     if wide or not people:
         columns += ["watermark", "id", "head"]
     if not rows and people:
-        say("no datasets yet; make one with `odfchain add MANIFEST`")
+        say(_NO_DATASETS)
         return code
     shown = {"records": "{:,}".format, "size": screen.human_size}
-    titles = {c: c.capitalize() for c in columns}
-    right = [c for c in ("records", "size", "slices", "blocks") if c in columns]
+    titles = {c: c.capitalize() for c in columns} | {"unsignedSince": "Unsigned since"}
+    right = [c for c in ("records", "size", "slices", "blocks", "unsignedSince") if c in columns]
     screen.print_records(rows, columns, output, shown=shown, titles=titles, right=right)
     return code
 
@@ -215,6 +236,7 @@ def _list_row(dataset: Dataset, *, people: bool) -> dict[str, Any]:
         "size": dataset.data_size,
         "blocks": state.head_block.sequence_number + 1,
         "updated": screen.human_age(updated.epoch_ns, time.time_ns()) if people else str(updated),
+        "unsignedSince": _unsigned_since(dataset),
         **screen.record(state, "watermark", "id:seed.dataset_id", "head"),
     }
     if slices is not None and people:
@@ -222,6 +244,36 @@ def _list_row(dataset: Dataset, *, people: bool) -> dict[str, Any]:
     elif slices is not None:
         row |= {"slicesLocal": slices.present, "slices": slices.total}
     return row
+
+
+@command("status")
+def status_command(datasets: tuple[str, ...] = argument(DATASET), output: str = formats()) -> int:
+    """Show what is to be done for each dataset, and the next command.
+
+    behind: inputs have blocks that the dataset has not processed. due: its source, or the place that it is a
+    copy of, was not asked for as long as `status.dueAfter` says. partial: slices are not here. unsigned: the
+    owner has not signed the newest blocks. unverified: blocks since the last verification here that passed.
+    new: blocks that are not where the dataset is pushed to.
+
+    Other machines are not asked, and nothing is changed. Exit code 6: a dataset cannot be read.
+    """
+    from odfchain.api.status import MATTERS
+
+    found, people = open_workspace().status(*datasets), output == "table"
+    if not found and people:
+        say(_NO_DATASETS)
+        return 0
+    rows = [
+        {"name": each.name, "status": str(each)}
+        | dict.fromkeys(MATTERS)
+        | {item.matter: item.value for item in each.items}
+        | {"next": next(iter(each.commands), None), "commands": each.commands}
+        for each in found
+    ]
+    columns = ["name", *(["status"] if people else MATTERS), "next"]
+    titles = {c: c.capitalize() for c in columns}
+    screen.print_records(rows, columns, output, titles=titles, no_wrap=["name", "next"])
+    return INTEGRITY_FAULT if any(row["fault"] for row in rows) else 0
 
 
 @command("tail")

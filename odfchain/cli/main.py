@@ -107,8 +107,14 @@ class LazyGroup(click.Group):
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             import difflib
 
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"did you mean {close[0]}?" if close else "`odfchain help --all` lists the commands"
+            # the beginning of a name means it before another one that looks like it
+            begun = [name for name in COMMANDS if name.startswith(args[0])]
+            close = begun or difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = (
+                f"did you mean {' or '.join(close[:3])}?"
+                if close
+                else "`odfchain help --all` lists the commands"
+            )
             raise UsageError(f"no such command '{args[0]}'", hint=_OF_GIT.get(args[0], hint))
         return super().resolve_command(ctx, [_ALIASES.get(args[0], args[0]), *args[1:]])
 

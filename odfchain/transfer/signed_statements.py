@@ -34,7 +34,7 @@ from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import SignedFile
 from odfchain.storage.store import Store
-from odfchain.text import one_line
+from odfchain.text import length, one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -89,14 +89,6 @@ class SignaturePolicy:
 
 
 NO_POLICY = SignaturePolicy()
-
-
-def length(seconds: int) -> str:
-    """A length of time for people, rounded down."""
-    for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * unit:
-            return f"{seconds // unit:,} {name}"
-    return f"{seconds:,} seconds"
 
 
 _NS = 1_000_000_000
@@ -205,11 +197,12 @@ def _warnings(
     if found.status is SignatureStatus.SIGNED and found.signed is not None:
         late = _of_the_future(found.signed, now)
         return [] if late is None else [f"{about}: {late}"]
-    if known is not None:
+    if offer.unread is not None:
+        return [f"{about}: {found.message}"]
+    # commits that their owner has not signed are no fault; a signature that is older than one seen is
+    if known is not None and (found.signed is None or found.signed.sequence_number < known.sequence_number):
         said = f"block {known.sequence_number} was signed when it was last seen ({known.time})"
         return [f"{about}: {found.message}; but {said}: the signature was stripped, or blocks were added"]
-    if found.problem is not Problem.MISSING or offer.unread is not None:
-        return [f"{about}: {found.message}"]
     return []
 
 

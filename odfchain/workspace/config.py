@@ -95,6 +95,13 @@ class EngineConfig:
     idle: Duration = field(default_factory=lambda: Duration(600_000))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusConfig:
+    """When `status` reminds of a dataset."""
+
+    due_after: Duration = field(default_factory=lambda: Duration(86_400_000))
+
+
 class LateEdits(Enum):
     """Action when a ledger's source brings a known key with other values (RFC-009)."""
 
@@ -276,6 +283,7 @@ class WorkspaceConfig:
     snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
     slice: SliceConfig = SliceConfig()
     merge: MergeConfig = MergeConfig()
+    status: StatusConfig = field(default_factory=StatusConfig)
 
     def system_columns_of(self, dataset: DatasetFiles) -> SystemColumns:
         """Types of offsets and operations of a dataset that has no schema yet; errors as `read_config`."""

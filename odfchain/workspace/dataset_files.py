@@ -82,7 +82,7 @@ class DatasetFiles:
             shared.refs(folder),
             # the index of a new branch begins as the head's: what they share is not read again
             LocalScratch(_index_path(folder, ref), None if ref == HEAD else _index_path(folder, HEAD)),
-            published=_signing(folder, signer, shared, ref) if signer is not None else None,
+            published=_signing(folder, signer, shared, ref, alias) if signer is not None else None,
             ref=ref,
         )
         return cls(
@@ -174,25 +174,29 @@ class DatasetFiles:
         """Root or derivative."""
         return self.seed.dataset_kind
 
-    def head_signature(self) -> HeadSignature:
-        """The status of the signature in the folder for the head, or branch, that it is opened on."""
+    def head_signature(self, *, verified: bool = True) -> HeadSignature:
+        """The status of the signature in the folder for the head, or branch, that it is opened on.
+
+        Without `verified` that of a head is believed.
+        """
         for _ in range(_READS):
             head = self.chain.head()
             if head is None:
                 raise ChainError(f"{self.folder / 'refs' / self.ref}: the dataset has no head")
             # the head may move between the two reads: then both are read again
-            signature = self._judged(head, read_head_signature(self.folder, self.ref))
+            signature = self._judged(head, read_head_signature(self.folder, self.ref), verified)
             if signature.status is SignatureStatus.SIGNED or self.chain.head() == head:
                 break
         return signature
 
-    def _judged(self, head: Multihash, content: bytes | None) -> HeadSignature:
+    def _judged(self, head: Multihash, content: bytes | None, verified: bool) -> HeadSignature:
         if self.ref != HEAD:
             return check_branch(content, self.id, self.ref, head)
         number = self.chain.get(head).sequence_number
         return check_head(
-            content, self.id, head, number, block_at=lambda wanted: self.chain.hash_at(wanted, head)
-        )
+            content, self.id, head, number,
+            block_at=lambda wanted: self.chain.hash_at(wanted, head), verified=verified,
+        )  # fmt: skip
 
     def set_head(self, target: Multihash, *, expected: Multihash | None) -> None:
         """Point the reference at a stored block of this dataset's owner, and sign it if his key is here."""
@@ -208,10 +212,10 @@ class DatasetFiles:
 
 
 def _signing(
-    folder: Path, signer: HeadSigner, shared: SharedStore, ref: str
+    folder: Path, signer: HeadSigner, shared: SharedStore, ref: str, alias: DatasetAlias | None = None
 ) -> Callable[[Multihash, int], None]:
     def moved(head: Multihash, sequence_number: int) -> None:
-        signer.head_moved(head, sequence_number, ref)
+        signer.head_moved(head, sequence_number, ref, committed=None if alias is None else str(alias))
         shared.signed(folder, ref)
 
     return moved

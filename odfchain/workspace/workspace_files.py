@@ -34,6 +34,7 @@ from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddPushSource, DatasetSnapshot, MetadataEvent, Seed, SetPollingSource
 from odfchain.odf.identity import DatasetId, DatasetKey, encode_base16
 from odfchain.odf.times import Timestamp
+from odfchain.progress import SILENT
 from odfchain.storage import fsio
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
@@ -152,6 +153,8 @@ class WorkspaceFiles:
 
     root: Path
     shared: SharedStore = field(default=ONLY_HERE, repr=False, compare=False)
+    note: Callable[[str], None] = field(default=SILENT.note, repr=False, compare=False)
+    """Hears the names of datasets that get a block here, but not the key."""
 
     # --- finding and making ------------------------------------------------------------------------
 
@@ -264,7 +267,7 @@ class WorkspaceFiles:
         return path.relative_to(self.root).as_posix()
 
     def _open(self, folder: Path) -> DatasetFiles:
-        signer = HeadSigner(folder, lambda: self._key_beside(folder))
+        signer = HeadSigner(folder, lambda: self._key_beside(folder), note=self.note)
         return DatasetFiles.open(folder, signer, shared=self.shared)
 
     def dataset(self, ref: str | names.DatasetRef) -> DatasetFiles:

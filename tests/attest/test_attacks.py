@@ -35,7 +35,9 @@ def test_the_untouched_file_is_signed() -> None:
 def test_dropped() -> None:
     found = check(None)
     assert (found.status, found.problem) == (SignatureStatus.UNSIGNED, Problem.MISSING)
-    with pytest.raises(SignatureError, match=r"^place: the head is not signed: .* stripped$") as caught:
+    with pytest.raises(
+        SignatureError, match=r"^place: unsigned commits since block 0: .* stripped$"
+    ) as caught:
         found.require("place")
     assert caught.value.problem == Problem.MISSING
 
@@ -85,7 +87,8 @@ def test_an_older_head_of_the_same_chain_leaves_the_newest_blocks_unsigned() -> 
     content = ATTACKS["right signature of an older head"][0]
     found = check_head(content, DATASET, HEAD, SEQUENCE, block_at=chain.get)
     assert (found.status, found.problem) == (SignatureStatus.UNSIGNED, Problem.OLDER_HEAD)
-    with pytest.raises(SignatureError, match="older head"):
+    assert found.unsigned_since == 5
+    with pytest.raises(SignatureError, match="unsigned commits since block 5: the owner signed block 4 last"):
         found.require()
 
 

@@ -118,7 +118,7 @@ def test_in_a_terminal_the_signature_is_told_in_a_line(in_terminal: Show, made: 
     path = made[0].folder / HEAD_SIGNATURE_KEY
     path.unlink()
     lines = in_terminal("readings")
-    assert lines[1:] == ["  unsigned: the head is not signed: there is no signature, or it was stripped"]
+    assert lines[1:] == ["  unsigned commits since block 0: there is no signature, or it was stripped"]
     path.write_text("nonsense\n")
     assert any(line.startswith("  invalid signature: ") for line in in_terminal("readings"))
     (made[0].folder / "refs" / "head").unlink()

@@ -37,7 +37,7 @@ from tests.kit.verified import verify_dataset
 T = Timestamp.parse("2000-01-01T00:00:00Z")
 CHECKPOINT = b"a checkpoint"
 BY_HAND = "block 4 sets the watermark 2000-01-01T00:00:00Z by hand"
-UNSIGNED = "the head is not signed: there is no signature, or it was stripped"
+UNSIGNED = "unsigned commits since block 0: there is no signature, or it was stripped"
 
 
 @pytest.fixture(scope="module")

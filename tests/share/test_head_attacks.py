@@ -119,7 +119,7 @@ HISTORIES: dict[str, tuple[Chain, bytes, type[OdfchainError], str, str]] = {
         OLD, line(head_of(NEW)), SignatureError, "of a newer head .* set back, or blocks were withheld", "",
     ),
     "newer head, older signature": (
-        NEW, line(head_of(OLD)), SignatureError, "of an older head .*what came after it is not signed", "",
+        NEW, line(head_of(OLD)), SignatureError, "unsigned commits since block .* a signature is required", "",
     ),
     # it does not stick: the memory is of blocks that were received, so the owner's next head is accepted
     "fast forward to a number that nobody reaches": (
@@ -178,7 +178,7 @@ def test_mix_of_a_newer_head_with_older_blocks(scene: Scene) -> None:
 
 FORGED = forged(head_of(NEW))
 ATTACKS: dict[str, tuple[bytes | None, str]] = {
-    "dropped": (None, "not signed: there is no signature, or it was stripped"),
+    "dropped": (None, "unsigned commits since block 0: there is no signature, or it was stripped"),
     "of the future": (
         line(head_of(NEW, time=Timestamp.parse("2026-01-02T04:05:01Z"))),
         "which is in the future",
