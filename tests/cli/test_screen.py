@@ -120,6 +120,7 @@ WALKED: dict[str, list[str]] = {
     "proof of nothing": ["proof", "verify", EVIL],
     **{f"blame {o}": ["blame", "evil", "--offset", "1", "-o", o] for o in ("table", "json", "tree")},
     **{f"verify {o}": ["verify", "%", "-v", "-o", o] for o in ("table", "json", "ndjson", "html")},
+    **{f"status {o}": ["status", "-o", o] for o in ("table", "json", "csv")},
     **{f"list {o}": ["list", "--wide", "-o", o] for o in ("table", "json", "csv")},
     "fsck": ["fsck"],
     "gc": ["gc", "--dry-run"],
