@@ -4,7 +4,7 @@
     info/verified   the last verification that left nothing out and found no fault: up to which block it came,
                     in one run or in several, and which checks the last run made
 
-Both are private, and nothing but `status` reads them. A missing or damaged one means never. Source: RFC-060.
+Both are private, and nothing but `status` reads them. A missing or damaged one means never.
 """
 
 from __future__ import annotations
