@@ -31,7 +31,7 @@ NYC_FILES = {
 }
 NEXT = (
     "list",
-    "history org.airportsdata.airports iata=ZRH",
+    "history org.airportsdata.airports icao=07FA",
     "diff org.airportsdata.airports 5 6 --stat",
     "inspect lineage flights.enriched",
     "tail flights.enriched -n 3",

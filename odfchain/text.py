@@ -145,17 +145,17 @@ def excerpt(sql: str | None, line: int | None, column: int | None) -> tuple[str,
     shown = [printable(c) for c in text[first : first + _SQL_WIDTH]]
     before = "…" if text[:first].strip() else ""
     after = "…" if first + _SQL_WIDTH < len(text) else ""
-    pad = len(before) + sum(map(_cells, "".join(shown[: at - first])))
+    pad = text_width(before + "".join(shown[: at - first]))
     return f"{before}{''.join(shown)}{after}", " " * pad + "^"
 
 
-def _cells(character: str) -> int:
-    # East Asian characters take two columns, combining ones none
-    import unicodedata  # noqa: PLC0415 - few messages need it
+def text_width(text: str) -> int:
+    """The columns of a terminal that a text takes; East Asian characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # noqa: PLC0415 - most texts need none
 
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return cell_len(text)
 
 
 # How a worker says, inside any other text, what was wrong with the rows that it was given: the message of a

@@ -350,7 +350,7 @@ def _print_lines(found: Diff, output: str, *, keys_only: bool) -> None:
             return
         shown = list(itertools.islice(lines, TABLE_ROWS))
         right = {names.index(name) for name in numeric_columns(found.changes.schema) if name in found.key}
-        screen.echo_table(names, shown, right=right)
+        screen.echo_table(names, shown, right=right, keys=len(found.key) + 1)
         left = sum(1 for _ in lines)
     if left:
         say(f"{counted(left, 'line')} more; -o csv shows all, --stat how many there are")
@@ -440,9 +440,9 @@ def _print_table(found: Drift) -> None:
     ]
     screen.echo("   ".join(heading))
     shown = list(_shown(found.lines))
-    cells = ([printable(cell, 80) for cell in _cells(line)] for line in shown[:_LINES])
+    cells = ([printable(cell) for cell in _cells(line)] for line in shown[:_LINES])
     for text in screen.aligned(cells, gap="   "):
-        screen.echo(text)
+        screen.echo(screen.shortened(text, screen.table_width()))
     if len(shown) > _LINES:
         say(f"{counted(len(shown) - _LINES, 'more line')}; -o json has all")
     for note in [*found.notes, *(f"not compared: {each}" for each in found.not_compared)][:_SAID]:

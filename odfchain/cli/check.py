@@ -377,8 +377,11 @@ def key_show_command(
             dataset = workspace[what]
             found, private = dataset.id, dataset.has_key
     row = {"didKey": str(found.as_did_key()), "didOdf": str(found), "privateKeyHere": private}
-    titles = {"didKey": "did:key", "didOdf": "did:odf", "privateKeyHere": "private key here"}
-    screen.print_records([row], list(row), output, titles=titles)
+    if output == "json":
+        screen.print_records([row], [], output)
+        return
+    for title, value in zip(("did:key", "did:odf", "private key here"), row.values(), strict=True):
+        screen.echo(f"{title:18}{screen.cell_text(value)}")  # not a table: they are copied whole
 
 
 # `odfchain evidence`: proof that an owner signed two histories.
@@ -482,8 +485,8 @@ def _row(
     return row
 
 
-# Reports as people read them: in a terminal tables, where what is clean takes few lines; elsewhere plain
-# lines, one fact to a line and the same with every version, which scripts may look for.
+# Reports as people read them: one fact to a line, the same with every version, which scripts may look for. On
+# a terminal long lines are folded, and checks are listed where something is wrong.
 
 _STATES = {"notChecked": "not checked", "notApplicable": "nothing"}
 
@@ -491,11 +494,25 @@ _STATES = {"notChecked": "not checked", "notApplicable": "nothing"}
 def print_report(report: Report, *, verbose: bool = False) -> None:
     """One report; with `verbose` all checks are listed also where the dataset is clean."""
     _print_verdict(report)
-    if sys.stdout.isatty():
-        _print_tables(report, verbose=verbose)
-        return
-    _print_lines(report)
-    if verbose:
+    for fault in report.faults:
+        block = f", block {fault.sequence_number}" if fault.sequence_number is not None else ""
+        screen.echo(f"  {_named([fault.check])}{block}")
+        screen.echo(f"    {fault.file}")
+        screen.echo(f"    {fault.message}")
+    for item in report.unchecked:
+        _say(f"not checked{', ' + item.where if item.where else ''}: {item.message}")
+    shown = sys.stdout.isatty()
+    # on a terminal the signature has a line of its own
+    said = report.signature.message if shown else None
+    for numbers, reason in report.not_run():
+        if reason != said:
+            _say(f"not run, or not everywhere: {_named(numbers)}: {reason}")
+    if shown:
+        _say(report.signature_text)
+    for note in report.remarks:
+        if note != said:
+            _say(f"note: {note}")
+    if verbose or (shown and report.verdict != "clean"):
         _print_checks(report)
 
 
@@ -518,66 +535,12 @@ def _replayed(report: Report) -> str:
     return f"{said} with {' and '.join(engines)}" if engines else said
 
 
-def _print_lines(report: Report) -> None:
-    for fault in report.faults:
-        block = f", block {fault.sequence_number}" if fault.sequence_number is not None else ""
-        screen.echo(f"  {_named([fault.check])}{block}")
-        screen.echo(f"    {fault.file}")
-        screen.echo(f"    {fault.message}")
-    for item in report.unchecked:
-        screen.echo(f"  not checked{', ' + item.where if item.where else ''}: {item.message}")
-    for numbers, reason in report.not_run():
-        screen.echo(f"  not run, or not everywhere: {_named(numbers)}: {reason}")
-    for note in report.remarks:
-        screen.echo(f"  note: {note}")
-
-
 def _named(numbers: list[int]) -> str:
     from odfchain.audit.report import CHECKS
 
     if len(numbers) > 3:
         return "checks " + ", ".join(map(str, numbers))
     return ", ".join(f"check {n} ({CHECKS[n].name})" for n in numbers)
-
-
-def _print_tables(report: Report, *, verbose: bool) -> None:
-    long = verbose or report.verdict != "clean"
-    if report.faults:
-        screen.echo()
-        rows = [
-            {
-                "check": _numbered(fault.check),
-                "block": fault.sequence_number,
-                "file, and what is wrong with it": (fault.file, fault.message),
-            }
-            for fault in report.faults
-        ]
-        screen.print_records(rows, [*rows[0]], "table", right=["block"], no_wrap=["check", "block"])
-    if long:
-        screen.echo()
-        _print_checks(report)
-    # the signature has a line of its own
-    left = [(n, reason) for n, reason in report.not_run() if reason != report.signature.message]
-    if long and (report.unchecked or left):
-        screen.echo()
-        asked = [(item.where or "the dataset", item.message) for item in report.unchecked]
-        others = [
-            (f"check{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}", reason)
-            for numbers, reason in left
-        ]
-        rows = [{"not checked": what, "because": why} for what, why in asked + others]
-        screen.print_records(rows, ["not checked", "because"], "table")
-    if long:
-        screen.echo()
-    _say(report.signature_text)
-    if not long:
-        for numbers, reason in left:
-            _say(f"not checked: {_named(numbers)}: {reason}")
-    for note in report.remarks:
-        if note != report.signature.message:
-            _say(f"note: {note}")
-    if long:
-        screen.echo()
 
 
 def _print_checks(report: Report) -> None:
@@ -593,19 +556,20 @@ def _print_checks(report: Report) -> None:
         }
         for number, check in CHECKS.items()
     ]
-    right = ["checked", "faults"]
-    screen.print_records(rows, [*rows[0]], "table", right=right, no_wrap=["check", *right])
+    screen.print_records(rows, [*rows[0]], "table", right=["checked", "faults"])
 
 
 def _say(text: str) -> None:
-    for line in textwrap.wrap(
-        text,
-        max(40, shutil.get_terminal_size().columns),
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    ):
+    """A line, folded where it is a terminal's."""
+    lines = [f"  {text}"]
+    if sys.stdout.isatty():
+        how: dict[str, Any] = {
+            "break_long_words": False,
+            "break_on_hyphens": False,
+            "subsequent_indent": "  ",
+        }
+        lines = textwrap.wrap(lines[0], max(40, shutil.get_terminal_size().columns), **how)
+    for line in lines:
         screen.echo(line)
 
 

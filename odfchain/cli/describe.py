@@ -538,8 +538,10 @@ def _print_profile(found: Profile, label: str, output: str) -> None:
     from odfchain.profiles.pages import line_of, percent
 
     document = found.document
-    rows = [line_of(column, document["column_stats"][column["name"]]) for column in document["columns"]]
-    screen.echo_table(["column", "type", "nulls", "distinct", "values", ""], rows, right={2, 3})
+    lines = [line_of(column, document["column_stats"][column["name"]]) for column in document["columns"]]
+    # bars come first: they are seen where the line ends, too
+    rows = [[*about, f"{bars} {values}".strip()] for *about, values, bars in lines]
+    screen.echo_table(["column", "type", "nulls", "distinct", "values"], rows, right={2, 3})
     number = document["odf"]["sequence_number"]
     say(
         f"{label}, block {number}: {counted(found.num_rows, 'row')}, "

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from odfchain.cli import screen
 from odfchain.cli.context import INTEGRITY_FAULT, open_workspace, opened, report_error, say
 from odfchain.cli.parameters import DATASET, DATASET_AT, argument, command, formats, key_values, option
-from odfchain.cli.rows import TABLE_ROWS, numeric_columns
+from odfchain.cli.rows import TABLE_ROWS, operation, print_rows
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.text import counted
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from odfchain import Dataset
     from odfchain.odf.events import MetadataEvent
-    from odfchain.results import HashedBlock, RowChange
+    from odfchain.results import DatasetState, HashedBlock, RowChange
 
 
 _COLOURS = {
@@ -200,8 +199,11 @@ _NO_DATASETS = (
 
 
 @command("list")
-def list_command(output: str = formats(), wide: bool = option("Show ids, heads and watermarks too.")) -> int:
-    """List the datasets of the workspace."""
+def list_command(output: str = formats()) -> int:
+    """List the datasets of the workspace.
+
+    --wide shows ids, heads and watermarks, too.
+    """
 
     rows, people, code = [], output == "table", 0
     for dataset in open_workspace():
@@ -215,7 +217,7 @@ def list_command(output: str = formats(), wide: bool = option("Show ids, heads a
         columns.append("unsignedSince")
     if any("slices" in row for row in rows):
         columns[4:4] = ["slices"] if people else ["slicesLocal", "slices"]
-    if wide or not people:
+    if screen.is_wide() or not people:
         columns += ["watermark", "id", "head"]
     if not rows and people:
         say(_NO_DATASETS)
@@ -272,7 +274,7 @@ def status_command(datasets: tuple[str, ...] = argument(DATASET), output: str = 
     ]
     columns = ["name", *(["status"] if people else MATTERS), "next"]
     titles = {c: c.capitalize() for c in columns}
-    screen.print_records(rows, columns, output, titles=titles, no_wrap=["name", "next"])
+    screen.print_records(rows, columns, output, titles=titles, uncut=["next"])
     return INTEGRITY_FAULT if any(row["fault"] for row in rows) else 0
 
 
@@ -285,13 +287,13 @@ def tail_command(
 ) -> None:
     """Show the newest records of a dataset.
 
-    Tables show operations as +A, -R, -C and +C. DATASET@POINT is the dataset on a branch, as of a block (its
-    number or hash), or as of a time.
+    A table begins with the record: its offset, operation (+A, -R, -C or +C) and the day of its event time, as
+    in #12 +C 2026-01-02. --wide shows the four system columns.
+
+    DATASET@POINT is the dataset on a branch, as of a block (its number or hash), or as of a time.
     """
     found = opened(dataset)
-    table = found.tail(num_records, skip=skip_records)
-    op = found.summary.vocabulary.operation_type_column if output == "table" else None
-    screen.print_records(_rows(table, op), table.schema.names, output, right=numeric_columns(table.schema))
+    _print_rows(found.tail(num_records, skip=skip_records), found.summary, output)
 
 
 @command("state")
@@ -314,23 +316,21 @@ def state_command(
     found = scan.to_arrow()
     most = TABLE_ROWS if newest is None and output == "table" else newest
     rows = found if most is None else found.slice(max(0, found.num_rows - most))
-    op = scan.summary.vocabulary.operation_type_column if output == "table" else None
-    right = [name for name in numeric_columns(rows.schema) if name != op]
-    screen.print_records(_rows(rows, op), rows.schema.names, output, right=right)
+    _print_rows(rows, found_at.summary, output)
     if newest is None and rows.num_rows < found.num_rows:
         say(f"the newest {rows.num_rows:,} of {counted(found.num_rows, 'row')}")
 
 
-def _rows(table: pa.Table, op: str | None) -> Iterator[dict[str, Any]]:
-    from odfchain import OperationType
-
-    for batch in table.to_batches():
-        for row in batch.to_pylist():
-            if op in row:
-                # people read names, not codes, of those that have one
-                with contextlib.suppress(ValueError):
-                    row[op] = OperationType.from_code(row[op]).value
-            yield row
+def _print_rows(table: pa.Table, state: DatasetState, output: str) -> None:
+    if output == "table":
+        op = table.schema.get_field_index(state.vocabulary.operation_type_column)
+        if screen.is_wide() and op >= 0:
+            names = [operation(str(code)) for code in table.column(op).to_pylist()]
+            table = table.set_column(op, table.schema.names[op], [names])
+        print_rows(table.schema, table.to_batches(), [state], None)
+    else:
+        rows = (row for batch in table.to_batches() for row in batch.to_pylist())
+        screen.print_records(rows, table.schema.names, output)
 
 
 @command("history")
@@ -346,36 +346,34 @@ def history_command(
     POINT is a branch, a block (its number or hash), or a time. The column VIA names the origin of a merged
     change: a branch, a block and an offset there.
     """
-    changes = opened(dataset).history(key_values(key), limit=limit)
+    found = opened(dataset)
+    changes = found.history(key_values(key), limit=limit)
     if not changes:
         say("no row with this key was ever recorded there")
     if output == "table":
-        screen.print_records(
-            map(_for_people, changes),
-            ["block", "systemTime", "change", "via"],
-            output,
-            titles={"systemTime": "system time"},
-            right=["block"],
-        )
+        rows = [_for_people(change, found.summary.vocabulary.event_time_column) for change in changes]
+        columns = ["block", "systemTime", "change", *["via"] * any(row["via"] for row in rows)]
+        screen.print_records(rows, columns, output, titles={"systemTime": "system time"}, right=["block"])
         return
     columns = ["block", "blockHash", "offset", "systemTime", "change", "columns", "from", "to", "via"]
     screen.print_records(map(_document, changes), columns, output)
 
 
-def _for_people(change: RowChange) -> dict[str, Any]:
+def _for_people(change: RowChange, event_time: str) -> dict[str, Any]:
     return {
         "block": change.sequence_number,
         "systemTime": change.system_time,
-        "change": _words(change),
+        "change": _words(change, event_time),
         "via": _via(change),
     }
 
 
-def _words(change: RowChange) -> str:
+def _words(change: RowChange, last: str) -> str:
     before, after = change.before, change.after
     if before is None or after is None:
         return change.change.value
-    parts = [f"{name} {_cell(before[name])} → {_cell(after[name])}" for name in change.columns]
+    names = sorted(change.columns, key=lambda name: name == last)
+    parts = [f"{name} {_cell(before[name])} → {_cell(after[name])}" for name in names]
     return ", ".join(parts) or "recorded again"
 
 

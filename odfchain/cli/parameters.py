@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import click
 
 from odfchain.cli.context import Globals
-from odfchain.cli.screen import echo
+from odfchain.cli.screen import WIDE, echo
 from odfchain.errors import OdfchainError, UsageError
 
 if TYPE_CHECKING:
@@ -335,10 +335,17 @@ def _option(name: str, kind: str, text: str, shape: Sequence[str], how: Mapping[
     return _Option([name, *names], help=text or None, metavar=metavar, **how)
 
 
-def formats(*names: str, default: str = "table") -> Any:
-    """The option `-o/--output-format`; without names, those of records."""
+def formats(*names: str, default: str | None = "table", text: str = "The format of the result.") -> Any:
+    """The option `-o/--output-format`; without names, those of records. Tables have `--wide`, too."""
     known = names or RECORD_FORMATS
-    return option("The format of the result.", "-o", "--output-format", choices=known, default=default)
+    form = option(text, "-o", "--output-format", choices=known, default=default)
+    return _Declared(lambda *each: [*form.parameters(*each), *[_WIDE] * ("table" in known)])
+
+
+_WIDE = click.Option(
+    ["--wide"], is_flag=True, expose_value=False, help="Show tables whole: every column, every value.",
+    callback=lambda ctx, _, value: ctx.meta.update({WIDE: value}),
+)  # fmt: skip
 
 
 DRY_RUN = option("Only say the changes; nothing is changed.")

@@ -18,10 +18,10 @@ import click
 
 from odfchain import errors
 from odfchain.cli.context import open_workspace, report_error, say
-from odfchain.cli.parameters import DATASET_AT, argument, command, keywords, option
+from odfchain.cli.parameters import DATASET_AT, argument, command, formats, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.rows import TABLE_ROWS, Counted, write_rows
-from odfchain.cli.screen import echo, echo_document, human_size, is_interactive, standard_input
+from odfchain.cli.screen import echo, echo_document, human_size, is_interactive, print_records, standard_input
 from odfchain.lazy import pa
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
@@ -49,11 +49,10 @@ def sql_command(
     command: str | None = option("The queries.", "-c", "SQL"),
     script: Path | None = option("A file with the queries.", "FILE"),
     standard_input_mark: str | None = argument(click.Choice(["-"]), metavar="[-]", required=False),
-    output: str | None = option(
-        "The format; the default is the ending of --output, or else a table.",
-        "-o",
-        "--output-format",
-        choices=RESULT_FORMATS,
+    output: str | None = formats(
+        *RESULT_FORMATS,
+        default=None,
+        text="The format; the default is the ending of --output, or else a table.",
     ),
     file: Path | None = option("Write the result to a file.", "--output", "FILE", also="--output-path"),
     chosen: dict[str, Any] = keywords(QueryOptions),
@@ -80,23 +79,19 @@ def sql_command(
     """
     chosen["params"] = _values(chosen.get("params") or ())
     query = _query(command, script, standard_input_mark)
+    steps = script_of(query or "")
+    is_one = len(steps) == 1 and not steps[0].startswith(".") and not _LISTED.fullmatch(steps[0])
+    if not is_one and (file is not None or explain or proof is not None):
+        hint = "a line .output FILE before a query writes its answer, .explain QUERY shows how it is answered"
+        raise errors.UsageError("--output, --explain and --proof are for one query", hint=hint)
     if query is None:
-        if file is not None or explain or proof is not None:
-            raise errors.UsageError("--output, --explain and --proof are for one query", hint=_WAY_OUT)
         with open_workspace() as workspace:
             Shell(workspace, chosen, output or RESULT_FORMATS[0]).converse()
         return 0
-    steps = script_of(query)
     if not steps:
         raise errors.UsageError("no query given", hint=_WAY_OUT)
-    several = len(steps) > 1
-    if not several and not steps[0].startswith(".") and not _LISTED.fullmatch(steps[0]):
-        steps = [query]  # with its comments: places in messages count their lines
-    if (several or steps[0].startswith(".")) and (file is not None or explain or proof is not None):
-        hint = "a line .output FILE before a query writes its answer, .explain QUERY shows how it is answered"
-        raise errors.UsageError("--output, --explain and --proof are for one query", hint=hint)
     form = _format_of(output, file)
-    if several and form in _BINARY:
+    if form in _BINARY and not is_one:
         raise errors.UsageError(f"{form} holds the answer to one query", hint="use -o csv, json or ndjson")
     if file is not None:
         _check_writable(file)
@@ -113,7 +108,8 @@ def sql_command(
             _prove(workspace, query, chosen, proof, form, file)
         else:
             shell = Shell(workspace, chosen, form, file=file, most=chosen.get("limit", TABLE_ROWS))
-            return shell.answer_all(steps)
+            # one query keeps its comments: places in messages count their lines
+            return shell.answer_all([query] if is_one else steps)
     return 0
 
 
@@ -265,10 +261,7 @@ def _query(command: str | None, script: Path | None, piped: str | None) -> str |
         if sys.stdout.isatty():
             return None
         raise errors.UsageError("no query given", hint=_WAY_OUT)
-    found = _text(standard_input().read(_QUERY_BYTES + 1), "standard input")
-    if not found.strip():
-        raise errors.UsageError("no query given", hint=_WAY_OUT)
-    return found
+    return _text(standard_input().read(_QUERY_BYTES + 1), "standard input")
 
 
 def _script(path: Path) -> str:
@@ -542,7 +535,7 @@ class Shell:
         self._most = most
         self._timed = True
         self._done = False
-        self._shown: bool | None = None  # a script has shown an answer; None in a conversation
+        self._is_script = self._separated = False
         self._commands: dict[str, Callable[[str], None]] = {
             ".tables": self._tables,
             ".schema": self._schema,
@@ -578,7 +571,7 @@ class Shell:
 
     def answer_all(self, steps: Sequence[str]) -> int:
         """Answer them in order; the first error ends it, and says which of them it is about."""
-        self._shown = False
+        self._is_script = True
         for place, step in enumerate(steps):
             try:
                 self._step(step)
@@ -620,48 +613,50 @@ class Shell:
         elif listed := _LISTED.fullmatch(text):
             self._commands[".schema" if listed[1] else ".tables"](listed[1])
         else:
-            began = time.perf_counter()
-            self._show(self._workspace.sql(text, **self._options), began)
+            self._answer(text)
 
-    def _show(self, result: QueryResult, began: float) -> None:
+    def _answer(self, query: str) -> None:
+        began = time.perf_counter()
+        result = self._workspace.sql(query, **self._options)
         (file, named), self._file = self._file or (None, ""), None
         output = _format_of(named or self._output, file)
-        if self._shown and file is None and output in ("table", "csv"):
-            echo()
-        self._shown = None if self._shown is None else self._shown or file is None
+        if file is None:
+            self._separate(output)
         show_answer(result, output, file, began=began, most=self._most, timed=self._timed)
 
+    def _separate(self, output: str) -> None:
+        """In a script, leave a line between this answer and the one before, where the format allows it."""
+        if self._separated and output in ("table", "csv"):
+            echo()
+        self._separated = self._is_script
+
     def _tables(self, _: str) -> None:
-        began = time.perf_counter()
-        rows: list[tuple[str | int | None, ...]] = []
+        columns = ["name", "kind", "columns", "rows", "branches"]
+        rows = []
         for dataset in self._workspace:
-            named = str(dataset.alias), dataset.kind.value
+            row: dict[str, Any] = {"name": str(dataset.alias), "kind": dataset.kind.value}
+            rows.append(row)
             try:
-                columns, branches = dataset.schema, ", ".join(dataset.branch_names)
-                count = len(columns.fields) if columns else 0  # none before the first data
-                rows.append((*named, count, dataset.summary.record_count, branches))
+                row["columns"] = (
+                    len(dataset.schema.fields) if dataset.schema else 0
+                )  # none before the first data
+                row |= {"rows": dataset.summary.record_count, "branches": [*dataset.branch_names]}
             except errors.OdfchainError as error:  # one damaged dataset must not hide the others
-                report_error(error, about=named[0])
-                rows.append((*named, None, None, None))
-        self._list(("name", "kind", "columns", "rows", "branches"), rows, began)
+                report_error(error, about=row["name"])
+        self._list(rows, columns)
 
     def _schema(self, name: str) -> None:
         from odfchain.api.scan import pinned
 
-        began = time.perf_counter()
         schema = pinned(self._workspace, name.strip("\"'`; ")).state.schema
         fields = schema.fields if schema else ()
-        self._list(
-            ("name", "type"), [(each.name, ds.type_name(each.type, each.extra)) for each in fields], began
-        )
+        rows = [{"name": each.name, "type": ds.type_name(each.type, each.extra)} for each in fields]
+        self._list(rows, ["name", "type"])
 
-    def _list(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]], began: float) -> None:
-        from odfchain.results import QueryResult
-
-        kinds = {"columns": pa.int64(), "rows": pa.int64()}
-        schema = pa.schema([(name, kinds.get(name, pa.string())) for name in names])
-        table = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema)
-        self._show(QueryResult(schema, (), lambda: iter(table.to_batches())), began)
+    def _list(self, rows: list[dict[str, Any]], columns: list[str]) -> None:
+        self._separate(self._output)
+        right = [name for name in ("columns", "rows") if name in columns]
+        print_records(rows, columns, self._output, shown={"branches": ", ".join}, right=right)
 
     def _mode(self, name: str) -> None:
         if name not in RESULT_FORMATS:

@@ -20,14 +20,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from odfchain.cli.screen import aligned, cell_text, echo_table, plain, standard_output
+from odfchain.cli.screen import aligned, cell_text, echo_table, is_wide, plain, standard_output
 from odfchain.errors import QueryError
 from odfchain.lazy import pa, pc, pq
 from odfchain.storage.fsio import replaced, storage_errors
 from odfchain.text import escaped_json, first_line, one_line, printable
 
 if TYPE_CHECKING:
-    from odfchain.results import QueryResult
+    from odfchain.results import DatasetState, QueryResult
 
 
 TABLE_ROWS = 1_000
@@ -68,7 +68,8 @@ class Counted:
         """Print the rows; returns how many of them a table does not show."""
         with reader_stays():
             if output == "table":
-                return _print_table(self, most)
+                print_rows(self.schema, self, [pin.state for pin in self._result.inputs], most)
+                return max(0, self.rows - most)
             stream = standard_output()
             write_rows(self.schema, self, output, stream, shown=sys.stdout.isatty())
             stream.flush()
@@ -200,14 +201,47 @@ def _table_cells(batch: pa.RecordBatch) -> list[list[str]]:
     return [[text or "" for text in row] for row in _rows(_texts(batch), batch.num_rows)]
 
 
-def _print_table(rows: Counted, most: int) -> int:
+def print_rows(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], states: Iterable[DatasetState], most: int | None
+) -> None:
+    """Print at most so many rows as a table; `states` are of the datasets that they may be records of.
+
+    Unless tables are shown whole, the four system columns are one, `record`, and those of the key are next.
+    """
     cells: list[list[str]] = []
-    for batch in rows:
-        if len(cells) < most:
-            cells += _table_cells(batch.slice(0, most - len(cells)))
-    if rows.schema.names:
-        echo_table(rows.schema.names, cells, right=_numeric(rows.schema))
-    return rows.rows - len(cells)
+    for batch in batches:
+        # all of them are asked for, so that they are counted
+        cells += _table_cells(batch.slice(0, None if most is None else most - len(cells)))
+    names, right, uncut, keys = schema.names, _numeric(schema), set[int](), 1
+    for state in () if is_wide() else states:
+        system = state.vocabulary.columns
+        if all(names.count(name) == 1 for name in system):
+            offset, op, _, event = map(names.index, system)
+            key = [names.index(name) for name in state.primary_key if name in names]
+            rest = [place for place, name in enumerate(names) if name not in system and place not in key]
+            places, keys = [*key, *rest], 1 + len(key)
+            for row in cells:
+                row[:] = [_record(row[offset], row[op], row[event]), *(row[place] for place in places)]
+            right = {1 + number for number, place in enumerate(places) if place in right}
+            names, uncut = ["record", *(names[place] for place in places)], {0}
+            break
+    if names:
+        echo_table(names, cells, right=right, uncut=uncut, keys=keys)
+
+
+def _record(offset: str, op: str, event_time: str) -> str:
+    """A record's number, operation and day: `#12 +C 2026-01-02`."""
+    return f"#{offset} {operation(op)} {event_time.partition('T')[0]}".rstrip()
+
+
+def operation(code: str) -> str:
+    """The name of an operation as people read it; a code that has none stays."""
+    from odfchain import OperationType
+
+    try:
+        return OperationType.from_code(int(code)).value
+    except ValueError:
+        return code
 
 
 def _plain_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], shown: bool) -> Iterator[str]:

@@ -11,6 +11,7 @@ import csv
 import datetime as dt
 import io
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -20,12 +21,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from odfchain.text import escaped_json, printable
+from odfchain.text import counted, escaped_json, printable, text_width
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.style import Style
     from rich.text import Text
+
+
+WIDE = "odfchain.wide"
+"""In the context of a running command: `--wide` was given."""
 
 
 def echo(line: object = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
@@ -111,48 +116,99 @@ def echo_csv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def echo_table(
     names: Sequence[str],
-    rows: Iterable[Sequence[str | Sequence[str]]],
+    rows: Iterable[Sequence[str]],
     *,
     right: Collection[int] = (),
-    no_wrap: Collection[int] = (),
+    uncut: Collection[int] = (),
+    keys: int = 1,
 ) -> None:
-    """Print a table: fitted to the terminal, or as plain columns elsewhere.
+    """Print a table that fits the terminal, or 80 characters elsewhere: a row is a line.
 
-    `right` are the columns that are aligned right, `no_wrap` those that stay on one line. A cell may have
-    several lines.
+    `right` are the columns of numbers, which are aligned right; they are never cut, nor are those of `uncut`.
+    `keys` is how many of the first columns are never left out. Long texts end in `…`, and a last line names
+    the columns that do not fit.
     """
-    cells = [[_cell(cell) for cell in row] for row in (names, *rows)]
-    if not sys.stdout.isatty():
-        for line in aligned(cells, right=right):
-            click.echo(line)
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for index, name in enumerate(cells[0]):
-        table.add_column(
-            Text(name),
-            justify="right" if index in right else "left",
-            overflow="fold",
-            no_wrap=index in no_wrap,
-        )
-    for row in cells[1:]:
-        table.add_row(*map(Text, row))
-    console().print(table)
+    cells = [[printable(cell) for cell in row] for row in (names, *rows)]
+    width = table_width()
+    widths = fitted(cells, width, uncut={*right, *uncut}, keys=keys)
+    kept = [[(row[place], most) for place, most in widths.items()] for row in cells]
+    right = {number for number, place in enumerate(widths) if place in right}
+    shown = sys.stdout.isatty()
+    for number, line in enumerate(aligned(([shortened(*cell) for cell in row] for row in kept), right=right)):
+        click.echo(click.style(line, bold=True) if shown and not number else line)
+    if left := [name for place, name in enumerate(cells[0]) if place not in widths]:
+        said, way = f"{counted(len(left), 'more column')}: ", " (--wide, or -o json)"
+        click.echo(f"{said}{shortened(', '.join(left), max(1, width - len(said + way)))}{way}")
 
 
-def aligned(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), gap: str = "  ") -> Iterator[str]:
+_LEAST = 12
+"""A text is not cut to fewer characters: a day stays whole."""
+_GAP = "  "
+_PART_OF_NUMBER = re.compile(r"(?<![\w.])[-+]?\d[\d.,]*$")
+
+
+def fitted(
+    rows: Sequence[Sequence[str]], width: int, *, uncut: Collection[int] = (), keys: int = 1
+) -> dict[int, int]:
+    """The columns that fit a line, by place, and how wide each is shown; the first row has the names."""
+    whole, least = {}, {}
+    for place, (name, *column) in enumerate(zip(*rows, strict=True)):
+        widest = max(map(text_width, column), default=0)
+        whole[place] = max(widest, text_width(name))
+        least[place] = max(widest if place in uncut else 0, min(whole[place], _LEAST))
+    if sum(whole.values()) + len(_GAP) * (len(whole) - 1) <= width:
+        return whole
+    found: dict[int, int] = {}
+    left = width + len(_GAP)
+    for place, needed in least.items():
+        if place < keys or needed + len(_GAP) <= left:
+            found[place] = needed
+            left -= needed + len(_GAP)
+    # keys are named whole where they can be; of the others those that lack least, the rest have equal parts
+    order = sorted(found, key=lambda each: (each >= keys, whole[each] - least[each]))
+    for number, place in enumerate(order):
+        part = left if place < keys else left // (len(found) - number)
+        more = max(0, min(whole[place] - found[place], part))
+        found[place] += more
+        left -= more
+    return found
+
+
+def shortened(text: str, width: int) -> str:
+    """The text in so many columns of a terminal; what is cut ends in `…`, and no number is cut in two."""
+    if text_width(text) <= width:
+        return text
+    from rich.cells import set_cell_size
+
+    kept = set_cell_size(text, width - 1).rstrip()
+    if re.match(r"[\d.,]", text[len(kept) :]):
+        kept = _PART_OF_NUMBER.sub("", kept).rstrip()
+    return f"{kept}…"
+
+
+def aligned(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), gap: str = _GAP) -> Iterator[str]:
     """The rows as lines of plain columns; nothing in them is escaped."""
     cells = list(rows)
     # the widest value of each column needs all rows
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
     for row in cells:
+        blanks = [" " * (width - text_width(text)) for text, width in zip(row, widths, strict=True)]
         padded = [
-            text.rjust(width) if place in right else text.ljust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+            blank + text if place in right else text + blank
+            for place, (text, blank) in enumerate(zip(row, blanks, strict=True))
         ]
         yield gap.join(padded).rstrip()
+
+
+def is_wide() -> bool:
+    """True if tables are to be shown whole."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(WIDE))
+
+
+def table_width() -> int:
+    """The columns of the terminal, or 80 where there is none; no bound for tables that are shown whole."""
+    return sys.maxsize if is_wide() else shutil.get_terminal_size().columns
 
 
 def styled(text: str, style: str | Style = "") -> Text:
@@ -197,10 +253,6 @@ def ask_text(question: str, *, hidden: bool = False) -> str:
     return found if hidden else found.strip()
 
 
-def _cell(content: str | Sequence[str]) -> str:
-    return printable(content) if isinstance(content, str) else "\n".join(map(printable, content))
-
-
 def _writable_json(document: str) -> str:
     try:
         document.encode()
@@ -218,12 +270,12 @@ def print_records(
     shown: Mapping[str, Callable[[Any], object]] | None = None,
     titles: Mapping[str, str] | None = None,
     right: Sequence[str] = (),
-    no_wrap: Sequence[str] = (),
+    uncut: Sequence[str] = (),
 ) -> None:
     """Print records: JSON has all of each, CSV and tables the columns.
 
-    In tables `shown` writes the values of a column, `titles` are headings, `right` is aligned right, and
-    `no_wrap` stays on one line. A cell that is a tuple has several lines.
+    In tables `shown` writes the values of a column, `titles` are headings, `right` are the columns of
+    numbers, and `uncut` others that are not cut.
     """
     match output:
         case "json":
@@ -235,16 +287,16 @@ def print_records(
             echo_csv(columns, ([cell_text(row.get(c)) for c in columns] for row in rows))
         case _:
 
-            def cell(row: dict[str, Any], column: str) -> str | Sequence[str]:
+            def cell(row: dict[str, Any], column: str) -> str:
                 value = row.get(column)
                 if value is not None and shown is not None and column in shown:
                     value = shown[column](value)
-                return value if isinstance(value, tuple) else cell_text(value)
+                return cell_text(value)
 
             cells = ([cell(row, column) for column in columns] for row in rows)
             names = [(titles or {}).get(c, c) for c in columns]
-            places = [{columns.index(c) for c in each} for each in (right, no_wrap)]
-            echo_table(names, cells, right=places[0], no_wrap=places[1])
+            places = [{columns.index(c) for c in each} for each in (right, uncut)]
+            echo_table(names, cells, right=places[0], uncut=places[1])
 
 
 def record(result: object, *names: str) -> dict[str, Any]:
