@@ -228,10 +228,7 @@ def relocate_command(
 
 @command("href", assets_command)
 def href_command(lock: str = argument(), part: dict[str, Any] = _PART) -> None:
-    """Print the hrefs of a lock, one to a line.
-
-    LOCK is a file or a dataset (NAME or NAME@POINT).
-    """
+    """Print the hrefs of a lock, one to a line. LOCK is a file or a dataset (NAME or NAME@POINT)."""
     echo_lines(_read(lock).only(**part).hrefs())
 
 
@@ -241,8 +238,8 @@ def project_command(
     sources: tuple[str, ...] = option(
         "A document of STAC or a folder of them; can be repeated.", "--items", "STAC", required=True
     ),
-    output: Path = option(
-        "A folder to write to.", required=True, type=click.Path(path_type=Path, file_okay=False)
+    out: Path = option(
+        "A folder to write to.", "--output", required=True, type=click.Path(path_type=Path, file_okay=False)
     ),
     name: str | None = option("The name of the alternate href (default: locked).", "--as", "NAME"),
     primary: bool = option("Replace the assets' own hrefs, which become alternates."),
@@ -258,11 +255,9 @@ def project_command(
         raise UsageError("--as names an alternate, --primary replaces the assets' own hrefs: choose one")
     found = _read(lock)
     for source in sources:
-        done = found.project(
-            source, output, name=name or "locked", primary=primary, keep_version=keep_version
-        )
+        done = found.project(source, out, name=name or "locked", primary=primary, keep_version=keep_version)
         assets = counted(done.assets, "asset has its location", "assets have their locations")
-        say(f"wrote {counted(done.documents, 'document')} below {output}: {assets}")
+        say(f"wrote {counted(done.documents, 'document')} below {out}: {assets}")
 
 
 @command("export", assets_command)
@@ -272,10 +267,7 @@ def export_command(
         "The file to write.", required=True, type=click.Path(path_type=Path, dir_okay=False)
     ),
 ) -> None:
-    """Write the lock of a dataset to a file.
-
-    The file can be read without odfchain. It has the assets as of the head, or of a block.
-    """
+    """Write the lock of a dataset to a file. It can be read without odfchain."""
     lock = _of_dataset(dataset)
     lock.write(output)
     say(f"wrote {output}: {lock.table.num_rows:,} rows")

@@ -340,10 +340,7 @@ def sign_command(
 
 @group("key")
 def key_command() -> None:
-    """Make keys of auditors, and show keys.
-
-    A dataset's own key is made with the dataset.
-    """
+    """Make keys of auditors, and show keys. A dataset's own key is made with the dataset."""
 
 
 @command("create", key_command)

@@ -76,8 +76,7 @@ def inspect_profile(
 ) -> None:
     """Show the profile that is stored for the rows in force.
 
-    It was computed here before, or the owner published it. Nothing is computed: `odfchain profile` does that.
-    It may be the profile of an earlier block with the same rows.
+    Nothing is computed: `odfchain profile` does that. It may be of an earlier block with the same rows.
     """
     found_at = opened(dataset)
     found = found_at.known_profile()
@@ -132,10 +131,7 @@ def _known_profiles(workspace: Workspace, graph: Graph) -> dict[str, Mapping[str
 
 @command("query", inspect_command)
 def inspect_query(dataset: str = argument(DATASET), output: str = formats("table", "json")) -> None:
-    """Show every transform or source that a dataset has had.
-
-    The oldest comes first. Each is shown with the number of records that it brought.
-    """
+    """Show every transform or source that a dataset has had, oldest first, with its number of records."""
     found = open_workspace()[dataset].definitions()
     if output == "json":
         screen.echo_json([item.to_document() for item in found])
@@ -464,10 +460,7 @@ def digest_command(
     files: tuple[Path, ...] = argument(click.Path(path_type=Path), required=True, metavar="FILE.parquet…"),
     output: str = formats(),
 ) -> int:
-    """Print the physical and the logical hash of Parquet files.
-
-    No workspace is needed.
-    """
+    """Print the physical and the logical hash of Parquet files. No workspace is needed."""
     from odfchain.odf.physical_hash import hash_file
     from odfchain.slices.reader import hash_parquet
 

@@ -30,10 +30,7 @@ _HEAP_MIB = 2_048
 
 @group("engine")
 def engine_command() -> None:
-    """Look after Spark, and execute transformations for others.
-
-    The Spark session stays between commands.
-    """
+    """Look after Spark, and execute transformations for others. The Spark session stays between commands."""
 
 
 @command("status", engine_command)
@@ -56,10 +53,7 @@ def engine_status(output: str = formats("table", "json")) -> None:
 
 @command("stop", engine_command)
 def engine_stop() -> None:
-    """End the Spark session that stays.
-
-    Commands that use it finish first.
-    """
+    """End the Spark session that stays. Commands that use it finish first."""
     ended = ask_server("stop")
     if ended is None:
         say("no session stays")
@@ -69,10 +63,7 @@ def engine_stop() -> None:
 
 @command("log", engine_command)
 def engine_log() -> None:
-    """Print the log of the Spark session that stays.
-
-    It says also why earlier sessions ended.
-    """
+    """Print the log of the Spark session that stays. It says also why earlier sessions ended."""
     with contextlib.suppress(FileNotFoundError), log_file().open(encoding="utf-8", errors="replace") as log:
         for line in log:
             echo(line.rstrip("\n"))

@@ -112,10 +112,7 @@ def _say(configuration: Configuration | DatasetConfiguration, name: str, done: s
 @command("list", config_command)
 @_of_user
 def config_list(dataset: str | None = _OF_DATASET, output: str = formats()) -> None:
-    """List all settings.
-
-    Secrets, such as the values of variables, are left out.
-    """
+    """List all settings. Secrets, such as the values of variables, are left out."""
     columns = ("setting", "value", "default")
     rows = [dict(zip(columns, found, strict=True)) for found in _of(dataset).all()]
     print_records(rows, columns, output)
@@ -160,10 +157,7 @@ def config_add(name: str = argument(), values: tuple[str, ...] = argument(requir
 @command("remove", config_command)
 @_of_user
 def config_remove(name: str = argument(), values: tuple[str, ...] = argument()) -> None:
-    """Remove values from a list, or one entry by its name.
-
-    An entry is, for one, transform.engines.flink.
-    """
+    """Remove values from a list, or an entry such as transform.engines.flink."""
     found = _configuration()
     _say(found, found.remove(name, values), "is without them" if values else "is removed")
 
@@ -171,20 +165,14 @@ def config_remove(name: str = argument(), values: tuple[str, ...] = argument()) 
 @command("unset", config_command)
 @_of_user
 def config_unset(name: str = argument(), dataset: str | None = _OF_DATASET) -> None:
-    """Give a setting its default again.
-
-    An entry, or a part of one, is removed.
-    """
+    """Give a setting its default again. An entry, or a part of one, is removed."""
     found = _of(dataset)
     _say(found, found.unset(name), "is unset")
 
 
 @command("rename")
 def rename_command(dataset: str = argument(DATASET), name: str = argument()) -> None:
-    """Give a dataset another local name.
-
-    Its id and its history stay.
-    """
+    """Give a dataset another local name. Its id and its history stay."""
     open_workspace().rename(dataset, name)
     say(f"{dataset} is now {name}")
 
@@ -296,20 +284,8 @@ def compact_command(
     name: str | None = option("The name of the new dataset of --soft.", "--as", "NAME"),
     metadata_only: bool = option("With --hard: give up all data.", "--keep-metadata-only"),
     verify: bool = option("Verify the dataset before."),
-    max_slice_size: int = option(
-        "The largest size of merged slices; 300000000 if not given.",
-        "BYTES",
-        least=1,
-        default=300_000_000,
-        show_default=False,
-    ),
-    max_slice_records: int = option(
-        "The most records of merged slices; 10000 if not given.",
-        "N",
-        least=1,
-        default=10_000,
-        show_default=False,
-    ),
+    max_slice_size: int = option("The largest size of merged slices.", "BYTES", least=1, default=300_000_000),
+    max_slice_records: int = option("The most records of merged slices.", "N", least=1, default=10_000),
     force: bool = option("Give up data also if no repository is known to have them."),
     break_references: bool = BREAK_REFERENCES,
     dry_run: bool = DRY_RUN,

@@ -127,10 +127,7 @@ def cli() -> None:
 
 @command("completions")
 def completions_command(shell: str = argument(click.Choice(["bash", "zsh", "fish"]))) -> None:
-    """Print a completion script.
-
-    For bash: eval "$(odfchain completions bash)" in ~/.bashrc.
-    """
+    """Print a completion script. For bash: eval "$(odfchain completions bash)" in ~/.bashrc."""
     from click.shell_completion import ShellComplete, get_completion_class
 
     cls = get_completion_class(shell)

@@ -348,7 +348,7 @@ _WIDE = click.Option(
 )  # fmt: skip
 
 
-DRY_RUN = option("Only say the changes; nothing is changed.")
+DRY_RUN = option("Show the changes, and make none.")
 BREAK_REFERENCES = option("Go on even if rows refer to lost changes.")
 COMMITTING = ("allow_drift", "violations")
 """The keywords of what records rows."""

@@ -92,13 +92,9 @@ def push_command(
     url: str | None = option("The place for the dataset, such as file:///srv/datasets/name.", "--to", "URL"),
     everything: bool = option("Push every dataset; without --to those pushed before.", "-a", "--all"),
     recursive: bool = option("Push the inputs of the datasets first.", "-r"),
-    dry_run: bool = option("Only say what is new for the target; nothing is sent."),
+    dry_run: bool = option("Show the news for the target, and send nothing."),
     chosen: dict[str, Any] = keywords(PushOptions),
-    visibility: str = option(
-        "The visibility of a dataset that is made at a node.",
-        choices=["private", "public"],
-        default="private",
-    ),
+    visibility: str = option("The visibility at a node.", choices=["private", "public"], default="private"),
     output: str = formats(),
 ) -> int:
     """Send datasets to a folder, an object store or a node.
@@ -215,10 +211,7 @@ def _row(name: str, plan: PushPlan, status: str, signature: str | None = None) -
 
 @group("token")
 def token_command() -> None:
-    """Make tokens for the server of this workspace.
-
-    A token lets its holder push to the server, or read from it. It can be revoked at any time.
-    """
+    """Make and revoke tokens for the server of this workspace."""
 
 
 @command("create", token_command)
@@ -234,7 +227,7 @@ def token_create(
 
     Only its hash is kept, in .odfchain/tokens.yaml. The right `push:` allows pushes to the server that
     `odfchain serve --write` starts, for datasets whose private keys are not here. The right `read:` allows
-    reading if the server has --restrict-reading. The right `push:` allows that, too.
+    reading if the server has --restrict-reading, and `push:` allows that, too.
     """
     made = open_workspace().tokens.create(name, allow)
     say(f"the token {made.token.name}; it is shown this once:")
@@ -243,10 +236,7 @@ def token_create(
 
 @command("list", token_command)
 def token_list(output: str = formats()) -> None:
-    """List the tokens, their rights and their age.
-
-    The tokens themselves are not kept.
-    """
+    """List the tokens, their rights and their age. The tokens themselves are not kept."""
     rows = [screen.record(token, "name", "allow", "created") for token in open_workspace().tokens.list()]
     if not rows and output == "table":
         say("no tokens; `odfchain token create NAME --allow push:DATASET` makes one")
@@ -256,10 +246,7 @@ def token_list(output: str = formats()) -> None:
 
 @command("revoke", token_command)
 def token_revoke(name: str = argument(TOKEN)) -> None:
-    """End a token.
-
-    Everything that is going on with it ends, too.
-    """
+    """End a token. Everything that is going on with it ends, too."""
     open_workspace().tokens.revoke(name)
     say(f"revoked {name}")
 
@@ -273,14 +260,13 @@ _FOUND = ["dataset", "kind", "records", "size", "blocks"]
 def search_command(
     text: str = argument(default=""),
     repository: str | None = option(
-        "Look in this repository only, and not in all that are known.", "--repo", "NAME|URL", type=REPOSITORY
+        "The one to look in, not all known ones.", "--repo", "NAME|URL", type=REPOSITORY
     ),
     output: str = formats(),
 ) -> int:
-    """List the datasets of repositories.
+    """List the datasets of repositories whose name or id contains a text.
 
-    With a text, only datasets whose name or id contains it are listed. The first column is for `odfchain
-    pull`.
+    The first column is for `odfchain pull`.
     """
     workspace = open_workspace()
     places = [repository] if repository else [str(known.name) for known in workspace.repositories.list()]
@@ -313,10 +299,7 @@ def search_command(
 
 @group("repo")
 def repo_command() -> None:
-    """Give names to places that have datasets.
-
-    `repo alias` remembers the places that a dataset is pulled from and pushed to.
-    """
+    """Give names to places that have datasets."""
 
 
 @command("add", repo_command)
@@ -359,10 +342,7 @@ def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
 
 @command("delete", repo_command)
 def repo_delete(name: str = argument(REPOSITORY)) -> None:
-    """Forget a repository.
-
-    Datasets that were pulled from there stay.
-    """
+    """Forget a repository. Datasets that were pulled from there stay."""
     from odfchain import RepoName
 
     open_workspace().repositories.delete(RepoName(name))
@@ -371,10 +351,7 @@ def repo_delete(name: str = argument(REPOSITORY)) -> None:
 
 @group("alias", repo_command)
 def repo_alias() -> None:
-    """Remember places that a dataset is pulled from or pushed to.
-
-    They are used if the command names no place.
-    """
+    """Remember the places that a dataset is pulled from or pushed to by default."""
 
 
 @command("list", repo_alias)
@@ -395,14 +372,9 @@ def alias_list(datasets: tuple[str, ...] = argument(DATASET), output: str = form
 def alias_add(
     dataset: str = argument(DATASET),
     alias: str = argument(metavar="URL|REPOSITORY/NAME"),
-    kind: str | None = one_of(
-        pull="The dataset is pulled from there.", push="The dataset is pushed to there."
-    ),
+    kind: str | None = one_of(pull="A place to pull from.", push="A place to push to."),
 ) -> None:
-    """Remember a place for a dataset.
-
-    It comes before the places that are known already.
-    """
+    """Remember a place for a dataset. It comes before the places that are known already."""
     workspace = open_workspace()
     found = workspace[dataset]
     known = found.add_alias(_kind(kind), alias)
@@ -414,9 +386,7 @@ def alias_delete(
     dataset: str = argument(DATASET),
     alias: str | None = argument(),
     everything: bool = option("Forget all places of this kind.", "--all"),
-    kind: str | None = one_of(
-        pull="Forget a place that it is pulled from.", push="Forget a place that it is pushed to."
-    ),
+    kind: str | None = one_of(pull="A place to pull from.", push="A place to push to."),
 ) -> None:
     """Forget a place of a dataset."""
     if (alias is None) != everything:

@@ -221,12 +221,10 @@ def init_command(
 @command("import")
 def import_command(
     file: Path = argument(),
-    chosen: dict[str, Any] = keywords(ImportOptions, "name", "key", "event_time", "merge", "input_format"),
-    duplicate_keys: str | None = option(
-        "The treatment of rows that have one key and other values.", choices=["refuse", "first", "last"]
+    chosen: dict[str, Any] = keywords(
+        ImportOptions,
+        *("name", "key", "event_time", "merge", "input_format", "duplicate_keys", "allow_future", "force"),
     ),
-    allow_future: bool = option("Accept rows far in the future."),
-    force: dict[str, Any] = keywords(ImportOptions, "force"),
     output: str = formats("table", "json"),
 ) -> None:
     """Make a dataset of a file, without a manifest.
@@ -244,10 +242,7 @@ def import_command(
             progress.stop()
             _say_inferred(file, plan)
 
-        made = workspace.import_(
-            file, duplicate_keys=duplicate_keys, allow_future=allow_future, on_inferred=say_inferred,
-            progress=progress, **chosen, **force,
-        )  # fmt: skip
+        made = workspace.import_(file, on_inferred=say_inferred, progress=progress, **chosen)
         progress.stop()
     if output == "json":
         screen.echo_json(_document(made))
@@ -309,10 +304,7 @@ def new_command(
     ),
     output: Path | None = option("The file to write; NAME.yaml if not given, - for standard output."),
 ) -> None:
-    """Write a commented manifest to start from.
-
-    The manifest is valid as it is.
-    """
+    """Write a commented manifest to start from. The manifest is valid as it is."""
     if kind is None:
         raise errors.UsageError("say what kind of dataset: --root, --derivative or --assets")
     if ledger and kind != "assets":

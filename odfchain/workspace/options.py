@@ -60,7 +60,7 @@ Since = Annotated[Time | None, "Bring only data that was recorded at this time o
 Last = Annotated[int | None, "Bring only the newest N slices of the data.", "N", {"least": 1}]
 Parallel = Annotated[int | None, "Objects transferred at the same time.", "N", {"least": 1, "most": 100}]
 BREAK_REFERENCES = "Go on even if rows refer to lost changes."
-DRY_RUN = "Only say the changes; nothing is changed."
+DRY_RUN = "Show the changes, and make none."
 SHORTEST_GRACE = 600.0
 """The shortest grace period [s]: far longer than from storing the first object of a transaction to moving the
 head, which is what it has to cover."""
@@ -176,11 +176,9 @@ class CheckOptions(Watched):
         {"type": as_block},
     ] = None
     upto: Annotated[
-        BlockName | None, "Check up to this block, which is included.", "--to", "BLOCK", {"type": as_block}
+        BlockName | None, "Check the blocks up to this one.", "--to", "BLOCK", {"type": as_block}
     ] = None
-    last: Annotated[
-        int | None, "Check the N newest blocks, and read the chain no further.", "N", {"least": 1}
-    ] = None
+    last: Annotated[int | None, "Check the N newest blocks alone.", "N", {"least": 1}] = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -212,9 +210,7 @@ class GcOptions:
         {"default": "24h"},
     ] = 24 * 3600.0
     """[s]"""
-    drop_refs: Annotated[
-        bool, "Give up heads that were overwritten, reset or compacted before the grace period."
-    ] = False
+    drop_refs: Annotated[bool, "Give up overwritten, reset and compacted heads older than the grace."] = False
     break_references: Annotated[bool, BREAK_REFERENCES] = False
     """Remove also changes that foreign keys name."""
 
@@ -235,9 +231,7 @@ class PushOptions(Watched):
     token: str | None = None
     force: Annotated[bool, "Replace blocks of the destination that are not here."] = False
     create: Annotated[bool, "Only update a dataset that is at the destination already.", "--no-create"] = True
-    merged: Annotated[
-        bool, "Leave out merged branches; the merges cannot be checked there.", "--no-merged"
-    ] = True
+    merged: Annotated[bool, "Leave out merged branches; no merge can then be checked.", "--no-merged"] = True
     public: bool = False
     """True if a dataset that a push makes at a node is readable by everybody."""
     parallel: Parallel = None
@@ -269,12 +263,8 @@ class ProfileOptions(Watched):
 
     stage: Annotated[str | None, "The stage in a pipeline: raw, cleaned, featurized, …", "TEXT"] = None
     """Roots are `raw` unless it is said."""
-    description: Annotated[
-        str | None, "The changes since the parent, in your words.", "--describe", "TEXT"
-    ] = None
-    tags: Annotated[Mapping[str, str] | None, "A label of yours; can be repeated.", "--tag", "KEY=VALUE"] = (
-        None
-    )
+    description: Annotated[str | None, "The changes since the parent.", "--describe", "TEXT"] = None
+    tags: Annotated[Mapping[str, str] | None, "A label; can be repeated.", "--tag", "KEY=VALUE"] = None
     hide: Annotated[Iterable[str], "Say only counts of this column; can be repeated.", "COLUMN"] = ()
     near_duplicates: Annotated[bool, "Look for near duplicates among more than 262,144 rows, too."] = False
     languages: Annotated[bool, "Do not tell the languages of texts.", "--no-languages"] = True
@@ -291,11 +281,7 @@ class ExportOptions(Watched):
 
     format: str = field(kw_only=False)
     to: str | Path = field(kw_only=False)
-    rows: Annotated[
-        str,
-        "The rows to export: all records (the default), or the state in force.",
-        {"choices": ["records", "state"]},
-    ] = "records"
+    rows: Annotated[str, "All records, or the rows in force.", {"choices": ["records", "state"]}] = "records"
     catalog: Annotated[str | None, "Register an Iceberg table in this catalog of PyIceberg's.", "NAME"] = None
     """None is one in the folder."""
     force: Annotated[bool, "Start an export anew that cannot be continued."] = False
@@ -338,11 +324,7 @@ class PushedOptions(RecordOptions):
     """How rows that are pushed come into a dataset."""
 
     source_name: Annotated[
-        str | None,
-        "The push source, if there are several.",
-        "--source",
-        "NAME",
-        {"also": "--source-name"},
+        str | None, "The push source, if there are several.", "--source", "NAME", {"also": "--source-name"}
     ] = None
     event_time: Annotated[Time | None, "Event time of rows without one."] = None
 
@@ -352,9 +334,9 @@ class FileOptions(PushedOptions):
     """Files whose rows are pushed, or one binary stream."""
 
     files: Paths | BinaryIO = field(kw_only=False)
-    input_format: Annotated[
-        str | None, "Format of the files, if it is not that of the source.", {"choices": FILE_FORMATS}
-    ] = None
+    input_format: Annotated[str | None, "Format, if it is not the source's.", {"choices": FILE_FORMATS}] = (
+        None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,9 +352,7 @@ class ImportOptions(RecordOptions):
     """A file that becomes a dataset."""
 
     path: str | Path = field(kw_only=False)
-    name: Annotated[
-        str | None, "Name of the dataset; made of the file's name if not given.", "--as", "NAME"
-    ] = None
+    name: Annotated[str | None, "Name of the dataset, in place of the file's.", "--as", "NAME"] = None
     key: Annotated[str | Sequence[str], "Column of the primary key; can be repeated.", "COLUMN"] = ()
     event_time: Annotated[str | None, "Column with the time of the event.", "COLUMN"] = None
     merge: Annotated[
@@ -380,9 +360,9 @@ class ImportOptions(RecordOptions):
         "The merge of later files: snapshot (all rows) if there is a key, else append (new rows); or ledger.",
         {"choices": ["snapshot", "ledger", "append"]},
     ] = None
-    input_format: Annotated[
-        str | None, "Format of a file whose name does not say it.", {"choices": FILE_FORMATS}
-    ] = None
+    input_format: Annotated[str | None, "Format, if the name does not say it.", {"choices": FILE_FORMATS}] = (
+        None
+    )
     force: Annotated[bool, "Replace a manifest that is there."] = False
     on_inferred: Callable[[Any], None] | None = None
 
@@ -425,9 +405,7 @@ class CopyOptions(Watched):
         {"default": None},
     ] = None
     """False gives that up."""
-    max_age: Annotated[
-        float | None, "Refuse a head whose signature is older, such as 7d, now and from now on."
-    ] = None
+    max_age: Annotated[float | None, "Refuse older signatures, such as 7d, now and from now on."] = None
     """[s]"""
 
 
@@ -470,7 +448,7 @@ class MergeOptions(CommitOptions):
     """A merge of a branch of this name, or of a plan (`MergePlan`)."""
 
     source: Any = field(kw_only=False)
-    dry_run: Annotated[bool, "Only say the changes; nothing is changed."] = False
+    dry_run: Annotated[bool, DRY_RUN] = False
     fast_forward: Annotated[bool, "Move to the branch's block instead, if that is ahead.", "--ff"] = False
     by_row: Annotated[bool, "Merge no cells: other rows of one key conflict."] = False
     resolve: Resolve = None
@@ -484,9 +462,7 @@ class CorrectOptions(CommitOptions):
     """Files of keys and the columns to change, and how that is recorded."""
 
     files: Paths = field(default=(), kw_only=False)
-    remove: Annotated[
-        Paths, "Retract the rows whose keys a file lists; can be given more than once.", "FILE"
-    ] = ()
+    remove: Annotated[Paths, "Retract the rows whose keys a file lists; can be repeated.", "FILE"] = ()
     allow_new: Annotated[bool, "Add the rows whose keys are not recorded yet."] = False
     input_format: Annotated[
         str | None,
@@ -533,9 +509,7 @@ class QueryOptions:
     limit: Annotated[int | None, "The largest number of rows.", "N", {"least": 0}] = None
     seconds: Annotated[float | None, "Longest time for the query, like 30s.", "--timeout"] = None
     """None is as long as it needs."""
-    memory: Annotated[int | None, "The most memory for the rows of the query, like 2g.", {"type": "size"}] = (
-        None
-    )
+    memory: Annotated[int | None, "The most memory for rows of the query, like 2g.", {"type": "size"}] = None
     """[bytes]"""
 
 
