@@ -349,7 +349,7 @@ def _print_lines(found: Diff, output: str, *, keys_only: bool) -> None:
             screen.echo_csv(names, lines)
             return
         shown = list(itertools.islice(lines, TABLE_ROWS))
-        right = {names.index(name) for name in numeric_columns(found.changes.schema) if name in found.key}
+        right = numeric_columns(found.changes.schema) & {*range(len(found.key))}
         screen.echo_table(names, shown, right=right, keys=len(found.key) + 1)
         left = sum(1 for _ in lines)
     if left:

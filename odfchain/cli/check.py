@@ -545,7 +545,7 @@ def _print_checks(report: Report) -> None:
 
     rows = [
         {
-            "check": _numbered(number),
+            "check": f"{number:>2} {check.name}",
             "state": _STATES.get(report.state(number), report.state(number)),
             "checked": report.done.get(number, 0),
             "faults": sum(fault.check == number for fault in report.faults),
@@ -568,9 +568,3 @@ def _say(text: str) -> None:
         lines = textwrap.wrap(lines[0], max(40, shutil.get_terminal_size().columns), **how)
     for line in lines:
         screen.echo(line)
-
-
-def _numbered(number: int) -> str:
-    from odfchain.audit.report import CHECKS
-
-    return f"{number:>2} {CHECKS[number].name}"

@@ -468,13 +468,11 @@ def script_of(text: str) -> list[str]:
 
 def _comment_end(text: str, position: int) -> int:
     depth = 1
-    while depth:
-        match = _COMMENT.search(text, position)
-        if match is None:
-            return -1
+    for match in _COMMENT.finditer(text, position):
         depth += 1 if match[0] == "/*" else -1
-        position = match.end()
-    return position
+        if not depth:
+            return match.end()
+    return -1
 
 
 def names_for(word: str, before: str, datasets: Collection[str], columns: Collection[str]) -> list[str]:

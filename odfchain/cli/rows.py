@@ -212,7 +212,7 @@ def print_rows(
     for batch in batches:
         # all of them are asked for, so that they are counted
         cells += _table_cells(batch.slice(0, None if most is None else most - len(cells)))
-    names, right, uncut, keys = schema.names, _numeric(schema), set[int](), 1
+    names, right, uncut, keys = schema.names, numeric_columns(schema), set[int](), 1
     for state in () if is_wide() else states:
         system = state.vocabulary.columns
         if all(names.count(name) == 1 for name in system):
@@ -248,11 +248,7 @@ def _plain_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], shown: bo
     del shown
     rows = (row for batch in batches for row in _table_cells(batch))
     lines = (list(map(printable, row)) for row in (schema.names, *rows))
-    yield from (f"{line}\n" for line in aligned(lines, right=_numeric(schema)))
-
-
-def _numeric(schema: pa.Schema) -> set[int]:
-    return {place for place, field in enumerate(schema) if field.name in numeric_columns(schema)}
+    yield from (f"{line}\n" for line in aligned(lines, right=numeric_columns(schema)))
 
 
 def _check_names(schema: pa.Schema) -> None:
@@ -381,7 +377,7 @@ def _interval(months: int, days: int, nanoseconds: int) -> str:
     return "P" + ("".join(found) or "T0S")
 
 
-def numeric_columns(schema: pa.Schema) -> list[str]:
-    """The columns of numbers, which a table aligns right."""
+def numeric_columns(schema: pa.Schema) -> set[int]:
+    """The places of the columns of numbers, which a table aligns right."""
     kinds = ("int", "uint", "float", "double", "dec")
-    return [field.name for field in schema if str(field.type).startswith(kinds)]
+    return {place for place, field in enumerate(schema) if str(field.type).startswith(kinds)}
