@@ -40,14 +40,15 @@ class HttpTransport(Transport):
         limits: FetchLimits = PEER_LIMITS,
         *,
         token: str | None = None,
+        kept: bool = False,
         parallel: int = SHARING.parallel,
         ipfs_gateway: bool = False,
         timing: Timing | None = None,
     ) -> None:
         """Prepare to ask; nothing is sent yet.
 
-        `token` goes to the URL's own origin and nowhere else. `ipfs_gateway`: absent paths are answered with
-        status 500, as Kubo does.
+        `token` goes to the URL's own origin and nowhere else; it is `kept`, or was given for this once.
+        `ipfs_gateway`: absent paths are answered with status 500, as Kubo does.
         """
         self._pool = HttpPool(limits, parallel)
         where = one_line(str(url), 500)
@@ -65,6 +66,8 @@ class HttpTransport(Transport):
         self._given = [("Authorization", credentials)] if credentials is not None else []
         self._secrets = url.secrets | frozenset(filter(None, [token]))
         self._ipfs_gateway = ipfs_gateway
+        self._kept = None if token is None else kept
+        self._login = f"`odfchain login {url.origin or 'URL'}`"
 
     def _pause(self, seconds: float) -> None:
         self._pool.closed.wait(seconds)
@@ -95,6 +98,18 @@ class HttpTransport(Transport):
         route = self._pool.route(self._base.below(key), name)
         return route, lambda route: request_headers(route, self._given, own)
 
+    def unknown(self, what: str, otherwise: str = "") -> AccessError:
+        """The error for status 401: the server does not know the token that was sent, or wants one."""
+        if self._kept is None or " (redirected to " in what:  # no token goes to another origin
+            return AccessError(
+                f"{what}: authentication is required", hint=f"keep a token for it: {self._login}{otherwise}"
+            )
+        whose = "kept for this server is not valid any more" if self._kept else "given is not valid"
+        return AccessError(
+            f"{what}: the token {whose}",
+            hint=f"ask its operator for a new one, then {self._login}",
+        )
+
     def _problem(self, response: Response, key: str, where: str) -> Exception | None:
         status = response.status
         is_signed = key.endswith(".jws")  # all files of signed statements, and no others
@@ -108,7 +123,15 @@ class HttpTransport(Transport):
             return passing
         if is_signed and 400 <= status <= 499:
             return AbsentError(f"{where}: {response.what}")
-        return _denied(response, key, where) or TransferError(f"{where}: {response.what}")
+        # many servers answer 403 where a file does not exist
+        otherwise = f"there may be no such dataset: {_FORBIDDEN}" if key == HEAD_KEY else _FORBIDDEN
+        if status == 401:
+            more = "; name its URL and set ODFCHAIN_TOKEN; or write user and password into the URL; or "
+            return self.unknown(f"{where}: HTTP status 401", "" if key == INDEX_KEY else f"{more}{otherwise}")
+        if status == 403:
+            hint = f"check the token; or {otherwise}"
+            return AccessError(f"{where}: HTTP status 403 (Forbidden): the peer refuses", hint=hint)
+        return TransferError(f"{where}: {response.what}")
 
     def close(self) -> None:
         """Let go of connections; requests of other threads end."""
@@ -122,22 +145,3 @@ def _encoded(response: Response, where: str) -> TransferError | None:
         f"{where}: the body is encoded as {response.encoding!r}, though plain bytes were asked for",
         hint="have the web server hand out the files as they are",
     )
-
-
-def _denied(response: Response, key: str, where: str) -> AccessError | None:
-    # many servers answer 403 where a file does not exist
-    otherwise = f"there may be no such dataset: {_FORBIDDEN}" if key == HEAD_KEY else _FORBIDDEN
-    if response.status == 401:
-        return AccessError(
-            f"{where}: HTTP status 401 (Unauthorized): authentication is required",
-            hint="keep a token for it: `odfchain login URL`"
-            if key == INDEX_KEY
-            else "keep a token for it: `odfchain login URL`; name its URL and set ODFCHAIN_TOKEN; or write "
-            f"user and password into the URL; or {otherwise}",
-        )
-    if response.status == 403:
-        return AccessError(
-            f"{where}: HTTP status 403 (Forbidden): the peer refuses",
-            hint=f"check the token; or {otherwise}",
-        )
-    return None

@@ -71,6 +71,10 @@ _NOT_PASSED_ON = (
     "a proxy before the node does not pass WebSockets on: nginx needs `proxy_http_version 1.1` and the "
     "headers Upgrade and Connection (docs/nodes.md); without 'odf+' a dataset can be pulled all the same"
 )
+_NOT_ALLOWED = (
+    "its operator says what a token allows (`odfchain token create NAME --allow push:DATASET`); or check the "
+    "account in the URL"
+)
 _NOT_SMART = "a web server that hands out files is named without 'odf+'"
 
 
@@ -95,11 +99,17 @@ class WebSocketChannel:
 
     @classmethod
     def open(
-        cls, pool: HttpPool, route: Route, headers: Iterable[tuple[str, str]], where: str, most: int
+        cls,
+        pool: HttpPool,
+        route: Route,
+        headers: Iterable[tuple[str, str]],
+        where: str,
+        most: int,
+        unknown: Callable[[str], errors.AccessError],
     ) -> WebSocketChannel:
         """Connect to the target of a route that has no redirects.
 
-        A message of the node has `most` bytes.
+        A message of the node has `most` bytes. `unknown` is the error for status 401.
 
         Raises:
             UnsupportedPeerError: it speaks another version, or not this protocol at all.
@@ -125,7 +135,7 @@ class WebSocketChannel:
             connection.handshake([*headers, msg.VERSION], f"odfchain/{__version__}", deadline.remaining)
         except InvalidStatus as error:
             _end(connection)
-            raise _refused(error, where) from None
+            raise _refused(error, where, unknown) from None
         except InvalidHandshake as error:
             _end(connection)
             raise errors.UnsupportedPeerError(
@@ -209,14 +219,16 @@ def _end(connection: ClientConnection) -> None:
     connection.recv_events_thread.join()
 
 
-def _refused(error: InvalidStatus, where: str) -> errors.TransferError:
+def _refused(
+    error: InvalidStatus, where: str, unknown: Callable[[str], errors.AccessError]
+) -> errors.TransferError:
     status = error.response.status_code
+    if status == 401:
+        return unknown(f"{where}: HTTP status 401")
     said = _said(error.response)
     what = f"{where}: HTTP status {status}{f': {said}' if said else ''}"
-    if status == 401:
-        return errors.AccessError(what, hint="keep a token for the node: `odfchain login URL`")
     if status == 403:
-        return errors.AccessError(what, hint="check whose token it is, and the account in the URL")
+        return errors.AccessError(what, hint=_NOT_ALLOWED)
     # the node does not know the host name of the request
     if status == 421:
         return errors.TransferError(
@@ -335,10 +347,11 @@ class NodeTransport(HttpTransport):
         limits: FetchLimits = PEER_LIMITS,
         *,
         token: str | None = None,
+        kept: bool = False,
         parallel: int = SHARING.parallel,
     ) -> None:
         """As `HttpTransport`; `url` without `odf+`."""
-        super().__init__(url, limits, token=token, parallel=parallel)
+        super().__init__(url, limits, token=token, kept=kept, parallel=parallel)
         self.where = f"odf+{self.where}"  # what a user writes to get here again
         self._lock = threading.Lock()
         self._channel: WebSocketChannel | None = None
@@ -381,7 +394,7 @@ class NodeTransport(HttpTransport):
         with as_transfer_errors():
             try:
                 most = SMART.message_bytes if what == "pull" else SMART.answer_bytes
-                made = WebSocketChannel.open(self._pool, route, self._given, name, most)
+                made = WebSocketChannel.open(self._pool, route, self._given, name, most, self.unknown)
             except TransientError as error:
                 raise errors.FetchError(f"{name}: {error.reason}") from error
         self.clock = NodeClock(made.date, self.timing.clock())

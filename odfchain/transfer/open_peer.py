@@ -81,13 +81,15 @@ class Kind:
 
 
 def _web(url: PeerUrl, options: PeerOptions) -> Transport:
-    return HttpTransport(url, _limits(options), token=options.token_for(url), parallel=options.parallel)
+    token, kept = options.token_for(url), options.token is None
+    return HttpTransport(url, _limits(options), token=token, kept=kept, parallel=options.parallel)
 
 
 def _node(url: PeerUrl, options: PeerOptions) -> Transport:
     from odfchain.transfer.node_store import NodeTransport  # noqa: PLC0415 - most commands reach no node
 
-    return NodeTransport(url.plain, _limits(options), token=options.token_for(url), parallel=options.parallel)
+    token, kept = options.token_for(url), options.token is None
+    return NodeTransport(url.plain, _limits(options), token=token, kept=kept, parallel=options.parallel)
 
 
 def _ipfs(url: PeerUrl, options: PeerOptions) -> Transport:

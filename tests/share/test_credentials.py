@@ -114,7 +114,7 @@ def test_private_datasets_are_pulled_without_a_terminal(
     seen: list[str | None] = []
     with private(shelf, seen) as url:
         refused = user.run("pull", f"{url}cities")
-        assert (refused.code, "odfchain login URL" in refused.err) == (8, True)
+        assert (refused.code, f"`odfchain login {url.rstrip('/')}`" in refused.err) == (8, True)
         refused = user.run("login", url)
         assert refused.code == 2
         assert "standard input is not a terminal: no token can be asked for" in refused.err
@@ -129,6 +129,25 @@ def test_private_datasets_are_pulled_without_a_terminal(
         assert user.run("logout", url).code == 2
 
 
+@pytest.mark.parametrize("scheme", ["", "odf+"])
+def test_a_token_that_the_server_does_not_know_any_more_is_told_from_none(
+    user: User, shelf: Path, mine: WorkspaceFiles, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    with private(shelf, []) as url:
+        user.credentials.put(PeerUrl.parse(url), "revoked")
+        login = f"`odfchain login {url.rstrip('/')}`"
+        refused = user.run("pull", f"{scheme}{url}cities")
+        said = "HTTP status 401: the token kept for this server is not valid any more\n"
+        assert (refused.code, said in refused.err, login in refused.err) == (8, True, True), refused.err
+        monkeypatch.setenv("ODFCHAIN_TOKEN", "wrong")
+        assert "the token given is not valid\n" in user.run("pull", f"{url}cities").err
+        monkeypatch.delenv("ODFCHAIN_TOKEN")
+        user.credentials.remove(None)
+        refused = user.run("pull", f"{scheme}{url}cities")
+        said = "HTTP status 401: authentication is required\n"
+        assert (refused.code, said in refused.err, login in refused.err) == (8, True, True), refused.err
+
+
 def test_a_redirect_to_another_origin_takes_no_token_along(
     user: User, shelf: Path, mine: WorkspaceFiles
 ) -> None:
@@ -139,7 +158,7 @@ def test_a_redirect_to_another_origin_takes_no_token_along(
     with private(shelf, there) as other, private(shelf, here, redirect=other) as url:
         user.credentials.put(PeerUrl.parse(url), TOKEN)
         refused = user.run("pull", f"{url}cities")
-        assert (refused.code, "HTTP status 401" in refused.err) == (8, True), refused.err
+        assert (refused.code, "401: authentication is required" in refused.err) == (8, True), refused.err
     assert set(here) == {f"Bearer {TOKEN}"}
     assert set(there) == {None}
 

@@ -205,7 +205,7 @@ def test_a_node_that_says_something_else_is_named(
 
 @pytest.mark.parametrize(
     ("status", "error", "hint"),
-    [(401, AccessError, "login"), (403, AccessError, "whose token"), (404, UnsupportedPeerError, "odf\\+"),
+    [(401, AccessError, "login"), (403, AccessError, "what a token allows"), (404, UnsupportedPeerError, "odf\\+"),
      (400, UnsupportedPeerError, "headers Upgrade and Connection"),
      (426, UnsupportedPeerError, "headers Upgrade and Connection"),
      *((status, TransferError, "does not answer now") for status in (502, 503, 504))],

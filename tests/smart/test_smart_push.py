@@ -215,11 +215,13 @@ def test_a_refusal_is_told_by_its_reason(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_node_that_wants_a_token_says_so(status: int, dataset: DatasetFiles) -> None:
+@pytest.mark.parametrize("token", [None, "revoked"])
+def test_a_node_that_wants_a_token_says_so(status: int, token: str | None, dataset: DatasetFiles) -> None:
     with node({}, status=status) as found:
-        peer = open_writable(PeerUrl.parse(f"odf+{found.url}cities"))
-        with contextlib.closing(peer), pytest.raises(AccessError, match=str(status)):
+        peer = open_writable(PeerUrl.parse(f"odf+{found.url}cities"), PeerOptions(token=token))
+        with contextlib.closing(peer), pytest.raises(AccessError, match=str(status)) as refused:
             push_dataset(dataset, peer)
+    assert ("the token given is not valid" in str(refused.value)) == (token is not None and status == 401)
 
 
 def test_an_object_that_was_not_named_is_not_sent(dataset: DatasetFiles) -> None:
