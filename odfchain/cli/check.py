@@ -205,7 +205,7 @@ _MOST_ROWS = 20
 
 @group("proof")
 def proof_command() -> None:
-    """Show and check signed answers, which `odfchain sql --proof` saves."""
+    """Show and check signed answers to queries. `odfchain sql --proof` saves them."""
 
 
 @command("show", proof_command)

@@ -250,7 +250,7 @@ def _list_row(dataset: Dataset, *, people: bool) -> dict[str, Any]:
 
 @command("status")
 def status_command(datasets: tuple[str, ...] = argument(DATASET), output: str = formats()) -> int:
-    """Show what is to be done for each dataset, and the next command.
+    """Show the state of each dataset, and the next command.
 
     behind: inputs have blocks that the dataset has not processed. due: its source, or the place that it is a
     copy of, was not asked for as long as `status.dueAfter` says. partial: slices are not here. unsigned: the
@@ -303,7 +303,7 @@ def state_command(
     newest: int | None = option("Only the newest N.", "-n", "--num-records", "N", least=0),
     output: str = formats(),
 ) -> None:
-    """Show the rows in force.
+    """Show the rows in force, at any point of the history.
 
     For each primary key that is the newest row, unless it was retracted. Without a primary key, all rows are
     in force that were not retracted. POINT is a branch, a block (its number or hash), or a system time. The

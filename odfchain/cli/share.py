@@ -264,9 +264,9 @@ def search_command(
     ),
     output: str = formats(),
 ) -> int:
-    """List the datasets of repositories whose name or id contains a text.
+    """Look for datasets in repositories.
 
-    The first column is for `odfchain pull`.
+    Only datasets whose name or id contains the text are listed. The first column is for `odfchain pull`.
     """
     workspace = open_workspace()
     places = [repository] if repository else [str(known.name) for known in workspace.repositories.list()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shlex
 from collections.abc import Iterator
 from importlib.resources import files
@@ -56,6 +57,14 @@ def test_the_whole_help_lists_every_command_and_the_options_of_all(run: Run) -> 
     whole = run("help", "--all").out
     assert [line.split()[0] for line in whole.split("Start:")[1].splitlines() if line[:2] == "  "] == COMMANDS
     assert "--workspace DIR" in whole
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_list_says_of_a_command_what_its_help_begins_with(command: str, run: Run) -> None:
+    listed = re.search(rf"^  {command} +(.*)$", run("help", "--all").out, re.MULTILINE)
+    purpose = run(command, "--help").out.split("\n\n")[1]
+    assert listed is not None
+    assert " ".join(purpose.split()).startswith(listed[1])
 
 
 def _all(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
