@@ -383,6 +383,10 @@ def test_the_tour_of_the_readme(
     assert re.search(r"org\.airportsdata\.airports +up to date +0 +0 +0 +0 +0 +0 ", done.stdout)
     said = "25,272 rows: the release of July 2025, for one, adds 43 airports, drops 48 and corrects 57"
     assert said in (ROOT / "README.md").read_text(encoding="utf-8")
+    (questions,) = code_of("README.md", "sql")
+    (tmp_path / "five.sql").write_text(questions)
+    answers = typed("odfchain sql < ../five.sql", tmp_path / ".tour", one_session_env).stdout.split("\n\n")
+    assert [answer.split()[0] for answer in answers] == ["country", "airports", "airports", "icao", "offset"]
     shown = subprocess.run(
         [ODFCHAIN.parent / "python", "-W", "error", "-c", python], cwd=tmp_path, env=one_session_env,
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
