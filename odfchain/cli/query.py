@@ -91,8 +91,8 @@ def sql_command(
     if not steps:
         raise errors.UsageError("no query given", hint=_WAY_OUT)
     form = _format_of(output, file)
-    if form in _BINARY and not is_one:
-        raise errors.UsageError(f"{form} holds the answer to one query", hint="use -o csv, json or ndjson")
+    if not is_one:
+        _check_one(form)
     if file is not None:
         _check_writable(file)
     if chosen.get("engine") != "spark":
@@ -169,6 +169,11 @@ def _format_of(output: str | None, path: Path | None) -> str:
     if found in _BINARY and path is None and sys.stdout.isatty():
         raise errors.UsageError(f"{found} is not for a terminal", hint="write it to a file, or pipe it on")
     return found
+
+
+def _check_one(output: str) -> None:
+    if output in _BINARY:
+        raise errors.UsageError(f"{output} holds the answer to one query", hint="use -o csv, json or ndjson")
 
 
 def _named_format(path: Path | None, known: tuple[str, ...] = ()) -> str | None:
@@ -624,8 +629,10 @@ class Shell:
 
     def _separate(self, output: str) -> None:
         """In a script, leave a line between this answer and the one before, where the format allows it."""
-        if self._separated and output in ("table", "csv"):
-            echo()
+        if self._separated:
+            _check_one(output)
+            if output in ("table", "csv"):
+                echo()
         self._separated = self._is_script
 
     def _tables(self, _: str) -> None:
