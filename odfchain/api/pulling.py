@@ -25,7 +25,7 @@ from odfchain.workspace.options import (
     given_options,
     maybe_time,
 )
-from odfchain.workspace.reminders import ASKED, Reminder, remember
+from odfchain.workspace.private_notes import ASKED, Reminder, keep
 
 if TYPE_CHECKING:
     from odfchain.api.dataset import Dataset
@@ -206,7 +206,7 @@ def pull(
             return _from_inputs(target.dataset, asked)
         found = _from_source(target.dataset, asked, ahead)
     if found.dataset.ref == HEAD:
-        remember(found.dataset._files, ASKED, Reminder(Timestamp.now()))
+        keep(found.dataset._files, ASKED, Reminder(Timestamp.now()))
     return found
 
 

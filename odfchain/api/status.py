@@ -18,7 +18,7 @@ from odfchain.transfer.slice_files import local_slices
 from odfchain.workspace.config import read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.reminders import ASKED, remembered, verified_blocks
+from odfchain.workspace.private_notes import ASKED, Reminder, kept, verified_blocks
 from odfchain.workspace.shared_store import ONLY_HERE
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -94,7 +94,7 @@ def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int) -> Iterato
     if not is_copy and files.kind is DatasetKind.DERIVATIVE:
         yield from _behind(here, files, state)
     if is_copy or state.polling_source is not None:
-        asked = remembered(files, ASKED)
+        asked = kept(files, ASKED, Reminder)
         ago = 0 if asked is None else (Timestamp.now().epoch_ns - asked.time.epoch_ns) // 1_000_000
         if asked is None:
             yield "due", "never", "due: never asked", "pull"

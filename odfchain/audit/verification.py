@@ -57,7 +57,7 @@ from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import VerifyOptions
-from odfchain.workspace.reminders import VERIFIED, Reminder, remember, verified_blocks
+from odfchain.workspace.private_notes import VERIFIED, Reminder, keep, verified_blocks
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _remember(dataset: DatasetFiles, asked: VerifyOptions, report: Report) -> No
         fsio.remove_quietly(dataset.folder / "info" / VERIFIED)
     elif report.verdict == CLEAN and whole:
         passed = tuple(check for check in CHECKS if report.state(check) == "passed")
-        remember(dataset, VERIFIED, Reminder(report.time, head, number, passed))
+        keep(dataset, VERIFIED, Reminder(report.time, head, number, passed))
 
 
 @dataclass(frozen=True, slots=True)

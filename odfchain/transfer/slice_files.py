@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,6 +21,7 @@ from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.private_notes import keep, kept
 from odfchain.workspace.shared_store import ONLY_HERE
 
 
@@ -192,13 +191,14 @@ def incoming_folder(dataset: DatasetFiles) -> Path:
 
 # Slice counts of a partial copy, cached so that its chain is not read each time.
 #
-#     info/slice-counts       <CRC-32, 8 hex digits> <JSON: head, its slices, those here, state of data/>
+#     info/slice-counts       head, its slices, those here, state of data/
 #
 # Valid while the head and the folder of slices are unchanged; after new blocks only those are read. A file
 # that is changed in place is missed: `verify` looks at every byte.
 
 # A folder that changed later than this before it was looked at may change again without a newer time.
 _SETTLED_NS = 2_000_000_000
+_COUNTS = "slice-counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,23 +232,23 @@ def local_slices(dataset: DatasetFiles) -> LocalSlices | None:
     if dataset.ref != HEAD or dataset.shared is not ONLY_HERE:  # others may bring slices to a store
         return _count(dataset, state.data_blocks())
     now, folder = time.time_ns(), _folder_state(dataset)
-    kept = _read(dataset)
-    if kept is not None and kept.folder == folder and kept.head == str(state.head):
-        return LocalSlices(kept.present, kept.total)
+    known = kept(dataset, _COUNTS, _Counted)
+    if known is not None and known.folder == folder and known.head == str(state.head):
+        return LocalSlices(known.present, known.total)
     # only blocks after those that were counted are read
     if (
-        kept is not None
-        and kept.folder == folder
-        and str(state.chain.hash_at(kept.number, state.head)) == kept.head
+        known is not None
+        and known.folder == folder
+        and str(state.chain.hash_at(known.number, state.head)) == known.head
     ):
-        newer = itertools.takewhile(lambda b: b.block.sequence_number > kept.number, state.data_blocks())
+        newer = itertools.takewhile(lambda b: b.block.sequence_number > known.number, state.data_blocks())
         new = _count(dataset, newer)
-        found = LocalSlices(kept.present + new.present, kept.total + new.total)
+        found = LocalSlices(known.present + new.present, known.total + new.total)
     else:
         found = _count(dataset, state.data_blocks())
     if now - folder[1] > _SETTLED_NS:
         number = state.head_block.sequence_number
-        _write(dataset, _Counted(str(state.head), number, found.present, found.total, *folder))
+        keep(dataset, _COUNTS, _Counted(str(state.head), number, found.present, found.total, *folder))
     return found
 
 
@@ -269,21 +269,3 @@ def _folder_state(dataset: DatasetFiles) -> tuple[int, int, int]:
     with fsio.storage_errors(path):
         found = path.stat()
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _path(dataset: DatasetFiles) -> Path:
-    return dataset.folder / "info" / "slice-counts"
-
-
-def _read(dataset: DatasetFiles) -> _Counted | None:
-    with contextlib.suppress(errors.StoreError, ValueError, TypeError):
-        data = fsio.read_start(_path(dataset), _READ_BYTES) or b""
-        if int(data[:8], 16) == zlib.crc32(data[9:]):
-            return _Counted(**json.loads(data[9:]))
-    return None
-
-
-def _write(dataset: DatasetFiles, counted: _Counted) -> None:
-    body = json.dumps(asdict(counted)).encode()
-    with contextlib.suppress(errors.StoreError):  # on media that cannot be written it is counted again
-        fsio.replace_file(_path(dataset), b"%08x %b" % (zlib.crc32(body), body), mode=0o600)

@@ -13,7 +13,7 @@ from odfchain.odf.times import Timestamp
 from odfchain.workspace.commit import commit
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.reminders import ASKED, VERIFIED, Reminder, remember
+from odfchain.workspace.private_notes import ASKED, VERIFIED, Reminder, keep
 from tests.kit.derived_dataset import FIRST, SCHEMA, SECOND, add_rows, on_paper
 from tests.kit.root_rows import MADE, add_root
 from tests.kit.support import Run, manifest, polling, tree_of
@@ -99,10 +99,10 @@ def test_blocks_are_unverified_without_a_verification_that_holds(
         case "missing":
             path.unlink()
         case "damaged":
-            path.write_bytes(b"{")
+            path.write_bytes(path.read_bytes().replace(b"3", b"4"))
         case "of another chain":
             other = Reminder(Timestamp.now(), cities.chain.head(), 2, (1,))
-            remember(cities, VERIFIED, other)
+            keep(cities, VERIFIED, other)
         case "too few of the newest":
             path.unlink()
             assert run("verify", "cities", "--last", "1").code == 0
@@ -179,7 +179,7 @@ def test_a_copy_is_due_when_its_place_was_not_asked_for_a_while(
     copy_in(tmp_path / "peer", monkeypatch, run)
     (copy,) = Workspace.open()
     two_days_ago = Timestamp(Timestamp.now().epoch_ns - 2 * 86_400 * 10**9)
-    remember(copy._files, ASKED, Reminder(two_days_ago))
+    keep(copy._files, ASKED, Reminder(two_days_ago))
     found = said(run)["copy"]
     assert (found["due"], found["next"]) == (str(two_days_ago), "odfchain pull copy")
     assert found["status"] == "due: not asked for 2 days, 4 unverified"
