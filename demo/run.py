@@ -31,7 +31,7 @@ NYC_FILES = {
 }
 NEXT = (
     "list",
-    "history org.airportsdata.airports icao=07FA",
+    "history org.airportsdata.airports iata=ZRH",
     "diff org.airportsdata.airports 5 6 --stat",
     "inspect lineage flights.enriched",
     "tail flights.enriched -n 3",
