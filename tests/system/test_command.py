@@ -228,6 +228,8 @@ def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
 
 def typed(script: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """What a page says is typed in a folder, and each command ends well."""
+    # a server of a page that fails would hold the pipes, and hide the reason until the time is over
+    script = f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}"
     done = subprocess.run(
         ["bash", "-euxc", script],
         cwd=folder,
