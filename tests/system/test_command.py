@@ -244,6 +244,19 @@ def typed(script: str, folder: Path, env: dict[str, str]) -> subprocess.Complete
 
 
 @pytest.mark.soak
+def test_the_first_pages_of_the_manual(tmp_path: Path, quick_env: dict[str, str]) -> None:
+    """Start, Bring, Keep and Output are typed one after the other, and print what the pages show."""
+    pages = [f"docs/{name}.md" for name in ("start", "bring", "keep", "exit-codes")]
+    done = typed("".join(code for page in pages for code in code_of(page)), tmp_path, quick_env)
+    assert "  people  BIGINT\n  merge: snapshot by id; event time: the time of ingestion" in done.stderr
+    assert re.search(r"^cities-2.csv +3 +1 +0 +1 +1 +2-4$", done.stdout, re.MULTILINE), done.stdout
+    assert done.stdout.count("cities: 1 corrected; it is block ") == 2
+    assert "cities: 1 corrected; it is block 5\n" in (ROOT / "docs" / "bring.md").read_text(encoding="utf-8")
+    assert "cities: 1 corrected; it is block 5\n" in done.stdout
+    assert re.search(r"^ok +cities: ", done.stdout, re.MULTILINE), "nothing is damaged"
+
+
+@pytest.mark.soak
 def test_the_tour_of_branches(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """Poll on one branch, correct on another, merge both, decide a conflict, and somebody else verifies it."""
     tour = "".join(code_of("docs/branches.md"))
@@ -365,10 +378,9 @@ def test_the_tour_of_the_readme(
     tmp_path: Path, one_session_env: dict[str, str], quick_env: dict[str, str], *, manual: bool
 ) -> None:
     """What README and manual say is typed, in this order; the pages go on where the README ends."""
-    pages = ("README.md", "docs/derivatives.md", "docs/share.md", "docs/check.md")
-    readme, *others = (code_of(page, "sh|python") for page in pages)
-    first, tour, python = readme
-    derived, shared, audited = map("".join, others)
+    first, tour, python = code_of("README.md", "sh|python")
+    pages = ("look", "derivatives", "share", "check")
+    looked, derived, shared, audited = ("".join(code_of(f"docs/{page}.md")) for page in pages)
     assert [len(part.splitlines()) for part in (first, tour)] == [5, 9]
     tour = first + tour
     for name in ("fixtures", "README.md"):
@@ -406,6 +418,8 @@ def test_the_tour_of_the_readme(
     assert [line for line in lines if line not in shown.stdout] == [], shown.stdout
     if not manual:
         return
+    done = typed(looked, tmp_path / ".first", quick_env)
+    assert re.search(r"^US +1952\nAU +521\nCA +414$", done.stdout, re.MULTILINE), done.stdout
     done = typed(derived, tmp_path / ".tour", quick_env)
     assert re.search(r"airports\.by-country +updated +25272 ", done.stdout), done.stdout
     assert "replayed 1 transaction" in done.stdout
