@@ -384,14 +384,13 @@ def _rows(found: Diff) -> Iterator[tuple[list[str], str, _Row, _Row, list[str]]]
 
 
 def _summary(found: Diff, a: str, b: str) -> str:
-    # long hashes are shortened
-    a, b = (f"{name[:_SHORT]}…" if len(name) > 64 else name for name in (a, b))
+    a, b = (f"block {x}" if x.isdecimal() else f"{x[:_SHORT]}…" if len(x) > 64 else x for x in (a, b))
     counts = [f"{count:,} {change.value}" for change, count in found.counts.items() if count]
     number = sum(found.counts.values())
     what = f"{counted(number, 'record')}: {', '.join(counts)}" if counts else "no records differ"
     return (
-        f"{what}. {b} has {counted(found.ahead, 'block')} since block {found.base:,}, "
-        f"{a} {found.behind:,} that {b} lacks"
+        f"{what}. After block {found.base:,}, which both have: {counted(found.ahead, 'block')} of {b}, "
+        f"{found.behind:,} of {a}"
     )
 
 

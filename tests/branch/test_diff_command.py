@@ -39,7 +39,7 @@ def test_one_point_is_what_it_changed_since_the_merge_base(run: Run) -> None:
         ["iata", "change", "column", "from", "to"], ["XXA", "removed"], ["ZRH", "changed", "name", "Zurich", "Zürich"],
     ]  # fmt: skip
     assert result.err.strip() == (
-        "2 records: 1 changed, 1 removed. fix-names has 1 block since block 3, head 1 that fix-names lacks"
+        "2 records: 1 changed, 1 removed. After block 3, which both have: 1 block of fix-names, 1 of head"
     )
 
 
