@@ -389,8 +389,8 @@ def _summary(found: Diff, a: str, b: str) -> str:
     number = sum(found.counts.values())
     what = f"{counted(number, 'record')}: {', '.join(counts)}" if counts else "no records differ"
     return (
-        f"{what}. After block {found.base:,}, which both have: {counted(found.ahead, 'block')} of {b}, "
-        f"{found.behind:,} of {a}"
+        f"{what}. After block {found.base:,}, which both have: {counted(found.ahead, 'block')} up to {b}, "
+        f"{found.behind:,} up to {a}"
     )
 
 

@@ -39,7 +39,7 @@ def test_one_point_is_what_it_changed_since_the_merge_base(run: Run) -> None:
         ["iata", "change", "column", "from", "to"], ["XXA", "removed"], ["ZRH", "changed", "name", "Zurich", "Zürich"],
     ]  # fmt: skip
     assert result.err.strip() == (
-        "2 records: 1 changed, 1 removed. After block 3, which both have: 1 block of fix-names, 1 of head"
+        "2 records: 1 changed, 1 removed. After block 3, which both have: 1 block up to fix-names, 1 up to head"
     )
 
 
@@ -58,7 +58,10 @@ def test_points_may_be_written_with_the_dataset(run: Run) -> None:
 def test_what_does_not_differ_is_said(run: Run) -> None:
     result = run("diff", "airports", "head")
     assert (result.code, result.out.split()) == (0, ["iata", "change", "column", "from", "to"])
-    assert result.err.strip() == "no records differ. head has 0 blocks since block 4, head 0 that head lacks"
+    assert (
+        result.err.strip()
+        == "no records differ. After block 4, which both have: 0 blocks up to head, 0 up to head"
+    )
 
 
 def test_formats_for_programs(run: Run) -> None:
@@ -95,7 +98,7 @@ def test_any_point_is_compared(run: Run, workspace: odf.Workspace) -> None:
     assert run("diff", "airports", "3", "fix-names:4").out == run("diff", "airports", "fix-names").out
     result = run("diff", "airports", "3", block)
     assert result.out == run("diff", "airports", "fix-names").out
-    assert f"{block[:12]}… has 1 block since block 3, 3 0 that" in result.err
+    assert f"After block 3, which both have: 1 block up to {block[:12]}…, 0 up to block 3" in result.err
     assert run("diff", "airports", "nothing").code == 4
     assert run("diff", "airports", "2999-01-01").code == 3
     found = dataset.diff("head", "fix-names")
@@ -181,5 +184,5 @@ def test_what_was_merged_crosswise_is_not_shown_again(workspace: odf.Workspace) 
     record(fix, [("-C", 1, "3", "x", "y"), ("+C", 1, "3", "x", "z"), ("-R", 1, "4", "x", "y")])
     result = run("diff", "d", "fix", "--keys-only", "-o", "csv")
     assert result.out.splitlines() == ["k,change", "3,changed", "4,removed"]
-    assert "fix has 2 blocks since" in result.err
+    assert "2 blocks up to fix, 1 up to head" in result.err
     assert dataset.plan_merge("fix").changes["k"].to_pylist() == ["3", "4"]
