@@ -130,6 +130,9 @@ def tell_next(folder: Path) -> None:
         print(f"    odfchain {line}")
     print("\n  `odfchain sql` opens a shell for the five questions of README.md; `.quit` leaves it.")
     print("  docs/check.md goes on from there: an auditor takes two of the datasets.")
+    if sys.platform.startswith("linux") and shutil.which("bwrap") is None:
+        print("  The auditor needs a sandbox for the queries of others: apt-get install bubblewrap")
+    print(f"  README.md begins in {ROOT}, with the same environment.")
 
 
 def main() -> int:
