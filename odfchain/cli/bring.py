@@ -22,6 +22,7 @@ from odfchain.cli.parameters import (
     command,
     formats,
     group,
+    key_values,
     keywords,
     option,
     token_for,
@@ -110,20 +111,13 @@ def pull_command(
         if "violations" in chosen and len(targets) != 1:
             raise UsageError("--violations is for one dataset: each has foreign keys of its own")
         if "variables" in chosen:
-            chosen["variables"] = dict(map(_variable, chosen["variables"]))
+            chosen["variables"] = key_values(chosen["variables"], "--env NAME=VALUE")
         asked, token = PullOptions(**chosen), token_for(remotes)
         while True:
             code = _pull_all(targets, Pulls(workspace, targets, asked, name=name, token=token), output)
             if watch is None:
                 return code
             time.sleep(watch)
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UsageError(f"--env {text!r}: expected NAME=VALUE")
-    return name, value
 
 
 def _set_watermark(workspace: Workspace, name: str, watermark: Timestamp, allow_future: bool) -> int:

@@ -220,7 +220,7 @@ def profile_command(
     """
     from odfchain.chain.statements import read_key_file
 
-    chosen["tags"] = dict(map(_label, chosen.get("tags", ())))
+    chosen["tags"] = key_values(chosen.get("tags", ()), "--tag KEY=VALUE")
     with open_workspace() as workspace, TerminalProgress() as progress:
         found_at = at_point(workspace, dataset)
         signer = None if key is None else read_key_file(key).dataset_id
@@ -232,13 +232,6 @@ def profile_command(
         signed = " and signed" if written.published else ", not signed: its key is not here"
         say(f"profile {written.object} is stored{signed}")
     _print_profile(found, found_at.label, output)
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise errors.UsageError(f"--tag {text}: not KEY=VALUE")
-    return name, value
 
 
 # `odfchain manifest`: the files of a dataset at a block.

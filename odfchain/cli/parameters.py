@@ -356,19 +356,19 @@ MERGING = ("allow_empty", "allow_retract", "late_edits", "duplicate_keys", "allo
 """The keywords of what ingests."""
 
 
-def key_values(texts: Iterable[str]) -> dict[str, str]:
-    """The values of a key that is named column by column, like `iata=ZRH`.
+def key_values(texts: Iterable[str], shown: str = "COL=VALUE, like iata=ZRH") -> dict[str, str]:
+    """The values of names, such as a key's columns.
 
     Raises:
-        UsageError: a text is no such thing, or a column is named twice.
+        UsageError: a text is not as `shown`, or a name is given twice.
     """
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"{text!r} is not COL=VALUE", hint="write iata=ZRH")
+        if not equals or not name:
+            raise UsageError(f"{text!r} is not {shown}")
         if name in found:
-            raise UsageError(f"column {name} is given twice")
+            raise UsageError(f"{name} is given twice")
         found[name] = value
     return found
 
