@@ -180,10 +180,10 @@ def shortened(text: str, width: int) -> str:
         return text
     from rich.cells import set_cell_size
 
-    kept = set_cell_size(text, width - 1).rstrip()
+    kept = set_cell_size(text, width - 1)
     if re.match(r"[\d.,]", text[len(kept) :]):
-        kept = _PART_OF_NUMBER.sub("", kept).rstrip()
-    return f"{kept}…"
+        kept = _PART_OF_NUMBER.sub("", kept)
+    return f"{kept.rstrip(' …')}…"
 
 
 def aligned(rows: Iterable[Sequence[str]], *, right: Collection[int] = (), gap: str = _GAP) -> Iterator[str]:
