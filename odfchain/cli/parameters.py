@@ -335,10 +335,10 @@ def _option(name: str, kind: str, text: str, shape: Sequence[str], how: Mapping[
     return _Option([name, *names], help=text or None, metavar=metavar, **how)
 
 
-def formats(*names: str, default: str | None = "table", text: str = "The format of the result.") -> Any:
+def formats(*names: str, default: str | None = "table") -> Any:
     """The option `-o/--output-format`; without names, those of records. Tables have `--wide`, too."""
     known = names or RECORD_FORMATS
-    form = option(text, "-o", "--output-format", choices=known, default=default)
+    form = option("The format of the result.", "-o", "--output-format", choices=known, default=default)
     return _Declared(lambda *each: [*form.parameters(*each), *[_WIDE] * ("table" in known)])
 
 

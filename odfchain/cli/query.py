@@ -49,11 +49,7 @@ def sql_command(
     command: str | None = option("The queries.", "-c", "SQL"),
     script: Path | None = option("A file with the queries.", "FILE"),
     standard_input_mark: str | None = argument(click.Choice(["-"]), metavar="[-]", required=False),
-    output: str | None = formats(
-        *RESULT_FORMATS,
-        default=None,
-        text="The format; the default is the ending of --output, or else a table.",
-    ),
+    output: str | None = formats(*RESULT_FORMATS, default=None),
     file: Path | None = option("Write the result to a file.", "--output", "FILE", also="--output-path"),
     chosen: dict[str, Any] = keywords(QueryOptions),
     explain: bool = option("Show how the query would be answered."),
@@ -71,11 +67,12 @@ def sql_command(
     two answers in CSV, is an empty line. JSON and NDJSON follow one another. Arrow, Parquet and --output are
     for one query. `show tables`, `describe NAME` and lines like .help are answered, too.
 
-    Without a query a shell opens on a terminal. A table shows 1,000 rows unless --limit says another number.
-    The other formats give all rows. In CSV a null is an empty field, and "" an empty text. In JSON, NaN and
-    infinities are null. Arrow is an IPC stream, and Parquet is packed by zstd.
+    Without -o the ending of --output says the format, or else it is a table. A table shows 1,000 rows unless
+    --limit says another number. The other formats give all rows. In CSV a null is an empty field, and "" an
+    empty text. In JSON, NaN and infinities are null. Arrow is an IPC stream, and Parquet is packed by zstd.
 
-    --proof keeps a signed answer, which others check with `odfchain proof verify`.
+    Without a query a shell opens on a terminal. --proof keeps a signed answer, which others check with
+    `odfchain proof verify`.
     """
     chosen["params"] = _values(chosen.get("params") or ())
     query = _query(command, script, standard_input_mark)
@@ -100,17 +97,13 @@ def sql_command(
 
         begin()
     with open_workspace() as workspace:
-        if explain:
-            from odfchain.api.queries import explained
-
-            echo_document(explained(workspace, query, chosen))
-        elif proof is not None:
+        if proof is not None and not explain:
             _prove(workspace, query, chosen, proof, form, file)
-        else:
-            shell = Shell(workspace, chosen, form, file=file, most=chosen.get("limit", TABLE_ROWS))
-            # one query keeps its comments: places in messages count their lines
-            return shell.answer_all([query] if is_one else steps)
-    return 0
+            return 0
+        if is_one:  # with its comments: places in messages count their lines
+            steps = [f".explain {query}" if explain else query]
+        shell = Shell(workspace, chosen, form, file=file, most=chosen.get("limit", TABLE_ROWS))
+        return shell.answer_all(steps)
 
 
 def _prove(

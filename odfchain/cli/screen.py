@@ -155,7 +155,8 @@ def fitted(
     for place, (name, *column) in enumerate(zip(*rows, strict=True)):
         widest = max(map(text_width, column), default=0)
         whole[place] = max(widest, text_width(name))
-        least[place] = max(widest if place in uncut else 0, min(whole[place], _LEAST))
+        most = width // 2 if place < keys else _LEAST
+        least[place] = max(widest if place in uncut else 0, min(whole[place], most))
     if sum(whole.values()) + len(_GAP) * (len(whole) - 1) <= width:
         return whole
     found: dict[int, int] = {}

@@ -118,5 +118,5 @@ def test_room_is_shared_by_what_lacks_most() -> None:
     assert fitted(rows, 200) == {0: 20, 1: 20, 2: 20, 3: 60}
     assert fitted(rows, 90, uncut={1}) == {0: 20, 1: 20, 2: 20, 3: 24}
     assert fitted(rows, 60, uncut={1}) == {0: 20, 1: 20, 2: 16}
-    assert fitted(rows, 40, uncut={1}) == {0: 18, 1: 20}
-    assert fitted(rows, 10, uncut={1}, keys=2) == {0: 12, 1: 20}
+    assert fitted(rows, 40, uncut={1}) == {0: 20, 2: 18}
+    assert fitted(rows, 10, uncut={1}, keys=2) == {0: 5, 1: 20}

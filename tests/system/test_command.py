@@ -362,7 +362,7 @@ def test_the_tour_of_nodes(tmp_path: Path, quick_env: dict[str, str]) -> None:
     assert pushed == [
         ("would be pushed", "4", "1"), ("created", "4", "1"), ("updated", "1", "1"), ("created", "5", "2"),
     ]  # fmt: skip
-    assert re.search(r"odf\+http://127\.0\.0\.1:\d+/stations/$", done.stdout, re.MULTILINE)
+    assert re.search(r"  odf\+http://127\.0\.0\.1:\d+.*…$", done.stdout, re.MULTILINE), done.stdout
     assert "ok    stations: 5 blocks, 2 slices, 5 records" in done.stdout
     assert re.search(r"^laptop +push:stations ", done.stdout, re.MULTILINE)
     assert "HTTP status 401" in done.stderr
@@ -393,8 +393,10 @@ def test_the_tour_of_the_readme(
     assert (tmp_path / ".first" / "manifests" / "airports.yaml").is_file()
     assert "kind: MetadataBlock" in done.stdout
     assert "ok    org.airportsdata.airports: 9 blocks, 4 slices, 25,272 records" in done.stdout
-    assert re.search(r"org\.airportsdata\.airports +updated +30176 +8139 +255 +8439 +8439 +5 ", done.stdout)
-    assert re.search(r"org\.airportsdata\.airports +up to date +0 +0 +0 +0 +0 +0 ", done.stdout)
+    assert re.search(
+        r"org\.airportsdata\.airports +updated +30176 +8139 +255 +8439 +8439 +5$", done.stdout, re.MULTILINE
+    )
+    assert re.search(r"org\.airportsdata\.airports +up to date +0 +0 +0 +0 +0 +0$", done.stdout, re.MULTILINE)
     said = "25,272 rows: the release of July 2025, for one, adds 43 airports, drops 48 and corrects 57"
     assert said in (ROOT / "README.md").read_text(encoding="utf-8")
     (questions,) = code_of("README.md", "sql")
