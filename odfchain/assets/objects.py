@@ -138,7 +138,7 @@ class LockOptions(Watched):
     """A lock in the making, for a file in a folder, and how stores are asked for facts."""
 
     folder: str | Path = "."
-    probe: Annotated[bool, "Make no request; sizes are what the Items claim.", "--no-probe-metadata"] = True
+    probe: Annotated[bool, "Make no request; sizes are those of the Items.", "--no-probe-metadata"] = True
     keep_going: bool = False
     stores: StoreOptions | None = None
 

@@ -131,7 +131,7 @@ def _known_profiles(workspace: Workspace, graph: Graph) -> dict[str, Mapping[str
 
 @command("query", inspect_command)
 def inspect_query(dataset: str = argument(DATASET), output: str = formats("table", "json")) -> None:
-    """Show every transform or source that a dataset has had, oldest first, with its number of records."""
+    """Show the transforms and sources of a dataset, oldest first."""
     found = open_workspace()[dataset].definitions()
     if output == "json":
         screen.echo_json([item.to_document() for item in found])

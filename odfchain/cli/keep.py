@@ -157,7 +157,7 @@ def config_add(name: str = argument(), values: tuple[str, ...] = argument(requir
 @command("remove", config_command)
 @_of_user
 def config_remove(name: str = argument(), values: tuple[str, ...] = argument()) -> None:
-    """Remove values from a list, or an entry such as transform.engines.flink."""
+    """Remove values from a list, or an entry by its name."""
     found = _configuration()
     _say(found, found.remove(name, values), "is without them" if values else "is removed")
 

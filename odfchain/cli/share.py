@@ -351,7 +351,7 @@ def repo_delete(name: str = argument(REPOSITORY)) -> None:
 
 @group("alias", repo_command)
 def repo_alias() -> None:
-    """Remember the places that a dataset is pulled from or pushed to by default."""
+    """Remember default places to pull from and to push to."""
 
 
 @command("list", repo_alias)

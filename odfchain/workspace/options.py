@@ -46,7 +46,7 @@ Paths = str | Path | Iterable[str | Path]
 Resolve = Annotated[
     str | Path | None,
     "Decide conflicts: ours, theirs, or a file of --conflicts, filled in.",
-    "WHO",
+    "SIDE|FILE",
     {"type": str},
 ]
 """A conflict's side, `ours` or `theirs`, or a file of conflicts that was filled in."""

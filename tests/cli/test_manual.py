@@ -88,6 +88,7 @@ def test_every_help_begins_with_an_example_and_the_purpose(path: tuple[str, ...]
     begin = f"Example: odfchain {' '.join(path)}"
     assert (shown.code, [line for line in examples.splitlines() if not line.startswith(begin)]) == (0, [])
     assert (purpose[:2], purpose[2].isupper()) == ("  ", True)
+    assert "..." not in shown.out.partition("Commands:")[2], "the first sentence of a command is cut"
 
 
 def test_every_example_is_understood_by_the_command_that_it_shows() -> None:
