@@ -254,22 +254,24 @@ class Dataset(Branching, Readable, Upkeep):
     def ingest(self, asked: FileOptions) -> IngestOutcome:
         """Ingest files in the order given: each is one transaction, all are published together or none.
 
+        Without a key, a file that was ingested already is passed over, unless it is to come in `again`.
         A stream is one file; it is written to disk first, to be read more than once.
         """
         from odfchain.storage.fsio import storage_errors
 
         progress = asked.progress
         start = functools.partial(self._workspace._engines.session, progress)
-        run = functools.partial(self._ingest_files, start, self._ingest_options(asked), asked)
+        options = self._ingest_options(asked)
         given: Any = (asked.files,) if isinstance(asked.files, str | Path) else asked.files
         if not hasattr(given, "read"):
-            return run([Path(file).resolve() for file in given])
+            return self._ingest_files(start, options, asked, [Path(file).resolve() for file in given])
         with self._files.staging() as folder:
             path = folder / "stdin"
             progress.phase("Reading standard input")
             with storage_errors(path), path.open("xb") as out:
                 shutil.copyfileobj(given, out, 4 << 20)
-            return run([path.resolve()])
+            named = dataclasses.replace(options, input_name=path.name)
+            return self._ingest_files(start, named, asked, [path.resolve()])
 
     def _ingest_options(self, asked: RecordOptions) -> IngestOptions:
         from odfchain.ingest.ingesting import IngestOptions
@@ -291,6 +293,7 @@ class Dataset(Branching, Readable, Upkeep):
             task_bytes=config.merge.task_bytes,
             source_name=getattr(asked, "source_name", None),
             input_format=getattr(asked, "input_format", None),
+            again=getattr(asked, "again", None),
             event_time=maybe_time(getattr(asked, "event_time", None)),
             system_time=maybe_time(asked.system_time),
             retries=known.retries if asked.retries is None else asked.retries,
@@ -306,7 +309,8 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.ingest.ingesting import Ingestion
 
         with commit_checks(self._workspace, asked) as check:
-            return Ingestion(self._files, start, options, asked.progress, check).push(paths)
+            run = Ingestion(self._files, start, options, asked.progress, check)
+            return run.push(paths, expect_rows=self._workspace._engines.begin)
 
     @takes(FrameOptions)
     def ingest_frame(self, asked: FrameOptions) -> IngestOutcome:

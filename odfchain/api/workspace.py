@@ -522,7 +522,10 @@ class Workspace(OwnErrors):
             raise taken
         progress.phase("Inferring the columns")
         with tempfile.TemporaryDirectory(dir=self._files.run_folder) as scratch:
-            plan = given.plan(Path(scratch), asked.event_time, input_format=asked.input_format)
+            plan = given.plan(
+                Path(scratch), asked.event_time, input_format=asked.input_format,
+                separator=asked.separator, encoding=asked.encoding,
+            )  # fmt: skip
         if asked.on_inferred is not None:
             asked.on_inferred(plan)
         dataset = self.create(plan.snapshot, progress=progress)

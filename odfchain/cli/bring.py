@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain.api.branching import on_branch
-from odfchain.api.executing import engines_of
 from odfchain.api.pulling import Pulls, check_pull_options
 from odfchain.cli.context import open_workspace, print_outcome, say, silence_libraries
 from odfchain.cli.parameters import (
@@ -189,7 +188,7 @@ def ingest_command(
     files: tuple[Path, ...] = argument(),
     from_stdin: bool = option("Read one input from standard input.", "--stdin"),
     chosen: dict[str, Any] = keywords(
-        FileOptions, "source_name", "input_format", "event_time", "system_time", *MERGING
+        FileOptions, "source_name", "input_format", "again", "event_time", "system_time", *MERGING
     ),
     output: str = formats(),
 ) -> None:
@@ -198,6 +197,8 @@ def ingest_command(
     Files are ingested in the order given. Each file becomes one transaction. All are published together, or
     none if one file is refused. A file beyond `slice.maxBytes` becomes several blocks. DATASET@BRANCH records
     on a branch, and the head stays where it is.
+
+    Without a key, rows are appended. A file that was appended before then brings nothing new.
     """
     if bool(files) == from_stdin:
         raise UsageError("name the files to ingest, or use --stdin")
@@ -207,7 +208,6 @@ def ingest_command(
     silence_libraries()
     with open_workspace() as workspace, TerminalProgress() as progress:
         target = on_branch(workspace, dataset)
-        engines_of(workspace).begin()
         outcome = target.ingest(standard_input() if from_stdin else files, progress=progress, **chosen)
         progress.stop()
         print_outcome(outcome, output)

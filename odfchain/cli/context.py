@@ -134,6 +134,7 @@ def print_outcome(outcome: IngestOutcome, output: str) -> None:
             "rows": item.input_rows,
             **{op: item.operations.get(op, 0) for op in ("+A", "-R", "-C", "+C")},
             "offsets": f"{item.offsets[0]}-{item.offsets[1]}" if item.offsets else None,
+            **({"ingestedWith": str(item.ingested_with.hash)} if item.ingested_with else {}),
         }
         for item in outcome.inputs
     ]

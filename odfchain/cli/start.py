@@ -26,7 +26,7 @@ from odfchain.cli.parameters import argument, command, formats, keywords, one_of
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.limits import LIMITS
 from odfchain.storage.fsio import no_file
-from odfchain.text import printable
+from odfchain.text import counted, printable
 from odfchain.workspace.options import ImportOptions
 
 if TYPE_CHECKING:
@@ -223,7 +223,8 @@ def import_command(
     file: Path = argument(),
     chosen: dict[str, Any] = keywords(
         ImportOptions,
-        *("name", "key", "event_time", "merge", "input_format", "duplicate_keys", "allow_future", "force"),
+        *("name", "key", "event_time", "merge", "input_format", "separator", "encoding"),
+        *("duplicate_keys", "allow_future", "force"),
     ),
     output: str = formats("table", "json"),
 ) -> None:
@@ -253,7 +254,7 @@ def import_command(
 
 def _say_inferred(file: Path, plan: ImportPlan) -> None:
     found = plan.file
-    say(f"{file}: {found.rows:,} rows, {found.read.KIND}, as dataset {plan.name}")
+    say(f"{file}: {counted(found.rows, 'row')}, {found.read.KIND}, as dataset {plan.name}")
     for line in screen.aligned((printable(c.name), c.type, c.note or "") for c in found.columns):
         say(f"  {line}")
     by = f" by {', '.join(plan.key)}" if plan.key else ""

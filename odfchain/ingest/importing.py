@@ -5,21 +5,27 @@ Nothing is written here but in the folder for scratch.
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import datetime as dt
 import difflib
 import math
 import re
+import shlex
 import sys
 import unicodedata
+from array import array
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from odfchain.errors import BadInputError, InvalidIdError, SchemaError, UsageError
-from odfchain.ingest.read_csv import CsvDialect, CsvRecords, first_misfit, header_of, scan_text
+from odfchain.ingest.read_csv import CsvDialect, CsvRecords, codec_name, first_misfit, header_of, scan_text
 from odfchain.ingest.read_formats import dialect_of, extension_of, read_step_for, record_source
 from odfchain.limits import LIMITS
 from odfchain.odf import schema as ds
@@ -32,7 +38,11 @@ from odfchain.odf.schema import format_ddl, format_type, type_name
 from odfchain.odf.yaml import dump_yaml
 from odfchain.spark.json_values import Number, Record, RecordError, Value, column_text
 from odfchain.spark.types import RESERVED, check_count
+from odfchain.storage import fsio
 from odfchain.text import printable
+
+if TYPE_CHECKING:
+    from odfchain.spark.documents import RecordSource
 
 # Type inference over CSV texts and JSON values. A type is inferred only if every value can be read as it,
 # strictly (RFC-010), without loss: `007`, `+41`, numbers with too many digits, and mixtures stay text. The
@@ -47,6 +57,7 @@ _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 _NUMBER = re.compile(r"-?((?:0|[1-9][0-9]*)(?:\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _PADDED = re.compile(r"[+-]?0[0-9]+(?:\.[0-9]*)?")
 _SIGNED = re.compile(r"\+[0-9]+(?:\.[0-9]*)?")
+_COMMA = re.compile(r"[+-]?[0-9]+(?:[.' \xa0][0-9]{3})*,[0-9]+")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2})"
@@ -72,6 +83,7 @@ class ValueKind(Enum):
     LIST = "lists"
     PADDED = "numbers with leading zeros"
     SIGNED = "numbers with a plus sign"
+    COMMA = "numbers with a comma"
     HUGE = "numbers with more digits or a larger exponent than a number keeps"
     TOO_FINE = "times finer than a microsecond"
     NESTED = "objects, or lists that hold null, lists or objects"
@@ -79,6 +91,11 @@ class ValueKind(Enum):
 
 _LOCAL = frozenset({ValueKind.LOCAL, ValueKind.LOCAL_FINE})
 _ZONED = frozenset({ValueKind.ZONED, ValueKind.ZONED_FINE})
+_NAMING = frozenset({ValueKind.TEXT, ValueKind.WHOLE, ValueKind.LONG, ValueKind.PADDED, ValueKind.DATE})
+_NAMING |= _LOCAL | _ZONED
+"""Kinds of values that name records."""
+_MOST_COMPARED = 1 << 21
+"""Rows of a file of which it is seen whether a column names them: 8 bytes are kept of each."""
 _TYPES: tuple[tuple[frozenset[ValueKind], ds.DataType], ...] = (
     (frozenset({ValueKind.BOOLEAN}), ds.DataTypeBool()),
     (frozenset({ValueKind.WHOLE, ValueKind.LONG}), ds.DataTypeInt64()),
@@ -99,7 +116,8 @@ def kind_of(text: str) -> ValueKind:
         return ValueKind.TEXT
     if text[0] in "tTfF":
         return ValueKind.BOOLEAN if text.lower() in ("true", "false") else ValueKind.TEXT
-    return _kind_of_number(text, bare_exponent=False) or _kind_of_time(text)
+    found = _kind_of_number(text, bare_exponent=False) or _kind_of_time(text)
+    return ValueKind.COMMA if found is ValueKind.TEXT and _COMMA.fullmatch(text) else found
 
 
 def kind_of_json(value: Value) -> ValueKind:
@@ -170,6 +188,15 @@ class ColumnValues:
         self._items: ColumnValues | None = None
         self._moved = False
         """True if a time has another zone than UTC."""
+        self._hashes: array[int] | None = array("q")
+        """Of the values; None as soon as one was seen to come again."""
+
+    def names_rows(self, rows: int) -> bool:
+        """True if each of so many rows has a value, and each another one, of a kind that names records."""
+        return len(self._hashes or ()) == rows > 1 and self._differ() and _NAMING.issuperset(self.seen)
+
+    def _differ(self) -> bool:
+        return self._hashes is not None and len(np.unique(self._hashes)) == len(self._hashes)
 
     @property
     def count(self) -> int:
@@ -197,6 +224,12 @@ class ColumnValues:
             self.seen[kind] = 1
             self._first[kind] = (printable(column_text(value) or "", _SHOWN_VALUES), row)
         self._moved = self._moved or (kind in _ZONED and not value.endswith("Z"))
+        if self._hashes is not None:
+            # looked at now and then, so that few columns are kept
+            self._hashes.append(hash(value) if kind in _NAMING else 0)
+            count = len(self._hashes)
+            if count & (count - 1) == 0 and not (count < _MOST_COMPARED and self._differ()):
+                self._hashes = None
 
     def inferred(self) -> tuple[ds.DataType, str | None]:
         """The type that all values have, or text; and what the user should know about that."""
@@ -244,6 +277,8 @@ class InferredColumn:
     values: int | None
     """None where they were not counted."""
     note: str | None = None
+    names_rows: bool = False
+    """True if it was seen to have another value in every row."""
 
     @property
     def name(self) -> str:
@@ -272,17 +307,23 @@ class InferredFile:
 
 
 def infer_file(
-    path: Path, scratch: Path, *, input_format: str | None = None, reserved: Collection[str] = ()
-) -> InferredFile:
-    """The columns of a file, with the types that all of their values have; no name may be `reserved`."""
-    read = read_step_for(path, input_format, None)
+    path: Path, scratch: Path, *, input_format: str | None = None, reserved: Collection[str] = (),
+    **csv: str | None,
+) -> InferredFile:  # fmt: skip
+    """The columns of a file, with the types that all of their values have; no name may be `reserved`.
+
+    `csv` is a `separator` and an `encoding`, where they are known.
+    """
     if not path.is_file():
         raise BadInputError("is a folder" if path.is_dir() else "no such file", file=str(path))
+    read = read_step_for(path, input_format, None)
+    if not isinstance(read, src.ReadStepCsv) and any(csv.values()):
+        raise UsageError(f"--separator and --encoding are for CSV, and {path.name} is {read.KIND}")
     if path.stat().st_size == 0:
         raise _no_rows(path)
     match read:
         case src.ReadStepCsv():
-            inferred = _csv(path, reserved)
+            inferred = _csv(path, reserved, **csv)
         case src.ReadStepParquet():
             inferred = _parquet(path, reserved)
         case _:
@@ -352,22 +393,38 @@ def _file(
     columns = []
     for name, values in found.items():
         data_type, note = values.inferred()
-        columns.append(
-            InferredColumn(ds.DataField(name=name, type=ds.optional(data_type)), values.count, note)
-        )
+        field = ds.DataField(name=name, type=ds.optional(data_type))
+        columns.append(InferredColumn(field, values.count, note, values.names_rows(rows)))
+    decimal = ({ValueKind.COMMA}, {ValueKind.COMMA, ValueKind.WHOLE})
+    if commas := [printable(name, 60) for name, values in found.items() if values.seen.keys() in decimal]:
+        query = "a query of the manifest makes numbers of decimal commas (odfchain help start)"
+        notes = [*notes, f"{', '.join(commas)}: {query}"]
     return InferredFile(_declaring(read, columns) if rows else read, tuple(columns), rows, tuple(notes))
 
 
 # --- CSV -------------------------------------------------------------------------------------------
 
 
-def _csv(path: Path, reserved: Collection[str]) -> InferredFile:
-    file = str(path)
-    scan_text(path, csv=CsvDialect())
-    read = src.ReadStepCsv(header=True)
-    separator, names = _separator(path, file)
-    if separator != ",":
-        read = dataclasses.replace(read, separator=separator)
+def _csv(
+    path: Path, reserved: Collection[str], separator: str | None = None, encoding: str | None = None
+) -> InferredFile:
+    file, notes = str(path), list[str]()
+    start = fsio.read_start(path, 4) or b""
+    # without a mark, of two letters every other byte is zero
+    seen = {start[1::2]: "utf-16-le", start[::2]: "utf-16-be"}.get(b"\0\0")
+    seen = "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else seen
+    if encoding is None and (encoding := seen) is not None:
+        notes.append(f"the encoding is {encoding}, as its first bytes show")
+    scan_text(path, encoding=codec_name(encoding), csv=CsvDialect())
+    separator = {"tab": "\t", r"\t": "\t"}.get(separator or "", separator)
+    read = src.ReadStepCsv(header=True, encoding=encoding, separator=separator)
+    if separator is None:
+        separator, names = _separator(path, read, file)
+        if separator != ",":
+            read = dataclasses.replace(read, separator=separator)
+            notes.append(f"the separator is {separator!r}")
+    else:
+        names = header_of(path, dialect_of(read), file)
     check_names(names, reserved, file)
     dialect = dialect_of(read)
     columns = [ColumnValues() for _ in names]
@@ -382,16 +439,16 @@ def _csv(path: Path, reserved: Collection[str]) -> InferredFile:
         for column, text in zip(columns, record, strict=True):
             if text:  # a quoted empty field is null, too
                 column.add(text, row)
-    notes = [f"the separator is {separator!r}"] if separator != "," else []
     return _file(read, dict(zip(names, columns, strict=True)), row, notes)
 
 
-def _separator(path: Path, file: str) -> tuple[str, list[str]]:
+def _separator(path: Path, read: src.ReadStepCsv, file: str) -> tuple[str, list[str]]:
     # the separator that gives most names; a comma where several do
     headers: dict[str, list[str]] = {}
     for separator in _SEPARATORS:
         try:
-            headers[separator] = header_of(path, dialect_of(src.ReadStepCsv(separator=separator)), file)
+            dialect = dialect_of(dataclasses.replace(read, separator=separator))
+            headers[separator] = header_of(path, dialect, file)
         except BadInputError:
             if separator == _SEPARATORS[-1] and not headers:
                 raise
@@ -436,12 +493,28 @@ def _check_case(names: list[str], file: str) -> None:
             )
 
 
+_CRS = re.compile(rb'"crs"\s*:\s*{[^{}]*{[^{}]*"name"\s*:\s*"([^"\\]{1,120})"')
+
+
+def _on_coordinates(source: RecordSource, path: Path) -> str:
+    from odfchain.spark.shapefile import ShapefileLayer
+
+    if isinstance(source, ShapefileLayer):
+        return source.reference
+    # GeoJSON has had no such member since 2016, but writers go on writing it, before the features
+    found = _CRS.search((fsio.read_start(path, 1 << 16) or b"").partition(b'"features"')[0])
+    said = "WGS 84, as always in GeoJSON" if found is None else repr(found[1].decode(errors="replace"))
+    return f"coordinates are in {said}; they are kept as they are"
+
+
 def _each(path: Path, read: src.ReadStep, scratch: Path, notes: list[str]) -> Iterator[Record]:
     file = str(path)
     if not isinstance(read, src.ReadStepNdJson | src.ReadStepNdGeoJson):
         assert not isinstance(read, src.ReadStepCsv | src.ReadStepParquet)  # noqa: S101 - read elsewhere
         source, source_notes = record_source(path, read, None, scratch)
         notes += source_notes
+        if isinstance(read, src.ReadStepEsriShapefile | src.ReadStepGeoJson):
+            notes += [said for said in [_on_coordinates(source, path)] if said not in notes]
         row = 0
         try:
             for record in source.records():
@@ -529,6 +602,8 @@ class FileImport:
     name: DatasetAlias
     merge: str
     key: tuple[str, ...]
+    is_usual: bool = False
+    """True if nothing was said of the strategy."""
 
     @classmethod
     def of(
@@ -551,14 +626,13 @@ class FileImport:
             raise UsageError(
                 f"merge {strategy} needs the columns that name a record", hint="say them with --key"
             )
-        return cls(path, _name_of(path) if name is None else DatasetAlias.parse(name), strategy, tuple(key))
+        alias = _name_of(path) if name is None else DatasetAlias.parse(name)
+        return cls(path, alias, strategy, tuple(key), merge is None)
 
-    def plan(
-        self, scratch: Path, event_time: str | None = None, *, input_format: str | None = None
-    ) -> ImportPlan:
-        """The dataset that holds the rows of the file, whose columns are inferred."""
+    def plan(self, scratch: Path, event_time: str | None = None, **read: str | None) -> ImportPlan:
+        """The dataset that holds the rows of the file, whose columns are inferred; `read` is as there."""
         path, key = self.path, self.key
-        inferred = infer_file(path, scratch, input_format=input_format, reserved=SYSTEM_COLUMNS)
+        inferred = infer_file(path, scratch, reserved=SYSTEM_COLUMNS, **read)
         for column in (*key, *([event_time] if event_time is not None else [])):
             _check_known(path, inferred, column)
         notes = list(inferred.notes)
@@ -566,6 +640,8 @@ class FileImport:
             event_time = _VOCABULARY.event_time_column
         if event_time is not None:
             inferred = _with_event_time(path, inferred, event_time, notes)
+        if self.merge == "append":
+            notes += _on_keys(inferred, proposes=self.is_usual)
         events: list[MetadataEvent] = []
         if event_time not in (None, _VOCABULARY.event_time_column):
             events.append(SetVocab(event_time_column=event_time))
@@ -581,6 +657,19 @@ class FileImport:
         # read back, so that the dataset is what its manifest says
         (read_back,) = read_snapshots(text)
         return ImportPlan(inferred, read_back, text, self.merge, key, event_time, tuple(notes))
+
+
+def _on_keys(inferred: InferredFile, *, proposes: bool) -> Iterator[str]:
+    name = next((c.name for c in inferred.columns if c.names_rows), None)
+    if proposes and name is not None:
+        yield (
+            f"{printable(name, 60)} is unique and never empty: --key {printable(shlex.quote(name), 60)}? "
+            "A later file is then the whole present state; with --merge ledger it brings new records"
+        )
+    yield (
+        "without a key later files are appended: the same file brings nothing new, but rows that two files "
+        "share are recorded twice"
+    )
 
 
 def _name_of(path: Path) -> DatasetAlias:

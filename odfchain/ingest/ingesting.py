@@ -30,11 +30,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odfchain.errors import (
-    IngestError,
-    NothingToCommitError,
-    UsageError,
-)
+from odfchain.chain.chain import HashedBlock
+from odfchain.errors import IngestError, NothingToCommitError, UsageError
 from odfchain.ingest.history import LookBack, WriterState, staged_file
 from odfchain.ingest.merge_input import MOST_INPUTS, InputMerge, MergeOptions, WriteOptions, data_slices
 from odfchain.ingest.merge_task import Outcome
@@ -57,6 +54,7 @@ from odfchain.workspace.commit import CommitCheck, StagedFile, commit, on_the_ne
 from odfchain.workspace.config import LateEdits, read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
+from odfchain.workspace.known_files import GivenFiles
 from odfchain.workspace.read_slices import RecordedSlice
 
 if TYPE_CHECKING:
@@ -75,6 +73,8 @@ class IngestOptions(MergeOptions):
     """The batch of a stream that the input is."""
     event_time: Timestamp | None = None
     """Event time of rows that carry none; default is the system time."""
+    again: bool | None = None
+    """False passes over files that were appended before (RFC-059); None is for rows that are no file."""
     system_time: Timestamp | None = None
     retries: int = 0
     """Runs repeated when another writer was faster."""
@@ -92,6 +92,8 @@ class InputOutcome:
     """First and last offset of what was written."""
     slices: int = 0
     """In how many slices it is, each in a block of its own."""
+    ingested_with: HashedBlock | None = None
+    """The block that has the rows of this file already, which was passed over."""
 
     @property
     def rows(self) -> int:
@@ -99,6 +101,11 @@ class InputOutcome:
         return sum(self.operations.values())
 
     def __repr__(self) -> str:
+        if self.ingested_with is not None:
+            block, said = self.ingested_with.block, "nothing new: the same bytes were ingested"
+            return (
+                f"{one_line(self.file)}: {said} at {block.system_time} with block {block.sequence_number:,}"
+            )
         written = ", ".join(f"{count:,} {op}" for op, count in self.operations.items() if count)
         return f"{one_line(self.file)}: {self.input_rows:,} rows read, {written or 'none written'}"
 
@@ -151,46 +158,72 @@ class Ingestion:
     progress: Progress = SILENT
     check: CommitCheck | None = None
 
-    def push(self, files: Sequence[Path]) -> IngestOutcome:
-        """Ingest files in the order given, each as one transaction, published together by one head move."""
+    def push(self, files: Sequence[Path], *, expect_rows: Callable[[], None] = lambda: None) -> IngestOutcome:
+        """Ingest files in the order given, each as one transaction, published together by one head move.
 
-        def attempt() -> IngestOutcome:
-            state, options = DatasetState.read(self.dataset.chain), self.options
-            if (repeated := self.already_ingested(state)) is not None:
-                return repeated
-            source = _push_source(self.dataset, state, options.source_name)
-            declared, preprocess = (None, None) if source is None else (source.read, source.preprocess)
-            merge = src.MergeStrategyAppend() if source is None else source.merge
-            transaction = Transaction(self, state, merge, _name_of(source))
-            event_time = (options.event_time or transaction.system_time).truncated_to_ms()
-            paths = iter(files)
+        Files that were appended before are passed over; `expect_rows` is as in `pull`.
+        """
+        with contextlib.closing(GivenFiles(self.dataset, files)) as given:
+            attempt = functools.partial(self._push, given, expect_rows)
+            return on_the_newest_head(attempt, self.options.retries, self.progress)
 
-            def open_next(_: Progress) -> NextInput | None:
-                if (path := next(paths, None)) is None:
-                    return None
-                read = read_step_for(path, options.input_format, declared)
-                given = FileInput(path, options.input_name or str(path), read, preprocess)
-                write = WriteOptions(
-                    system_time=transaction.system_time,
-                    event_time=event_time,
-                    staging=staging,
-                    merging=options,
-                    watermark=transaction.rule,
-                )
-                return NextInput(given, write)
+    def _push(self, files: GivenFiles, expect_rows: Callable[[], None]) -> IngestOutcome:
+        state, options = DatasetState.read(self.dataset.chain), self.options
+        if (repeated := self.already_ingested(state)) is not None:
+            return repeated
+        source = _push_source(self.dataset, state, options.source_name)
+        declared, preprocess = (None, None) if source is None else (source.read, source.preprocess)
+        merge = src.MergeStrategyAppend() if source is None else source.merge
+        remembers = options.again is not None and isinstance(merge, src.MergeStrategyAppend)
+        known = files.known(state, _name_of(source), again=bool(options.again)) if remembers else {}
+        fresh = [index for index in range(len(files.paths)) if index not in known]
+        if fresh:
+            expect_rows()
+        transaction = Transaction(self, state, merge, _name_of(source))
+        event_time = (options.event_time or transaction.system_time).truncated_to_ms()
+        paths = iter([files.paths[index] for index in fresh])
+        ends, before = dict[int, int](), state.head_block.sequence_number
 
-            with (
-                self.dataset.staging() as staging,
-                contextlib.closing(Inputs(self, transaction.writer, open_next)) as inputs,
-            ):
-                while (given := inputs.first()) is not None:
-                    with given.kept:
-                        transaction.record(inputs, given.given.name)
-                hashes = transaction.commit()
-            done, head = tuple(transaction.inputs), hashes[-1] if hashes else state.head
-            return IngestOutcome(done, state.head, head, len(hashes), transaction.writer.watermark)
+        def announce(hashes: Sequence[Multihash]) -> None:
+            if remembers:
+                blocks = {index: (hashes[end - 1], before + end) for index, end in ends.items()}
+                files.remember(blocks, _name_of(source))
 
-        return on_the_newest_head(attempt, self.options.retries, self.progress)
+        def open_next(_: Progress) -> NextInput | None:
+            if (path := next(paths, None)) is None:
+                return None
+            read = read_step_for(path, options.input_format, declared)
+            given = FileInput(path, options.input_name or str(path), read, preprocess)
+            write = WriteOptions(
+                system_time=transaction.system_time,
+                event_time=event_time,
+                staging=staging,
+                merging=options,
+                watermark=transaction.rule,
+            )
+            return NextInput(given, write)
+
+        with (
+            self.dataset.staging() as staging,
+            contextlib.closing(Inputs(self, transaction.writer, open_next)) as inputs,
+        ):
+            for index in fresh:
+                given = inputs.first()
+                assert given is not None  # noqa: S101 - there are as many as files
+                with given.kept:
+                    if count := transaction.record(inputs, given.given.name):
+                        ends[index] = count
+            hashes = transaction.commit(announce=announce)
+        done, head = dict(zip(fresh, transaction.inputs, strict=True)), hashes[-1] if hashes else state.head
+        for index, same in known.items():
+            name = same if isinstance(same, Multihash) else hashes[ends[same] - 1] if same in ends else None
+            block = HashedBlock(name, self.dataset.chain.get(name)) if name is not None else None
+            file = options.input_name or str(files.paths[index])
+            done[index] = InputOutcome(file, 0, {}, None, ingested_with=block)
+            if block is not None:
+                self.progress.note(f"{done[index]!r}; --again ingests it once more")
+        outcomes = tuple(done[index] for index in sorted(done))
+        return IngestOutcome(outcomes, state.head, head, len(hashes), transaction.writer.watermark)
 
     def already_ingested(self, state: DatasetState) -> IngestOutcome | None:
         """The outcome of a batch that is recorded; None for every other input."""
@@ -373,13 +406,13 @@ class Transaction:
         self.writer = WriterState.of(run.dataset, state, merge, run.session)
         self.inputs: list[InputOutcome] = []
 
-    def record(self, inputs: Inputs, name: str) -> bool:
-        """Merge the input of this name, whose turn it is; False if nothing of it is new."""
+    def record(self, inputs: Inputs, name: str) -> int:
+        """Merge the input of this name, whose turn it is; the blocks up to its last, 0 if nothing is new."""
         try:
             written = inputs.written(self.writer)
         except NothingToCommitError as nothing:
             self.inputs.append(InputOutcome(name, nothing.input_rows, {}, None))
-            return False
+            return 0
         if self._batch is not None:
             written = _with_batch(written, self._batch)
         self._events += written.events
@@ -387,10 +420,12 @@ class Transaction:
         self._checkpoints += [written.checkpoint] if written.checkpoint else []
         self.inputs.append(_outcome_of(name, written))
         self.writer = written.state
-        return True
+        return len(self._events)
 
-    def commit(self, *, ends: bool = True) -> list[Multihash]:
-        """Publish what was staged; the new blocks, none where nothing is new.
+    def commit(
+        self, *, ends: bool = True, announce: Callable[[Sequence[Multihash]], None] = lambda _: None
+    ) -> list[Multihash]:
+        """Publish what was staged; the new blocks, none where nothing is new. `announce` is as in `commit`.
 
         The watermark of a source that follows the system time moves where the run `ends`.
         """
@@ -405,6 +440,7 @@ class Transaction:
         return commit(
             self._run.dataset, self._state, self._events, self._slices,
             checkpoints=self._checkpoints, system_time=self.system_time, check=self._run.check,
+            announce=announce,
         )  # fmt: skip
 
 

@@ -132,7 +132,8 @@ class CsvRecords:
             raise self._fault(
                 self._line,
                 "a NUL character",
-                hint="is the file in another encoding, UTF-16 perhaps? Set the read step's 'encoding'",
+                hint="is the file in another encoding, UTF-16 perhaps? Set the read step's 'encoding', or "
+                "import it with --encoding utf-16le",
             )
 
     def _after_quote(self, line: str, at: int) -> BadInputError:
@@ -256,6 +257,9 @@ def scan_text(
                 # `error.start` counts from the bytes the decoder had kept back from the chunk before
                 at = chunk[: max(error.start, 0)].count(b"\n")
                 raise _invalid(path, encoding, error, lines + at + 1) from None
+            except UnicodeError as error:  # what has to begin with a mark, and has none
+                hint = "say utf-16le or utf-16be where there is no mark"
+                raise BadInputError(f"not valid {encoding}: {error}", file=str(path), hint=hint) from None
             low = _LowBytes.of(chunk)
             lengths.add(chunk)
             bound.add(chunk)
@@ -404,7 +408,8 @@ def _invalid(path: Path, encoding: str, error: UnicodeDecodeError, line: int) ->
     return BadInputError(
         f"line {line:,}: byte 0x{byte:02x} is not valid {encoding}",
         file=str(path),
-        hint="set the read step's 'encoding' (for example latin1) if the file is not UTF-8",
+        hint="if the file is in another encoding, set the read step's 'encoding' (for example latin1), or "
+        "import it with --encoding windows-1252",
     )
 
 

@@ -71,6 +71,7 @@ _EXTENSIONS = {
     ".geojson": "geojson",
     ".ndgeojson": "ndgeojson",
     ".shp.zip": "shapefile",
+    ".zip": "shapefile",
     ".shp": "shapefile",  # on its own it is no input: the reader says what to do
     ".parquet": "parquet",
 }

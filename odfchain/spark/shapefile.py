@@ -55,6 +55,8 @@ class ShapefileLayer:
     """Attributes that the .dbf file has to have."""
     encoding: str | None = None
     """None: UTF-8 where that is valid for the whole file, else ISO-8859-1."""
+    reference: str = ""
+    """A sentence on the reference system of the coordinates."""
 
     @classmethod
     def find(cls, path: Path, sub_path: str | None, folder: Path) -> tuple[ShapefileLayer, tuple[str, ...]]:
@@ -78,7 +80,7 @@ class ShapefileLayer:
                 shp = _chosen(names, sub_path, str(path))
                 notes: list[str] = []
                 encoding = _declared_encoding(archive, names, shp, notes)
-                _note_projection(archive, names, shp, notes)
+                reference = _noted_reference(archive, names, shp, notes)
                 _note_dimensions(archive, shp, notes)
         except _ARCHIVE_ERRORS as error:
             hint = None
@@ -91,7 +93,9 @@ class ShapefileLayer:
         if dbf is None:
             raise BadInputError(f"{shp} has no .dbf file with the same name", file=str(path))
         shx = _side_file(names, shp, ".shx")
-        layer = cls(str(path.resolve()), str(folder.resolve()), shp, dbf, shx, encoding=encoding)
+        layer = cls(
+            str(path.resolve()), str(folder.resolve()), shp, dbf, shx, encoding=encoding, reference=reference
+        )
         return layer, tuple(notes)
 
     def moved(self, path: str) -> ShapefileLayer:
@@ -119,7 +123,8 @@ def _chosen(names: list[str], sub_path: str | None, file: str) -> str:
         return sub_path
     shapes = [n for n in names if n.lower().endswith(".shp") and not n.startswith("__MACOSX/")]
     if not shapes:
-        raise BadInputError("Archive does not contain any .shp files", file=file)
+        hint = "of ZIP archives only shapefiles are read: unpack it, and give what is in it"
+        raise BadInputError("Archive does not contain any .shp files", file=file, hint=hint)
     chosen = [n for n in shapes if fnmatchcase(n, sub_path)] if sub_path else shapes
     if len(chosen) == 1:
         return chosen[0]
@@ -178,15 +183,16 @@ def codec_of(label: str) -> str | None:
         return None
 
 
-def _note_projection(archive: zipfile.ZipFile, names: list[str], shp: str, notes: list[str]) -> None:
+def _noted_reference(archive: zipfile.ZipFile, names: list[str], shp: str, notes: list[str]) -> str:
     text = _side_text(archive, _side_file(names, shp, ".prj"))
     match = _NAME.match(text)
     if match is None:
-        return
+        return "no .prj file names the reference system of the coordinates; they are kept as they are"
     kind, name = match.groups()
-    if kind.upper() in ("GEOGCS", "GEOGCRS") and _WGS84.search(text):
-        return
-    notes.append(f"coordinates are in {name!r}, as the .prj file says; they are kept as they are")
+    said = f"coordinates are in {name!r}, as the .prj file says; they are kept as they are"
+    if not (kind.upper() in ("GEOGCS", "GEOGCRS") and _WGS84.search(text)):
+        notes.append(said)
+    return said
 
 
 def _note_dimensions(archive: zipfile.ZipFile, shp: str, notes: list[str]) -> None:

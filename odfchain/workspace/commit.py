@@ -133,8 +133,12 @@ def commit(
     checkpoints: Sequence[StagedFile] = (),
     system_time: Timestamp,
     check: CommitCheck | None = None,
+    announce: Callable[[Sequence[Multihash]], None] = lambda _: None,
 ) -> list[Multihash]:
-    """Append events durably on top of `state`, published by one head move; their hashes."""
+    """Append events durably on top of `state`, published by one head move; their hashes.
+
+    `announce` is called with them before the head moves, which may still fail; it raises nothing.
+    """
     blocks = link_blocks(
         events,
         prev=state.head,
@@ -152,13 +156,15 @@ def commit(
             keep_staged(store, staged)
             if staged.path is None or staged.put:
                 dataset.shared.sent(dataset.folder, kind, staged.physical_hash, staged.since)
+    hashes = [block.hash for block in blocks]
+    announce(hashes)
     # the head moves last, when every file that its blocks name is durable
     dataset.chain.publish(blocks, expected_head=state.head)
     if after is not None:
-        after(blocks[-1].hash)
+        after(hashes[-1])
     # only a cache, so after the commit
     KeptFooters(dataset).keep((staged.physical_hash, staged.footer) for staged in slices)
-    return [block.hash for block in blocks]
+    return hashes
 
 
 def on_the_newest_head(run: Callable[[], T], retries: int | None, progress: Progress, what: str = "run") -> T:

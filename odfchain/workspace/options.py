@@ -337,6 +337,7 @@ class FileOptions(PushedOptions):
     input_format: Annotated[str | None, "Format, if it is not the source's.", {"choices": FILE_FORMATS}] = (
         None
     )
+    again: Annotated[bool, "Append files that were ingested already once more."] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,6 +364,8 @@ class ImportOptions(RecordOptions):
     input_format: Annotated[str | None, "Format, if the name does not say it.", {"choices": FILE_FORMATS}] = (
         None
     )
+    separator: Annotated[str | None, "Of CSV: one character, or tab, if not seen in the header.", "C"] = None
+    encoding: Annotated[str | None, "Of CSV, if not UTF-8, such as windows-1252.", "NAME"] = None
     force: Annotated[bool, "Replace a manifest that is there."] = False
     on_inferred: Callable[[Any], None] | None = None
 

@@ -80,7 +80,7 @@ def test_what_is_in_doubt_stays_text_and_says_why(texts: tuple[str, ...], why: s
 
 @pytest.mark.parametrize(
     "text",
-    ["12E3", "1,5", "0x1F", "1d", "NaN", "inf", "٣", "--1", "-", ".", "1.", "yes", "t", "24:00", "2024-13-01",
+    ["12E3", "0x1F", "1d", "NaN", "inf", "٣", "--1", "-", ".", "1.", "yes", "t", "24:00", "2024-13-01",
      "0000-01-01", "2024-05-01T12:00:60Z", "2024-05-01T24:00:00Z", "0001-01-01T00:00:00+05:00", "2024-5-1",
      "2024-05-01T12:00:00+19:00", "2024-05-01T12:00.5Z", "2024-05-01T12:00:00 Z", "2024-05-01T12:00Z", "20240501T120000Z"],
 )  # fmt: skip
@@ -138,9 +138,47 @@ def test_other_separators_are_found_and_said(tmp_path: Path) -> None:
     for separator in ";\t|":
         found = inferred(tmp_path / "a.csv", f'"a, b"{separator}c\n1{separator}2,5\n')
         assert types(found) == {"a, b": "BIGINT", "c": "STRING"}
-        assert found.notes == (f"the separator is {separator!r}",)
+        assert found.notes[0] == f"the separator is {separator!r}"
+        assert "c: a query of the manifest" in found.notes[1]
         assert found.read.separator == separator  # type: ignore[union-attr]
     assert types(inferred(tmp_path / "a.csv", "a\n1\n")) == {"a": "BIGINT"}
+
+
+@pytest.mark.parametrize(
+    ("written", "given", "note"),
+    [
+        ("utf-16", None, "the encoding is utf-16, as its first bytes show"),
+        ("utf-16-le", None, "the encoding is utf-16-le, as its first bytes show"),
+        ("utf-16-be", None, "the encoding is utf-16-be, as its first bytes show"),
+        ("cp1252", "windows-1252", None),
+    ],
+)
+def test_encodings_are_seen_or_said(
+    tmp_path: Path, written: str, given: str | None, note: str | None
+) -> None:
+    path = put(tmp_path, "ort;n\nZürich;1\n".encode(written))
+    found = infer_file(path, tmp_path, encoding=given)
+    assert types(found) == {"ort": "STRING", "n": "BIGINT"}
+    assert found.notes == (*([note] if note else []), "the separator is ';'")
+    assert found.read.encoding == (given or written)  # type: ignore[union-attr]
+
+
+def test_wrong_encodings_and_separators(tmp_path: Path) -> None:
+    path = put(tmp_path, "ort;n\nZürich;1\n".encode("latin1"))
+    with pytest.raises(BadInputError, match="line 2: byte 0xfc") as caught:
+        infer_file(path, tmp_path)
+    assert "--encoding windows-1252" in str(caught.value.hint)
+    with pytest.raises(BadInputError, match="BOM") as caught:
+        infer_file(path, tmp_path, encoding="utf-16")
+    assert "utf-16le" in str(caught.value.hint)
+    for options in ({"encoding": "klingon"}, {"separator": "ab", "encoding": "latin1"}):
+        with pytest.raises(SchemaError):
+            infer_file(path, tmp_path, **options)
+    tabs = put(tmp_path, "a;b\tc\n1;2\t3\n")
+    for separator in ("tab", r"\t", "\t"):
+        assert list(types(infer_file(tabs, tmp_path, separator=separator))) == ["a;b", "c"]
+    with pytest.raises(UsageError, match="are for CSV"):
+        infer_file(put(tmp_path, "{}", "a.json"), tmp_path, separator=";")
 
 
 @pytest.mark.parametrize(
@@ -261,8 +299,31 @@ def test_the_event_time_is_a_column_by_the_vocabulary(tmp_path: Path) -> None:
     days = plan(tmp_path, "event_time,n\n2024-05-01,1\n")
     assert days.event_time == "event_time"
     assert len(days.snapshot.metadata) == 1
-    assert days.notes == ("the event times are days: each counts as its midnight in UTC",)
+    assert days.notes[0] == "the event times are days: each counts as its midnight in UTC"
     assert plan(tmp_path, "a\n1\n").event_time is None
+
+
+@pytest.mark.parametrize(
+    ("content", "proposed"),
+    [
+        ("n,id\n1,a\n1,b\n", "id"),
+        ("id,code\n1,a\n,b\n", "code"),
+        ("price,ok,a b\n1.5,true,x\n2.5,false,y\n", "'a b'"),
+        ("price,ok\n1.5,true\n2.5,false\n", None),
+        ("a\n1\n", None),
+        ("a,b\n" + "".join(f"{i % 99},{i % 98}\n" for i in range(100)), None),
+        ("a,b\n" + "".join(f"{i % 99},{i}\n" for i in range(100)), "b"),
+    ],
+)
+def test_a_key_is_proposed_where_every_row_has_another_value(
+    tmp_path: Path, content: str, proposed: str | None
+) -> None:
+    *notes, last = plan(tmp_path, content).notes
+    assert last.startswith("without a key later files are appended")
+    assert [n.partition("--key ")[2].partition("?")[0] for n in notes] == ([proposed] if proposed else [])
+    path = put(tmp_path, content)
+    explicit = FileImport.of(path, merge="append").plan(tmp_path)
+    assert explicit.notes == (last,), "it was said that there is none"
 
 
 @pytest.mark.parametrize("event_time", ["event_time", None])

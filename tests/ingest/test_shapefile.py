@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odfchain.errors import BadInputError
+from odfchain.ingest.importing import infer_file
 from odfchain.limits import INPUT
 from odfchain.odf.sources import ReadStepEsriShapefile
 from odfchain.spark import shapefile
 from odfchain.spark.json_values import RecordError, json_text
 from odfchain.spark.shapefile import ShapefileLayer, codec_of
+from tests.kit.pushed_files import put
 from tests.kit.reader_harness import Harness
 from tests.kit.shapefiles import LAMBERT, SQUARE, SQUARE_TEXT, WGS84, Field, archive, named, parts
 from tests.kit.support import unchanged
@@ -160,6 +162,40 @@ def test_another_reference_system_is_said_and_nothing_is_converted(tmp_path: Pat
     assert records(path)[0]["geometry"] == SQUARE_TEXT
     path.unlink()
     assert ShapefileLayer.find(archive(path, files | {"a.prj": WGS84}), None, tmp_path)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("side_file", "said"),
+    [
+        ({"a.prj": LAMBERT}, "coordinates are in 'ETRS89-extended / LAEA Europe', as the .prj file says"),
+        ({"a.prj": WGS84}, "coordinates are in 'GCS_WGS_1984', as the .prj file says"),
+        ({}, "no .prj file names the reference system of the coordinates"),
+    ],
+)
+def test_an_import_knows_a_zipped_shapefile_and_says_its_reference_system(
+    tmp_path: Path, side_file: dict[str, bytes], said: str
+) -> None:
+    path = archive(tmp_path / "a.zip", named("a", parts(NUMBER, [[1]])) | side_file)
+    found = infer_file(path, tmp_path)
+    assert isinstance(found.read, ReadStepEsriShapefile)
+    assert found.notes == (f"{said}; they are kept as they are",)
+
+
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [("", "WGS 84, as always in GeoJSON"), ('"crs": {"type": "name", "properties": {"name": "EPSG:3857"}}, ', "'EPSG:3857'")],
+)  # fmt: skip
+def test_so_does_one_of_geojson(tmp_path: Path, member: str, said: str) -> None:
+    path = tmp_path / "a.geojson"
+    feature = '{"type": "Feature", "properties": {"n": 1}, "geometry": null}'
+    path.write_text(f'{{"type": "FeatureCollection", {member}"features": [{feature}]}}')
+    assert infer_file(path, tmp_path).notes == (f"coordinates are in {said}; they are kept as they are",)
+
+
+def test_of_other_archives_nothing_is_read(tmp_path: Path) -> None:
+    for path in (archive(tmp_path / "b.zip", {"a.csv": b"n"}), put(tmp_path, "no archive", "c.ZIP")):
+        with pytest.raises(BadInputError, match=r"(?i)archive"):
+            infer_file(path, tmp_path)
 
 
 # --- which one -------------------------------------------------------------------------------------
