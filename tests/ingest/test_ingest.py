@@ -152,10 +152,10 @@ def test_without_a_source_the_extension_tells_the_format(workspace: Workspace, t
     dataset.ingest([tmp_path / "in.parquet"])
     assert records(dataset) == [*ROWS, ["C", 3], ["D", 4]]
     with pytest.raises(UsageError, match="the format of this file is not known") as caught:
-        push(dataset, GOOD, "in.dat")
+        push(dataset, GOOD + "E,5\n", "in.dat")
     assert "--input-format" in str(caught.value.hint)
-    push(dataset, GOOD, "in.dat", input_format="csv")
-    assert dataset.summary.record_count == 6
+    push(dataset, GOOD + "E,5\n", "in.dat", input_format="csv")
+    assert dataset.summary.record_count == 7
 
 
 def test_standard_input(workspace: Workspace, run_cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
