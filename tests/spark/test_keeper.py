@@ -375,18 +375,19 @@ def test_a_command_that_fails_early_leaves_the_session_it_began_to_start(home: P
     """Neither the one that it does not wait for, nor the one in which it was given a place."""
     Workspace.init(home).add(manifest())
     (home / "a.csv").write_text("city,population\nA,1\n")
+    (home / "narrow.csv").write_text("city\nA\n")
 
-    def ingest(*options: str) -> int:
+    def ingest(file: str) -> int:
         return subprocess.run(
-            [ODFCHAIN, "ingest", "cities", "a.csv", *options], cwd=home, capture_output=True,
+            [ODFCHAIN, "ingest", "cities", file], cwd=home, capture_output=True,
             env=variables(home), timeout=TIMEOUT, check=False,
         ).returncode  # fmt: skip
 
-    assert ingest("--source", "other") == 2
+    assert ingest("narrow.csv") == 3
     wait_until(lambda: "keeps Java" in log(home))
     jvm = wait_until(lambda: status(home).get("jvm"))
-    assert ingest("--source", "other") == 2
-    assert ingest() == 0
+    assert ingest("narrow.csv") == 3
+    assert ingest("a.csv") == 0
     assert (status(home)["jvm"], status(home)["clients"]) == (jvm, [])
     assert "takes no more" not in log(home)
     assert "Traceback" not in log(home)
