@@ -46,9 +46,10 @@ def serve_command(
 ) -> None:
     """Publish the datasets of the workspace over HTTP.
 
-    The server runs until Ctrl-C or SIGTERM. Its first line is its address, and datasets are at /NAME/ below
-    it. `odfchain pull` reads them, and so does every client of Open Data Fabric's simple protocol. Nothing
-    can be changed unless --write is given.
+    The server runs until Ctrl-C or SIGTERM. Its first line names the address, and datasets are at /NAME/
+    below it. With --print-address, standard output has the address alone, for scripts. `odfchain pull` reads
+    the datasets, and so does every client of Open Data Fabric's simple protocol. Nothing can be changed
+    unless --write is given.
 
     Anyone who can connect can read all datasets. With --restrict-reading a reader needs a token for the
     dataset (odfchain token create NAME --allow read:PATTERN). Branches are drafts, and are published by

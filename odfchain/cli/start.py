@@ -333,7 +333,7 @@ def new_command(
 
 @command("help")
 def help_command(
-    topic: str | None = argument(),
+    topics: tuple[str, ...] = argument(metavar="[TOPIC]"),
     everything: bool = option("List all commands, and the options of every command.", "--all"),
 ) -> None:
     """Open the manual page of a command or a topic.
@@ -342,11 +342,11 @@ def help_command(
     the first screen.
     """
     root = click.get_current_context().find_root()
-    if topic is None:
+    if not topics:
         root.meta.update({WHOLE_HELP: True} if everything else {})
         screen.echo_manual(root.get_help())
         return
-    pages = _pages()
+    topic, pages = topics[0], _pages()  # a command of a group is on the page of the group
     command = root.command.get_command(root, topic) if isinstance(root.command, click.Group) else None
     page = pages.get((command and command.name) or topic)
     if page is None:

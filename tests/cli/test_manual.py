@@ -35,8 +35,9 @@ def test_help_opens_the_page_of_a_command(command: str, run: Run) -> None:
 
 
 def test_help_opens_the_page_of_another_name_of_a_command(run: Run) -> None:
-    shown = run("help", "ls")
-    assert (shown.code, shown.out.splitlines()[0]) == (0, "# odfchain list")
+    for words, page in ((["ls"], "list"), (["branch", "create"], "branch")):
+        shown = run("help", *words)
+        assert (shown.code, shown.out.splitlines()[0]) == (0, f"# odfchain {page}")
 
 
 def test_the_first_screen_has_some_commands_and_says_how_to_see_all(run: Run) -> None:
