@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from odfchain.cli import screen
 from odfchain.cli.context import INTEGRITY_FAULT, open_workspace, opened, report_error, say
 from odfchain.cli.parameters import DATASET, DATASET_AT, argument, command, formats, key_values, option
-from odfchain.cli.rows import TABLE_ROWS, operation, print_rows
+from odfchain.cli.rows import OPERATIONS, TABLE_ROWS, print_rows
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.text import counted
 
@@ -325,7 +325,7 @@ def _print_rows(table: pa.Table, state: DatasetState, output: str) -> None:
     if output == "table":
         op = table.schema.get_field_index(state.vocabulary.operation_type_column)
         if screen.is_wide() and op >= 0:
-            names = [operation(str(code)) for code in table.column(op).to_pylist()]
+            names = [OPERATIONS.get(str(code), str(code)) for code in table.column(op).to_pylist()]
             table = table.set_column(op, table.schema.names[op], [names])
         print_rows(table.schema, table.to_batches(), [state], None)
     else:
@@ -351,21 +351,17 @@ def history_command(
     if not changes:
         say("no row with this key was ever recorded there")
     if output == "table":
-        rows = [_for_people(change, found.summary.vocabulary.event_time_column) for change in changes]
+        last = found.summary.vocabulary.event_time_column
+        rows: list[dict[str, Any]] = [
+            screen.record(each, "block:sequence_number", "system_time")
+            | {"change": _words(each, last), "via": _via(each)}
+            for each in changes
+        ]
         columns = ["block", "systemTime", "change", *["via"] * any(row["via"] for row in rows)]
         screen.print_records(rows, columns, output, titles={"systemTime": "system time"}, right=["block"])
         return
     columns = ["block", "blockHash", "offset", "systemTime", "change", "columns", "from", "to", "via"]
     screen.print_records(map(_document, changes), columns, output)
-
-
-def _for_people(change: RowChange, event_time: str) -> dict[str, Any]:
-    return {
-        "block": change.sequence_number,
-        "systemTime": change.system_time,
-        "change": _words(change, event_time),
-        "via": _via(change),
-    }
 
 
 def _words(change: RowChange, last: str) -> str:

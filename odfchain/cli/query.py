@@ -96,26 +96,20 @@ def sql_command(
         from odfchain.query.processes import begin
 
         begin()
+    most = chosen.get("limit", TABLE_ROWS)
     with open_workspace() as workspace:
         if proof is not None and not explain:
-            _prove(workspace, query, chosen, proof, form, file)
+            began = time.perf_counter()
+            answer = workspace.prove(query, **chosen)
+            answer.save(proof)
+            for note in answer.notes:
+                say(f"note: {note}")
+            assert answer.result is not None  # noqa: S101 - it was computed here
+            show_answer(answer.result, form, file, began=began, most=most)
             return 0
         if is_one:  # with its comments: places in messages count their lines
             steps = [f".explain {query}" if explain else query]
-        shell = Shell(workspace, chosen, form, file=file, most=chosen.get("limit", TABLE_ROWS))
-        return shell.answer_all(steps)
-
-
-def _prove(
-    workspace: Workspace, query: str, chosen: dict[str, Any], proof: Path, form: str, file: Path | None
-) -> None:
-    began = time.perf_counter()
-    answer = workspace.prove(query, **chosen)
-    answer.save(proof)
-    for note in answer.notes:
-        say(f"note: {note}")
-    assert answer.result is not None  # noqa: S101 - it was computed here
-    show_answer(answer.result, form, file, began=began, most=chosen.get("limit", TABLE_ROWS))
+        return Shell(workspace, chosen, form, file=file, most=most).answer_all(steps)
 
 
 def _values(params: Iterable[str]) -> dict[str, Any]:

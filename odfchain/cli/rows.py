@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from odfchain.cli.screen import aligned, cell_text, echo_table, is_wide, plain, standard_output
 from odfchain.errors import QueryError
 from odfchain.lazy import pa, pc, pq
+from odfchain.odf.enums import OperationType
 from odfchain.storage.fsio import replaced, storage_errors
 from odfchain.text import escaped_json, first_line, one_line, printable
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 TABLE_ROWS = 1_000
 """Rows of a table, unless a limit is given: people read no more."""
+OPERATIONS = {str(each.code): each.value for each in OperationType}
+"""The name of each operation, by the text of its code; people read names."""
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 131_072, 64 << 20
 # Types of which Arrow's library for Python has no arrays.
 _NO_ARRAYS = re.compile(r"\b(month|day_time)_interval\b(?!:)")
@@ -231,17 +234,7 @@ def print_rows(
 
 def _record(offset: str, op: str, event_time: str) -> str:
     """A record's number, operation and day: `#12 +C 2026-01-02`."""
-    return f"#{offset} {operation(op)} {event_time.partition('T')[0]}".rstrip()
-
-
-def operation(code: str) -> str:
-    """The name of an operation as people read it; a code that has none stays."""
-    from odfchain import OperationType
-
-    try:
-        return OperationType.from_code(int(code)).value
-    except ValueError:
-        return code
+    return f"#{offset} {OPERATIONS.get(op, op)} {event_time.partition('T')[0]}".rstrip()
 
 
 def _plain_table(schema: pa.Schema, batches: Iterable[pa.RecordBatch], shown: bool) -> Iterator[str]:
