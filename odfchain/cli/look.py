@@ -309,7 +309,8 @@ def state_command(
     in force that were not retracted. POINT is a branch, a block (its number or hash), or a system time. The
     rows are then those that were known at that point.
 
-    Rows come in order of offset. A table shows the newest 1,000 rows unless -n says another number.
+    Rows come in order of offset. A table begins as in `tail`, and shows the newest 1,000 rows unless -n says
+    another number.
     """
     found_at = opened(dataset)
     scan = found_at.state(key=found_at.summary.primary_key, event_time=event_time)

@@ -70,6 +70,7 @@ def sql_command(
     Without -o the ending of --output says the format, or else it is a table. A table shows 1,000 rows unless
     --limit says another number. The other formats give all rows. In CSV a null is an empty field, and "" an
     empty text. In JSON, NaN and infinities are null. Arrow is an IPC stream, and Parquet is packed by zstd.
+    A table of `select *` begins as in `tail`. --wide shows the system columns.
 
     Without a query a shell opens on a terminal. --proof keeps a signed answer, which others check with
     `odfchain proof verify`.

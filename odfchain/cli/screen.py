@@ -128,8 +128,9 @@ def echo_table(
     `keys` is how many of the first columns are never left out. Long texts end in `…`, and a last line names
     the columns that do not fit.
     """
-    cells = [[printable(cell) for cell in row] for row in (names, *rows)]
     width = table_width()
+    # a longer text does not fit, and is not measured
+    cells = [[printable(cell, 8 * width) for cell in row] for row in (names, *rows)]
     widths = fitted(cells, width, uncut={*right, *uncut}, keys=keys)
     kept = [[(row[place], most) for place, most in widths.items()] for row in cells]
     right = {number for number, place in enumerate(widths) if place in right}
