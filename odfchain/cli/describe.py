@@ -376,8 +376,11 @@ def block_decode(
     from odfchain.odf.manifests import block_document
 
     data = _block_bytes(source)
-    version, _ = open_manifest(data)
-    block = decode_block(data)
+    try:
+        version, _ = open_manifest(data)
+        block = decode_block(data)
+    except errors.CodecError as error:
+        raise errors.CodecError(f"{source}: not a metadata block: {error}") from None
     document = block_document(block, version)
     found, canonical = block_hash(data), block_hash(encode_block(block, version))
     screen.echo_tree(document, output)

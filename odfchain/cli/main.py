@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -203,7 +204,9 @@ def _report_misuse(error: click.ClickException) -> None:
         text = " ".join(text.split())
     message = text[:1].lower() + text[1:].removesuffix(".")
     hint = f"`{path} --help` shows how it is used"
-    if context is not None and "'-o'" in text:
+    if context is not None and re.search(
+        "no such option.*'-o'|'-o'.*'[^']*[./][^']*' is not one", text, re.IGNORECASE
+    ):
         files = [param for param in context.command.params if param.metavar in (None, "FILE", "PATH")]
         names = {name for param in files for name in param.opts}
         file = next((name for name in ("--output", "--to") if name in names), ">")

@@ -284,8 +284,8 @@ _TABLES = ("lode", "delta", "iceberg")
 def export_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
     form: str | None = option(
-        "The format; csv unless --to ends in another one.", "-o", "--output-format",
-        choices=(*_FORMATS, *_TABLES),
+        "The format; csv unless --to ends in another one.", "-o", "--format",
+        choices=(*_FORMATS, *_TABLES), also="--output-format",
     ),
     to: str | None = option(
         "A file, or a folder; standard output if not given.", "PATH", also="--output-path"

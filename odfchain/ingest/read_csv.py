@@ -228,7 +228,9 @@ def codec_name(encoding: str | None) -> str:
         "".encode(encoding or "utf-8")  # refuses codecs that are not of text, such as hex
         return codecs.lookup(encoding or "utf-8").name
     except LookupError:
-        raise SchemaError(f"unknown encoding {encoding!r}") from None
+        raise SchemaError(
+            f"unknown encoding {encoding!r}", hint="names are like utf-8, utf-16, latin1 and cp1252"
+        ) from None
 
 
 def scan_text(

@@ -310,7 +310,9 @@ class WorkspaceFiles:
         pattern = names.DatasetPattern.parse(text)
         datasets = [d for d in self.datasets() if pattern.matches(d.alias)]
         if not datasets:
-            raise errors.DatasetNotFoundError(f"no dataset matches {text!r}")
+            raise errors.DatasetNotFoundError(
+                f"no dataset matches {text!r}", hint="`odfchain list` shows the datasets of this workspace"
+            )
         return datasets
 
     def resolve(self, ref: names.DatasetRefAny) -> DatasetId | None:
