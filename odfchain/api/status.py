@@ -13,7 +13,7 @@ from odfchain import errors
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.times import Timestamp
-from odfchain.text import counted, length, one_line
+from odfchain.text import length, one_line
 from odfchain.transfer.slice_files import local_slices
 from odfchain.workspace.config import read_config
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -97,14 +97,14 @@ def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int) -> Iterato
         asked = kept(files, ASKED, Reminder)
         ago = 0 if asked is None else (Timestamp.now().epoch_ns - asked.time.epoch_ns) // 1_000_000
         if asked is None:
-            yield "due", "never", "due: never asked", "pull"
+            yield "due", "never", "due (never asked)", "pull"
         elif ago >= due_after:
-            yield "due", str(asked.time), f"due: not asked for {length(ago // 1_000)}", "pull"
+            yield "due", str(asked.time), f"due ({length(ago // 1_000)})", "pull"
     slices = local_slices(files)
     if slices is not None and (missing := slices.total - slices.present):
-        yield "partial", missing, f"partial: {missing:,} of {counted(slices.total, 'slice')} missing", "fetch"
+        yield "partial", missing, f"{missing:,} of {slices.total:,} missing", "fetch"
     if (since := signature.unsigned_since) is not None:
-        yield "unsigned", since, f"unsigned since block {since}", "sign" if here.has_key(files.id) else None
+        yield "unsigned", since, f"unsigned since {since}", "sign" if here.has_key(files.id) else None
     blocks = state.head_block.sequence_number + 1
     if unverified := blocks - verified_blocks(files, state.head):
         yield "unverified", unverified, f"{unverified:,} unverified", "verify"
@@ -117,7 +117,7 @@ def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int) -> Iterato
     if seen is not None and state.chain.hash_at(seen.sequence_number, state.head) == seen.head:
         blocks -= seen.sequence_number + 1
     if blocks:
-        yield "new", blocks, f"{blocks:,} new to push", "push"
+        yield "new", blocks, f"{blocks:,} new", "push"
 
 
 def _behind(here: WorkspaceFiles, files: DatasetFiles, state: DatasetState) -> Iterator[_Item]:
@@ -129,7 +129,7 @@ def _behind(here: WorkspaceFiles, files: DatasetFiles, state: DatasetState) -> I
             heads = [DatasetState.read(item.chain) for item in inputs]
             if all(head.last_data is not None for head in heads):
                 blocks = sum(head.head_block.sequence_number + 1 for head in heads)
-                yield "behind", blocks, "behind: to be computed", "pull"
+                yield "behind", blocks, "not computed", "pull"
             return
         plan = plan_next(files, state, inputs)
     except (errors.TransformError, errors.DatasetNotFoundError) as error:
@@ -141,6 +141,6 @@ def _behind(here: WorkspaceFiles, files: DatasetFiles, state: DatasetState) -> I
         yield (
             "behind",
             blocks,
-            f"behind by {counted(blocks, 'block')}{' or more' if plan.more else ''}",
+            f"{blocks:,}{'+' if plan.more else ''} behind",
             "pull",
         )

@@ -182,7 +182,7 @@ def test_a_copy_is_due_when_its_place_was_not_asked_for_a_while(
     keep(copy._files, ASKED, Reminder(two_days_ago))
     found = said(run)["copy"]
     assert (found["due"], found["next"]) == (str(two_days_ago), "odfchain pull copy")
-    assert found["status"] == "due: not asked for 2 days, 4 unverified"
+    assert found["status"] == "due (2 days), 4 unverified"
     assert run("config", "set", "status.dueAfter", "3 days").code == 0
     assert "due" not in said(run)["copy"]
     assert run("config", "unset", "status.dueAfter").code == 0
