@@ -570,8 +570,11 @@ class Shell:
                 known = None if len(steps) == 1 or errors.was_interrupted(error) else known_error(error)
                 if known is None:
                     raise
-                number = sum(not each.startswith(".") for each in steps[: place + 1])
-                report_error(known, about=f"query {number} ({one_line(step.splitlines()[0], 60)})")
+                about = one_line(step.splitlines()[0], 60)
+                if not step.startswith("."):
+                    number = sum(not each.startswith(".") for each in steps[: place + 1])
+                    about = f"query {number} ({about})"
+                report_error(known, about=about)
                 return known.exit_code
             if self._done:
                 break

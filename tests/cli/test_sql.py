@@ -158,6 +158,7 @@ def test_commands_of_the_shell_are_answered_without_one(sql: Run, tmp_path: Path
     assert (tmp_path / "a.csv").read_text() == "a\n1\n"
     (tmp_path / "q.sql").write_text(f".read {tmp_path}/q.sql")
     assert "a file that is read reads no other" in sql(f".read {tmp_path}/q.sql").err
+    assert "error: .mode xml: unknown format 'xml'" in sql("select 1;\n.mode xml").err
 
 
 # --- what is printed -------------------------------------------------------------------------------
