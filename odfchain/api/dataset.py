@@ -466,16 +466,14 @@ class Dataset(Branching, Readable, Upkeep):
         """
         from odfchain.transfer.pushing import push
 
-        sharing, target, token = self._workspace.sharing, options.target, options.token
-        return push(sharing, self._files, target, options, token=token, progress=options.progress)
+        return push(self._workspace.sharing, self._files, options)
 
     @takes(PushOptions)
     def plan_push(self, options: PushOptions) -> PushPlan:
         """Plan `push`; nothing is written or remembered. Errors as `push`."""
         from odfchain.transfer import pushing
 
-        sharing = self._workspace.sharing
-        return pushing.plan_push(sharing, self._files, options.target, options, token=options.token)
+        return pushing.plan_push(self._workspace.sharing, self._files, options)
 
     @takes(MirrorOptions)
     def fetch(self, options: MirrorOptions) -> FetchOutcome:
@@ -486,10 +484,12 @@ class Dataset(Branching, Readable, Upkeep):
         such record stay away, by what the owner signed of them, or was found in them here before.
         """
         from odfchain.transfer.pulling import fetch_missing
+        from odfchain.transfer.sharing import check_shareable
         from odfchain.transfer.slice_files import Selection
 
-        sharing = self._workspace.sharing
-        files, parallel = sharing.dataset(self._files), options.parallel or sharing.config.parallel
+        check_shareable(self._files)
+        files, sharing = self._files, self._workspace.sharing
+        parallel = options.parallel or sharing.config.parallel
         asked = None
         if options.where is not None:
             from odfchain.slices.conditions import parse_where

@@ -45,13 +45,7 @@ from odfchain.storage.public_layout import SignedFile, signature_key
 from odfchain.storage.store import Store
 from odfchain.transfer.branch_fetch import BranchFetch, fetching
 from odfchain.transfer.open_peer import open_peer
-from odfchain.transfer.sharing import (
-    AliasKind,
-    Sharing,
-    add_alias,
-    id_in,
-    known_place,
-)
+from odfchain.transfer.sharing import AliasKind, Sharing, add_alias, check_shareable, id_in, known_place
 from odfchain.transfer.signed_statements import (
     NO_POLICY,
     Examination,
@@ -731,7 +725,8 @@ def pull_branch(
     `source` is a URL or `repo/name`; None is where the branch came from before. What repositories and
     copies require of the head's signature they do not require of a branch; `options` may.
     """
-    dataset, options = sharing.dataset(dataset), options or SyncOptions(parallel=sharing.config.parallel)
+    check_shareable(dataset)
+    options = options or SyncOptions(parallel=sharing.config.parallel)
     dataset.shared.follow(dataset.folder, dataset.ref)
     known = FetchedBranches(dataset).find(dataset.ref)
     place = source or (known.where if known is not None else None)

@@ -26,7 +26,7 @@ from odfchain.storage.public_layout import ObjectKey, ObjectKind
 from odfchain.storage.store import Store
 from odfchain.transfer.branch_fetch import merged_into
 from odfchain.transfer.open_peer import open_writable
-from odfchain.transfer.sharing import AliasKind, Ref, Sharing, add_alias
+from odfchain.transfer.sharing import AliasKind, Sharing, add_alias, check_shareable
 from odfchain.transfer.signed_statements import Seen, SeenHeads, push_statements, push_to_node
 from odfchain.transfer.slice_files import DataObject, absent, objects_of, store_of
 from odfchain.transfer.snapshot_objects import send_objects
@@ -104,14 +104,13 @@ class PushOutcome:
 
 def plan_dataset_push(dataset: DatasetFiles, peer: Store, options: PushOptions = _OPTIONS) -> PushPlan:
     """Plan `push_dataset`; the destination is only read, and no further than needed."""
-    return _Push(dataset, peer, options, SILENT).plan()
+    return _Push(dataset, peer, options).plan()
 
 
 def push_dataset(
     dataset: DatasetFiles,
     peer: Store,
     options: PushOptions = _OPTIONS,
-    progress: Progress = SILENT,
     trusted: Sequence[Did] = (),
 ) -> PushOutcome:
     """Make the destination's chain the same as the local one; readers there see all of it or nothing.
@@ -120,7 +119,7 @@ def push_dataset(
     of `trusted` auditors come first where there is no room for all.
     """
     kind = _Push if peer.transport.takes_files else _PushToNode
-    return kind(dataset, peer, options, progress, trusted).run()
+    return kind(dataset, peer, options, trusted).run()
 
 
 @dataclass
@@ -128,10 +127,12 @@ class _Push(Sync[PushPlan, PushOutcome]):
     dataset: DatasetFiles
     peer: Store
     options: PushOptions
-    progress: Progress
     trusted: Sequence[Did] = ()
     described: tuple[int, list[str]] | None = field(default=None, init=False)
     """Manifests and profiles that were sent [count], and which could not be."""
+
+    def __post_init__(self) -> None:
+        self.progress = self.options.progress
 
     def plan(self) -> PushPlan:
         dataset, peer, options = self.dataset, self.peer, self.options
@@ -325,59 +326,29 @@ class _PushToNode(_Push):
 # A push as a user asks for it.
 
 
-def push(
-    sharing: Sharing,
-    ref: Ref | DatasetFiles,
-    target: str | None = None,
-    options: PushOptions | None = None,
-    *,
-    token: str | None = None,
-    progress: Progress = SILENT,
-) -> PushOutcome:
-    """The destination has the dataset's head and everything it refers to, or readers see what it had.
-
-    `target` is a URL, `repo/name`, or a repository's name; None is where it was pushed to before. The
-    `token` is for a target that is given.
-    """
-    dataset = sharing.dataset(ref)
+def push(sharing: Sharing, dataset: DatasetFiles, asked: PushOptions) -> PushOutcome:
+    """`Dataset.push`: the destination has all that is pushed, or its readers see what it had."""
     trusted = tuple(parse_did(text) for text in sharing.workspace.config.audit.trusted_auditors)
-
-    def run(peer: Store, options: PushOptions) -> PushOutcome:
-        return push_dataset(dataset, peer, options, progress, trusted)
-
-    outcome, remember = _at_destination(sharing, dataset, target, options, token, run)
+    run = functools.partial(push_dataset, dataset, trusted=trusted)
+    outcome, remember = _at_destination(sharing, dataset, asked, run)
     if dataset.ref == HEAD:
         add_alias(dataset, AliasKind.PUSH, remember)
         _remember_head(sharing, dataset, outcome.plan.new_head)
     return outcome
 
 
-def plan_push(
-    sharing: Sharing,
-    ref: Ref | DatasetFiles,
-    target: str | None = None,
-    options: PushOptions | None = None,
-    *,
-    token: str | None = None,
-) -> PushPlan:
+def plan_push(sharing: Sharing, dataset: DatasetFiles, asked: PushOptions) -> PushPlan:
     """Plan `push`; nothing is written or remembered."""
-    dataset = sharing.dataset(ref)
-    run = functools.partial(plan_dataset_push, dataset)
-    return _at_destination(sharing, dataset, target, options, token, run)[0]
+    return _at_destination(sharing, dataset, asked, functools.partial(plan_dataset_push, dataset))[0]
 
 
 def _at_destination(
-    sharing: Sharing,
-    dataset: DatasetFiles,
-    target: str | None,
-    given: PushOptions | None,
-    token: str | None,
-    run: Callable[[Store, PushOptions], _T],
+    sharing: Sharing, dataset: DatasetFiles, asked: PushOptions, run: Callable[[Store, PushOptions], _T]
 ) -> tuple[_T, str]:
-    options = given or PushOptions()
-    options = replace(options, parallel=options.parallel or sharing.config.parallel)
-    url, remember = sharing.destination(dataset, target)
-    chosen = sharing.peer_options(token if target else None, options.at_once)
+    check_shareable(dataset)
+    options = replace(asked, parallel=asked.parallel or sharing.config.parallel)
+    url, remember = sharing.destination(dataset, options.target)
+    chosen = sharing.peer_options(options.token if options.target else None, options.at_once)
 
     def at(url: PeerUrl, options: PushOptions) -> _T:
         with closing(open_writable(url, chosen, dataset.ref)) as peer:

@@ -175,7 +175,13 @@ def _spellings(text: str) -> set[str]:
         return {text.lower()}
 
 
-Ref = str | DatasetId | DatasetAlias
+def check_shareable(dataset: DatasetFiles) -> None:
+    """Check that a dataset is on its head or on a branch."""
+    if dataset.ref != HEAD and not is_branch_name(dataset.ref):
+        raise errors.UsageError(
+            f"{dataset.alias}: what is shared is the head or a branch, not a point of the past",
+            hint=f"`odfchain branch create {dataset.alias} NAME --at {dataset.ref}` makes one there",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,16 +285,6 @@ class Sharing:
         """A place that has a copy of the dataset: where it was pulled from, when none is given."""
         place = source or known_place(dataset, AliasKind.PULL, "name a copy of it: --from URL")
         return self.open(place, token if source else None, parallel)
-
-    def dataset(self, ref: Ref | DatasetFiles) -> DatasetFiles:
-        """A dataset on its head or on a branch: what can be shared."""
-        dataset = ref if isinstance(ref, DatasetFiles) else self.workspace.dataset(ref)
-        if dataset.ref != HEAD and not is_branch_name(dataset.ref):
-            raise errors.UsageError(
-                f"{dataset.alias}: what is shared is the head or a branch, not a point of the past",
-                hint=f"`odfchain branch create {dataset.alias} NAME --at {dataset.ref}` makes one there",
-            )
-        return dataset
 
     # --- looking -----------------------------------------------------------------------------------
 

@@ -165,7 +165,7 @@ def test_objects_come_first_then_blocks_then_the_hint_and_the_head_last(
     store: SmallS3, bucket: Store, tmp_path: Path
 ) -> None:
     source, meter = local(tmp_path, CHAIN), Meter()
-    push_dataset(source.files, bucket, PushOptions(parallel=1), meter)
+    push_dataset(source.files, bucket, PushOptions(parallel=1, progress=meter))
     sent = [path.removeprefix("bucket/x/") for path in store.sent("PUT")]
     assert {path.split("/")[0] for path in sent[:4]} == {"data", "checkpoints"}
     assert sent[4:8] == [f"blocks/{name}" for name in source.hashes]
@@ -284,7 +284,7 @@ def test_a_destination_with_a_broken_chain_is_reported(tmp_path: Path) -> None:
 def test_a_hint_that_cannot_be_written_is_a_note(store: SmallS3, bucket: Store, tmp_path: Path) -> None:
     store.before = lambda method, path: 403 if "hints/" in path else None
     source, meter = local(tmp_path, CHAIN), Meter()
-    outcome = push_dataset(source.files, bucket, progress=meter)
+    outcome = push_dataset(source.files, bucket, PushOptions(progress=meter))
     assert (outcome.num_blocks, outcome.caveat) == (4, None)
     assert store.objects["bucket/x/refs/head"] == str(source.head).encode()
     assert ["hint" in note for note in meter.notes] == [True]
