@@ -374,7 +374,7 @@ def engine_of(workspace: Workspace) -> Engine:
 
 
 def trust_of(workspace: Workspace) -> Trust:
-    """The trust rule for the workspace's datasets; errors are those of `is_known_here`."""
+    """The trust rule for the workspace's datasets."""
     from odfchain.workspace.merge_record import FetchedBranches
 
     def trusted(dataset: DatasetFiles, after: Multihash, upto: Multihash) -> bool:
@@ -399,10 +399,10 @@ def _verified(dataset: DatasetFiles, part: Unverified, progress: Progress) -> Re
     from odfchain.workspace.points import opened_at
 
     there = opened_at(dataset, part.upto)
-    report = examine(there, VerifyOptions(after=part.after), progress=progress).report
+    report = examine(there, VerifyOptions(after=part.after, progress=progress)).report
     # these rows take back rows of earlier blocks, so the whole chain is checked
     if CORRECTIONS in report.reasons:
-        report = examine(there, progress=progress).report
+        report = examine(there, VerifyOptions(progress=progress)).report
     return report
 
 

@@ -28,6 +28,7 @@ from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import (
+    Attest,
     Block,
     CheckOptions,
     FileOptions,
@@ -38,7 +39,6 @@ from odfchain.workspace.options import (
     PushOptions,
     RecordOptions,
     Time,
-    VerifyOptions,
     as_time,
     given_options,
     maybe_time,
@@ -182,15 +182,6 @@ class Upkeep(OwnErrors):
 
 
 @dataclass(frozen=True)
-class Attest(VerifyOptions):
-    """A verification whose outcome is signed."""
-
-    key_file: str | Path
-    faulty: bool = field(default=False, kw_only=True)
-    now: Time | None = field(default=None, kw_only=True)
-
-
-@dataclass(frozen=True)
 class RecordLock(RecordOptions):
     """A lock of assets that is recorded."""
 
@@ -316,7 +307,8 @@ class Dataset(Branching, Readable, Upkeep):
     def ingest_frame(self, asked: FrameOptions) -> IngestOutcome:
         """Ingest a Spark DataFrame of this process, or what streams Arrow, as `ingest` does a file.
 
-        A `batch` is (name of a stream, number that grows) and comes in once. Errors as `ingest`."""
+        A `batch` is (name of a stream, number that grows) and comes in once.
+        """
         return self._ingest_frame(asked.frame, asked, asked.batch)
 
     def _ingest_frame(
@@ -347,7 +339,7 @@ class Dataset(Branching, Readable, Upkeep):
 
     @takes(RecordLock)
     def record_lock(self, asked: RecordLock) -> IngestOutcome:
-        """Record a lock of assets as one block of changes, or none where no row differs. Errors as `ingest`.
+        """Record a lock of assets as one block of changes, or none where no row differs.
 
         Assets whose stores did not answer, or with `probed=False` were not asked, keep their recorded facts.
         """
@@ -470,7 +462,7 @@ class Dataset(Branching, Readable, Upkeep):
 
     @takes(PushOptions)
     def plan_push(self, options: PushOptions) -> PushPlan:
-        """Plan `push`; nothing is written or remembered. Errors as `push`."""
+        """Plan `push`; nothing is written or remembered."""
         from odfchain.transfer import pushing
 
         return pushing.plan_push(self._workspace.sharing, self._files, options)
@@ -579,8 +571,7 @@ class Dataset(Branching, Readable, Upkeep):
         """Check chain, rules, bytes and rows; faults are in the report (`raise_if_faulty`), not raised.
 
         With `replay`, the transactions of a derivative dataset are computed again; without it no engine is
-        started. `after` and `upto` name blocks: only those `(after, upto]` are checked. Errors as
-        `Workspace.verify`.
+        started. `after` and `upto` name blocks: only those `(after, upto]` are checked.
         """
         return self._workspace.verify([self], **vars(checks))[0]
 
@@ -601,11 +592,7 @@ class Dataset(Branching, Readable, Upkeep):
 
         What is faulty is attested only with `faulty`: a signed accusation is not to be made by accident.
         """
-        workspace = self._workspace
-        made = workspace._auditor.attest(
-            self._files, workspace._engines.of, Path(asked.key_file), asked,
-            faulty=asked.faulty, progress=asked.progress, now=maybe_time(asked.now),
-        )  # fmt: skip
+        made = self._workspace._auditor.attest(self._files, self._workspace._engines.of, asked)
         self._files.shared.publish_statements(self._files.folder)
         return made
 

@@ -25,7 +25,7 @@ ENGINES = ("datafusion", "spark")
 
 
 def explained(workspace: Workspace, query: str, options: Mapping[str, Any]) -> str:
-    """How the engine would answer, as text; nothing is computed. Errors as `Workspace.sql`."""
+    """How the engine would answer, as text; nothing is computed."""
     asked = QueryOptions(query, **options)
     return engine(workspace, asked).explain(query_of(workspace, asked))
 

@@ -141,7 +141,7 @@ class Manifest(OwnErrors):
         ]
 
     def understands(self, where: str) -> bool:
-        """True if a part of a condition can exclude a file; errors as `prune`."""
+        """True if a part of a condition can exclude a file."""
         from odfchain.slices.conditions import parse_where
 
         return parse_where(where, self._schema).understood

@@ -355,14 +355,14 @@ class View(Readable):
             self._brought.bring(self._files, self.summary, progress)
 
     def dataset(self, at: At = None, *, progress: Progress = SILENT) -> Any:
-        """As `Dataset.dataset`; errors as there."""
+        """As `Dataset.dataset`."""
         found = super().dataset(at, progress=progress)
         if self._brought is not None:  # readers open the files lazily: they live as long as it does
             weakref.finalize(found, id, self._brought).atexit = False
         return found
 
     def to_arrow(self) -> pa.Table:
-        """All records with the declared types; held in memory. Errors as `dataset`."""
+        """All records with the declared types; held in memory."""
         return self.scan().to_arrow()
 
     def to_pandas(self) -> pd.DataFrame:

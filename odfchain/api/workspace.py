@@ -26,6 +26,7 @@ from odfchain.workspace.options import (
     ServeOptions,
     Time,
     VerifyOptions,
+    VerifyRemote,
     maybe_time,
     takes,
 )
@@ -92,14 +93,6 @@ class Verify(VerifyOptions):
     """A verification of datasets."""
 
     datasets: Iterable[Readable | str] | None = None
-
-
-@dataclass(frozen=True)
-class VerifyRemote(VerifyOptions):
-    """A verification of a dataset elsewhere, for which the token is."""
-
-    source: str
-    token: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -294,7 +287,7 @@ class Workspace(OwnErrors):
         """
         named = self if asked.datasets is None else asked.datasets
         files = [(self[each] if isinstance(each, str) else each)._files for each in named]
-        return self._auditor.verify(files, self._engines.of, asked, asked.progress)
+        return self._auditor.verify(files, self._engines.of, asked)
 
     @property
     def _auditor(self) -> Auditor:
@@ -308,7 +301,7 @@ class Workspace(OwnErrors):
 
         Its transactions are not computed again. `source` is a URL or `repo/name`.
         """
-        return self._auditor.verify_remote(asked.source, asked, token=asked.token, progress=asked.progress)
+        return self._auditor.verify_remote(asked)
 
     def status(self, *refs: str) -> tuple[DatasetStatus, ...]:
         """What is to be done for the datasets that references and `%` patterns name (default: all).
@@ -338,7 +331,7 @@ class Workspace(OwnErrors):
     def gc(self, asked: Gc) -> list[Collected]:
         """Remove what datasets (default: all) do not need, and remains of interrupted commands.
 
-        Keywords and errors are those of `Dataset.gc`; the last result is that of the workspace itself.
+        Keywords are those of `Dataset.gc`; the last result is that of the workspace itself.
         """
         from odfchain.upkeep.garbage import collect, collect_workspace
 
@@ -578,7 +571,7 @@ class Workspace(OwnErrors):
 
     @takes(ProofOptions)
     def prove(self, asked: ProofOptions) -> Answer:
-        """The answer to a query with a signature, for anybody to check; errors as `sql`, and the key's."""
+        """The answer to a query with a signature, for anybody to check."""
         from odfchain.api.queries import pins
         from odfchain.query.proofs import prove
 

@@ -31,7 +31,6 @@ from odfchain.chain.index import MERGE
 from odfchain.errors import UsageError
 from odfchain.odf.events import AddData, ExecuteTransform
 from odfchain.odf.identity import Multihash
-from odfchain.progress import SILENT, Progress
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.merge_record import MergeMode, MergeRecord
@@ -55,7 +54,6 @@ def examine(
     dataset: DatasetFiles,
     options: VerifyOptions = _DEFAULTS,
     find: Find = lambda _: None,
-    progress: Progress = SILENT,
     *,
     trusted: Collection[str] = (),
     signature_unread: str | None = None,
@@ -64,6 +62,7 @@ def examine(
 
     `signature_unread` is the reason for an unknown signature of the head; None where it can be read.
     """
+    progress = options.progress
     if options.last is None:
         dataset = dataset.reindexed()
     report = Report("unknown", dataset.label, None)

@@ -46,8 +46,7 @@ from odfchain.odf.identity import DatasetId, DidKey, Multihash
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.physical_hash import hash_bytes
 from odfchain.odf.sources import Transform
-from odfchain.odf.times import Timestamp
-from odfchain.progress import SILENT, Progress
+from odfchain.progress import Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import HEAD_KEY, ObjectKey, ObjectKind, SignedFile
@@ -56,7 +55,7 @@ from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.options import VerifyOptions
+from odfchain.workspace.options import Attest, VerifyOptions, VerifyRemote, maybe_time
 from odfchain.workspace.private_notes import VERIFIED, Reminder, keep, verified_blocks
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -280,17 +279,15 @@ class Auditor:
         self,
         datasets: Sequence[DatasetFiles],
         engines: EnginesFor,
-        options: VerifyOptions | None = None,
-        progress: Progress = SILENT,
+        options: VerifyOptions,
     ) -> list[Report]:
         """The reports of the datasets, each once; without a replay no engine is opened.
 
         A range of blocks is for the one dataset that is named. With `recursive`, inputs that are not in the
-        workspace are reported as unchecked. Errors as `Workspace.verify`.
+        workspace are reported as unchecked.
         """
         from odfchain.audit.dataset_checks import examine
 
-        options = options or VerifyOptions()
         # the newest block alone takes what is below as it is, the index too: it reads no whole chain
         walked = options.last is None
         named = {(item.folder, item.ref): item.reindexed() if walked else item for item in datasets}
@@ -305,7 +302,7 @@ class Auditor:
             # a range of blocks is for the named dataset, not for its inputs
             whole = replace(options, after=None, upto=None, last=None)
             asked = options if (item.folder, item.ref) in named else whole
-            examined = examine(item, asked, find, progress, trusted=trusted)
+            examined = examine(item, asked, find, trusted=trusted)
             report = examined.report
             for message in missing.get(item.folder, ()):
                 report.add(LeftOut(message))
@@ -317,22 +314,10 @@ class Auditor:
             reports.append(report)
         return reports
 
-    def verify_remote(
-        self,
-        source: str,
-        options: VerifyOptions | None = None,
-        *,
-        token: str | None = None,
-        progress: Progress = SILENT,
-    ) -> Report:
-        """The report of a dataset elsewhere, which does not become one of this workspace.
-
-        Its transactions are not computed again. `source` is a URL or `repo/name`. Errors as
-        `Workspace.verify_remote`.
-        """
+    def verify_remote(self, options: VerifyRemote) -> Report:
+        """The report of `Workspace.verify_remote`."""
         from odfchain.audit.dataset_checks import examine
 
-        options = options or VerifyOptions()
         if options.replay or options.recursive:
             raise errors.UsageError(
                 "what is elsewhere is verified without a replay and without its inputs",
@@ -341,54 +326,40 @@ class Auditor:
         from odfchain.transfer.sharing import Sharing
 
         sharing = Sharing(self.workspace)
-        url = sharing.place_of(source, token)
+        url = sharing.place_of(options.source, options.token)
         alias, base = DatasetAlias.parse(str(url.name())), self.workspace.run_folder / "verify"
         fsio.make_folder(base)
         with (
-            closing(sharing.open(str(url.text), token)) as peer,
+            closing(sharing.open(str(url.text), options.token)) as peer,
             fsio.private_folder(base) as private,
         ):
             DatasetFiles.create_folders(private / "dataset", alias)
-            copy = _RemoteCopy(DatasetFiles.open(private / "dataset"), peer, progress)
+            copy = _RemoteCopy(DatasetFiles.open(private / "dataset"), peer, options.progress)
             copy.receive(options, sharing.config.parallel)
             trusted = self._trusted_auditors(options)
             report = examine(
-                copy.dataset, options, self.find, progress, trusted=trusted, signature_unread=copy.unsigned
+                copy.dataset, options, self.find, trusted=trusted, signature_unread=copy.unsigned
             ).report
             report.inputs = self._inputs(copy.dataset, {copy.dataset.folder})
             copy.relate(report)
             return report
 
-    def attest(
-        self,
-        dataset: DatasetFiles,
-        engines: EnginesFor,
-        key_file: Path,
-        options: VerifyOptions | None = None,
-        *,
-        faulty: bool = False,
-        progress: Progress = SILENT,
-        now: Timestamp | None = None,
-    ) -> NewAttestation:
+    def attest(self, dataset: DatasetFiles, engines: EnginesFor, options: Attest) -> NewAttestation:
         """Verify a dataset and sign the outcome with an auditor's key; the statement is kept with it.
 
         Raises:
             UsageError: the dataset is faulty, or only a part of its chain was asked for.
             ChainError: there is no head that could be attested.
         """
-        options = options or VerifyOptions()
         if (options.after, options.upto, options.last) != (None, None, None):
             raise errors.UsageError(
                 "an attestation is about the whole chain up to the head, not about a range"
             )
-        key = read_key_file(key_file)
-        (report,) = [
-            found
-            for found in self.verify([dataset], engines, options, progress)
-            if found.alias == dataset.label
-        ]
+        key = read_key_file(Path(options.key_file))
+        reports = self.verify([dataset], engines, options)
+        (report,) = [found for found in reports if found.alias == dataset.label]
         # a signed accusation must not be made by accident
-        if report.verdict == FAULTY and not faulty:
+        if report.verdict == FAULTY and not options.faulty:
             raise errors.UsageError(
                 f"{dataset.alias}: {len(report.faults):,} faults were found; nothing was signed",
                 hint="`odfchain verify` lists them; --faulty signs that the dataset is faulty",
@@ -404,7 +375,7 @@ class Auditor:
             dataset_id=DatasetId.parse(report.dataset_id),
             head=Multihash.parse(report.head),
             sequence_number=report.sequence_number,
-            time=now or report.time,
+            time=maybe_time(options.now) or report.time,
             verdict=Verdict(report.verdict),
             report=hash_bytes(canonical_json(document)),
             checks=done,

@@ -44,7 +44,7 @@ class LockTransport(Transport):
                     self._places.setdefault(row.asset_key, []).append(place)
 
     def bring(self, *, parallel: int = 10, progress: Progress = SILENT) -> FetchOutcome:
-        """What is missing is here, each from a place that has it; errors as `Dataset.fetch_from_locks`."""
+        """What is missing is here, each from a place that has it."""
         if not self._places:
             raise UsageError(
                 f"{self._dataset.alias}: no row of the lock is of this dataset",

@@ -199,6 +199,23 @@ class VerifyOptions(CheckOptions):
     recursive: Annotated[bool, "Verify the inputs of the datasets first.", "-r"] = False
 
 
+@dataclass(frozen=True)
+class VerifyRemote(VerifyOptions):
+    """A verification of a dataset elsewhere, for which the token is."""
+
+    source: str
+    token: str | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Attest(VerifyOptions):
+    """A verification whose outcome is signed."""
+
+    key_file: str | Path
+    faulty: bool = field(default=False, kw_only=True)
+    now: Time | None = field(default=None, kw_only=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class GcOptions:
     """How to collect garbage."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from odfchain.audit.dataset_checks import examine
 from odfchain.audit.report import Report
-from odfchain.progress import SILENT
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import VerifyOptions
 
 
 def verify_dataset(dataset: DatasetFiles, *, jobs: int = 2) -> Report:
     """All checks but the replay."""
-    return examine(dataset, VerifyOptions(jobs=jobs), progress=SILENT).report
+    return examine(dataset, VerifyOptions(jobs=jobs)).report
