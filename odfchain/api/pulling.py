@@ -458,9 +458,7 @@ def push_targets(
         ]
     elif names is None:
         found = _inputs_first(workspace, found)
-    if to is None:
-        targets = [PushTarget(dataset, None) for dataset in found]
-    elif recursive or names is None or len(names) != 1 or "%" in names[0]:
+    if to is not None and (recursive or names is None or len(names) != 1 or "%" in names[0]):
         targets = [PushTarget(dataset, _below(sharing, to, dataset.alias.name)) for dataset in found]
     else:
         targets = [PushTarget(dataset, to) for dataset in found]

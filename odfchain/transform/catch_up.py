@@ -12,6 +12,7 @@ Each commit is one transaction: what was committed stays when a later one fails.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -192,10 +193,7 @@ def run_transform(
     retries = config.ingest.retries if asked.retries is None else asked.retries
     old_head = DatasetState.read(dataset.chain).head
     steps: list[StepOutcome] = []
-
-    def attempt() -> tuple[StepOutcome, bool] | UpToDate:
-        return _next(dataset, inputs, engines, asked, config, check)
-
+    attempt = functools.partial(_next, dataset, inputs, engines, asked, config, check)
     while not isinstance(found := on_the_newest_head(attempt, retries, asked.progress, "step"), UpToDate):
         outcome, more = found
         steps.append(outcome)

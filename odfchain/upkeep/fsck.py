@@ -245,49 +245,42 @@ class FsckReport:
         return f"<fsck of {self.dataset}: {self.objects:,} objects, {found or 'all good'}{more}>"
 
 
+@dataclass
 class Fsck:
     """One run over a dataset: what is damaged or missing, repaired where there is a good copy.
 
     A dry run changes nothing, and brings nothing from a peer. `head` is a lost one that the user knows.
     """
 
-    def __init__(
-        self,
-        workspace: WorkspaceFiles,
-        dataset: DatasetFiles,
-        peer: Store | None = None,
-        *,
-        dry_run: bool = False,
-        head: Multihash | None = None,
-        progress: Progress = SILENT,
-    ) -> None:
-        self._workspace = workspace
-        self._dataset = dataset
-        self._peer = peer
-        self._dry_run = dry_run
-        self._wanted_head = head
-        self._progress = progress
+    workspace: WorkspaceFiles
+    dataset: DatasetFiles
+    peer: Store | None = None
+    dry_run: bool = field(default=False, kw_only=True)
+    head: Multihash | None = field(default=None, kw_only=True)
+    progress: Progress = field(default=SILENT, kw_only=True)
+
+    def __post_init__(self) -> None:
         self._resources = ExitStack()
         self._area: Path | None = None
-        self._report = FsckReport(str(dataset.alias))
+        self._report = FsckReport(str(self.dataset.alias))
         self._blocks: dict[Multihash, MetadataBlock] = {}
 
     @property
     def _mended(self) -> State:
-        return State.REPAIRABLE if self._dry_run else State.REPAIRED
+        return State.REPAIRABLE if self.dry_run else State.REPAIRED
 
     def run(self) -> FsckReport:
         """Everything that is damaged or missing is in the report."""
-        with locked_for(self._dataset, "fsck"), self._resources:
+        with locked_for(self.dataset, "fsck"), self._resources:
             self._check()
         return self._report
 
     def _check(self) -> None:
         head = self._head()
-        self._progress.phase(f"Checking the chain of {self._dataset.alias}")
+        self.progress.phase(f"Checking the chain of {self.dataset.alias}")
         whole = head is not None and self._chain(head)
         good = {HEAD: head} if whole and head is not None else {}
-        for name in ref_names(self._dataset)[1:]:
+        for name in ref_names(self.dataset)[1:]:
             other = self._other_ref(name)
             if other is not None and self._chain(other):
                 good[name] = other
@@ -295,7 +288,7 @@ class Fsck:
         self._objects()
         self._descriptions()
         for name, newest in good.items():
-            self._index(self._dataset.on(name).index_path, newest)
+            self._index(self.dataset.on(name).index_path, newest)
 
     def _find(
         self,
@@ -311,15 +304,15 @@ class Fsck:
     # --- references --------------------------------------------------------------------------------
 
     def _head(self) -> Multihash | None:
-        path = self._dataset.folder / "refs" / HEAD
+        path = self.dataset.folder / "refs" / HEAD
         try:
-            head = refs_of(self._dataset).get(HEAD)
+            head = refs_of(self.dataset).get(HEAD)
             problem = "the dataset has no head"
         except errors.StoreError as error:
             head, problem = None, str(error)
         if head is not None:
             return head
-        known = candidates(self._workspace, self._dataset, self._peer)
+        known = candidates(self.workspace, self.dataset, self.peer)
         chosen = self._chosen(known)
         if chosen is None:
             listed = ", ".join(f"{c.head} (block {c.sequence_number:,})" for c in known[:8])
@@ -329,28 +322,28 @@ class Fsck:
             self._find("reference", path, problem, hint=hint)
             return None
         self._set_ref(path, chosen.head, problem, chosen.proof or "as you said")
-        if not self._dry_run and self._dataset.signer is not None:
-            self._dataset.signer.head_moved(chosen.head, chosen.sequence_number)
+        if not self.dry_run and self.dataset.signer is not None:
+            self.dataset.signer.head_moved(chosen.head, chosen.sequence_number)
         return chosen.head
 
     def _chosen(self, known: list[HeadCandidate]) -> HeadCandidate | None:
-        wanted = self._wanted_head
+        wanted = self.head
         if wanted is None:
             return known[0] if len(known) == 1 and known[0].proof is not None else None
-        if not _StoredBlocks(self._dataset).is_complete(wanted):
+        if not _StoredBlocks(self.dataset).is_complete(wanted):
             raise errors.UsageError(
-                f"{self._dataset.alias}: the head cannot be block {wanted}: its chain down to the Seed of "
+                f"{self.dataset.alias}: the head cannot be block {wanted}: its chain down to the Seed of "
                 "this dataset is not here, or is damaged"
             )
         return HeadCandidate(wanted, decode_block(self._store(ObjectKind.BLOCK).get(wanted)).sequence_number)
 
     def _other_ref(self, name: str) -> Multihash | None:
-        path = self._dataset.folder / "refs" / name
+        path = self.dataset.folder / "refs" / name
         try:
-            return refs_of(self._dataset).get(name)
+            return refs_of(self.dataset).get(name)
         except errors.StoreError as error:
             kept = name.startswith(OVERWRITTEN)
-            found = by_name(self._dataset, name) if kept else signed_tip(self._dataset, name)
+            found = by_name(self.dataset, name) if kept else signed_tip(self.dataset, name)
             if found is None:
                 self._find("reference", path, str(error), hint=f"if it is of no use any more, remove {path}")
                 return None
@@ -362,12 +355,12 @@ class Fsck:
 
     def _set_ref(self, path: Path, target: Multihash, problem: str, source: str) -> None:
         self._find("reference", path, problem, self._mended, source)
-        if self._dry_run:
+        if self.dry_run:
             return
-        with fsio.locked(self._dataset.folder / "info" / "lock"):
+        with fsio.locked(self.dataset.folder / "info" / "lock"):
             try:
                 # another process may have repaired it meanwhile
-                if refs_of(self._dataset).get(path.name) is not None:
+                if refs_of(self.dataset).get(path.name) is not None:
                     return
             except errors.StoreError:
                 self._quarantine(path, f"refs-{path.name}")
@@ -382,7 +375,7 @@ class Fsck:
             # reached from another head before
             if current in self._blocks:
                 return True
-            path = self._dataset.folder / "blocks" / str(current)
+            path = self.dataset.folder / "blocks" / str(current)
             if not self._object(ObjectKey(ObjectKind.BLOCK, current), None):
                 return False
             try:
@@ -395,7 +388,7 @@ class Fsck:
                 self._find("chain", path, f"block {number} does not fit the block after it")
                 return False
             self._blocks[current] = block
-            self._progress.advance()
+            self.progress.advance()
             expected, current = number - 1, block.prev_block_hash
         return True
 
@@ -405,7 +398,7 @@ class Fsck:
             looked_at.update(waiting)
             for name in waiting:
                 # the refs of merged branches may be deleted, so their chains are found from the records
-                for merged in merged_blocks(self._dataset, self._blocks[name]):
+                for merged in merged_blocks(self.dataset, self._blocks[name]):
                     self._chain(merged)
 
     # --- slices and checkpoints --------------------------------------------------------------------
@@ -415,25 +408,25 @@ class Fsck:
         for block in self._blocks.values():
             for item in objects_of(block):
                 wanted.setdefault(item.key, item)
-        self._progress.phase(
-            f"Checking the files of {self._dataset.alias}", sum(item.size for item in wanted.values())
+        self.progress.phase(
+            f"Checking the files of {self.dataset.alias}", sum(item.size for item in wanted.values())
         )
-        partial = is_partial(self._dataset) or self._dataset.data.on_demand
+        partial = is_partial(self.dataset) or self.dataset.data.on_demand
         for key, item in sorted(wanted.items(), key=lambda found: found[1].sequence_number):
-            if partial and not (self._dataset.folder / str(key)).is_file():
+            if partial and not (self.dataset.folder / str(key)).is_file():
                 self._report.absent += 1
                 continue
             self._object(key, item.size)
-            self._progress.advance(item.size)
+            self.progress.advance(item.size)
 
     def _descriptions(self) -> None:
         seeds = [block.event for block in self._blocks.values() if isinstance(block.event, Seed)]
         if not seeds:
             return
         try:
-            lines = lines_about(self._dataset, seeds[0].dataset_id, self._blocks)
+            lines = lines_about(self.dataset, seeds[0].dataset_id, self._blocks)
         except errors.StoreError as error:
-            self._find("lines", self._dataset.folder / SNAPSHOTS.key, str(error))
+            self._find("lines", self.dataset.folder / SNAPSHOTS.key, str(error))
             return
         sizes = {key_of(line): line.size for line in sorted(lines, key=lambda line: line.by_owner)}
         for key, size in sizes.items():
@@ -442,7 +435,7 @@ class Fsck:
                 self._object(key, size)
 
     def _object(self, key: ObjectKey, size: int | None) -> bool:
-        path = self._dataset.folder / str(key)
+        path = self.dataset.folder / str(key)
         self._report.objects += 1
         # what has the right hash is good, at any size that was signed
         problem = _problem(path, key, None if key.kind.describes else size)
@@ -451,14 +444,14 @@ class Fsck:
             return True
         kind = _KINDS[key.kind]
         # only local copies: a dry run makes no requests
-        if self._dry_run:
+        if self.dry_run:
             copy = self._copy_here(key)
             self._find(
                 kind, path, problem, State.REPAIRABLE if copy else State.BROKEN, copy[1] if copy else None
             )
             return False
         if self._area is None:
-            self._area = self._resources.enter_context(self._dataset.staging())
+            self._area = self._resources.enter_context(self.dataset.staging())
         brought = self._bring(key, size, self._area)
         if brought is None:
             more = ", or remove the file: it can be made again" if key.kind.describes else ""
@@ -472,7 +465,7 @@ class Fsck:
     def _quarantine(self, path: Path, name: str) -> None:
         if not path.exists():
             return
-        folder = self._dataset.folder / "info" / "quarantine"
+        folder = self.dataset.folder / "info" / "quarantine"
         fsio.make_folder(folder)
         for number in count(1):
             target = folder / (name if number == 1 else f"{name}.{number}")
@@ -487,7 +480,7 @@ class Fsck:
                 return
 
     def _store(self, kind: ObjectKind) -> LocalObjectStore:
-        return store_of(self._dataset, kind)
+        return store_of(self.dataset, kind)
 
     # --- good copies: in this workspace, and at any peer; each is hashed, so no peer needs to be trusted ---
 
@@ -503,9 +496,9 @@ class Fsck:
 
     def _places(self, key: ObjectKey) -> Iterator[tuple[Path, str]]:
         for name in (f"{key.kind.value}/{key.name}", f"objects/{key.kind.value}-{key.name}"):
-            yield incoming_folder(self._dataset) / name, "an interrupted pull"
-        for other in self._workspace.datasets():
-            if other.folder != self._dataset.folder:
+            yield incoming_folder(self.dataset) / name, "an interrupted pull"
+        for other in self.workspace.datasets():
+            if other.folder != self.dataset.folder:
                 yield other.folder / str(key), f"dataset {other.alias}"
 
     def _bring(self, key: ObjectKey, size: int | None, folder: Path) -> tuple[Path, str] | None:
@@ -517,8 +510,8 @@ class Fsck:
                 shutil.copyfile(copy[0], target)
                 if hash_file(target)[0] == key.name:
                     return target, copy[1]
-            if self._peer is not None and self._fetch(self._peer, key, size, target):
-                return target, self._peer.where
+            if self.peer is not None and self._fetch(self.peer, key, size, target):
+                return target, self.peer.where
         fsio.remove_quietly(target)
         return None
 
@@ -534,7 +527,7 @@ class Fsck:
             self._report.notes.append(str(error))
         except errors.TransferError as error:
             self._report.notes.append(str(error))
-            self._peer = None  # it is gone: not asked a thousand times more
+            self.peer = None  # it is gone: not asked a thousand times more
         return False
 
     # --- the index ---------------------------------------------------------------------------------
@@ -548,7 +541,7 @@ class Fsck:
         index.sync(Link.of(head, block))
         if not _is_damaged(LocalScratch(path), fresh, block.sequence_number + 1):
             return
-        if not self._dry_run:
+        if not self.dry_run:
             # it is rebuilt on the next use
             fsio.remove_file(path)
         self._find("index", path, "the index is not that of the chain", self._mended, "the chain")
