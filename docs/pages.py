@@ -26,7 +26,9 @@ def _page(parent: click.Context, name: str, command: click.Command, heading: str
     with click.Context(command, info_name=name, parent=parent) as context:
         yield f"{heading} {context.command_path}"
         yield from ("", "```sh", *examples_of(context), "```", "")
-        yield inspect.cleandoc(command.help or "")
+        # a line for each paragraph: a terminal folds them to its width
+        paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+        yield "\n\n".join(" ".join(each.split()) for each in paragraphs)
         yield from ("", "```", f"{context.command_path} {_usage(context)}".rstrip(), "```")
         found = (param.get_help_record(context) for param in command.params)
         records = [record for record in found if record and record[1]]
