@@ -1,6 +1,6 @@
 """The status of datasets: what is to be done for each, and by which command.
 
-Only this machine is asked, and chains are looked at through their indexes.
+Only this machine is asked, and chains are looked at through their indexes. Source: RFC-060.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
                         came, in one run or in several, and which checks the last run made
     info/slice-counts   how many slices a partial copy has (`transfer.slice_files`)
 
-The first two are for `status` alone, and nothing is decided by them.
+The first two are for `status` alone, and nothing is decided by them. Source: RFC-060.
 """
 
 from __future__ import annotations
