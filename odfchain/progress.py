@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, TypeVar
+
+T = TypeVar("T")
 
 
 class Progress(Protocol):
@@ -56,6 +60,55 @@ class WorkProgress(Progress, Protocol):
 def shows_work(progress: Progress) -> TypeGuard[WorkProgress]:
     """True if Spark should be asked how far it is."""
     return bool(getattr(progress, "shows_work", False))
+
+
+_LEAST_FRACTION = 0.05
+_LEAST_SECONDS = 3.0
+
+
+def time_left(fraction: float | None, took: float, ago: float) -> float | None:
+    """How long a step goes on if the rest is as fast as what is done [s]; None where that says little.
+
+    The `fraction` was reached `took` seconds after the step began, `ago` seconds before now. Between two
+    looks that bring nothing new the estimate runs down; once it has, there is none. None too in the first
+    3 s, before a twentieth is done, where the end is not known, and where there was more than was said.
+    """
+    if fraction is None or not _LEAST_FRACTION <= fraction <= 1 or took + ago < _LEAST_SECONDS:
+        return None
+    left = took * (1 - fraction) / fraction - ago
+    return left if left >= 0 else None
+
+
+_BETWEEN_REPORTS = 0.5
+
+
+def reported(
+    pieces: Iterable[T],
+    progress: Progress,
+    step: str,
+    *,
+    rows: Callable[[T], int] = lambda _: 1,
+    total_rows: int | None = None,
+    read: Callable[[], int] = lambda: 0,
+    size: int | None = None,
+) -> Iterator[T]:
+    """The pieces; `progress` gets twice a second how many rows they had, and the bytes `read` of `size`."""
+    if not shows_work(progress):
+        yield from pieces
+        return
+    began = said = time.monotonic()
+    count = 0
+    for piece in pieces:
+        yield piece
+        count += rows(piece)
+        now = time.monotonic()
+        if now - said >= _BETWEEN_REPORTS:
+            said, done = now, read()
+            part = done / size if size else count / total_rows if total_rows else None
+            progress.work(WorkDone(
+                step=step, rows=count, total_rows=total_rows, read_bytes=done, total_bytes=size,
+                fraction=part, seconds_left=time_left(part, now - began, 0),
+            ))  # fmt: skip
 
 
 class SideBySide:

@@ -66,6 +66,19 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+def percent(fraction: float, digits: int = 1) -> str:
+    """A fraction for people: `12.5 %`."""
+    return f"{fraction * 100:.{digits}f} %"
+
+
+def number(value: float | str | None) -> str:
+    """A number for people; a text, such as a time, stays as it is."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    whole = isinstance(value, int) or 1e6 <= abs(value) < 1e15  # six digits say no more of it
+    return f"{value:,.0f}" if whole else f"{value:,.6g}"
+
+
 def counted(number: int, singular: str, plural: str | None = None) -> str:
     """A number and what is counted: `1 block`, `2,000 blocks`."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"

@@ -282,8 +282,8 @@ def pinned(workspace: Workspace, text: str) -> Pin:
     return Pins(workspace._files).pin(f"{workspace[name].alias}{at}{point}")
 
 
-def exported(workspace: Workspace, text: str, *, state: bool = False) -> QueryResult:
-    """The records at a point, or those in force, in order of offset; read when they are asked for."""
+def exported(workspace: Workspace, text: str, *, state: bool = False) -> tuple[QueryResult, int | None]:
+    """The records at a point, or those in force, by offset, read when asked for; their number, if known."""
     from odfchain.api.queries import embedded
     from odfchain.query.sql_text import Query
 
@@ -292,4 +292,5 @@ def exported(workspace: Workspace, text: str, *, state: bool = False) -> QueryRe
     engine = embedded(workspace, partitions=1)
     pins = Pins(workspace._files, given={pin.name: (pin.id, pin.block_hash)})
     table = f"state('{pin.name}')" if state else f'"{pin.name}"'  # no name and no point has a quote
-    return engine.run(Query(f"select * from {table}", pins))  # noqa: S608 - as is said above
+    found = engine.run(Query(f"select * from {table}", pins))  # noqa: S608 - as is said above
+    return found, None if state else pin.state.record_count

@@ -513,10 +513,9 @@ class Workspace(OwnErrors):
         )
         if manifest.exists() and not asked.force:
             raise taken
-        progress.phase("Inferring the columns")
         with tempfile.TemporaryDirectory(dir=self._files.run_folder) as scratch:
             plan = given.plan(
-                Path(scratch), asked.event_time, input_format=asked.input_format,
+                Path(scratch), progress, asked.event_time, input_format=asked.input_format,
                 separator=asked.separator, encoding=asked.encoding,
             )  # fmt: skip
         if asked.on_inferred is not None:

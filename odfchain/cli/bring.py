@@ -26,7 +26,7 @@ from odfchain.cli.parameters import (
     option,
     token_for,
 )
-from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
+from odfchain.cli.progress_bar import TerminalProgress, one_by_one
 from odfchain.cli.screen import echo, human_size, print_records, record, standard_input
 from odfchain.errors import UsageError
 from odfchain.storage.fsio import no_file
@@ -131,7 +131,7 @@ def _pull_all(targets: list[PullTarget], pulls: Pulls, output: str) -> int:
 
         def row(target: PullTarget) -> dict[str, Any]:
             is_copy = target.way.value == "peer"
-            result = pulls.pull(target, TransferProgress(progress) if is_copy else progress)
+            result = pulls.pull(target, progress)
             if not is_copy:
                 return _row(result)
             for text in result.warnings:
@@ -244,13 +244,13 @@ def fetch_command(
     if merged and chosen.keys() - {"source", "parallel"}:
         raise UsageError("--merged brings all that was merged: --since, --last and --where do not apply")
     with open_workspace() as workspace, TerminalProgress() as progress:
-        found, shown = on_branch(workspace, dataset), TransferProgress(progress)
+        found = on_branch(workspace, dataset)
         chosen["token"] = token_for(
             [workspace.sharing.url_of(chosen["source"])] if chosen.get("source") else []
         )
         row: dict[str, Any] = {"dataset": found.label}
         if merged:
-            row |= record(found.fetch_merged(progress=shown, **chosen), "blocks", "objects", "bytes")
+            row |= record(found.fetch_merged(progress=progress, **chosen), "blocks", "objects", "bytes")
         else:
             if locks:
                 from odfchain import AssetLock, StoreOptions
@@ -260,9 +260,9 @@ def fetch_command(
                 stores = StoreOptions(trust_files=trust_files, endpoints=named)
                 read = [AssetLock.read(lock) for lock in locks]
                 parallel = chosen.get("parallel")
-                outcome = found.fetch_from_locks(read, stores=stores, parallel=parallel, progress=shown)
+                outcome = found.fetch_from_locks(read, stores=stores, parallel=parallel, progress=progress)
             else:
-                outcome = found.fetch(progress=shown, **chosen)
+                outcome = found.fetch(progress=progress, **chosen)
             row |= record(outcome, "objects", "bytes") | {"missing": outcome.missing_slices}
     if "where" in chosen:
         row |= record(outcome, "skipped", "unknown")

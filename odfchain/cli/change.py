@@ -302,7 +302,7 @@ def print_row_diff(dataset: str, a: str, b: str | None, output: str, *, stat: bo
     """Compare the states at two points, and print what differs and how far they are from each other."""
     if stat and keys_only:
         raise UsageError("--stat and --keys-only show different things: give one of them")
-    with open_workspace() as workspace:
+    with open_workspace() as workspace, TerminalProgress().later("Comparing the two states"):
         found = workspace[dataset].diff(a, b)
     if keys_only and not found.key:
         raise UsageError(f"{dataset} has no primary key", hint="leave --keys-only out to see the records")
@@ -406,7 +406,7 @@ def print_drift(a: str, b: str | None, policy: Path | None, output: str, *, comp
     """Compare two profiles, print what was found, and return the exit code; errors as `drift_between`."""
     if output not in _FORMATS:
         raise UsageError(f"--profile prints {', '.join(_FORMATS)}, not {output}")
-    with TerminalProgress() as progress:
+    with TerminalProgress().later("Comparing the two profiles") as progress:
         found = drift_between(a, b, open_workspace, policy=policy, compute=compute, progress=progress)
     if output == "json":
         screen.echo_json(found.to_document())

@@ -26,7 +26,7 @@ from odfchain.cli.parameters import (
 )
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.storage.fsio import no_file
-from odfchain.text import counted, one_line, printable
+from odfchain.text import counted, one_line, percent, printable
 from odfchain.workspace.options import ProfileOptions
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def manifest_command(
         raise errors.UsageError("the JSON text is the whole manifest: --where is for the table")
     if key_file is not None and not write:
         raise errors.UsageError("--key is the key that --write signs with")
-    with open_workspace() as workspace:
+    with open_workspace() as workspace, TerminalProgress().later("Reading the footers of the slices"):
         found_at = at_point(workspace, dataset)
         found = found_at.manifest()
         written = found_at.write_manifest(key_file) if write else None
@@ -332,12 +332,13 @@ def blame_command(
     if bool(key) == (offset is not None) or (key and last is not None):
         raise errors.UsageError("name the record: --offset N [--to M], or its primary key like iata=ZRH")
     found = opened(dataset)
-    if offset is None:
-        newest = found.history(key_values(key), limit=1)
-        if not newest:
-            raise errors.UsageError("no row with this key was ever recorded there")
-        offset = newest[0].offset
-    blame = found.blame(offset, last, recursive=recursive)
+    with TerminalProgress().later("Looking for the inputs of the record"):
+        if offset is None:
+            newest = found.history(key_values(key), limit=1)
+            if not newest:
+                raise errors.UsageError("no row with this key was ever recorded there")
+            offset = newest[0].offset
+        blame = found.blame(offset, last, recursive=recursive)
     match output:
         case "json":
             screen.echo_json(blame.to_document())
@@ -463,15 +464,17 @@ def digest_command(
     rows, code = [], 0
     for file in files:
         logical, records = None, None
-        try:
-            physical, size = hash_file(file)
-        except OSError:
-            raise no_file(file) from None
-        try:
-            logical, records = hash_parquet(file)
-        except errors.OdfchainError as error:  # another file than Parquet has a physical hash, too
-            report_error(error)
-            code = error.exit_code
+        with TerminalProgress().later(f"Hashing {file.name}") as progress:
+            try:
+                physical, size = hash_file(file)
+            except OSError:
+                raise no_file(file) from None
+            try:
+                logical, records = hash_parquet(file)
+            except errors.OdfchainError as error:  # another file than Parquet has a physical hash, too
+                progress.stop()
+                report_error(error)
+                code = error.exit_code
         rows.append(
             {
                 "file": str(file),
@@ -524,7 +527,7 @@ def _print_profile(found: Profile, label: str, output: str) -> None:
     if output == "html":
         screen.echo_page(found.to_html())
         return
-    from odfchain.profiles.pages import line_of, percent
+    from odfchain.profiles.pages import line_of
 
     document = found.document
     lines = [line_of(column, document["column_stats"][column["name"]]) for column in document["columns"]]

@@ -402,7 +402,8 @@ def gc_command(
     found: list[Collected] = []
     for dataset in _named_or_all(workspace, datasets):
         try:
-            found.append(dataset.gc(**chosen))
+            with TerminalProgress().later(f"Looking at the objects of {dataset}"):
+                found.append(dataset.gc(**chosen))
         except UsageError:
             raise
         except OdfchainError as error:  # one damaged dataset must not keep the others from being cleared

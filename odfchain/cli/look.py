@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from odfchain.cli import screen
 from odfchain.cli.context import INTEGRITY_FAULT, open_workspace, opened, report_error, say
 from odfchain.cli.parameters import DATASET, DATASET_AT, argument, command, formats, key_values, option
+from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.rows import OPERATIONS, TABLE_ROWS, print_rows
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.text import counted
@@ -293,7 +294,9 @@ def tail_command(
     DATASET@POINT is the dataset on a branch, as of a block (its number or hash), or as of a time.
     """
     found = opened(dataset)
-    _print_rows(found.tail(num_records, skip=skip_records), found.summary, output)
+    with TerminalProgress().later("Reading the newest records"):
+        rows = found.tail(num_records, skip=skip_records)
+    _print_rows(rows, found.summary, output)
 
 
 @command("state")
@@ -314,7 +317,8 @@ def state_command(
     """
     found_at = opened(dataset)
     scan = found_at.state(key=found_at.summary.primary_key, event_time=event_time)
-    found = scan.to_arrow()
+    with TerminalProgress().later("Reading the rows in force"):
+        found = scan.to_arrow()
     most = TABLE_ROWS if newest is None and output == "table" else newest
     rows = found if most is None else found.slice(max(0, found.num_rows - most))
     _print_rows(rows, found_at.summary, output)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -13,7 +15,6 @@ from odfchain.cli.context import options, report_error
 from odfchain.cli.screen import console, echo, human_size, styled
 from odfchain.errors import was_interrupted
 from odfchain.progress import WorkDone
-from odfchain.spark.known_errors import known_error
 from odfchain.text import printable
 
 if TYPE_CHECKING:
@@ -54,12 +55,10 @@ def _rows(done: WorkDone) -> str:
 
 def _size(done: WorkDone) -> str:
     most = done.total_bytes or done.read_bytes
-    if not done.read_bytes or most < 10**6:
+    if not done.read_bytes or most < 1 << 20:
         return ""
-    unit, size = ("GB", 10**9) if most >= 10**9 else ("MB", 10**6)
-    digits = 1 if unit == "GB" else 0
-    shown = f"{done.read_bytes / size:,.{digits}f}"
-    return f"{shown} {unit}" if done.total_bytes is None else f"{shown} of {most / size:,.{digits}f} {unit}"
+    shown = human_size(done.read_bytes)
+    return shown if done.total_bytes is None else f"{shown} of {human_size(most)}"
 
 
 def _tasks(done: WorkDone) -> str:
@@ -99,7 +98,8 @@ class TerminalProgress:
         self._quiet = quiet
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
-        self._shown = sys.stderr.isatty() and not quiet
+        self._shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not quiet
+        self._waited_for: str | None = None
         self._changing = threading.Lock()
 
     def __enter__(self) -> TerminalProgress:
@@ -111,16 +111,34 @@ class TerminalProgress:
     def stop(self) -> None:
         """Remove the line."""
         with self._changing:
+            self._waited_for = None
             if self._bar is not None:
                 self._bar.stop()
                 self._bar = self._task = None
 
-    def phase(
-        self, name: str, total: int | None = None, *, amount: Callable[[float], str] | None = None
-    ) -> None:
-        """Replace the line; `amount` writes a number of steps, where that is worth showing."""
-        if not self._shown:
-            return
+    def later(self, name: str) -> TerminalProgress:
+        """Show a phase after a second, unless another has begun or all has ended: most answers take less."""
+
+        def show() -> None:
+            with self._changing:
+                if self._waited_for is name:
+                    self._show(name)
+
+        if self._shown:
+            self._waited_for = name
+            timer = threading.Timer(1.0, show)
+            timer.daemon = True
+            timer.start()
+        return self
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """Replace the line."""
+        if self._shown:
+            with self._changing:
+                self._show(name, total)
+
+    def _show(self, name: str, total: int | None = None) -> None:
+        self._waited_for = None
         if self._bar is None:
             from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -134,10 +152,11 @@ class TerminalProgress:
                 transient=True,
             )
             self._bar.start()
-        with self._changing:
-            if self._task is not None:
-                self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(printable(name), total=total, amount=amount, line=False)
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        in_bytes = human_size if _BYTES.match(name) else None
+        amount = "{:,.0f} blocks".format if _BLOCKS.match(name) else in_bytes
+        self._task = self._bar.add_task(printable(name), total=total, amount=amount, line=False)
 
     @property
     def shows_work(self) -> bool:
@@ -169,23 +188,11 @@ class TerminalProgress:
             echo(f"note: {text}", err=True)
 
 
-class TransferProgress:
-    """Shows a transfer: what is done, and what there is to do, in blocks and in bytes."""
-
-    def __init__(self, shown: TerminalProgress) -> None:
-        self._shown, self.advance, self.note = shown, shown.advance, shown.note
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        """Replace the line."""
-        self._shown.phase(name, total, amount=_blocks if name.startswith(_IN_BLOCKS) else human_size)
-
-
-# The phases of a transfer whose steps are blocks; those of the others are bytes.
-_IN_BLOCKS = ("Receiving blocks", "Checking blocks", "Publishing", "Sending blocks")
-
-
-def _blocks(count: float) -> str:
-    return f"{count:,.0f} blocks"
+# Phases whose steps are blocks, or bytes.
+_BLOCKS = re.compile("(Checking|Receiving|Sending) blocks|Publishing|(Checking|Reading) the chain")
+_BYTES = re.compile(
+    "(Checking|Copying|Downloading|Hashing|Profiling|Receiving|Sending|Writing the rows|piping|unpacking) "
+)
 
 
 # Columns of the bar.
@@ -243,6 +250,8 @@ def one_by_one(
         except Exception as error:
             if was_interrupted(error):
                 raise KeyboardInterrupt from error
+            from odfchain.spark.known_errors import known_error
+
             known = known_error(error)
             if known is None:
                 raise

@@ -101,12 +101,14 @@ def sql_command(
     with open_workspace() as workspace:
         if proof is not None and not explain:
             began = time.perf_counter()
-            answer = workspace.prove(query, **chosen)
-            answer.save(proof)
-            for note in answer.notes:
-                say(f"note: {note}")
-            assert answer.result is not None  # noqa: S101 - it was computed here
-            show_answer(answer.result, form, file, began=began, most=most)
+            with TerminalProgress().later("Answering") as progress:
+                answer = workspace.prove(query, **chosen)
+                answer.save(proof)
+                for note in answer.notes:
+                    progress.note(note)
+                assert answer.result is not None  # noqa: S101 - it was computed here
+                rows = Counted(answer.result, progress, "Answering")
+                show_answer(rows, form, file, began=began, most=most)
             return 0
         if is_one:  # with its comments: places in messages count their lines
             steps = [f".explain {query}" if explain else query]
@@ -127,20 +129,19 @@ def _values(params: Iterable[str]) -> dict[str, Any]:
 
 
 def show_answer(
-    result: QueryResult, output: str, file: Path | None, *, began: float, most: int, timed: bool = True
+    rows: Counted, output: str, file: Path | None, *, began: float, most: int, timed: bool = True
 ) -> None:
     """Print or write the rows, then say which blocks were read, how many rows came, and how long it took.
 
     `began` is when the question was asked, by `time.perf_counter`; `most` are the rows that a table shows.
     """
-    rows = Counted(result)
     left = 0
     if file is not None:
         rows.save(output, file)
     else:
         left = rows.show(output, most=most)
     count = counted(rows.rows, "row") + (f" ({left:,} of them not shown)" if left else "")
-    _say_read(result, count, began if timed else None)
+    _say_read(rows.result, count, began if timed else None)
 
 
 def _say_read(result: QueryResult, rows: str, began: float | None) -> None:
@@ -329,13 +330,15 @@ def export_command(
         _format_of(form, file)  # says which ones no terminal gets
     from odfchain.api.scan import exported
 
-    result = exported(workspace, dataset, state=state)
-    if target is None or not several:
-        show_answer(result, form, file, began=began, most=0)
-    else:
-        rows = Counted(result)
+    step = f"Exporting {dataset}"
+    with TerminalProgress().later(step) as progress:
+        result, total = exported(workspace, dataset, state=state)
+        rows = Counted(result, progress, step, total)
+        if target is None or not several:
+            show_answer(rows, form, file, began=began, most=0)
+            return
         count = _write_folder(rows, form, target, records_per_file)
-        _say_read(result, f"{counted(rows.rows, 'row')} in {counted(count, 'file')}", began)
+    _say_read(result, f"{counted(rows.rows, 'row')} in {counted(count, 'file')}", began)
 
 
 def _export_table(dataset: str, table: str, target: str, chosen: dict[str, Any]) -> None:
@@ -351,6 +354,8 @@ def _export_table(dataset: str, table: str, target: str, chosen: dict[str, Any])
     number, took = done.sequence_number, time.perf_counter() - began
     name = f"{opened.alias} @ {number:,} ({str(done.block)[:12]}…)"
     say(f"{name} as {table} in {done.folder}: {what}, {took:.1f} s")
+    if done.reading:
+        say(f"table {done.table}, in Python: {done.reading}")
     for note in done.notes:
         say(f"note: {note}")
 
@@ -611,12 +616,15 @@ class Shell:
 
     def _answer(self, query: str) -> None:
         began = time.perf_counter()
-        result = self._workspace.sql(query, **self._options)
-        (file, named), self._file = self._file or (None, ""), None
-        output = _format_of(named or self._output, file)
-        if file is None:
-            self._separate(output)
-        show_answer(result, output, file, began=began, most=self._most, timed=self._timed)
+        with TerminalProgress().later("Answering") as progress:
+            rows = Counted(self._workspace.sql(query, **self._options), progress, "Answering")
+            (file, named), self._file = self._file or (None, ""), None
+            output = _format_of(named or self._output, file)
+            if file is None:
+                progress.stop()
+                self._separate(output)
+                progress.later("Answering")
+            show_answer(rows, output, file, began=began, most=self._most, timed=self._timed)
 
     def _separate(self, output: str) -> None:
         """In a script, leave a line between this answer and the one before, where the format allows it."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import operator
 import re
 import select
 import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -24,10 +25,12 @@ from odfchain.cli.screen import aligned, cell_text, echo_table, is_wide, plain, 
 from odfchain.errors import QueryError
 from odfchain.lazy import pa, pc, pq
 from odfchain.odf.enums import OperationType
+from odfchain.progress import reported
 from odfchain.storage.fsio import replaced, storage_errors
 from odfchain.text import escaped_json, first_line, one_line, printable
 
 if TYPE_CHECKING:
+    from odfchain.cli.progress_bar import TerminalProgress
     from odfchain.results import DatasetState, QueryResult
 
 
@@ -50,7 +53,10 @@ class Counted:
         QueryError: a column is an interval of a kind that Python has no arrays of.
     """
 
-    def __init__(self, result: QueryResult) -> None:
+    def __init__(
+        self, result: QueryResult, progress: TerminalProgress, step: str, total: int | None = None
+    ) -> None:
+        """With what `progress` shows: the step, and how many rows there will be, if that is known."""
         self.schema: pa.Schema = result.schema
         for column in self.schema:
             if _NO_ARRAYS.search(str(column.type)):
@@ -60,21 +66,30 @@ class Counted:
                     hint="cast it to text: CAST(column AS VARCHAR)",
                 )
         self.rows = 0
-        self._result = result
+        self.result, self.progress = result, progress
+        self._step, self._total = step, total
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._result.batches():
+        for batch in reported(
+            self.result.batches(), self.progress, self._step,
+            rows=operator.attrgetter("num_rows"), total_rows=self._total,
+        ):  # fmt: skip
             self.rows += batch.num_rows
             yield batch
+        self.progress.stop()
 
     def show(self, output: str, *, most: int) -> int:
         """Print the rows; returns how many of them a table does not show."""
         with reader_stays():
             if output == "table":
-                print_rows(self.schema, self, [pin.state for pin in self._result.inputs], most)
+                print_rows(self.schema, self, [pin.state for pin in self.result.inputs], most)
                 return max(0, self.rows - most)
-            stream = standard_output()
-            write_rows(self.schema, self, output, stream, shown=sys.stdout.isatty())
+            stream, rows = standard_output(), iter(self)
+            if sys.stdout.isatty():
+                # nothing is written beside the line
+                rows = chain(list(islice(rows, 1)), rows)
+                self.progress.stop()
+            write_rows(self.schema, rows, output, stream, shown=sys.stdout.isatty())
             stream.flush()
         return 0
 

@@ -24,7 +24,7 @@ from odfchain.cli.parameters import (
     option,
     token_for,
 )
-from odfchain.cli.progress_bar import TerminalProgress, TransferProgress, one_by_one
+from odfchain.cli.progress_bar import TerminalProgress, one_by_one
 from odfchain.limits import HOST, PORT
 from odfchain.workspace.options import PushOptions, ServeOptions
 
@@ -126,7 +126,7 @@ def push_command(
                     plan = each.dataset.plan_push(each.to, **chosen)
                     status = "up to date" if plan.up_to_date else "would be pushed"
                     return _row(str(each), plan, status)
-                outcome = each.dataset.push(each.to, progress=TransferProgress(progress), **chosen)
+                outcome = each.dataset.push(each.to, progress=progress, **chosen)
                 _remark(outcome, progress, f"{each}: " if len(targets) > 1 else "")
                 return _row(str(each), outcome.plan, _status(outcome), str(outcome.signature))
 

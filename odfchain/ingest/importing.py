@@ -9,18 +9,19 @@ import codecs
 import dataclasses
 import datetime as dt
 import difflib
+import functools
 import math
 import re
 import shlex
 import sys
 import unicodedata
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -36,7 +37,8 @@ from odfchain.odf.manifests import read_snapshots, snapshot_document
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.schema import format_ddl, format_type, type_name
 from odfchain.odf.yaml import dump_yaml
-from odfchain.spark.json_values import Number, Record, RecordError, Value, column_text
+from odfchain.progress import SILENT, Progress, reported
+from odfchain.spark.json_values import JsonArray, Number, Record, RecordError, Spellings, Value, column_text
 from odfchain.spark.types import RESERVED, check_count
 from odfchain.storage import fsio
 from odfchain.text import printable
@@ -315,10 +317,10 @@ class InferredFile:
 
 
 def infer_file(
-    path: Path, scratch: Path, *, input_format: str | None = None, reserved: Collection[str] = (),
+    path: Path, scratch: Path, progress: Progress = SILENT, *, input_format: str | None = None,
     **csv: str | None,
 ) -> InferredFile:  # fmt: skip
-    """The columns of a file, with the types that all of their values have; no name may be `reserved`.
+    """The columns of a file, with the types that all of their values have; no name is a system column's.
 
     `csv` is a `separator` and an `encoding`, where they are known.
     """
@@ -329,13 +331,16 @@ def infer_file(
         raise UsageError(f"--separator and --encoding are for CSV, and {path.name} is {read.KIND}")
     if path.stat().st_size == 0:
         raise _no_rows(path)
+    step = f"Inferring the columns of {path.name}"
+    progress.phase(step)
+    counted = functools.partial(reported, progress=progress, step=step, size=path.stat().st_size)
     match read:
         case src.ReadStepCsv():
-            inferred = _csv(path, reserved, **csv)
+            inferred = _csv(path, counted, **csv)
         case src.ReadStepParquet():
-            inferred = _parquet(path, reserved)
+            inferred = _parquet(path)
         case _:
-            inferred = _records(path, read, scratch, reserved)
+            inferred = _records(path, read, scratch, counted)
     if inferred.rows == 0:
         raise _no_rows(path)
     return inferred
@@ -349,20 +354,20 @@ def _no_rows(path: Path) -> BadInputError:
     )
 
 
-def check_names(names: Sequence[str], reserved: Collection[str], file: str) -> None:
+def check_names(names: Sequence[str], file: str) -> None:
     """Check that every name can be the name of a column."""
     check_count(names, file)
     taken, problems = set(names), []
     seen: set[str] = set()
     for number, name in enumerate(names, start=1):
-        problem = _problem(name, reserved, again=name in seen)
+        problem = _problem(name, again=name in seen)
         seen.add(name)
         if problem is None:
             continue
         clean = "".join(c for c in name if c.isprintable() and c != "`").strip().removeprefix(RESERVED)
-        base = f"_{clean}" if name in reserved else clean or f"column_{number}"
+        base = f"_{clean}" if name in SYSTEM_COLUMNS else clean or f"column_{number}"
         new = base
-        while new in taken or new in reserved:
+        while new in taken or new in SYSTEM_COLUMNS:
             new = f"{base}_{number}" if new == base else f"{new}_"
         taken.add(new)
         problems.append(f"column {number:,} {problem}: call it {printable(new)!r}")
@@ -375,13 +380,13 @@ def check_names(names: Sequence[str], reserved: Collection[str], file: str) -> N
         )
 
 
-def _problem(name: str, reserved: Collection[str], *, again: bool) -> str | None:
+def _problem(name: str, *, again: bool) -> str | None:
     shown = repr(printable(name, 60))
     if not name.strip():
         return "has no name"
     if again:
         return f"is called {shown}, too"
-    if name in reserved:
+    if name in SYSTEM_COLUMNS:
         return f"is called {shown} as a system column is"
     if name.startswith(RESERVED):
         return f"is called {shown}, and names that begin with {RESERVED} are reserved"
@@ -414,8 +419,9 @@ def _file(
 
 
 def _csv(
-    path: Path, reserved: Collection[str], separator: str | None = None, encoding: str | None = None
-) -> InferredFile:
+    path: Path, counted: Callable[..., Iterator[Any]], separator: str | None = None,
+    encoding: str | None = None,
+) -> InferredFile:  # fmt: skip
     file, notes = str(path), list[str]()
     start = fsio.read_start(path, 4) or b""
     # without a mark, of two letters every other byte is zero
@@ -433,13 +439,14 @@ def _csv(
             notes.append(f"the separator is {separator!r}")
     else:
         names = header_of(path, dialect_of(read), file)
-    check_names(names, reserved, file)
+    check_names(names, file)
     dialect = dialect_of(read)
     columns = [ColumnValues() for _ in names]
-    records = iter(CsvRecords(path, dialect, file))
+    reader = CsvRecords(path, dialect, file)
+    records = iter(reader)
     next(records, None)
     row = 0
-    for row, record in enumerate(records, start=1):
+    for row, record in enumerate(counted(records, read=reader.read), start=1):
         if len(record) != len(names):
             misfit = first_misfit(path, dialect, names, header=True, file=file)
             assert misfit is not None  # noqa: S101 - it was just seen
@@ -467,38 +474,32 @@ def _separator(path: Path, read: src.ReadStepCsv, file: str) -> tuple[str, list[
 # --- records in JSON, GeoJSON and shapefiles -------------------------------------------------------
 
 
-def _records(path: Path, read: src.ReadStep, scratch: Path, reserved: Collection[str]) -> InferredFile:
+def _records(
+    path: Path, read: src.ReadStep, scratch: Path, counted: Callable[..., Iterator[Any]]
+) -> InferredFile:
     columns: dict[str, ColumnValues] = {}
     notes: list[str] = []
     row = 0
-    for record in _each(path, read, scratch, notes):
-        row += 1
-        for name, value in record.items():
-            column = columns.get(name)
-            if column is None:
-                column = columns[name] = ColumnValues()
-                # at once: objects with ever new names must not fill the memory
-                check_count(list(columns), str(path))
-            if value is not None:
-                column.add_json(value, row)
+    with path.open("rb") as stream:
+        each = _each(path, read, scratch, notes, stream)
+        for row, record in enumerate(counted(each, read=stream.tell), start=1):
+            for name, value in record.items():
+                column = columns.get(name)
+                if column is None:
+                    column = columns[name] = ColumnValues()
+                    # at once: objects with ever new names must not fill the memory
+                    check_count(list(columns), str(path))
+                if value is not None:
+                    column.add_json(value, row)
     if row and not columns:
         raise BadInputError("the objects have no properties, so there are no columns", file=str(path))
-    check_names(list(columns), reserved, str(path))
-    _check_case(list(columns), str(path))
+    check_names(list(columns), str(path))
+    try:
+        Spellings().add(dict.fromkeys(columns))  # Spark compares names without case
+    except RecordError as error:
+        hint = "rename one of them, and import the file again"
+        raise BadInputError(error.message, file=str(path), hint=hint) from None
     return _file(read, columns, row, notes)
-
-
-def _check_case(names: list[str], file: str) -> None:
-    folded: dict[str, str] = {}
-    for name in names:
-        # Spark compares names without case, so such columns would be one
-        other = folded.setdefault(name.casefold(), name)
-        if other != name:
-            raise BadInputError(
-                f"the keys {printable(other, 60)!r} and {printable(name, 60)!r} differ only by case",
-                file=file,
-                hint="rename one of them, and import the file again",
-            )
 
 
 _CRS = re.compile(rb'"crs"\s*:\s*{[^{}]*{[^{}]*"name"\s*:\s*"([^"\\]{1,120})"')
@@ -515,7 +516,9 @@ def _on_coordinates(source: RecordSource, path: Path) -> str:
     return f"coordinates are in {said}; they are kept as they are"
 
 
-def _each(path: Path, read: src.ReadStep, scratch: Path, notes: list[str]) -> Iterator[Record]:
+def _each(
+    path: Path, read: src.ReadStep, scratch: Path, notes: list[str], stream: BinaryIO
+) -> Iterator[Record]:
     file = str(path)
     if not isinstance(read, src.ReadStepNdJson | src.ReadStepNdGeoJson):
         assert not isinstance(read, src.ReadStepCsv | src.ReadStepParquet)  # noqa: S101 - read elsewhere
@@ -525,7 +528,7 @@ def _each(path: Path, read: src.ReadStep, scratch: Path, notes: list[str]) -> It
             notes += [said for said in [_on_coordinates(source, path)] if said not in notes]
         row = 0
         try:
-            for record in source.records():
+            for record in source.records_of(stream) if isinstance(source, JsonArray) else source.records():
                 row += 1
                 yield record
         except RecordError as error:
@@ -541,7 +544,7 @@ def _each(path: Path, read: src.ReadStep, scratch: Path, notes: list[str]) -> It
     scan_text(path)
     lines = LineFile(path, parse_object if isinstance(read, src.ReadStepNdJson) else parse_feature)
     try:
-        for _, record in lines.records():
+        for _, record in lines.records(stream):
             yield record
     except RecordError as error:
         raise lines.first_bad(None, file) or BadInputError(error.message, file=file) from None
@@ -550,7 +553,7 @@ def _each(path: Path, read: src.ReadStep, scratch: Path, notes: list[str]) -> It
 # --- Parquet ---------------------------------------------------------------------------------------
 
 
-def _parquet(path: Path, reserved: Collection[str]) -> InferredFile:
+def _parquet(path: Path) -> InferredFile:
     from odfchain.odf.arrow_schema import from_arrow
     from odfchain.slices.reader import open_parquet
     from odfchain.spark.input_frames import schema_in_microseconds
@@ -558,7 +561,7 @@ def _parquet(path: Path, reserved: Collection[str]) -> InferredFile:
     with open_parquet(path) as source:
         schema = from_arrow(schema_in_microseconds(source.schema_arrow))
         rows = source.metadata.num_rows
-    check_names(schema.names, reserved, str(path))
+    check_names(schema.names, str(path))
     for f in schema.fields:
         try:
             format_type(f.value_type, f.extra)
@@ -637,10 +640,12 @@ class FileImport:
         alias = _name_of(path) if name is None else DatasetAlias.parse(name)
         return cls(path, alias, strategy, tuple(key), merge is None)
 
-    def plan(self, scratch: Path, event_time: str | None = None, **read: str | None) -> ImportPlan:
+    def plan(
+        self, scratch: Path, progress: Progress, event_time: str | None = None, **read: str | None
+    ) -> ImportPlan:
         """The dataset that holds the rows of the file, whose columns are inferred; `read` is as there."""
         path, key = self.path, self.key
-        inferred = infer_file(path, scratch, reserved=SYSTEM_COLUMNS, **read)
+        inferred = infer_file(path, scratch, progress, **read)
         for column in (*key, *([event_time] if event_time is not None else [])):
             _check_known(path, inferred, column)
         notes = list(inferred.notes)

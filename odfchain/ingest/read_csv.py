@@ -50,6 +50,8 @@ class CsvRecords:
         self._line = 0
         self.line = 0
         """The line on which the record that was given last begins."""
+        self.read: Callable[[], int] = lambda: 0
+        """How many bytes were read."""
         quote, escape = re.escape(dialect.quote), re.escape(dialect.escape)
         self._special = re.compile(f"{escape}*{quote}" if escape else quote) if quote else None
 
@@ -58,6 +60,7 @@ class CsvRecords:
         # a byte order mark is no part of the first name
         encoding = "utf-8-sig" if self._dialect.encoding == "utf-8" else self._dialect.encoding
         with storage_errors(self._path), self._path.open("r", encoding=encoding, newline="") as stream:
+            self.read = stream.buffer.tell  # type: ignore[attr-defined]  # it is a file's
             for line in stream:
                 self._line += 1
                 self.line = self._line

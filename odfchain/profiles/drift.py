@@ -18,7 +18,7 @@ from odfchain.errors import EngineError, ManifestError, child_path
 from odfchain.odf.tree import Form, Rule, camel_case, from_tree, record_of
 from odfchain.profiles.reader import KMV_SIZE, ComparedColumn, ComparedProfile, share
 from odfchain.profiles.reader import library as installed_library
-from odfchain.text import counted, cut
+from odfchain.text import counted, cut, number, percent
 
 # The result of a comparison as JSON and as a page (RFC-041):
 #
@@ -327,7 +327,7 @@ def _dataset(one: ComparedProfile, other: ComparedProfile, policy: DriftPolicy) 
     alike = rounded(jaccard(one.row_hashes, other.row_hashes))
     limit = policy.limit("jaccard")  # a likeness: it must not fall below
     breach = limit is not None and alike < limit
-    yield DriftLine("jaccard", None, alike, limit, breach, f"{alike:.1%} of all rows are in both")
+    yield DriftLine("jaccard", None, alike, limit, breach, f"{percent(alike)} of all rows are in both")
 
 
 def _shared_column(
@@ -373,7 +373,7 @@ def _distribution(
 
 def _numbers(one: ComparedColumn, other: ComparedColumn, policy: DriftPolicy) -> Iterator[DriftLine]:
     name, before, after = other.name, one.quantiles, other.quantiles
-    middle = f"median {before[50]:,.6g} → {after[50]:,.6g}"
+    middle = f"median {number(before[50])} → {number(after[50])}"
     yield _judged("ks", name, ks(before, after), policy, middle)
     if deviation := one.figures.get("std"):
         yield _judged("w1", name, w1(before, after) / deviation, policy, middle)

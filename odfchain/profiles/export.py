@@ -68,6 +68,10 @@ class Exported:
     notes: tuple[str, ...] = ()
     names: frozenset[str] = field(default=frozenset(), repr=False)
     """Of all data files of the newest version."""
+    table: str = ""
+    """The table's name, which Lode has none of."""
+    reading: str = ""
+    """A line of Python that reads the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +270,9 @@ class _TableExport:
         size = sum(version.source.stat().st_size for version in versions)
         number, count = self._state.head_block.sequence_number, len(versions)
         return Exported(
-            self._place.folder, self._state.head, number, count, count, size, copies, notes, names
-        )
+            self._place.folder, self._state.head, number, count, count, size, copies, notes, names,
+            self._table.name, self._table.reading,
+        )  # fmt: skip
 
 
 def _name(ref: SliceRef) -> str:

@@ -41,6 +41,13 @@ class IcebergFolder:
             ) from None
         self._folder, self._catalog = folder, catalog
         self._id = (_NAMESPACE, _PLAIN.sub("_", name.lower()))
+        self.name = ".".join(self._id)
+        self._uri = f"sqlite:///{folder / _CATALOG}"
+        place = repr(catalog) if catalog else f"{_NAMESPACE!r}, type='sql', uri={self._uri!r}"
+        self.reading = (
+            "from pyiceberg.catalog import load_catalog; "
+            f"load_catalog({place}).load_table({self.name!r}).scan().to_pandas()"
+        )
 
     def files(self) -> Sequence[str] | None:
         """The files of the newest snapshot."""
@@ -106,8 +113,7 @@ class IcebergFolder:
 
         with library_errors(self._folder):
             if self._catalog is None:
-                uri = f"sqlite:///{self._folder / _CATALOG}"
-                catalog: Any = SqlCatalog(_NAMESPACE, uri=uri, warehouse=self._location)
+                catalog: Any = SqlCatalog(_NAMESPACE, uri=self._uri, warehouse=self._location)
             else:
                 try:
                     catalog = load_catalog(self._catalog)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from odfchain.limits import DRIFT_PAGE, AnyPageLimits, DriftPageLimits
 from odfchain.profiles.reader import FIGURES, ComparedColumn, ComparedProfile, by_share, share
-from odfchain.text import counted, cut, one_line, printable
+from odfchain.text import counted, cut, number, one_line, percent, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -107,18 +107,6 @@ def excerpt(things: Sequence[T], limit: int) -> Excerpt[T]:
 def listed(words: Sequence[str]) -> str:
     """Words as in a sentence: `a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
-
-
-def percent(fraction: float) -> str:
-    """A fraction for people: `12.5 %`."""
-    return f"{fraction * 100:.1f} %"
-
-
-def number(value: float | str | None) -> str:
-    """A number for people; a text, such as a time, stays as it is."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
 def moment(text: str) -> str:
@@ -274,7 +262,7 @@ def _verdict(document: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _languages(column: ComparedColumn) -> str | None:
     common = by_share(column.languages)[:_SHOWN_LANGUAGES]
-    return ", ".join(f"{cut(name, 20)} {part:.0%}" for name, part in common) or None
+    return ", ".join(f"{cut(name, 20)} {percent(part, 0)}" for name, part in common) or None
 
 
 def _quantile(place: int) -> Callable[[ComparedColumn], float | None]:
@@ -286,7 +274,7 @@ def _figure(name: str) -> Callable[[ComparedColumn], float | None]:
 
 
 _FIGURES: Mapping[str, Callable[[ComparedColumn], float | str | None]] = {
-    "nulls": lambda column: f"{column.null_fraction:.2%}",
+    "nulls": lambda column: percent(column.null_fraction, 2),
     "distinct values": lambda column: _about(column.num_unique, column.estimated),
     "least": lambda column: column.low,
     "5th percentile": _quantile(5),
@@ -326,7 +314,8 @@ def _common_values(
 
     def row(value: str) -> dict[str, Any]:
         before, after = (
-            word if part is None else f"{part:.2%}" for part, word in zip(shares[value], unknown, strict=True)
+            word if part is None else percent(part, 2)
+            for part, word in zip(shares[value], unknown, strict=True)
         )
         return {
             "value": value, "before": before, "after": after,

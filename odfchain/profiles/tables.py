@@ -192,7 +192,8 @@ class DeltaFolder:
             ) from None
         self._library, self._actions = deltalake, transaction
         self._folder, self._uri = folder, folder.as_uri()
-        self._name, self._app = name, f"odf:{dataset}"
+        self.name, self._app = name, f"odf:{dataset}"
+        self.reading = f"from deltalake import DeltaTable; DeltaTable({str(folder)!r}).to_pandas()"
 
     def files(self) -> Sequence[str] | None:
         """The files of the newest version."""
@@ -247,7 +248,7 @@ class DeltaFolder:
             self._library.Schema.from_arrow(columns),
             [] if version is None else [self._added(version, _delta_columns(columns))],
             mode="error",
-            name=self._name,
+            name=self.name,
             configuration={_SKIPPING: ",".join(_delta_columns(columns))},
             commit_properties=None if version is None else self._facts(version),
         )

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import errno
 import functools
+import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from odfchain.errors import BadInputError, OdfchainError
 from odfchain.lazy import F, pa
@@ -160,15 +161,15 @@ class LineFile:
     path: Path
     form: Callable[[str], json_values.Record]
 
-    def _lines(self) -> Iterator[tuple[int, str]]:
-        with self.path.open("r", encoding="utf-8-sig") as stream:
+    def _lines(self, given: BinaryIO | None = None) -> Iterator[tuple[int, str]]:
+        with io.TextIOWrapper(given or self.path.open("rb"), "utf-8-sig") as stream:
             for number, line in enumerate(stream, start=1):
                 if line.strip(_BLANK.decode()):
                     yield number, line
 
-    def records(self) -> Iterator[tuple[int, json_values.Record]]:
-        """The records with the numbers of their lines."""
-        for number, line in self._lines():
+    def records(self, given: BinaryIO | None = None) -> Iterator[tuple[int, json_values.Record]]:
+        """The records with the numbers of their lines; of the file as it was opened, if it is given."""
+        for number, line in self._lines(given):
             yield number, self.form(line)
 
     def first_bad(self, fields: Fields, file: str) -> BadInputError | None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from odfchain.errors import BadInputError, EngineError, OdfchainError, StorageFullError, was_interrupted
 from odfchain.lazy import pa
-from odfchain.progress import Progress, WorkDone, shows_work
+from odfchain.progress import Progress, WorkDone, shows_work, time_left
 from odfchain.spark.plans import is_local, is_remote, map_in_arrow
 from odfchain.text import find_marker, message_of, one_line
 
@@ -410,23 +410,6 @@ class Tally:
         known = self._fraction if done.fraction is not None else None
         left = time_left(known, self._risen - self._began, now - self._risen)
         return dataclasses.replace(done, fraction=known, seconds_left=left)
-
-
-_LEAST_FRACTION = 0.05
-_LEAST_SECONDS = 3.0
-
-
-def time_left(fraction: float | None, took: float, ago: float) -> float | None:
-    """How long a step goes on if the rest is as fast as what is done [s]; None where that says little.
-
-    The `fraction` was reached `took` seconds after the step began, `ago` seconds before now. Between two
-    looks that bring nothing new the estimate runs down; once it has, there is none. None too in the first
-    3 s, before a twentieth is done, where the end is not known, and where there was more than was said.
-    """
-    if fraction is None or not _LEAST_FRACTION <= fraction <= 1 or took + ago < _LEAST_SECONDS:
-        return None
-    left = took * (1 - fraction) / fraction - ago
-    return left if left >= 0 else None
 
 
 def _at_least(total: int | None, done: int) -> int | None:

@@ -610,11 +610,13 @@ class NodeTransport(HttpTransport):
                 )
             if strategy.push_strategy is msg.PushMethod.HTTP_UPLOAD:
                 wanted.append((item, strategy))
+        if wanted:
+            progress.phase("Sending objects", sum(item.size for item, _ in wanted))
         stop = threading.Event()
 
         def put(item: DataObject, strategy: msg.PushStrategy) -> None:
             self._put(item.key, shipment.path(item), strategy, channel.address, stop)
-            progress.advance(0)
+            progress.advance(item.size)
 
         pool = ThreadPoolExecutor(max_workers=self.parallel, thread_name_prefix="odfchain-push")
         pending: set[Future[None]] = {pool.submit(put, *each) for each in wanted}

@@ -300,7 +300,7 @@ class _PushToNode(_Push):
         dataset, node = self.dataset, self.peer.transport
         assert isinstance(node, NodeTransport)  # noqa: S101 - the one that takes no files
         node.parallel = self.options.at_once
-        self.progress.phase(f"Sending {dataset.alias}", len(plan.blocks))
+        self.progress.phase(f"Sending blocks of {dataset.alias}", len(plan.blocks))
         node.send(
             Shipment(
                 expected=plan.old_head,

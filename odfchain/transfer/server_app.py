@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import html
 import json
 import os
 import re
@@ -605,7 +604,8 @@ def _current(scope: Message, kind: bytes, body: bytes, tag: str | None = None) -
     headers = ((b"etag", tag.encode()), _ASK_AGAIN, _NOSNIFF)
     if not_modified(header_field(scope["headers"], b"if-none-match"), tag):
         return _Answer(304, headers)
-    policy = (b"content-security-policy", b"default-src 'none'")
+    # the page itself says which one style sheet this is
+    policy = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'")
     return _Answer(200, ((b"content-type", kind), *headers, policy), body)
 
 
@@ -668,16 +668,12 @@ def render_index(entries: Iterable[RepositoryEntry]) -> bytes:
 
 
 def _page(entries: Iterable[RepositoryEntry]) -> bytes:
-    rows = "".join(
-        f'<tr><td><a href="/{html.escape(e["alias"])}/{HEAD_KEY}">{html.escape(e["alias"])}</a></td>'
-        f"<td>{e['kind']}</td><td>{e['blocks']:,}</td><td>{e['records']:,}</td><td>{e['size']:,}</td>"
-        f"<td><code>{html.escape(e['head'])}</code></td></tr>\n"
-        for e in (to_tree(entry) for entry in sorted(entries, key=lambda entry: entry.alias))
-    )
-    return (
-        "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8><title>Datasets</title></head><body>\n"
-        "<h1>Datasets</h1>\n<table>\n<tr><th>Dataset<th>Kind<th>Blocks<th>Records<th>Bytes<th>Head</tr>\n"
-        f'{rows}</table>\n<p>For programs: <a href="/{INDEX_KEY}">{INDEX_KEY}</a></p>\n</body></html>\n'
+    # loaded here: most nodes are never looked at
+    from odfchain.profiles.pages import one_page  # noqa: PLC0415
+
+    listed = [to_tree(entry) for entry in sorted(entries, key=lambda entry: entry.alias)]
+    return one_page(
+        "transfer", "datasets.html.j2", "datasets.css", datasets=listed, head=HEAD_KEY, index=INDEX_KEY
     ).encode()
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from odfchain.errors import BadInputError, InvalidIdError, SchemaError, UsageError
 from odfchain.ingest.importing import (
-    SYSTEM_COLUMNS,
     ColumnValues,
     FileImport,
     ImportPlan,
@@ -22,11 +21,13 @@ from odfchain.ingest.importing import (
 from odfchain.odf.events import AddPushSource, SetVocab
 from odfchain.odf.names import DatasetAlias
 from odfchain.odf.schema import parse_ddl, type_name
+from odfchain.progress import SILENT, Silent, WorkDone
 from odfchain.spark.json_values import parse_object
 from tests.kit.pushed_files import put
 from tests.kit.support import fixture
 
 CASES = fixture("ingest/inference.yaml")
+FEATURE = '{"type": "Feature", "properties": {"a": 1}, "geometry": null}'
 
 
 def of_texts(*texts: str, json: bool = False) -> tuple[str, str | None]:
@@ -45,7 +46,40 @@ of_json = functools.partial(of_texts, json=True)
 
 
 def inferred(path: Path, content: str | bytes) -> InferredFile:
-    return infer_file(put(path.parent, content, path.name), path.parent, reserved=SYSTEM_COLUMNS)
+    return infer_file(put(path.parent, content, path.name), path.parent)
+
+
+class Screen(Silent):
+    """Somebody who looks."""
+
+    shows_work = True
+
+    def __init__(self) -> None:
+        self.told: list[WorkDone] = []
+
+    def work(self, done: WorkDone) -> None:
+        self.told.append(done)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", 'a,b\n1,"x"\n2,y\n'),
+        ("a.ndjson", '{"a": 1}\n\n{"a": 2}\n'),
+        ("a.json", '[{"a": 1}, {"a": 2}]'),
+        ("a.geojson", '{"type": "FeatureCollection", "features": [%s, %s]}' % ((FEATURE,) * 2)),
+    ],
+)
+def test_rows_and_bytes_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str
+) -> None:
+    monkeypatch.setattr("odfchain.progress._BETWEEN_REPORTS", 0)
+    screen, path = Screen(), put(tmp_path, content, name)
+    infer_file(path, tmp_path, screen)
+    last, size = screen.told[-1], path.stat().st_size
+    assert (last.step, last.rows, last.read_bytes, last.total_bytes) == (
+        f"Inferring the columns of {name}", 2, size, size,
+    )  # fmt: skip
 
 
 def types(found: InferredFile) -> dict[str, str]:
@@ -283,7 +317,9 @@ def test_which_merge_strategy_is_meant() -> None:
 def plan(
     tmp_path: Path, content: str, *, key: tuple[str, ...] = (), event_time: str | None = None
 ) -> ImportPlan:
-    return FileImport.of(put(tmp_path, content), key=key).plan(tmp_path, event_time)
+    return FileImport.of(put(tmp_path, content), key=key).plan(
+        tmp_path, SILENT, event_time, input_format=None
+    )
 
 
 def test_the_event_time_is_a_column_by_the_vocabulary(tmp_path: Path) -> None:
@@ -322,7 +358,7 @@ def test_a_key_is_proposed_where_every_row_has_another_value(
     assert last.startswith("without a key later files are appended")
     assert [n.partition("--key ")[2].partition("?")[0] for n in notes] == ([proposed] if proposed else [])
     path = put(tmp_path, content)
-    explicit = FileImport.of(path, merge="append").plan(tmp_path)
+    explicit = FileImport.of(path, merge="append").plan(tmp_path, SILENT)
     assert explicit.notes == (last,), "it was said that there is none"
 
 
@@ -345,5 +381,5 @@ def test_columns_that_are_not_in_the_file(tmp_path: Path) -> None:
 def test_nothing_in_a_name_acts_in_the_manifest(tmp_path: Path) -> None:
     path = tmp_path / "a\nkind: x.csv"
     path.write_text("id\n1\n")
-    made = FileImport.of(path, "a").plan(tmp_path, input_format="csv")
+    made = FileImport.of(path, "a").plan(tmp_path, SILENT, None, input_format="csv")
     assert made.manifest.startswith("# The columns are those of a\\nkind: x.csv,")

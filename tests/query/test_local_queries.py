@@ -175,7 +175,7 @@ def test_rows_come_as_they_are_computed_and_one_process_answers_all(
         with pytest.raises(odf.OdfchainError):
             workspace.sql(query).to_arrow()
     assert workspace.sql("select * from rows").inputs[0].sequence_number > 0  # and nobody reads the rows
-    rows = exported(workspace, "rows").to_arrow()
+    rows = exported(workspace, "rows")[0].to_arrow()
     assert rows["offset"].to_pylist() == sorted(rows["offset"].to_pylist())
     assert seen == children()
     assert len(seen) == 1
@@ -290,7 +290,7 @@ def test_ctrl_c_in_a_shell_ends_the_query_and_not_the_shell(
     assert "interrupted" in capsys.readouterr().err
     assert not children()
     monkeypatch.setattr(processes.LocalProcess, "plan", real)
-    monkeypatch.setattr("odfchain.cli.query.show_answer", lambda result, *_, **__: result.to_arrow())
+    monkeypatch.setattr("odfchain.cli.query.show_answer", lambda rows, *_, **__: rows.result.to_arrow())
     assert shell._guarded(shell._answer, "select 1")
 
 

@@ -430,8 +430,10 @@ def test_an_index_of_many_values_is_not_read() -> None:
 def test_the_page_for_people_lists_the_datasets(kept_url: str) -> None:
     reply = ask(kept_url, "/")
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
-    assert reply.headers["content-security-policy"] == "default-src 'none'"
-    assert '<a href="/Org/Cities/refs/head">Org/Cities</a>' in reply.body.decode()
+    assert reply.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'"
+    page = reply.body.decode()
+    assert "default-src 'none'; style-src 'sha256-" in page, "both policies hold: one sheet, and no other"
+    assert '<a href="/Org/Cities/refs/head"><bdi>Org/Cities</bdi></a>' in page
 
 
 def test_the_hint_lists_all_blocks_seed_first(kept_url: str, kept: DatasetFiles) -> None:

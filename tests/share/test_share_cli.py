@@ -499,21 +499,20 @@ def test_the_gateway_of_the_settings_is_asked_for_ipfs(run: Run, theirs: Workspa
 def test_progress_counts_blocks_and_bytes() -> None:
     from rich.console import Console
 
-    from odfchain.cli.progress_bar import TerminalProgress, TransferProgress
+    from odfchain.cli.progress_bar import TerminalProgress
 
-    shown = TerminalProgress()
-    shown._shown = True
-    with shown:
-        progress = TransferProgress(shown)
+    progress = TerminalProgress()
+    progress._shown = True
+    with progress:
         seen = []
         for name, total in (
             ("Receiving blocks", 12_000),
             ("Receiving 3 objects", 1 << 20),
-            ("Looking", None),
+            ("Receiving", None),
         ):
             progress.phase(name, total)
             progress.advance(1_000)
-            bar = shown._bar
+            bar = progress._bar
             console = Console(width=120)
             with console.capture() as captured:
                 console.print(bar.get_renderable())

@@ -93,8 +93,8 @@ def test_numbers_stand_beside_the_pictures(seen: dict[str, Any]) -> None:
         assert len(page["pictures"]) == 1
         assert page["pictures"][0] > 50
         assert re.search(r"median\s+50\s+70\n", page["text"])
-        assert re.search(r"US\s+27.78%\s+66.67%", page["text"])
-        assert re.search(r"\(empty text\)\s+5.56%\s+5.56%", page["text"])
+        assert re.search(r"US\s+27.78 %\s+66.67 %", page["text"])
+        assert re.search(r"\(empty text\)\s+5.56 %\s+5.56 %", page["text"])
         assert re.search(r"least\s+1970-01-01T00:00:00Z\s+1970-01-01T00:00:00Z", page["text"])
 
 
@@ -158,7 +158,7 @@ def test_too_few_rows_are_shown_and_not_judged() -> None:
     page = compare_profiles(*few).to_html()
     assert "Not judged" in page
     assert "too few rows: 9 and 9" in page
-    assert ">100.00%<" in page
+    assert ">100.00 %<" in page
 
 
 @pytest.mark.parametrize("columns", [{}, {"w": {"type": "int64", "values": []}}])
