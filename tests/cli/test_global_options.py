@@ -64,7 +64,6 @@ def test_words_of_git_lead_to_the_command(run: Run, word: str, command: str) -> 
         (["assets", "export", "a", "-o", "x.parquet"], "a file is --output FILE"),
         (["verify", "-o", "r.html"], "a file is > FILE"),
         (["assets", "project", "a", "--out", "x"], "'--output'"),
-        (["export", "a", "--format", "csv"], "'--output-format'"),
         (["merge", "a", "b", "--rows"], "'--by-row'"),
         (["login", "--stdin"], "'--token-stdin'"),
     ],
