@@ -233,7 +233,7 @@ def typed(script: str, folder: Path, env: dict[str, str]) -> subprocess.Complete
     done = subprocess.run(
         ["bash", "-euxc", script],
         cwd=folder,
-        env=env | {"COLUMNS": "200"},  # no name of a dataset is cut
+        env=env,
         capture_output=True,
         text=True,
         timeout=TIMEOUT,
