@@ -363,11 +363,7 @@ def _folder(text: str) -> Location:
 
 
 def table_of(rows: Iterable[AssetRow], *, checksums: bool = False) -> pa.Table:
-    """The table of a lock with these rows, sorted.
-
-    Raises:
-        AssetError: two rows have the same item and asset, or one contains an access key.
-    """
+    """The table of a lock with these rows, sorted."""
     chosen = sorted(rows, key=lambda row: row.key)  # texts are in the order of their UTF-8
     for before, after in itertools.pairwise(chosen):
         if before.key == after.key:

@@ -150,9 +150,6 @@ class BlockGraph:
         """The best common ancestors of two blocks, in order of sequence number and hash.
 
         Several `ones` (or `others`) stand for a block that was merged from them.
-
-        Raises:
-            ObjectNotFoundError: both sides merged a block that is not stored here.
         """
         forks = [self.fork(one, other) for one, other in itertools.product(ones, others)]
         # what was merged at or before a fork is an ancestor of it

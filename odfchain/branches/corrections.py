@@ -323,9 +323,6 @@ class ChangesByHand:
         """Commit corrections, if anything differs.
 
         The watermark stays within `bound`, given the system time.
-
-        Raises:
-            UsageError: it is derivative, has no rows or no primary key, or no file is given.
         """
         dataset = self.dataset
         state = DatasetState.read(dataset.chain)

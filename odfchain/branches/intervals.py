@@ -235,9 +235,6 @@ def slice_batches(
     """The rows of a slice, whose system columns have their `own` names, with those `names`, in a schema.
 
     Of some row groups where they are given, the first of whose rows has the offset `first`.
-
-    Raises:
-        ObjectCorruptedError: it cannot be read, or its offsets are not what its block says.
     """
     renamed = dict(zip(own.columns, names.columns, strict=True))
     offset = interval.start if first is None else first

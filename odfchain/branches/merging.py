@@ -426,11 +426,7 @@ def other_events(
 def refuse_changed(
     events: Sequence[ev.MetadataEvent], target: DatasetState, bases: Sequence[DatasetState]
 ) -> None:
-    """Refuse events about subjects that the target has changed.
-
-    Raises:
-        IngestError: the target has changed some; names all of them.
-    """
+    """Refuse events about subjects that the target has changed."""
     changed = [
         event
         for event in events

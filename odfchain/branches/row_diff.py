@@ -327,11 +327,7 @@ def aligned(one: RowDiff, other: RowDiff) -> tuple[pa.Table, Numbers, Numbers]:
 
 
 def check_same_base(one: RowDiff, other: RowDiff, at_one: Numbers, at_other: Numbers) -> None:
-    """Check that both sides began at the same state.
-
-    Raises:
-        ChainError: they did not, so one of the changelogs is wrong.
-    """
+    """Check that both sides began at the same state."""
     both = (at_one >= 0) & (at_other >= 0)
     if not both.any():
         return

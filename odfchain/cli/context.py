@@ -90,11 +90,7 @@ def _close_to_others(path: Path) -> None:
 
 
 def confirm(question: str) -> None:
-    """Ask before something that cannot be undone.
-
-    Raises:
-        UsageError: the answer is no, or standard input is not a terminal.
-    """
+    """Ask before something that cannot be undone."""
     if options().yes:
         return
     if not is_interactive():

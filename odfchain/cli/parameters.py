@@ -357,11 +357,7 @@ MERGING = ("allow_empty", "allow_retract", "late_edits", "duplicate_keys", "allo
 
 
 def key_values(texts: Iterable[str], shown: str = "COL=VALUE, like iata=ZRH") -> dict[str, str]:
-    """The values of names, such as a key's columns.
-
-    Raises:
-        UsageError: a text is not as `shown`, or a name is given twice.
-    """
+    """The values of names, such as a key's columns."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -268,9 +268,6 @@ def read_definitions(
     """(every dataset that a text defines, why each of its other documents defines none).
 
     Documents without content are passed over.
-
-    Raises:
-        ManifestError: there is no other document, or one that is to define a dataset is wrong.
     """
     found, others = [], []
     for document in read_documents(text, source=source):

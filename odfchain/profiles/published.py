@@ -69,11 +69,7 @@ def store_of_kind(dataset: DatasetFiles, kind: SnapshotKind) -> LocalObjectStore
 
 
 def object_of(dataset: DatasetFiles, line: SnapshotLine) -> bytes:
-    """The document that a line names, from here; it has the line's size and hashes to its name.
-
-    Raises:
-        ObjectCorruptedError: what is here is not it.
-    """
+    """The document that a line names, from here; it has the line's size and hashes to its name."""
     store = store_of_kind(dataset, line.kind)
     data = store.read(line.object, line.size, f"this {line.kind}")
     if len(data) != line.size:
@@ -94,9 +90,6 @@ def publish(
 
     Without a `key` the dataset's own signs, if it is here; else nothing is published. What the same key has
     published of this block before gives way; the same object is not signed twice.
-
-    Raises:
-        CodecError: the document is too large to be published.
     """
     if len(content) > ATTEST.snapshot_bytes:
         raise CodecError(

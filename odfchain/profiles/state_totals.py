@@ -171,11 +171,7 @@ def to_bytes(totals: Totals) -> bytes:
 
 
 def from_bytes(data: bytes, schema: pa.Schema, *, near_duplicates: bool = False) -> Totals:
-    """The totals of rows with these columns.
-
-    Raises:
-        CodecError: the bytes are none, of other columns, or say nothing of what is asked.
-    """
+    """The totals of rows with these columns."""
     try:
         return _read(data, schema, near_duplicates=near_duplicates)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:

@@ -154,11 +154,7 @@ class TableVersion:
 
 @contextmanager
 def library_errors(place: Path) -> Iterator[None]:
-    """Translate errors of a format's library into the project's.
-
-    Raises:
-        StoreError: the library failed.
-    """
+    """Translate errors of a format's library into the project's."""
     try:
         yield
     except (OdfchainError, MemoryError):

@@ -114,11 +114,7 @@ class Pin:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The key columns of a state; () is all values.
-
-        Raises:
-            QueryError: sources have different keys, or there is no such column.
-        """
+        """The key columns of a state; () is all values."""
         given = self.projection.key if self.projection else None
         if given is None:
             try:

@@ -311,11 +311,7 @@ class Page:
 
 
 def read_pages(stream: BinaryIO, start: int, end: int) -> Iterator[Page]:
-    """The pages of the column chunk at the bytes `[start; end)`.
-
-    Raises:
-        ValueError: the headers are damaged, or lead out of the chunk.
-    """
+    """The pages of the column chunk at the bytes `[start; end)`."""
     at = start
     while at < end:
         header = _Header(stream, at)

@@ -140,11 +140,7 @@ class Queries:
         in_time(check)
 
     def run_over_connect(self, inputs: Mapping[str, DataFrame]) -> DataFrame:
-        """The result of the last step, as `run` gives it, in a session of Spark Connect.
-
-        Raises:
-            EngineError: the JVM that judges does not start, or is of another version than the server.
-        """
+        """The result of the last step, as `run` gives it, in a session of Spark Connect."""
         session = self.session
         judge = judge_of(session)
         _check_version(session, judge)

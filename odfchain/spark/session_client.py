@@ -82,9 +82,6 @@ class Lease:
         """A place in the JVM that stays; it is started if need be (RFC-030).
 
         `settings` are those of a session, by its folder for temporary files, and `where` its working folder.
-
-        Raises:
-            EngineError: it does not start, or its session is `unwanted` meanwhile.
         """
         folder = server_folder()
         # a fixed scratch folder: the real one differs each time and must not tell sessions apart

@@ -63,9 +63,6 @@ class ShapefileLayer:
         """The shapefile that is meant, and notes on what was decided for it.
 
         An exact name wins; else `sub_path` is a glob over `.shp` members, of which exactly one must match.
-
-        Raises:
-            BadInputError: not a ZIP archive, none or several shapefiles to choose from, a part is missing.
         """
         try:
             with zipfile.ZipFile(path) as archive:

@@ -147,9 +147,6 @@ def read_texts(texts: pa.Array, data_type: ds.DataType, rules: TextRules) -> Val
     """The values of texts, or of lists, maps or structs of texts; null where there is no text.
 
     Values of other types, which a Parquet file has, become those of the type where they keep their meaning.
-
-    Raises:
-        SchemaError: the type cannot be read from text.
     """
     kind = texts.type
     if pa.types.is_dictionary(kind):

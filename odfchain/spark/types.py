@@ -91,11 +91,7 @@ def physical_struct(fields: tuple[ds.DataField, ...]) -> StructType:
 
 
 def from_spark_type(data_type: SparkType, unit: TimeUnit = TimeUnit.MILLISECOND) -> ds.DataType:
-    """The logical type of a type that Spark inferred; integers become 64-bit, timestamps UTC in `unit`.
-
-    Raises:
-        SchemaError: a type without a logical counterpart.
-    """
+    """The logical type of a type that Spark inferred; integers become 64-bit, timestamps UTC in `unit`."""
     match data_type:
         case t.BooleanType():
             return ds.DataTypeBool()

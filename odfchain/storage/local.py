@@ -120,11 +120,7 @@ class LocalObjectStore:
         return data
 
     def verified_path(self, name: Multihash) -> Path:
-        """A local file with the object's bytes, checked to hash to its name.
-
-        Raises:
-            ObjectNotFoundError, ObjectCorruptedError: as `read`.
-        """
+        """A local file with the object's bytes, checked to hash to its name."""
         path = self.path(name)
         try:
             found = _ordinary(path)

@@ -392,11 +392,7 @@ class Target:
         return replace(self, path=self.path + key.encode("ascii"))
 
     def follow(self, reference: str) -> Target:
-        """Where a reference leads that is written here (RFC 3986, 5.2); credentials are the user's to give.
-
-        Raises:
-            InvalidIdError: it leads to no http or https URL.
-        """
+        """Where a reference that is written here leads (RFC 3986, 5.2); credentials come from the user."""
         here = f"{self.scheme}://{self.authority}{self.path.decode('latin-1')}"
         try:  # `urljoin` leaves control characters out
             url = Url("" if CONTROLS.search(reference) else urljoin(here, reference))

@@ -70,11 +70,7 @@ class Credentials:
         return sorted(self._read())
 
     def put(self, url: PeerUrl, token: str) -> str:
-        """Durably keep a token, in place of the one before; returns the origin that it is for.
-
-        Raises:
-            UnsupportedPeerError: tokens are for http and https.
-        """
+        """Durably keep a token, in place of the one before; returns the origin that it is for."""
         origin = url.origin
         if origin is None:
             raise errors.UnsupportedPeerError(f"{url}: a token is for a server (http, https; ports to 65535)")

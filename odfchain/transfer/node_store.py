@@ -110,10 +110,6 @@ class WebSocketChannel:
         """Connect to the target of a route that has no redirects.
 
         A message of the node has `most` bytes. `unknown` is the error for status 401.
-
-        Raises:
-            UnsupportedPeerError: it speaks another version, or not this protocol at all.
-            TransientError, FetchError: no answer.
         """
         target = route.current
         deadline = Deadline(SHARING.request_seconds, Timing(), name=where)

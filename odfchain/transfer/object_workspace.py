@@ -129,11 +129,7 @@ class SharedNames:
         )
 
     def give_up(self, name: Name) -> None:
-        """The name is free, unless it means another dataset.
-
-        Raises:
-            AccessError, TransferError: from the store.
-        """
+        """The name is free, unless it means another dataset."""
         data, version = self._read(name.alias.key)
         held = Name.parse(name.alias.key, data)
         if held is None or held.dataset_id != name.dataset_id:

@@ -651,9 +651,6 @@ def pull(
     Without `alias` the dataset that was pulled from there before is continued, else a new one gets the
     last part of the URL as its name. A signature that was required once is required from then on, until
     `options` say that none is.
-
-    Raises:
-        UsageError: a copy cannot be given another name, or it is not known where it comes from.
     """
     options = options or SyncOptions(parallel=sharing.config.parallel)
     if not sharing.is_remote(ref):

@@ -58,10 +58,6 @@ class RepositoryServer:
     """A server that publishes a workspace; listens when it is made, as a context manager ends with it.
 
     What is `asked` are the fields of `ServeOptions`; the port is any that is free where none is given.
-
-    Raises:
-        TransferError: the address cannot be listened on.
-        UsageError: others than this machine would send tokens without encryption; or a name is no host's.
     """
 
     def __init__(self, workspace: WorkspaceFiles, **asked: Any) -> None:

@@ -110,12 +110,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Manifest:
-        """The manifest in these bytes; every error begins with `where`.
-
-        Raises:
-            CodecError: not JSON, or a field is missing, unknown or not of its type; says which.
-            EngineError: another format.
-        """
+        """The manifest in these bytes; every error begins with `where`."""
         try:
             tree = strict_json(data)
             number = from_tree(_Numbered, tree).format
@@ -137,11 +132,7 @@ class Manifest:
         return manifest
 
     def write(self, path: Path, parts: Mapping[str, Path]) -> None:
-        """Durably write the checkpoint under its name, all of it or nothing; parts are streamed.
-
-        Raises:
-            EngineError: `parts` are not those of the manifest, or one changes while it is copied.
-        """
+        """Durably write the checkpoint under its name, all of it or nothing; parts are streamed."""
         text = self.to_bytes()
         Manifest.parse(text, str(path))
         names = [part.name for part in self.parts]

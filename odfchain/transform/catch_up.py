@@ -60,9 +60,6 @@ def reset_to_metadata(dataset: DatasetFiles, *, system_time: Timestamp | None = 
     """The head of the rebuilt chain: all events but executions and schemas, in their order; or all as it was.
 
     Blocks, data and checkpoints of the old chain stay in the stores.
-
-    Raises:
-        TransformError: the dataset is not derivative: its data could not be computed again.
     """
     state = DatasetState.read(dataset.chain)
     if state.seed.dataset_kind is not DatasetKind.DERIVATIVE:

@@ -158,11 +158,7 @@ class Query:
         return tuple(notes)
 
     def check_options(self, rules: EngineRules) -> None:
-        """The options of the transform mean something for the query.
-
-        Raises:
-            QueryError: they do not.
-        """
+        """The options of the transform mean something for the query."""
         if rules.allowed_lateness_ms and not any(ops.is_windowed(op) for op in self.root.walk()):
             raise QueryError(
                 "allowedLateness is for windows, sessions and joins that bound times, and the query has none",

@@ -209,11 +209,7 @@ class RemoteEngine:
 
     @classmethod
     def of(cls, transform: Transform, config: TransformConfig) -> RemoteEngine | None:
-        """The engine at the address that the settings give for a transform; None where this one is meant.
-
-        Raises:
-            TransformError: the transform is for another engine, and no address is known.
-        """
+        """The engine at the address that the settings give for a transform; None where this one is meant."""
         address = address_of(transform, config)
         if address is not None:
 

@@ -397,9 +397,6 @@ def rewrite(
     """A new file in `folder` with the same records in exactly the declared types; None when there are none.
 
     The file must have passed `check_output`.
-
-    Raises:
-        EngineError: the file cannot be read, or a value does not fit its declared type.
     """
     spec = SliceSpec.of(declared, vocabulary, start_offset, system_time_ms, folder)
     try:

@@ -362,11 +362,7 @@ class RowFacts:
 
     @staticmethod
     def of(path: Path, vocabulary: DatasetVocabulary) -> RowFacts:
-        """Operations and event times of all records, by their values: what a file says may be wrong.
-
-        Raises:
-            BadInputError: an unreadable file, one without operations or event times, or a null operation.
-        """
+        """Operations and event times of all records, by their values: what a file says may be wrong."""
         op, time = vocabulary.operation_type_column, vocabulary.event_time_column
         changes, oldest = False, None
         with open_parquet(path) as file:

@@ -295,9 +295,6 @@ class Definitions:
         `state` says what becomes of what the query remembers, where it remembers anything; `finish` brings
         the dataset up to date by the query in force, which `StateChange.FROM_NOW` asks for. Constraints in
         force may be left out only with `drop_constraints`.
-
-        Raises:
-            WorkspaceError: the definition is one of another kind of dataset.
         """
         if snapshot.kind is not dataset.kind:
             raise errors.WorkspaceError(
@@ -363,12 +360,7 @@ def _settle_state(
     finish: Callable[[], object],
     progress: Progress,
 ) -> SetTransform:
-    """The transform to record, after the old one has finished what was asked of it.
-
-    Raises:
-        TransformError: state is remembered, and `change` does not say what becomes of it; or the engine
-            cannot do that.
-    """
+    """The transform to record, after the old one has finished what was asked of it."""
     if change is StateChange.REBUILD:
         if not is_own(new.transform):
             raise errors.TransformError(

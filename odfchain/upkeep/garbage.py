@@ -96,11 +96,7 @@ class Reachable:
 def reachable(
     dataset: DatasetFiles, without: frozenset[str] = frozenset(), also: Iterable[Multihash] = ()
 ) -> Reachable:
-    """Every object that the references need, those in `without` left aside, or that some blocks `also` do.
-
-    Raises:
-        ChainError: a reference or a block is missing or damaged; the message names the file.
-    """
+    """Every object that the references need, those in `without` left aside, or that some blocks `also` do."""
     refs = refs_of(dataset)
     try:
         # all at one moment: a reference that is moved meanwhile is seen before or after

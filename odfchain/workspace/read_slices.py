@@ -412,9 +412,6 @@ def read_description(path: Path, stored: str = "") -> StateCheckpoint | None:
     """The state checkpoint in a file; None when the file is something else (checkpoints of other engines).
 
     `stored` is its key for executors.
-
-    Raises:
-        CodecError: the file calls itself a state checkpoint and its description is not understood.
     """
     from odfchain.slices.reader import open_parquet
 
