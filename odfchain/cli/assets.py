@@ -173,7 +173,7 @@ def _print_in_tables(rows: Iterator[dict[str, Any]], columns: list[str], progres
     # column widths need all rows of a table in memory
     while some := list(islice(rows, 10_000)):
         progress.stop()
-        print_records(some, columns, "table")
+        print_records(some, columns, "table", uncut=columns[-1:])  # the reason
 
 
 # the name that the ADR's own tool has for it
