@@ -35,10 +35,11 @@ class GivenFiles:
         # before anything is read: a file that changes from now on is not remembered
         self._states = [_state(path) for path in paths]
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="hash")
-        self._hashes = list[Future[str]]()
+        self._hashes, self._closed = list[Future[str]](), False
 
     def close(self) -> None:
-        """Hash no more."""
+        """Hash no more: a run that was stopped does not wait for it."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def known(self, state: DatasetState, source: str, *, again: bool) -> dict[int, Multihash | int]:
@@ -46,7 +47,7 @@ class GivenFiles:
 
         From here on they are hashed; with `again` they are all new.
         """
-        self._hashes = self._hashes or [self._pool.submit(_hash, path) for path in self.paths]
+        self._hashes = self._hashes or [self._pool.submit(self._hash, path) for path in self.paths]
         if again:
             return {}
         sizes = Counter(each[1] for each in self._states if each is not None)
@@ -70,6 +71,14 @@ class GivenFiles:
                 if hashed and state is not None and _state(self.paths[index]) == state:
                     # begun by a line break, since what is before it may be cut short
                     out.write(f"\n{hashed} {state[1]} {block} {number} {source}\n")
+
+    def _hash(self, path: Path) -> str:
+        found = hashlib.sha256()
+        with contextlib.suppress(OSError), path.open("rb") as stream:
+            while not self._closed and (chunk := stream.read(1 << 20)):
+                found.update(chunk)
+            return found.hexdigest()
+        return ""
 
     def _lines(self, source: str) -> Iterator[tuple[str, int, str, int]]:
         with contextlib.suppress(OSError), self._path.open(encoding="utf-8", errors="replace") as stream:
@@ -95,9 +104,3 @@ def _state(path: Path) -> FileState | None:
     with contextlib.suppress(OSError):
         return file_state(path.stat())
     return None
-
-
-def _hash(path: Path) -> str:
-    with contextlib.suppress(OSError), path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-    return ""
