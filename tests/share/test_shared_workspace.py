@@ -460,7 +460,9 @@ def test_requests_are_few(store: SmallS3, one: Workspace, other: Workspace) -> N
     assert requests(store) == 4, "names, head; size and bytes of the slice that is new here"
     assert texts(other) == ["a", "b", "c"]
     assert requests(store) == 2
-    assert [status.name for status in one.status("cities")] == ["cities"]
+    again = Workspace.open(one.path)
+    store.requests.clear()
+    assert [status.name for status in again.status("cities")] == ["cities"]
     assert requests(store) == 0, "it is what this machine knows"
 
 
