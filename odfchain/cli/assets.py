@@ -17,7 +17,7 @@ from odfchain.assets.objects import DeriveOptions, Selection, StoreOptions
 from odfchain.cli.context import open_workspace, opened, say
 from odfchain.cli.parameters import DATASET_AT, MERGING, argument, command, formats, group, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo, echo_lines, echo_page, print_records
+from odfchain.cli.screen import aligned, cell_text, echo, echo_lines, echo_page, print_records
 from odfchain.errors import UsageError
 from odfchain.text import counted
 from odfchain.workspace.options import RecordOptions
@@ -173,7 +173,9 @@ def _print_in_tables(rows: Iterator[dict[str, Any]], columns: list[str], progres
     # column widths need all rows of a table in memory
     while some := list(islice(rows, 10_000)):
         progress.stop()
-        print_records(some, columns, "table", uncut=columns[-1:])  # the reason
+        # the reason is not cut: it is what a line is for
+        for line in aligned([columns, *([cell_text(row.get(c)) for c in columns] for row in some)]):
+            echo(line)
 
 
 # the name that the ADR's own tool has for it
