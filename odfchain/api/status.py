@@ -138,9 +138,5 @@ def _behind(here: WorkspaceFiles, files: DatasetFiles, state: DatasetState) -> I
         return
     if isinstance(plan, PlannedStep):
         blocks = sum(len(item.blocks) for item in plan.inputs)
-        yield (
-            "behind",
-            blocks,
-            f"{blocks:,}{'+' if plan.more else ''} behind",
-            "pull",
-        )
+        text = f"{blocks:,}{'+' if plan.more else ''} behind"
+        yield "behind", blocks, text, "pull"

@@ -245,10 +245,8 @@ def _remember(dataset: DatasetFiles, asked: VerifyOptions, report: Report) -> No
         return
     head, number = Multihash.parse(report.head), report.sequence_number
     # the newest blocks alone continue a verification that came so far
-    first = 0 if asked.last is None else number + 1 - asked.last
-    whole = (asked.after, asked.upto) == (None, None) and (
-        first <= 0 or first <= verified_blocks(dataset, head)
-    )
+    gap = asked.last is not None and number + 1 - asked.last > verified_blocks(dataset, head)
+    whole = (asked.after, asked.upto, gap) == (None, None, False)
     if report.verdict == FAULTY:
         fsio.remove_quietly(dataset.folder / "info" / VERIFIED)
     elif report.verdict == CLEAN and whole:
