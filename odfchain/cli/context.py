@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from odfchain.results import IngestOutcome
 
 
-WHOLE_HELP = "odfchain.whole_help"
-"""What a context has where help is about all commands, and not those of the first screen alone."""
-
-
 @dataclass(slots=True)
 class Globals:
     """The global options."""

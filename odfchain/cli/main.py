@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from odfchain.cli.context import WHOLE_HELP, report_error
+from odfchain.cli.context import report_error
 from odfchain.cli.parameters import argument, command, formats, global_options
 from odfchain.cli.screen import echo, echo_document, echo_json
 from odfchain.errors import UsageError, was_interrupted
@@ -76,11 +76,8 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return COMMANDS
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Help is one screen with the commands of `*`, or all of it."""
-        if WHOLE_HELP in ctx.meta:
-            super().format_help(ctx, formatter)
-            return
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Help is one screen, with the commands of `*`; `help --all` shows what click makes."""
         formatter.write(f"{self.help}\n\n")
         for topic, commands in _TOPICS.items():
             shown = {name: text for name, (_, text, is_first) in commands.items() if is_first}

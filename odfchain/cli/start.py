@@ -14,7 +14,6 @@ import click
 from odfchain import errors
 from odfchain.cli import screen
 from odfchain.cli.context import (
-    WHOLE_HELP,
     open_workspace,
     options,
     print_outcome,
@@ -342,12 +341,14 @@ def help_command(
     the first screen.
     """
     root = click.get_current_context().find_root()
+    group, formatter = root.command, root.make_formatter()
+    assert isinstance(group, click.Group)  # noqa: S101 - the one of all commands
     if not topics:
-        root.meta.update({WHOLE_HELP: True} if everything else {})
-        screen.echo_manual(root.get_help())
+        (click.Group if everything else type(group)).format_help(group, root, formatter)
+        screen.echo_manual(formatter.getvalue().rstrip("\n"))
         return
     topic, pages = topics[0], _pages()  # a command of a group is on the page of the group
-    command = root.command.get_command(root, topic) if isinstance(root.command, click.Group) else None
+    command = group.get_command(root, topic)
     page = pages.get((command and command.name) or topic)
     if page is None:
         near = difflib.get_close_matches(topic, pages, n=3)
