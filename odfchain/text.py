@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 TEXT_CHARACTERS = 200
@@ -64,6 +65,18 @@ def one_line(text: str, limit: int = TEXT_CHARACTERS) -> str:
 def cut(text: str, most: int) -> str:
     """The text; what is longer than `most` characters ends in `…` there."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def table_html(titles: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
+    """A table; every text in it is shown as it is, and none acts."""
+    from html import escape  # noqa: PLC0415 - notebooks alone need it
+
+    def row(cells: Iterable[object], kind: str) -> str:
+        return "".join(f"<{kind}>{escape(one_line(str(cell)))}</{kind}>" for cell in cells)
+
+    body = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in rows)
+    top = f"<caption>{escape(one_line(caption))}</caption>" if caption else ""
+    return f"<table>{top}<thead><tr>{row(titles, 'th')}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def percent(fraction: float, digits: int = 1) -> str:

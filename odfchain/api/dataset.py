@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.branching import Branching, commit_checks, latest_of
-from odfchain.api.view import Readable, table_html
+from odfchain.api.view import Readable
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.events import AddData, DisablePollingSource, DisablePushSource
@@ -24,7 +24,7 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.tree import POLLING_SOURCE
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
-from odfchain.text import one_line
+from odfchain.text import one_line, table_html
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.api.view import Readable, View, table_html
+from odfchain.api.view import Readable, View
 from odfchain.api.workspace import Workspace
 from odfchain.errors import PointNotFoundError, UsageError
 from odfchain.lazy import pa
@@ -20,7 +20,7 @@ from odfchain.progress import Progress
 from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins, StateOf
 from odfchain.query.results import ArrowRows
 from odfchain.spark.known_errors import OwnErrors, with_own_errors
-from odfchain.text import one_line
+from odfchain.text import one_line, table_html
 from odfchain.workspace.dataset_state import DatasetState, SliceRef
 from odfchain.workspace.options import Time, as_time
 from odfchain.workspace.points import block_at, is_referenced, opened_at

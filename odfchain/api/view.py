@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,7 +22,7 @@ from odfchain.odf.names import DatasetAlias
 from odfchain.odf.schema import DataSchema
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
-from odfchain.text import one_line
+from odfchain.text import table_html
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import AnyPoint, Time, maybe_time
@@ -77,18 +76,6 @@ def _records(block: MetadataBlock) -> str:
     event = block.event
     data = event.new_data if isinstance(event, AddData | ExecuteTransform) else None
     return f"{data.offset_interval.count:,} records" if data else ""
-
-
-def table_html(titles: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
-    """A table; every text in it is shown as it is, and none acts."""
-    head = "".join(f"<th>{_shown(title)}</th>" for title in titles)
-    body = "".join("<tr>" + "".join(f"<td>{_shown(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    top = f"<caption>{_shown(caption)}</caption>" if caption else ""
-    return f"<table>{top}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _shown(value: object) -> str:
-    return escape(one_line(str(value)))
 
 
 def arrow_dataset(paths: Sequence[Path], schema: pa.Schema) -> Any:

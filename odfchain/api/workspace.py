@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Self
 from odfchain import errors
 from odfchain.api.dataset import Dataset
 from odfchain.api.executing import Engines
-from odfchain.api.view import Readable, table_html
+from odfchain.api.view import Readable
 from odfchain.odf.events import DatasetSnapshot
 from odfchain.odf.identity import DatasetId
 from odfchain.odf.names import DatasetAlias
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.known_errors import OwnErrors
+from odfchain.text import table_html
 from odfchain.workspace.options import (
     GcOptions,
     ImportOptions,

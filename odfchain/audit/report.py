@@ -25,7 +25,7 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import record_of
 from odfchain.slices.row_rules import CHECKS as ROW_CHECKS
-from odfchain.text import one_line
+from odfchain.text import one_line, table_html
 from odfchain.versions import __version__
 
 # The numbered checks, each with its section of the specification and what it finds out. Numbers are
@@ -327,14 +327,10 @@ class Report:
         return f"<verification of {self.alias}: {', '.join(found)}>"
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         found = [(f"check {f.check}", f.file, f.message) for f in self.faults]
         found += [("not checked", item.where, item.message) for item in self.unchecked]
-        rows = ["".join(f"<td>{escape(one_line(cell))}</td>" for cell in row) for row in found[:_SHOWN_ROWS]]
-        rows += [f"<td>…</td><td></td><td>{len(found):,} in all</td>"] * (len(found) > _SHOWN_ROWS)
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<table><caption>{escape(one_line(repr(self)))}</caption><tbody>{body}</tbody></table>"
+        more = [("…", "", f"{len(found):,} in all")] * (len(found) > _SHOWN_ROWS)
+        return table_html(("", "file", "message"), [*found[:_SHOWN_ROWS], *more], repr(self))
 
     def state(self, check: int) -> str:
         """`passed`, `failed`, `notChecked` (or not everywhere) or `notApplicable` (there was nothing)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -89,7 +90,7 @@ def _shortened(name: str, width: int) -> str:
     return f"{name[:front]}…{name[len(name) - back :]}"
 
 
-class TerminalProgress:
+class TerminalProgress(contextlib.AbstractContextManager["TerminalProgress"]):
     """One line that says what is being done; notes are printed above it."""
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -100,10 +101,9 @@ class TerminalProgress:
         self._task: TaskID | None = None
         self._shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not quiet
         self._waited_for: str | None = None
-        self._changing = threading.Lock()
-
-    def __enter__(self) -> TerminalProgress:
-        return self
+        self.step = ""
+        """The phase that comes later."""
+        self._changing = threading.RLock()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -122,8 +122,9 @@ class TerminalProgress:
         def show() -> None:
             with self._changing:
                 if self._waited_for is name:
-                    self._show(name)
+                    self.phase(name)
 
+        self.step = name
         if self._shown:
             self._waited_for = name
             timer = threading.Timer(1.0, show)
@@ -133,30 +134,28 @@ class TerminalProgress:
 
     def phase(self, name: str, total: int | None = None) -> None:
         """Replace the line."""
-        if self._shown:
-            with self._changing:
-                self._show(name, total)
+        if not self._shown:
+            return
+        with self._changing:
+            self._waited_for = None
+            if self._bar is None:
+                from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    def _show(self, name: str, total: int | None = None) -> None:
-        self._waited_for = None
-        if self._bar is None:
-            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-            self._bar = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                _bar(),
-                _amounts(),
-                TimeElapsedColumn(),
-                console=console(err=True),
-                transient=True,
-            )
-            self._bar.start()
-        if self._task is not None:
-            self._bar.remove_task(self._task)
-        in_bytes = human_size if _BYTES.match(name) else None
-        amount = "{:,.0f} blocks".format if _BLOCKS.match(name) else in_bytes
-        self._task = self._bar.add_task(printable(name), total=total, amount=amount, line=False)
+                self._bar = Progress(
+                    SpinnerColumn(),
+                    TextColumn("{task.description}", markup=False),
+                    _bar(),
+                    _amounts(),
+                    TimeElapsedColumn(),
+                    console=console(err=True),
+                    transient=True,
+                )
+                self._bar.start()
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            in_bytes = human_size if _BYTES.match(name) else None
+            amount = "{:,.0f} blocks".format if _BLOCKS.match(name) else in_bytes
+            self._task = self._bar.add_task(printable(name), total=total, amount=amount, line=False)
 
     @property
     def shows_work(self) -> bool:

@@ -107,7 +107,7 @@ def sql_command(
                 for note in answer.notes:
                     progress.note(note)
                 assert answer.result is not None  # noqa: S101 - it was computed here
-                rows = Counted(answer.result, progress, "Answering")
+                rows = Counted(answer.result, progress)
                 show_answer(rows, form, file, began=began, most=most)
             return 0
         if is_one:  # with its comments: places in messages count their lines
@@ -330,10 +330,9 @@ def export_command(
         _format_of(form, file)  # says which ones no terminal gets
     from odfchain.api.scan import exported
 
-    step = f"Exporting {dataset}"
-    with TerminalProgress().later(step) as progress:
+    with TerminalProgress().later(f"Exporting {dataset}") as progress:
         result, total = exported(workspace, dataset, state=state)
-        rows = Counted(result, progress, step, total)
+        rows = Counted(result, progress, total)
         if target is None or not several:
             show_answer(rows, form, file, began=began, most=0)
             return
@@ -617,7 +616,7 @@ class Shell:
     def _answer(self, query: str) -> None:
         began = time.perf_counter()
         with TerminalProgress().later("Answering") as progress:
-            rows = Counted(self._workspace.sql(query, **self._options), progress, "Answering")
+            rows = Counted(self._workspace.sql(query, **self._options), progress)
             (file, named), self._file = self._file or (None, ""), None
             output = _format_of(named or self._output, file)
             if file is None:

@@ -53,10 +53,8 @@ class Counted:
         QueryError: a column is an interval of a kind that Python has no arrays of.
     """
 
-    def __init__(
-        self, result: QueryResult, progress: TerminalProgress, step: str, total: int | None = None
-    ) -> None:
-        """With what `progress` shows: the step, and how many rows there will be, if that is known."""
+    def __init__(self, result: QueryResult, progress: TerminalProgress, total: int | None = None) -> None:
+        """With how many rows there will be, if that is known."""
         self.schema: pa.Schema = result.schema
         for column in self.schema:
             if _NO_ARRAYS.search(str(column.type)):
@@ -66,12 +64,11 @@ class Counted:
                     hint="cast it to text: CAST(column AS VARCHAR)",
                 )
         self.rows = 0
-        self.result, self.progress = result, progress
-        self._step, self._total = step, total
+        self.result, self.progress, self._total = result, progress, total
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in reported(
-            self.result.batches(), self.progress, self._step,
+            self.result.batches(), self.progress, self.progress.step,
             rows=operator.attrgetter("num_rows"), total_rows=self._total,
         ):  # fmt: skip
             self.rows += batch.num_rows

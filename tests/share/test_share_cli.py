@@ -508,7 +508,7 @@ def test_progress_counts_blocks_and_bytes() -> None:
         for name, total in (
             ("Receiving blocks", 12_000),
             ("Receiving 3 objects", 1 << 20),
-            ("Receiving", None),
+            ("Receiving 4 objects", None),
         ):
             progress.phase(name, total)
             progress.advance(1_000)
