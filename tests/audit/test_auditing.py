@@ -14,7 +14,7 @@ from odfchain.audit.verification import vouched_for
 from odfchain.chain.signed_heads import HEAD_SIGNATURE_KEY
 from odfchain.chain.signed_lines import AUDITS
 from odfchain.chain.statements import Attestation, Verdict, create_key_file, read_attestation
-from odfchain.errors import SignatureError, StoreError, UsageError
+from odfchain.errors import SignatureError, UsageError
 from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.identity import DatasetKey, DidKey
 from odfchain.odf.physical_hash import hash_bytes
@@ -151,7 +151,7 @@ def test_attestations_of_others_are_of_this_chain(workspace: Workspace, made: Ma
         workspace["readings"].add_attestation(done.text)
     (listed,) = workspace["readings"].attestations()
     assert listed.in_chain is False
-    with pytest.raises(StoreError):
+    with pytest.raises(UsageError, match="no such file"):
         workspace["readings"].attest(tmp_path / "no.pem")
 
 
