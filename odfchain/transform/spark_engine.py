@@ -87,7 +87,7 @@ class QueryCheck:
 
 
 class SparkTransformEngine:
-    """Executes transformations on a session of its own next to the given one."""
+    """Executes transformations on a session of its own next to the given one; fulfils `TransformEngine`."""
 
     def __init__(
         self,
@@ -308,7 +308,6 @@ class SparkTransformEngine:
         )
 
     def rows_of(self, request: TransformRequest, *, progress: Progress) -> int | None:
-        """Number of records of a step, for row-by-row queries over one input; else None."""
         settled = _with_version(request)
         return self._run(settled, lambda files: self._count(settled, files, progress))
 
@@ -322,7 +321,6 @@ class SparkTransformEngine:
         return frame.count()
 
     def tasks(self) -> int:
-        """Number of steps that are worth executing at the same time."""
         return int(self.session().sparkContext.defaultParallelism)
 
     def query(self, request: RawQueryRequest, *, progress: Progress) -> int:
