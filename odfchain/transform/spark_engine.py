@@ -87,7 +87,7 @@ class QueryCheck:
 
 
 class SparkTransformEngine:
-    """Executes transformations on a session of its own next to the given one; fulfils `TransformEngine`."""
+    """Executes transformations on a session of its own next to the given one; fulfils `InProcessEngine`."""
 
     def __init__(
         self,
