@@ -267,10 +267,10 @@ def proof_verify_command(
         from odfchain.storage.store import as_transfer_errors
 
         token = token_for([PeerUrl.parse(remote)])
-        with as_transfer_errors():
+        with as_transfer_errors(), TerminalProgress().later("Asking the node"):
             verdict = ProofVerdict.of_node(answer, remote, token=token)
     else:
-        with open_workspace() as workspace:
+        with open_workspace() as workspace, TerminalProgress().later("Computing the answer again"):
             verdict = verify_proof(answer, workspace)
     if output == "json":
         more = screen.record(verdict, "incomplete", "engine", "datasets", "rows")

@@ -279,7 +279,8 @@ def search_command(
     rows, code = [], 0
     for place in places:
         try:
-            found = workspace.sharing.datasets_of(place, token=token)
+            with TerminalProgress().later("Searching the repositories"):
+                found = workspace.sharing.datasets_of(place, token=token)
         except errors.OdfchainError as error:
             report_error(error)
             # the first failure decides, and the other repositories are still searched
