@@ -250,7 +250,7 @@ def test_what_a_server_may_not_do(tmp_path: Path, what: str) -> None:
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     with closed_port() as port:
         said = refused(tmp_path, f"ftp://127.0.0.1:{port}/x", retries=1)
-    assert said == "cannot connect: connection refused (2 attempts)"
+    assert said == f"cannot connect to port {port}: connection refused (2 attempts)"
 
 
 @pytest.mark.parametrize(

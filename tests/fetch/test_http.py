@@ -112,7 +112,7 @@ def test_http_unreachable(tmp_path: Path) -> None:
     clock = Clock()
     with closed_port() as port:
         said = refused(tmp_path, f"http://127.0.0.1:{port}/x", retries=3, first_wait=0.5, clock=clock)
-    assert said == "cannot connect: connection refused (4 attempts)"
+    assert said == f"cannot connect to port {port}: connection refused (4 attempts)"
     assert clock.waits == [0.5, 1.0, 2.0]
 
 
