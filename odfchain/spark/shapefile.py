@@ -90,9 +90,7 @@ class ShapefileLayer:
         if dbf is None:
             raise BadInputError(f"{shp} has no .dbf file with the same name", file=str(path))
         shx = _side_file(names, shp, ".shx")
-        layer = cls(
-            str(path.resolve()), str(folder.resolve()), shp, dbf, shx, encoding=encoding, reference=reference
-        )
+        layer = cls(str(path.resolve()), str(folder.resolve()), shp, dbf, shx, (), encoding, reference)
         return layer, tuple(notes)
 
     def moved(self, path: str) -> ShapefileLayer:
