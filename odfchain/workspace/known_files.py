@@ -65,7 +65,10 @@ class GivenFiles:
 
     def remember(self, blocks: Mapping[int, tuple[Multihash, int]], source: str) -> None:
         """Write down which blocks have the last rows of files, by their places; no error if that fails."""
-        with contextlib.suppress(OSError), open(self._path, "a", encoding="utf-8", opener=_private) as out:
+        with (
+            contextlib.suppress(OSError, ValueError),
+            open(self._path, "a", encoding="utf-8", opener=_private) as out,
+        ):
             for index, (block, number) in blocks.items():
                 state, hashed = self._states[index], self._hashes[index].result()
                 if hashed and state is not None and _state(self.paths[index]) == state:
