@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
@@ -55,25 +54,18 @@ def hash_bytes(data: bytes) -> Multihash:
     return Multihash.sha3_256(sha3_256(data).digest())
 
 
-def hash_stream(
-    stream: BinaryIO, progress: Callable[[int], None] | None = None, *, chunk_bytes: int = CHUNK_BYTES
-) -> tuple[Multihash, int]:
-    """(physical hash, size [bytes]) of everything left in a stream; memory stays at one chunk.
-
-    `progress` is called with the size of every chunk.
-    """
+def hash_stream(stream: BinaryIO, *, chunk_bytes: int = CHUNK_BYTES) -> tuple[Multihash, int]:
+    """(physical hash, size [bytes]) of everything left in a stream; memory stays at one chunk."""
     hasher, size = sha3_256(), 0
     buffer = memoryview(bytearray(chunk_bytes))
     while count := stream.readinto(buffer):  # type: ignore[attr-defined]
         hasher.update(buffer[:count])
         size += count
-        if progress is not None:
-            progress(count)
     return Multihash.sha3_256(hasher.digest()), size
 
 
-def hash_file(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Multihash, int]:
+def hash_file(path: Path) -> tuple[Multihash, int]:
     """(physical hash, size [bytes]) of a file."""
     with path.open("rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size  # of small files there are many
-        return hash_stream(stream, progress, chunk_bytes=max(1, min(size, CHUNK_BYTES)))
+        return hash_stream(stream, chunk_bytes=max(1, min(size, CHUNK_BYTES)))

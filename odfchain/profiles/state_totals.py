@@ -10,8 +10,9 @@ Otherwise rows are netted first. Both ways end in the same bytes. Source: RFC-04
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from odfchain.odf.row_hash import Numbers
 from odfchain.profiles.published import KeptParts
 from odfchain.profiles.sketches import BANDS, MOST_ROWS, Hashes, Kmv
 from odfchain.profiles.totals import Totals
-from odfchain.progress import SILENT, Progress
+from odfchain.progress import SILENT, Progress, reported
 from odfchain.slices.reader import fitted, open_parquet
 from odfchain.slices.state import SliceFile, in_force, rows_with_offsets
 from odfchain.text import first_line
@@ -77,20 +78,22 @@ def totals_of_slices(
     near_duplicates: bool = False,
 ) -> Totals:
     """The totals of the rows that slices, oldest first, leave in force."""
-    progress.phase(f"Profiling {dataset.alias}", sum(item.named.size for item in slices))
+    step = f"Profiling {dataset.alias}"
+    progress.phase(step, sum(item.named.size for item in slices))
+    told = functools.partial(reported, progress=progress, step=step, rows=lambda piece: piece[0].num_rows)
     files = [SliceFile(item.path, names, item.named.offset_interval) for item in slices]
     if not any(map(takes_any_back, files)):
         rows = sum(item.named.offset_interval.count for item in slices)
         found = Totals(schema, near_duplicates=near_duplicates or rows <= MOST_ROWS)
         for item in slices:
             empty = Totals(schema, near_duplicates=found.bands is not None)
-            found.merge(_part(dataset, names, item, empty, keep=keep))
+            found.merge(_part(dataset, names, item, empty, told, keep=keep))
             progress.advance(item.named.size)
         return found
     offsets = in_force(files, (), net=True)
     found = Totals(schema, near_duplicates=near_duplicates or len(offsets) <= MOST_ROWS)
     for file in files:
-        for rows, numbers in rows_with_offsets(file, offsets, schema):
+        for rows, numbers in told(rows_with_offsets(file, offsets, schema)):
             found.update(rows, numbers)
         progress.advance(file.path.stat().st_size)
     return found
@@ -108,15 +111,16 @@ def without_system(schema: pa.Schema, names: DatasetVocabulary) -> pa.Schema:
 
 
 def _part(
-    dataset: DatasetFiles, names: DatasetVocabulary, item: ProfiledSlice, empty: Totals, *, keep: bool
-) -> Totals:
+    dataset: DatasetFiles, names: DatasetVocabulary, item: ProfiledSlice, empty: Totals,
+    told: Callable[..., Iterator[tuple[pa.RecordBatch, Hashes]]], *, keep: bool,
+) -> Totals:  # fmt: skip
     # the kept totals of a slice, else new ones from its rows
     parts, name = KeptParts(dataset), item.named.physical_hash
     data = parts.get(name) if keep else None
     if data is not None:
         with contextlib.suppress(CodecError):
             return from_bytes(data, empty.schema, near_duplicates=empty.bands is not None)
-    for rows, offsets in _all_rows(item.path, names, empty.schema):
+    for rows, offsets in told(_all_rows(item.path, names, empty.schema)):
         empty.update(rows, offsets)
     if keep:
         parts.keep(name, to_bytes(empty))
