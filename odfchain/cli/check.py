@@ -334,8 +334,8 @@ def sign_command(
         signed = found.sign()
     row = {"dataset": found.label, **screen.record(signed, "sequence_number", "head", "time")}
     row["signer"] = str(signed.dataset_id)
-    columns = ["dataset", "sequenceNumber", "head", "time"]
-    screen.print_records([row], columns, output, titles={"sequenceNumber": "block"}, right=columns[1:2])
+    titles = {"dataset": "dataset", "sequenceNumber": "block", "head": "head", "time": "time"}
+    _print_values(row, titles, output)
 
 
 @group("key")
@@ -374,11 +374,17 @@ def key_show_command(
             dataset = workspace[what]
             found, private = dataset.id, dataset.has_key
     row = {"didKey": str(found.as_did_key()), "didOdf": str(found), "privateKeyHere": private}
-    if output == "json":
-        screen.print_records([row], [], output)
+    titles = {"didKey": "did:key", "didOdf": "did:odf", "privateKeyHere": "private key here"}
+    _print_values(row, titles, output)
+
+
+def _print_values(row: dict[str, Any], titles: dict[str, str], output: str) -> None:
+    """One record; for people not a table, because hashes and identities are copied whole."""
+    if output != "table":
+        screen.print_records([row], [*row], output)
         return
-    for title, value in zip(("did:key", "did:odf", "private key here"), row.values(), strict=True):
-        screen.echo(f"{title:18}{screen.cell_text(value)}")  # not a table: they are copied whole
+    for name, title in titles.items():
+        screen.echo(f"{title:18}{screen.cell_text(row[name])}")
 
 
 # `odfchain evidence`: proof that an owner signed two histories.
