@@ -308,7 +308,7 @@ def _from_peer(
     from odfchain.transfer import pulling as transfer
     from odfchain.transfer.pulling import SyncOptions
 
-    sharing, progress = workspace.sharing, asked.progress
+    sharing = workspace.sharing
     options = SyncOptions(
         force=asked.force,
         metadata_only=asked.metadata_only,
@@ -316,14 +316,13 @@ def _from_peer(
         last=asked.last,
         parallel=asked.parallel or sharing.config.parallel,
         signature=signature_policy(require=asked.require_signature, max_age=asked.max_age),
+        progress=asked.progress,
     )
     if target.dataset is not None and target.dataset.ref != HEAD:
         dataset = target.dataset
-        pulled = transfer.pull_branch(
-            sharing, dataset._files, target.source, options, token=token, progress=progress
-        )
+        pulled = transfer.pull_branch(sharing, dataset._files, target.source, options, token=token)
     else:
-        pulled = transfer.pull(sharing, target.ref, name, options, token=token, progress=progress)
+        pulled = transfer.pull(sharing, target.ref, name, options, token=token)
         dataset = workspace[pulled.alias]
     outcome = pulled.outcome
     return PullResult(

@@ -228,7 +228,7 @@ class PushServing(Serving):
             self._make_room(sum(len(block.data) for block in blocks))
             peer = Store(PushedTransport(self._where, self._head, blocks))
             try:
-                with begin_pull(self.workspace, peer, self.session.alias, self._options, SILENT) as pull:
+                with begin_pull(self.workspace, peer, self.session.alias, self._options) as pull:
                     found = pull.plan().objects
             except errors.RefConflictError:
                 return self._overtaken()

@@ -121,6 +121,7 @@ class SyncOptions:
     """The expected head of the peer; None is any."""
     on_demand: bool = False
     """Slices come when they are read: none is brought, and the copy is not marked for that."""
+    progress: Progress = SILENT
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -168,14 +169,10 @@ class SyncOutcome:
 
 
 def pull_dataset(
-    workspace: WorkspaceFiles,
-    peer: Store,
-    alias: DatasetAlias,
-    options: SyncOptions = DEFAULTS,
-    progress: Progress = SILENT,
+    workspace: WorkspaceFiles, peer: Store, alias: DatasetAlias, options: SyncOptions = DEFAULTS
 ) -> SyncOutcome:
     """The dataset called `alias` has the peer's head and everything it refers to, or is as it was."""
-    with begin_pull(workspace, peer, alias, options, progress) as pull:
+    with begin_pull(workspace, peer, alias, options) as pull:
         return pull.run()
 
 
@@ -191,7 +188,7 @@ def _file_key(alias: DatasetAlias) -> str:
 
 @contextmanager
 def begin_pull(
-    workspace: WorkspaceFiles, peer: Store, alias: DatasetAlias, options: SyncOptions, progress: Progress
+    workspace: WorkspaceFiles, peer: Store, alias: DatasetAlias, options: SyncOptions
 ) -> Iterator[Sync[Arrived, SyncOutcome]]:
     """A pull that has the locks it needs; to be run, or only planned."""
     offer = read_offer(peer, options.signature or NO_POLICY)
@@ -212,7 +209,7 @@ def begin_pull(
     with fsio.locked(incoming / f".lock-{key}"):
         here = workspace.present(alias)
         if here is None:
-            download = Download(peer, incoming / key, options.parallel, progress)
+            download = Download(peer, incoming / key, options.parallel, options.progress)
             folder = download.area / "dataset"
             DatasetFiles.create_folders(folder, alias)
             # an attempt that died may have left a head: nothing is believed of it
@@ -226,7 +223,7 @@ def begin_pull(
             )
         shutil.rmtree(incoming / key, ignore_errors=True)  # of a pull that died as the dataset appeared
         with fsio.locked(lock_path(here)):
-            download = Download(peer, incoming_folder(here), options.parallel, progress)
+            download = Download(peer, incoming_folder(here), options.parallel, options.progress)
             fetch = ChainFetch(here, download, BlockSpool(download.area / "blocks"), [HEAD])
             yield _Copy(fetch, offer.head, options, workspace, offer)
 
@@ -460,11 +457,7 @@ class _Copy(_HeadPull):
 
 
 def pull_branch_from(
-    dataset: DatasetFiles,
-    peer: Store,
-    where: str,
-    options: SyncOptions = DEFAULTS,
-    progress: Progress = SILENT,
+    dataset: DatasetFiles, peer: Store, where: str, options: SyncOptions = DEFAULTS
 ) -> SyncOutcome:
     """The branch that dataset and peer are opened on is the peer's, or is as it was.
 
@@ -484,7 +477,8 @@ def pull_branch_from(
     signature = check_branch(peer.signed(SignedFile.HEAD), dataset.on(HEAD).id, dataset.ref, head)
     about = f"{dataset.alias}@{dataset.ref}"
     refuse_unsigned(signature, options.signature or NO_POLICY, name=about, where=peer.where)
-    with fsio.locked(lock_path(dataset)), fetching(dataset, peer, options.parallel, progress) as fetch:
+    fetched = fetching(dataset, peer, options.parallel, options.progress)
+    with fsio.locked(lock_path(dataset)), fetched as fetch:
         return _BranchPull(fetch, head, options, where, signature).run()
 
 
@@ -643,7 +637,6 @@ def pull(
     options: SyncOptions | None = None,
     *,
     token: str | None = None,
-    progress: Progress = SILENT,
 ) -> Pulled:
     """A dataset elsewhere is here, complete and checked, or everything is as it was.
 
@@ -659,7 +652,7 @@ def pull(
             raise errors.UsageError(f"{dataset.alias} already exists; `rename` gives it another name")
         known = known_place(dataset, AliasKind.PULL, f"name it: odfchain pull URL --as {dataset.alias}")
         # no token: the place is remembered only, and the workspace may be a copy from elsewhere
-        return _pull(sharing, sharing.place_of(known), known, dataset.alias, options, None, progress)
+        return _pull(sharing, sharing.place_of(known), known, dataset.alias, options, None)
     target = DatasetAlias.parse(alias) if isinstance(alias, str) else alias
     url, wanted = sharing.place_of(ref, token), id_in(ref)
     options = replace(options, dataset_id=wanted or options.dataset_id)
@@ -668,7 +661,7 @@ def pull(
         remembered = remembered or sharing.copy_of(url)
         target = remembered.alias if remembered else DatasetAlias(None, url.name())
     try:
-        return _pull(sharing, url, ref, target, options, token, progress)
+        return _pull(sharing, url, ref, target, options, token)
     except errors.DatasetNotFoundError:
         ref, found = sharing.at_account(ref, url, sharing.peer_options(token, options.parallel))
         if wanted is not None or found == url:
@@ -676,7 +669,7 @@ def pull(
     if alias is None:
         known_copy = sharing.copy_of(found)
         target = known_copy.alias if known_copy else target
-    return _pull(sharing, found, ref, target, options, token, progress)
+    return _pull(sharing, found, ref, target, options, token)
 
 
 def _pull(
@@ -686,7 +679,6 @@ def _pull(
     alias: DatasetAlias,
     options: SyncOptions,
     token: str | None,
-    progress: Progress,
 ) -> Pulled:
     workspace, given = sharing.workspace, options.signature
     policy = given or NO_POLICY
@@ -695,7 +687,7 @@ def _pull(
         own = policy_of(here) if here is not None else NO_POLICY
         policy = policy.and_also(own).and_also(sharing.repositories.policy(url))
     with closing(open_peer(url, sharing.peer_options(token, options.parallel))) as peer:
-        outcome = pull_dataset(workspace, peer, alias, replace(options, signature=policy), progress)
+        outcome = pull_dataset(workspace, peer, alias, replace(options, signature=policy))
     dataset = workspace.dataset(alias)
     # a requirement on a copy's signature holds at every place, until the caller changes it; the longest age
     # that a repository sets stays the repository's
@@ -715,7 +707,6 @@ def pull_branch(
     options: SyncOptions | None = None,
     *,
     token: str | None = None,
-    progress: Progress = SILENT,
 ) -> Pulled:
     """The branch that a dataset of this workspace is opened on is that of a place, or as it was.
 
@@ -735,6 +726,6 @@ def pull_branch(
     where = str(sharing.url_of(place)) if "://" in place else place
     token = token if source else None
     with closing(sharing.open(place, token, options.parallel, dataset.ref)) as peer:
-        outcome = pull_branch_from(dataset, peer, where, options, progress)
+        outcome = pull_branch_from(dataset, peer, where, options)
     dataset.shared.signed(dataset.folder, dataset.ref)
     return Pulled(dataset.alias, where, outcome)

@@ -142,7 +142,7 @@ class StoredDataset:
         """Pull the head; warnings are shown."""
         try:
             here = WorkspaceFiles(self.folder.parent.parent)
-            outcome = pull_dataset(here, self.peer(), alias, options, SILENT)
+            outcome = pull_dataset(here, self.peer(), alias, options)
         except errors.NameCollisionError:
             if self.local_head is None:  # else another process has just brought it
                 raise

@@ -174,7 +174,9 @@ def concurrent_head_move(case: dict[str, Any], workspace: WorkspaceFiles) -> Non
     other = chain_of([*case["dst"], "someone else's"])
     progress = AtLastBlock(lambda: extend(DatasetFiles.open(dataset.folder), other))
     with pytest.raises(RefConflictError) as found:
-        pull_dataset(workspace, Store(MemoryPeer(chain_of(case["src"]))), NAME, progress=progress)
+        pull_dataset(
+            workspace, Store(MemoryPeer(chain_of(case["src"]))), NAME, SyncOptions(progress=progress)
+        )
     assert as_error(found.value) == case["expect"]
     assert DatasetFiles.open(dataset.folder).chain.head() == other.head
 
@@ -190,7 +192,7 @@ def die() -> None:
 def interrupted_before_head(case: dict[str, Any], workspace: WorkspaceFiles) -> None:
     dataset, source = install(workspace, "name", chain_of(case["dst"])), chain_of(case["src"])
     with pytest.raises(ClientDied):
-        pull_dataset(workspace, Store(MemoryPeer(source)), NAME, progress=AtLastBlock(die))
+        pull_dataset(workspace, Store(MemoryPeer(source)), NAME, SyncOptions(progress=AtLastBlock(die)))
     assert (dataset.folder / str(source.key(-1))).is_file()
     assert dataset.chain.head() == chain_of(case["expect"]["dst_head_after"]).head
     again = MemoryPeer(source)
@@ -310,7 +312,7 @@ def test_a_dataset_that_appears_meanwhile_is_not_replaced(
     there, chain = chain_of([seed, "there"]), chain_of(["seed", "schema", "d1"])
     progress = AtLastBlock(lambda: install(workspace, name, there) and None)
     with pytest.raises(NameCollisionError):
-        pull_dataset(workspace, Store(MemoryPeer(chain)), NAME, progress=progress)
+        pull_dataset(workspace, Store(MemoryPeer(chain)), NAME, SyncOptions(progress=progress))
     (dataset,) = workspace.datasets()
     assert holds(dataset, there)
 
@@ -411,7 +413,7 @@ def test_a_pull_that_dies_anywhere_changes_nothing_and_is_continued(start: int, 
             install(workspace, "name", before)
         peer = MemoryPeer(chain)
         try:
-            pull_dataset(workspace, Store(peer), NAME, SyncOptions(parallel=1), DiesAt(step))
+            pull_dataset(workspace, Store(peer), NAME, SyncOptions(parallel=1, progress=DiesAt(step)))
         except ClientDied:
             if before:
                 dataset = workspace.dataset("name")
@@ -453,7 +455,7 @@ def test_an_object_is_continued_where_the_connection_broke(workspace: WorkspaceF
 def test_a_torn_file_of_an_earlier_attempt_is_received_again(workspace: WorkspaceFiles) -> None:
     chain = chain_of(["seed", "schema", "d1", "d2"])
     with pytest.raises(ClientDied):
-        pull_dataset(workspace, Store(MemoryPeer(chain)), NAME, progress=AtLastBlock(die))
+        pull_dataset(workspace, Store(MemoryPeer(chain)), NAME, SyncOptions(progress=AtLastBlock(die)))
     area = workspace.root / "incoming" / "name"
     block = area / "dataset" / str(chain.key(2))
     block.write_bytes(block.read_bytes()[:10])
@@ -466,7 +468,7 @@ def test_a_torn_file_of_an_earlier_attempt_is_received_again(workspace: Workspac
 def test_a_source_that_was_rewritten_meanwhile_leaves_no_block_behind(workspace: WorkspaceFiles) -> None:
     old = chain_of(["seed", "schema", "old 1", "old 2"])
     with pytest.raises(ClientDied):
-        pull_dataset(workspace, Store(MemoryPeer(old)), NAME, progress=AtLastBlock(die))
+        pull_dataset(workspace, Store(MemoryPeer(old)), NAME, SyncOptions(progress=AtLastBlock(die)))
     chain = chain_of(["seed", "schema", "d1"])
     pull(workspace, MemoryPeer(chain))
     assert holds(workspace.dataset("name"), chain)
