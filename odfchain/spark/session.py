@@ -324,8 +324,9 @@ class SparkEngine:
         """Stop the session and the JVM and remove their temporary files; what is shared is only left."""
         if self._launch is not None:
             self._unwanted.set()
-            self._launch.add_done_callback(_undo)
             wait((self._launch,), timeout=_ATTACH_SECONDS if self.idle else _ENDING_SECONDS)
+            # afterwards, since waiting ends before callbacks are called, and this process may end then
+            self._launch.add_done_callback(_undo)
             self._launch = None
         if isinstance(self._java, Lease):
             self._leave(self._java)
