@@ -247,6 +247,16 @@ def signing(scene: Scene) -> None:
     assert len(ds.attestations()) == 1
 
 
+@case("Workspace.status")
+def status(scene: Scene) -> None:
+    ds = scene.fresh("seen")
+    (found,) = scene.ws.status("seen")
+    assert (found.name, [item.matter for item in found.items]) == ("seen", ["unverified"])
+    assert found.commands == ["odfchain verify seen"]
+    ds.verify()
+    assert [str(each) for each in scene.ws.status("seen")] == ["up to date"]
+
+
 @case("Dataset.lineage", "Dataset.definitions", "Dataset.blame", "Workspace.lineage")
 def where_from(scene: Scene) -> None:
     assert repr(scene.ws["derived"].lineage()) == "<lineage upstream: 2 datasets, 1 edges>"
