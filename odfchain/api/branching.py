@@ -87,7 +87,6 @@ class Branching(OwnErrors):
         Raises:
             PointNotFoundError: there is no such branch.
         """
-
         return open_dataset_at(self._files, self._workspace, OnBranch(name))
 
     def create_branch(self, name: str, *, at: AnyPoint | None = None) -> Dataset:
@@ -291,10 +290,7 @@ class Branching(OwnErrors):
         workspace, branch, progress = self._workspace, self._files, options.progress
         _check_head_is_ours(workspace, branch, "revert", force=options.force)
         block = points.named_block(branch, as_point(options.block))
-        with (
-            merge_means(workspace, options) as means,
-            watched(progress, Steps.all_called("Reverting")),
-        ):
+        with merge_means(workspace, options) as means, watched(progress, Steps.all_called("Reverting")):
             return _repeated(workspace, lambda: ChangesByHand(branch).revert(block, options, means), progress)
 
 
@@ -488,10 +484,7 @@ def merge_branches(datasets: Sequence[Branching], asked: MergeOptions) -> list[M
     if asked.resolve not in (None, "ours", "theirs") and len(datasets) > 1:
         raise UsageError("a file decides the conflicts of one dataset; merge the datasets one by one")
     requests = [_request(dataset, asked) for dataset in datasets]
-    with (
-        merge_means(workspace, asked) as means,
-        watched(asked.progress, Steps.all_called("Merging")),
-    ):
+    with merge_means(workspace, asked) as means, watched(asked.progress, Steps.all_called("Merging")):
         return means.merge(requests, dry_run=asked.dry_run, progress=asked.progress)
 
 
@@ -525,10 +518,7 @@ def merge_means(workspace: Workspace, options: CommitOptions) -> Iterator[MergeM
         )
 
 
-# What every change of a dataset asks first: foreign keys and drift.
-
-
-# The check of foreign keys for one run, and the file that lists what breaks them.
+# What every change of a dataset asks first: foreign keys, with a file of what breaks them, and drift.
 
 
 @contextlib.contextmanager
@@ -556,9 +546,6 @@ def foreign_keys(
         check.write(path)
 
 
-# Checks of everything that commits rows, whichever method it comes through.
-
-
 @contextlib.contextmanager
 def commit_checks(workspace: Workspace, options: CommitOptions) -> Iterator[CommitCheck]:
     """The check for what is committed in the block: of foreign keys (as `foreign_keys`), and of drift."""
@@ -578,11 +565,8 @@ def drift_check(workspace: Workspace, options: CommitOptions) -> CommitCheck:
             return None
         wanted = workspace._files.config.snapshots.of(proposed.dataset)
         writes = wanted.profile is ProfileWhen.COMMIT
-        guard = (
-            None
-            if options.allow_drift or not wanted.guard
-            else read_policy_file(workspace.path, wanted.guard)
-        )
+        refuses = wanted.guard and not options.allow_drift
+        guard = read_policy_file(workspace.path, wanted.guard) if refuses else None
         if guard is None and not writes:
             return None
         from odfchain.profiles.drift_guard import CommitProfiles

@@ -577,7 +577,6 @@ class Dataset(Branching, Readable, Upkeep):
 
     def sign(self) -> SignedHead:
         """Durably sign the head anew, with the time of now; returns what was signed."""
-
         signed = self._workspace._files.sign_head(self._files)
         self._files.shared.signed(self._files.folder, self._files.ref)
         return signed

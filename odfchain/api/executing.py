@@ -130,11 +130,9 @@ class Engines:
         config = self._files.config
         # queries of untrusted publishers would share the session
         never = config.transform.isolation is IsolationPolicy.NEVER
-        return (
-            0
-            if never or not self.may_stay or os.environ.get("CI")
-            else config.engine.idle.milliseconds / 1_000
-        )
+        if never or not self.may_stay or os.environ.get("CI"):
+            return 0
+        return config.engine.idle.milliseconds / 1_000
 
     def transforms(self, progress: Progress = SILENT) -> SparkTransformEngine:
         """The one engine of this process that executes transforms."""

@@ -176,10 +176,9 @@ def _read(file: Any) -> str:
     from odfchain.limits import ATTEST
 
     try:
-        text: str = file.read(ATTEST.statement_bytes + 2)
+        return str(file.read(ATTEST.statement_bytes + 2))
     except (UnicodeDecodeError, OSError):
         raise UsageError("the file of --add is not text") from None
-    return text
 
 
 def _attestation_row(item: ListedAttestation) -> dict[str, Any]:
@@ -462,30 +461,25 @@ def _row(
 ) -> dict[str, Any]:
     one, other = evidence.hashes
     dataset_id = str(evidence.dataset_id)
-    row: dict[str, Any] = {
+    seen: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    if kept is not None:
+        sightings = [screen.record(each, "time", "from:where") for each in kept.sightings]
+        more = f" (+{len(sightings) - 1})" if len(sightings) > 1 else ""
+        first = sightings[0] if sightings else None
+        seen = {"seen": first and first["time"], "from": first and f"{first['from']}{more}"}
+        found = {"sightings": sightings, "file": str(kept.path)}
+    return {
         "dataset": (names or {}).get(dataset_id, dataset_id),
         "sequenceNumber": evidence.sequence_number,
         "block": str(one),
         "otherBlock": str(other),
-    }
-    if kept is not None:
-        first = kept.sightings[0] if kept.sightings else None
-        more = f" (+{len(kept.sightings) - 1})" if len(kept.sightings) > 1 else ""
-        row |= {
-            "seen": str(first.time) if first else None,
-            "from": f"{first.where}{more}" if first else None,
-        }
-    row |= {
+        **seen,
         "id": dataset_id,
         "signed": [screen.record(each, "head", "sequence_number", "time") for each in evidence.signed],
         "blocks": [len(branch.blocks) for branch in evidence.branches],
+        **found,
     }
-    if kept is not None:
-        row |= {
-            "sightings": [screen.record(each, "time", "from:where") for each in kept.sightings],
-            "file": str(kept.path),
-        }
-    return row
 
 
 # Reports as people read them: one fact to a line, the same with every version, which scripts may look for. On
@@ -566,11 +560,9 @@ def _say(text: str) -> None:
     """A line, folded where it is a terminal's."""
     lines = [f"  {text}"]
     if sys.stdout.isatty():
-        how: dict[str, Any] = {
-            "break_long_words": False,
-            "break_on_hyphens": False,
-            "subsequent_indent": "  ",
-        }
-        lines = textwrap.wrap(lines[0], max(40, shutil.get_terminal_size().columns), **how)
+        width = max(40, shutil.get_terminal_size().columns)
+        folding = textwrap.TextWrapper(width, subsequent_indent="  ", break_long_words=False)
+        folding.break_on_hyphens = False
+        lines = folding.wrap(lines[0])
     for line in lines:
         screen.echo(line)

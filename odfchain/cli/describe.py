@@ -89,8 +89,6 @@ def inspect_profile(
 
 
 _QUERY_CHARACTERS = 2_000
-
-
 _PROFILES = 20
 
 
@@ -461,7 +459,8 @@ def digest_command(
     from odfchain.odf.physical_hash import hash_file
     from odfchain.slices.reader import hash_parquet
 
-    rows, code = [], 0
+    columns = ["file", "physicalHash", "logicalHash", "size", "records"]
+    rows, code = list[dict[str, Any]](), 0
     for file in files:
         logical, records = None, None
         with TerminalProgress().later(f"Hashing {file.name}") as progress:
@@ -475,15 +474,8 @@ def digest_command(
                 progress.stop()
                 report_error(error)
                 code = error.exit_code
-        rows.append(
-            {
-                "file": str(file),
-                "physicalHash": str(physical),
-                "logicalHash": str(logical) if logical else None,
-                "size": size,
-                "records": records,
-            }
-        )
+        values = file, physical, logical, size, records
+        rows.append(dict(zip(columns, values, strict=True)))
     if output == "table":
         for row in rows:
             if len(rows) > 1:
@@ -491,7 +483,7 @@ def digest_command(
             screen.echo(f"physical  {row['physicalHash']}")
             screen.echo(f"logical   {row['logicalHash'] or '-'}")
     else:
-        screen.print_records(rows, ["file", "physicalHash", "logicalHash", "size", "records"], output)
+        screen.print_records(rows, columns, output)
     return code
 
 

@@ -108,11 +108,8 @@ class LazyGroup(click.Group):
             # the beginning of a name means it before another one that looks like it
             begun = [name for name in COMMANDS if name.startswith(args[0])]
             close = begun or difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = (
-                f"did you mean {' or '.join(close[:3])}?"
-                if close
-                else "`odfchain help --all` lists the commands"
-            )
+            meant = f"did you mean {' or '.join(close[:3])}?"
+            hint = meant if close else "`odfchain help --all` lists the commands"
             raise UsageError(f"no such command '{args[0]}'", hint=_OF_GIT.get(args[0], hint))
         return super().resolve_command(ctx, [_ALIASES.get(args[0], args[0]), *args[1:]])
 

@@ -141,15 +141,9 @@ class TerminalProgress(contextlib.AbstractContextManager["TerminalProgress"]):
             if self._bar is None:
                 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-                self._bar = Progress(
-                    SpinnerColumn(),
-                    TextColumn("{task.description}", markup=False),
-                    _bar(),
-                    _amounts(),
-                    TimeElapsedColumn(),
-                    console=console(err=True),
-                    transient=True,
-                )
+                text = TextColumn("{task.description}", markup=False)
+                columns = SpinnerColumn(), text, _bar(), _amounts(), TimeElapsedColumn()
+                self._bar = Progress(*columns, console=console(err=True), transient=True)
                 self._bar.start()
             if self._task is not None:
                 self._bar.remove_task(self._task)

@@ -640,9 +640,7 @@ class Shell:
             row: dict[str, Any] = {"name": str(dataset.alias), "kind": dataset.kind.value}
             rows.append(row)
             try:
-                row["columns"] = (
-                    len(dataset.schema.fields) if dataset.schema else 0
-                )  # none before the first data
+                row["columns"] = len(dataset.schema.fields) if dataset.schema else 0
                 row |= {"rows": dataset.summary.record_count, "branches": [*dataset.branch_names]}
             except errors.OdfchainError as error:  # one damaged dataset must not hide the others
                 report_error(error, about=row["name"])
@@ -676,7 +674,6 @@ class Shell:
         self._file = path, _named_format(path) or ""
 
     def _at(self, text: str) -> None:
-
         self._options["as_at"] = maybe_time(text or None)
 
     def _timer(self, text: str) -> None:

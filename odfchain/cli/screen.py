@@ -357,14 +357,8 @@ def human_age(epoch_ns: int, now_ns: int) -> str:
     seconds = (now_ns - epoch_ns) // 1_000_000_000
     if seconds < 0:
         return "in the future"
-    for size, unit in (
-        (31_536_000, "year"),
-        (2_592_000, "month"),
-        (86_400, "day"),
-        (3_600, "hour"),
-        (60, "minute"),
-    ):
+    units = {31_536_000: "year", 2_592_000: "month", 86_400: "day", 3_600: "hour", 60: "minute"}
+    for size, unit in units.items():
         if seconds >= size:
-            count = seconds // size
-            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+            return f"{counted(seconds // size, unit)} ago"
     return "just now"

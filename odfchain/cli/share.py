@@ -377,8 +377,7 @@ def alias_add(
     kind: str | None = one_of(pull="A place to pull from.", push="A place to push to."),
 ) -> None:
     """Remember a place for a dataset. It comes before the places that are known already."""
-    workspace = open_workspace()
-    found = workspace[dataset]
+    found = open_workspace()[dataset]
     known = found.add_alias(_kind(kind), alias)
     say(f"{found.alias}: {kind} {_without_password(known)}")
 
@@ -393,10 +392,8 @@ def alias_delete(
     """Forget a place of a dataset."""
     if (alias is None) != everything:
         raise errors.UsageError("name the place to forget, or use --all")
-    workspace = open_workspace()
-    found = workspace[dataset]
-    gone = found.delete_alias(_kind(kind), alias)
-    for item in gone:
+    found = open_workspace()[dataset]
+    for item in found.delete_alias(_kind(kind), alias):
         say(f"{found.alias}: forgot {kind} {_without_password(item)}")
 
 

@@ -168,12 +168,8 @@ def _time(found: dict[_Field, str]) -> Timestamp:
     date = dt.date(values["y"], values["M"], values["d"])
     if weekday is not None and date.weekday() != weekday:
         raise ValueError(f"{date} is a {_DAYS[date.weekday()]}")
-    time = Timestamp.from_parts(
-        date.year,
-        date.timetuple().tm_yday,
-        (values["H"] * 60 + values["m"]) * 60 + values["s"],
-        nanos,
-    )
+    seconds = (values["H"] * 60 + values["m"]) * 60 + values["s"]
+    time = Timestamp.from_parts(date.year, date.timetuple().tm_yday, seconds, nanos)
     shifted = Timestamp(time.epoch_ns - offset * 1_000_000_000)
     try:
         str(shifted)
@@ -436,8 +432,7 @@ class _Order:
         return f"{fetching.modified_time(file.info, one_line(file.path))} {name}" if self._by_change else name
 
     def names_read(self, context: fetching.FetchContext) -> frozenset[bytes]:
-        # only where a change moves a file behind the last one: in every other order what was read stays
-        # before
+        # only where a change moves a file behind the last one: else what was read stays before
         if not (self._once and self._by_change):
             return frozenset()
         states = (state for state in context.recorded() if state.kind == fetching.ETAG)

@@ -41,11 +41,8 @@ from odfchain.text import one_line
 
 ETAG = "odf/etag"
 """Kind of a source state that is an opaque text."""
-
 LAST_MODIFIED = "odf/last-modified"
 """Kind of a source state that is a time in RFC 3339."""
-
-
 UP_TO_DATE: Final = None
 """The source has nothing that was not fetched before."""
 

@@ -95,11 +95,9 @@ class WriterState:
 
     def path_of(self, facts: SliceFacts) -> Path:
         """The file of a slice that was just written; one that is in the store comes here now."""
-        return (
-            Path(facts.path)
-            if self.dataset is None
-            else slice_path(self.dataset, staged_file(facts, self.since))
-        )
+        if self.dataset is None:
+            return Path(facts.path)
+        return slice_path(self.dataset, staged_file(facts, self.since))
 
     def look_back(
         self,

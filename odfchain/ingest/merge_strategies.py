@@ -407,11 +407,7 @@ class NewRows:
 
     def _codes(self, key: tuple[str, ...], old: pa.Table | None) -> tuple[Numbers, Numbers, int]:
         """(a number for each row, for each recorded row; equal where the key is; the numbers' bound)."""
-        both = (
-            self.rows.select(key)
-            if old is None
-            else pa.concat_tables([self.rows.select(key), old.select(key)])
-        )
+        both = pa.concat_tables([rows.select(key) for rows in (self.rows, old) if rows is not None])
         if not len(both):
             return np.zeros(0, np.int64), np.zeros(0, np.int64), 1
         codes, count = codes_of(both, key)
@@ -658,21 +654,16 @@ def text_of(value: pa.Scalar) -> str | None:
     kind = value.type
     if not value.is_valid:
         return None
+    if t.is_timestamp(kind) and kind.unit != "s":
+        return str(value.cast(pa.string())).rstrip("Z").rstrip("0").rstrip(".")
     if t.is_timestamp(kind):
-        return (
-            str(value.cast(pa.string())).rstrip("Z").rstrip("0").rstrip(".")
-            if kind.unit != "s"
-            else str(value)
-        )
+        return str(value)
     if t.is_time(kind) or t.is_duration(kind):
         return str(value.value)
     plain = value.as_py()
     if isinstance(plain, bytes):
-        return (
-            str(UUID(bytes=plain))
-            if t.is_fixed_size_binary(kind) and len(plain) == 16
-            else plain.hex().upper()
-        )
+        is_uuid = t.is_fixed_size_binary(kind) and len(plain) == 16
+        return str(UUID(bytes=plain)) if is_uuid else plain.hex().upper()
     return format(plain, "f") if t.is_decimal(kind) else str(plain)
 
 

@@ -358,7 +358,6 @@ def run_in_task(
 
 # --- buckets of keys -----------------------------------------------------------------------------------
 
-
 # Rows that are appended together.
 _APPENDED_BYTES = 128 << 20
 

@@ -180,14 +180,13 @@ class PollingSource:
 
 
 def _same_objects(one: src.FetchStep, other: src.FetchStep) -> bool:
+    def without_cache(step: src.FetchStep) -> src.FetchStep:
+        if isinstance(step, src.FetchStepUrl | src.FetchStepFilesGlob):
+            return dataclasses.replace(step, cache=None)
+        return step
+
     # the caching option does not change which objects are meant
-    one, other = (
-        dataclasses.replace(step, cache=None)
-        if isinstance(step, src.FetchStepUrl | src.FetchStepFilesGlob)
-        else step
-        for step in (one, other)
-    )
-    return one == other
+    return without_cache(one) == without_cache(other)
 
 
 def _fetched(step: src.FetchStep, context: FetchContext) -> FetchResult:

@@ -191,8 +191,6 @@ def _broken(codec: Codec, name: str, start: int, head: bytes, reason: str) -> In
 CHUNK_BYTES = 1 << 20
 RATIO_FREE_BYTES = 64 << 20
 """Output below this is never called a bomb, at any ratio [bytes]."""
-
-
 MAX_RATIO = 1_000
 """Largest output of unpacking per byte of input beyond that: few bytes can unpack to more than a disk has."""
 

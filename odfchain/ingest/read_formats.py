@@ -229,8 +229,7 @@ class _Opening:
         if header == names:
             return header
         if sorted(header) == sorted(names):
-            in_order = "columns are in another order than the schema; matched by name: "
-            self.note(in_order + _listed(header))
+            self.note(f"columns are in another order than the schema; matched by name: {_listed(header)}")
             return header
         missing = [n for n in names if n not in header]
         extra = [n for n in header if n not in names]
@@ -523,14 +522,10 @@ def fix_up(source: InputFrame, vocabulary: DatasetVocabulary, *, operations: boo
         while name in reserved or (name != f.name and name in taken):
             name = f"_{name}"
         taken.add(name)
-        timeless = name == vocabulary.event_time_column and isinstance(
-            f.value_type, (*WHOLE, ds.DataTypeString)
-        )
-        fields.append(
-            ds.DataField(name=name, type=ds.optional(US_UTC))
-            if timeless
-            else dataclasses.replace(f, name=name)
-        )
+        if name == vocabulary.event_time_column and isinstance(f.value_type, (*WHOLE, ds.DataTypeString)):
+            fields.append(ds.DataField(name=name, type=ds.optional(US_UTC)))
+        else:
+            fields.append(dataclasses.replace(f, name=name))
     rows = source.texts
     if tuple(fields) == source.schema.fields or rows is None:
         return source

@@ -144,7 +144,6 @@ class IcebergFolder:
         return table
 
     def _transaction(self, catalog: Any, table: Any, columns: pa.Schema) -> Any:
-
         if table is not None:
             return IcebergCommit(table)
         catalog.create_namespace_if_not_exists(_NAMESPACE)

@@ -289,11 +289,8 @@ class Answer:
     def to_json(self, *, engine: bool = True) -> str:
         """The text of the file; without `engine` as other nodes take it."""
         parts: dict[str, Any] = {"input": self.input, "output": self.output, "subQueries": self.sub_queries}
-        parts |= {
-            "commitment": self.commitment,
-            "proof": self.proof,
-            "engine": self.engine if engine else None,
-        }
+        parts |= {"commitment": self.commitment, "proof": self.proof}
+        parts["engine"] = self.engine if engine else None
         return written({name: part for name, part in parts.items() if part is not None})
 
     def save(self, path: str | os.PathLike[str]) -> None:

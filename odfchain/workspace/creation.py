@@ -170,12 +170,10 @@ def _words(data_type: ds.DataType) -> str:
     match data_type:
         case ds.DataTypeOption(inner=inner):
             return f"optional {_words(inner)}"
-        case ds.DataTypeTimestamp(timezone=zone) if zone is not None and zone != "UTC":
-            return (
-                f"{type_name(data_type)} in the time zone {zone!r}"
-                if zone
-                else f"{type_name(data_type)} without a time zone"
-            )
+        case ds.DataTypeTimestamp(timezone=""):
+            return f"{type_name(data_type)} without a time zone"
+        case ds.DataTypeTimestamp(timezone=str(zone)) if zone != "UTC":
+            return f"{type_name(data_type)} in the time zone {zone!r}"
         case ds.DataTypeList(fixed_length=length) if length is not None:
             return f"{type_name(data_type)} of {length} items"
         case ds.DataTypeMap(keys_sorted=True):
