@@ -103,13 +103,9 @@ class ManifestError(OdfchainError):
         self, *, source: str | None = None, line: int | None = None, path: str | None = None
     ) -> ManifestError:
         """The same fault with the file or line filled in where they were unknown, and at `path` if given."""
-        return ManifestError(
-            self.message,
-            path=self.path if path is None else path,
-            line=self.line if self.line is not None else line,
-            source=self.source or source,
-            hint=self.hint,
-        )
+        path = self.path if path is None else path
+        line = self.line if self.line is not None else line
+        return ManifestError(self.message, path=path, line=line, source=self.source or source, hint=self.hint)
 
 
 def line_of(lines: Mapping[str, int], path: str) -> int | None:

@@ -323,12 +323,9 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.ingest.polling import Batch
         from odfchain.ingest.read_formats import write_frame_file
 
-        chosen = dataclasses.replace(
-            self._ingest_options(asked),
-            input_format="parquet",
-            input_name=name,
-            batch=None if batch is None else Batch(*batch),
-        )
+        of_stream = None if batch is None else Batch(*batch)
+        options = self._ingest_options(asked)
+        chosen = dataclasses.replace(options, input_format="parquet", input_name=name, batch=of_stream)
         start = self._session_for(frame, asked.progress)
         if (outcome := Ingestion(self._files, start, chosen).already_ingested(self.summary)) is not None:
             return outcome  # nothing of it is computed again

@@ -469,13 +469,10 @@ class Workspace(OwnErrors):
 
         if check:
             self.check(snapshot, progress=progress)
-        config = self._files.config.transform
+        given = with_versions(self._with_local_inputs(snapshot), self._files.config.transform)
+        time = maybe_time(system_time)
         made = self._files.create(
-            with_versions(self._with_local_inputs(snapshot), config),
-            alias=alias,
-            system_time=maybe_time(system_time),
-            system_columns=system_columns,
-            check=check_usable,
+            given, alias=alias, system_time=time, system_columns=system_columns, check=check_usable
         )
         return Dataset(self, made)
 

@@ -418,12 +418,8 @@ def print_drift(a: str, b: str | None, policy: Path | None, output: str, *, comp
         return 0
     number = len(found.breaches)
     page = "" if output == "html" else "look at the page (-o html), or "
-    report_error(
-        OdfchainError(
-            "1 limit is exceeded" if number == 1 else f"{number:,} limits are exceeded",
-            hint=f"{page}raise the limits in a policy (--policy)",
-        )
-    )
+    exceeded = counted(number, "limit is exceeded", "limits are exceeded")
+    report_error(OdfchainError(exceeded, hint=f"{page}raise the limits in a policy (--policy)"))
     return _EXCEEDED
 
 
@@ -431,13 +427,9 @@ def _print_table(found: Drift) -> None:
     before, after = found.before, found.after
     names = [before.name] if before.dataset_id == after.dataset_id else [before.name, after.name]
     likeness = [f"Jaccard {line.value:.3f}" for line in found.lines if line.metric == "jaccard"]
-    heading = [
-        " → ".join(names),
-        f"block {before.sequence_number:,} → {after.sequence_number:,}",
-        f"{before.rows:,} → {after.rows:,} rows",
-        *likeness,
-    ]
-    screen.echo("   ".join(heading))
+    blocks = f"block {before.sequence_number:,} → {after.sequence_number:,}"
+    rows = f"{before.rows:,} → {after.rows:,} rows"
+    screen.echo("   ".join([" → ".join(names), blocks, rows, *likeness]))
     shown = list(_shown(found.lines))
     cells = ([printable(cell) for cell in _cells(line)] for line in shown[:_LINES])
     for text in screen.aligned(cells, gap="   "):
@@ -463,13 +455,8 @@ def _shown(lines: Iterable[DriftLine]) -> Iterator[DriftLine]:
 def _cells(line: DriftLine) -> tuple[str, ...]:
     value = "" if line.value is None else f" {_number(line.value, line.limit)}"
     limit = "" if line.value is None or line.limit is None else f"limit {line.limit:g}"
-    return (
-        "(dataset)" if line.column is None else line.column,
-        f"{line.metric}{value}",
-        limit,
-        line.verdict,
-        line.text,
-    )
+    column = "(dataset)" if line.column is None else line.column
+    return column, f"{line.metric}{value}", limit, line.verdict, line.text
 
 
 def _number(value: float, limit: float | None) -> str:

@@ -34,15 +34,7 @@ from odfchain.workspace.options import GcOptions
 if TYPE_CHECKING:
     from odfchain import BatchLimits, Dataset, Multihash, Workspace
     from odfchain.api.settings import Configuration, DatasetConfiguration
-    from odfchain.results import (
-        Collected,
-        CompactPlan,
-        Dependent,
-        FsckReport,
-        Remote,
-        ResetPlan,
-        SoftPlan,
-    )
+    from odfchain.results import Collected, CompactPlan, Dependent, FsckReport, Remote, ResetPlan, SoftPlan
 
 
 _GLOBAL = "odfchain.global"

@@ -13,14 +13,7 @@ import click
 
 from odfchain import errors
 from odfchain.cli import screen
-from odfchain.cli.context import (
-    open_workspace,
-    options,
-    print_outcome,
-    report_error,
-    say,
-    silence_libraries,
-)
+from odfchain.cli.context import open_workspace, options, print_outcome, report_error, say, silence_libraries
 from odfchain.cli.parameters import argument, command, formats, keywords, one_of, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.limits import LIMITS

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, NoReturn, TypeAlias
 
 from odfchain.errors import FetchError, InvalidIdError
@@ -322,9 +321,7 @@ class Download:
     def __enter__(self) -> Download:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._stream is not None:
             with contextlib.suppress(OSError):  # another error is on its way, or the file is complete
                 self._stream.close()

@@ -487,9 +487,8 @@ class NewRows:
         steps, same = codes[order], keys[order][1:] == keys[order][:-1]
         pair = np.append(False, same & (steps[:-1] == CORRECT_FROM) & (steps[1:] == CORRECT_TO))
         torn = np.empty(len(codes), bool)
-        torn[order] = ((steps == CORRECT_FROM) & ~np.append(pair[1:], False)) | (
-            (steps == CORRECT_TO) & ~pair
-        )
+        without_new = (steps == CORRECT_FROM) & ~np.append(pair[1:], False)
+        torn[order] = without_new | ((steps == CORRECT_TO) & ~pair)
         if not torn.any():
             return
         if codes[np.flatnonzero(torn)[0]] == CORRECT_FROM:

@@ -27,14 +27,7 @@ from odfchain.odf.schema import parse_ddl
 from odfchain.odf.times import RFC3339, java_format
 from odfchain.progress import SILENT, Progress
 from odfchain.spark.executor_files import Handover, text_ranges
-from odfchain.spark.input_frames import (
-    ROW_ID,
-    CsvTexts,
-    FinerTimes,
-    InputFrame,
-    first_bad_row,
-    parquet_input,
-)
+from odfchain.spark.input_frames import ROW_ID, CsvTexts, FinerTimes, InputFrame, first_bad_row, parquet_input
 from odfchain.spark.jobs import Steps, explain
 from odfchain.spark.plans import is_remote
 from odfchain.spark.text_values import TextRules

@@ -403,10 +403,9 @@ def _values(
     ):  # fmt: skip
         if found := sorted((v for v in some if v not in others), key=lambda v: (-some[v], v)):
             among = "" if exact else f" (within the {counted(len(others), 'commonest', 'commonest')})"
-            listed = ", ".join(cut(v, _SHOWN) for v in found[:_NOTED]) + (
-                ", …" if len(found) > _NOTED else ""
-            )
-            yield DriftLine(what, name, float(len(found)), None, False, f"{listed}{among}")
+            listed = ", ".join(cut(v, _SHOWN) for v in found[:_NOTED])
+            more = ", …" if len(found) > _NOTED else ""
+            yield DriftLine(what, name, float(len(found)), None, False, f"{listed}{more}{among}")
 
 
 def _judged(metric: str, column: str | None, value: float, policy: DriftPolicy, text: str) -> DriftLine:
@@ -442,10 +441,8 @@ _DECILES = range(0, 101, 10)
 def ks(one: Sequence[float], other: Sequence[float]) -> float:
     """Kolmogorov-Smirnov on two lists of 101 quantiles."""
     points = sorted({*one, *other})
-    return max(
-        max(abs(share(one, x, below=side) - share(other, x, below=side)) for side in (True, False))
-        for x in points
-    )
+    places = [(x, below) for x in points for below in (True, False)]
+    return max(abs(share(one, x, below=below) - share(other, x, below=below)) for x, below in places)
 
 
 def w1(one: Sequence[float], other: Sequence[float]) -> float:
@@ -462,8 +459,7 @@ def w1(one: Sequence[float], other: Sequence[float]) -> float:
 
 def psi_of_quantiles(one: Sequence[float], other: Sequence[float]) -> float:
     """Population stability on the deciles of the first."""
-    edges = [one[index] for index in _DECILES]
-    inner = edges[1:-1]
+    inner = [one[index] for index in _DECILES][1:-1]
     shares = []
     for quantiles in (one, other):
         ends = [0.0, *(share(quantiles, edge, below=False) for edge in inner), 1.0]

@@ -108,7 +108,6 @@ def publish(
     earlier = next(
         (line for line in known if line.kind is kind and line.signer.public_key == signer.public_key), None
     )
-    # the same object is not signed twice
     if earlier is not None and (earlier.object, earlier.size) == (name, len(content)):
         return WrittenSnapshot(kind, name, len(content), earlier)
     now = Timestamp.now()

@@ -93,11 +93,8 @@ def sums_of_near(least: int, counts: NumberArray) -> ExactSums:
     # places are small: their squares times the number of rows are less than 2**63
     places = np.arange(len(counts), dtype=np.int64)
     rows, total, squares = (int(found) for found in (counts.sum(), places @ counts, places * places @ counts))
-    return ExactSums(
-        rows,
-        Fraction(rows * least + total),
-        Fraction(rows * least * least + 2 * least * total + squares),
-    )
+    shifted = rows * least * least + 2 * least * total + squares
+    return ExactSums(rows, Fraction(rows * least + total), Fraction(shifted))
 
 
 def sums_of_decimals(values: pa.Array, counts: NumberArray) -> ExactSums:

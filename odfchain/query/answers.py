@@ -60,14 +60,8 @@ _INTERVAL_UNITS = {
 
 
 def _field(column: pa.Field) -> dict[str, Any]:
-    return {
-        "data_type": _type(column.type),
-        "dict_id": 0,
-        "dict_is_ordered": False,
-        "metadata": {},
-        "name": column.name,
-        "nullable": column.nullable,
-    }
+    found = {"data_type": _type(column.type), "dict_id": 0, "dict_is_ordered": False, "metadata": {}}
+    return found | {"name": column.name, "nullable": column.nullable}
 
 
 def _type(kind: pa.DataType) -> Any:
@@ -400,27 +394,19 @@ def _check_members(
 def _check_input(asked: Any) -> None:
     texts = ("query", "queryDialect", "dataFormat", "schemaFormat")
     _check_members(asked, "input", _INPUT, optional=("schemaFormat",), texts=texts)
-    _check(
-        len(asked["query"].encode("utf-8", "surrogatepass")) <= QUERY_BYTES,
-        f"the query is longer than {QUERY_BYTES:,} bytes",
-    )
+    size = len(asked["query"].encode("utf-8", "surrogatepass"))
+    _check(size <= QUERY_BYTES, f"the query is longer than {QUERY_BYTES:,} bytes")
     for name in ("skip", "limit"):
         found = asked[name]
         right = type(found) is Number and found.isdecimal() and len(found) <= 18
         _check(right, f"{name} of input is not a number of rows")
     include, datasets = asked["include"], asked["datasets"]
-    _check(
-        type(include) is list and all(type(part) is str for part in include),
-        "include of input is not a list of texts",
-    )
-    _check(
-        ("Schema" in include) == ("schemaFormat" in asked),
-        "include and schemaFormat of input contradict each other",
-    )
-    _check(
-        type(datasets) is list and len(datasets) <= DATASETS,
-        f"datasets are not a list of at most {DATASETS:,}",
-    )
+    are_texts = type(include) is list and all(type(part) is str for part in include)
+    _check(are_texts, "include of input is not a list of texts")
+    fits = ("Schema" in include) == ("schemaFormat" in asked)
+    _check(fits, "include and schemaFormat of input contradict each other")
+    are_few = type(datasets) is list and len(datasets) <= DATASETS
+    _check(are_few, f"datasets are not a list of at most {DATASETS:,}")
     for item in datasets:
         _check_members(item, "a dataset", _DATASET, texts=_DATASET)
         plain = str(DatasetId.parse(item["id"])), str(Multihash.parse(item["blockHash"]))

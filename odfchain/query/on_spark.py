@@ -59,12 +59,7 @@ from odfchain.spark.plans import (
     walker_of,
 )
 from odfchain.spark.query import PRIVATE_SETTINGS, private_session
-from odfchain.spark.query_refusals import (
-    QueryStep,
-    StepChecker,
-    failed_query,
-    translate_spark_errors,
-)
+from odfchain.spark.query_refusals import QueryStep, StepChecker, failed_query, translate_spark_errors
 from odfchain.spark.types import col, latest_rows, physical_struct, quoted
 from odfchain.text import one_line, place_in
 from odfchain.workspace.read_slices import KeptFooters

@@ -744,12 +744,8 @@ def _reported(error: BaseException, *, hint: str | None = None) -> dict[str, Any
     if not isinstance(error, EngineError) or "pip install" in (error.hint or ""):
         hint = None
     excerpt = error.excerpt if isinstance(error, QueryError) else ()
-    return {
-        "kind": type(error).__name__,
-        "message": str(error),
-        "hint": hint or error.hint,
-        "excerpt": list(excerpt),
-    }
+    said = {"message": str(error), "hint": hint or error.hint, "excerpt": list(excerpt)}
+    return {"kind": type(error).__name__, **said}
 
 
 def serve(connect: Connect) -> None:

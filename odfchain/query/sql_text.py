@@ -150,8 +150,7 @@ _AFTER_TABLE = frozenset({
     "anti", "cluster", "cross", "distribute", "end", "except", "fetch", "for", "from", "full", "group",
     "having", "inner", "intersect", "join", "lateral", "left", "limit", "minus", "natural", "offset", "on",
     "order", "outer", "pivot", "qualify", "right", "select", "semi", "sort", "tablesample", "union",
-    "unpivot",
-    "using", "where", "window",
+    "unpivot", "using", "where", "window",
 })  # fmt: skip
 
 

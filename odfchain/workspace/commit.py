@@ -139,12 +139,8 @@ def commit(
 
     `announce` is called with them before the head moves, which may still fail; it raises nothing.
     """
-    blocks = link_blocks(
-        events,
-        prev=state.head,
-        next_sequence_number=state.head_block.sequence_number + 1,
-        system_time=system_time,
-    )
+    number = state.head_block.sequence_number + 1
+    blocks = link_blocks(events, prev=state.head, next_sequence_number=number, system_time=system_time)
     # before any file is stored: what breaks a rule leaves nothing behind
     dataset.chain.check_all(blocks, expected_head=state.head)
     after = check(Proposed(dataset, state, events, slices)) if check is not None else None

@@ -297,12 +297,8 @@ def _resolved_inputs(
         if dataset_id is None:
             missing.append(str(item.dataset_ref))
             continue
-        resolved.append(
-            ev.TransformInput(
-                dataset_ref=RemoteDatasetId(None, dataset_id),
-                alias=item.alias if item.alias is not None else str(item.dataset_ref),
-            )
-        )
+        alias = item.alias if item.alias is not None else str(item.dataset_ref)
+        resolved.append(ev.TransformInput(dataset_ref=RemoteDatasetId(None, dataset_id), alias=alias))
     if missing:
         raise ManifestError(
             f"unknown input datasets: {', '.join(missing)}",

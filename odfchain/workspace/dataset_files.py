@@ -85,15 +85,8 @@ class DatasetFiles:
             published=_signing(folder, signer, shared, ref, alias) if signer is not None else None,
             ref=ref,
         )
-        return cls(
-            folder,
-            alias,
-            chain,
-            shared.objects(folder / "data"),
-            shared.objects(folder / "checkpoints"),
-            signer,
-            shared,
-        )
+        data, checkpoints = shared.objects(folder / "data"), shared.objects(folder / "checkpoints")
+        return cls(folder, alias, chain, data, checkpoints, signer, shared)
 
     def reindexed(self) -> DatasetFiles:
         """The same dataset, whose chain believes no index that is here."""

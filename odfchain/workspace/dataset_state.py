@@ -139,7 +139,6 @@ class DatasetState:
             state = event.new_source_state
             if state is not None and state.source_name == name:
                 return state, block.hash
-            # data without a state says that the source had none
             if state is None and event.new_data is not None:
                 return None
         return None
@@ -170,11 +169,8 @@ class DatasetState:
     def awaits_rebuild(self) -> bool:
         """True if the next execution computes everything anew (`odfchain.odf.transform_options`)."""
         event = self._nearest(ev.SetTransform, ev.ExecuteTransform)
-        return (
-            isinstance(event, ev.SetTransform)
-            and is_rebuilt(event.transform)
-            and self.last_execution is not None
-        )
+        is_new = isinstance(event, ev.SetTransform) and is_rebuilt(event.transform)
+        return is_new and self.last_execution is not None
 
     @property
     def polling_source(self) -> ev.SetPollingSource | None:

@@ -265,12 +265,8 @@ def opened_at(dataset: DatasetFiles, point: Point) -> DatasetFiles:
         ref: str | None = point.branch
     else:
         ref = reference_of(dataset, block) if isinstance(point, Multihash) else dataset.ref
-    chain = MetadataChain(
-        dataset.blocks,
-        _PinnedRefs(dataset.folder, block),
-        MemoryScratch() if ref is None else dataset.on(ref).chain.scratch,
-        ref=str(block),
-    )
+    scratch = MemoryScratch() if ref is None else dataset.on(ref).chain.scratch
+    chain = MetadataChain(dataset.blocks, _PinnedRefs(dataset.folder, block), scratch, ref=str(block))
     return dataclasses.replace(dataset, chain=chain, signer=None)
 
 

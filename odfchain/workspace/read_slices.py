@@ -62,10 +62,6 @@ def read_state(
     `slices` are files that were verified already; the first may be a state that replaces older ones.
     """
     from odfchain.slices import state as rule
-    from odfchain.slices.state import (
-        newest_rows,
-        state_at,
-    )
 
     key = state.primary_key if key is None else key
     schema, names = columns_of(state, columns), state.vocabulary
@@ -78,12 +74,12 @@ def read_state(
     with readable(dataset.folder):
         if event_time is None and key:
             wanted = columns_of(state, list(dict.fromkeys([*schema.names, *key])))
-            return newest_rows(files, key, wanted).select(schema.names)
+            return rule.newest_rows(files, key, wanted).select(schema.names)
         if event_time is None:
             return rule.state(files, key, schema, net=True)
         with_time = dict.fromkeys([*schema.names, names.event_time_column])
         wanted = columns_of(state, list(with_time))
-        return state_at(files, key, wanted, event_time).select(schema.names)
+        return rule.state_at(files, key, wanted, event_time).select(schema.names)
 
 
 def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: int = 0) -> pa.Table:
@@ -105,14 +101,8 @@ def read_tail(dataset: DatasetFiles, state: DatasetState, count: int, *, skip: i
         # slices come newest first, so all others are older
         if interval.end < low:
             break
-        table = _read_slice(
-            dataset,
-            ref,
-            schema,
-            max(low, interval.start) - interval.start,
-            min(high, interval.end) - interval.start,
-        )
-        tables.append(table)
+        first, end = max(low, interval.start), min(high, interval.end)
+        tables.append(_read_slice(dataset, ref, schema, first - interval.start, end - interval.start))
     return pa.concat_tables(tables[::-1]) if tables else schema.empty_table()
 
 
