@@ -33,7 +33,7 @@ from odfchain.cli.parameters import (
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.rows import TABLE_ROWS, numeric_columns, python_values, reader_stays, write_rows
 from odfchain.errors import MergeConflictError, OdfchainError, UsageError
-from odfchain.text import counted, printable
+from odfchain.text import counted, printable, text_width
 from odfchain.workspace.options import CorrectOptions, MergeOptions, RevertOptions
 
 if TYPE_CHECKING:
@@ -432,8 +432,11 @@ def _print_table(found: Drift) -> None:
     screen.echo("   ".join([" → ".join(names), blocks, rows, *likeness]))
     shown = list(_shown(found.lines))
     cells = ([printable(cell) for cell in _cells(line)] for line in shown[:_LINES])
-    for text in screen.aligned(cells, gap="   "):
+    lines = list(screen.aligned(cells, gap="   "))
+    for text in lines:
         screen.echo(screen.shortened(text, screen.table_width()))
+    if max(map(text_width, lines), default=0) > screen.table_width():
+        screen.echo(screen.CUT)
     if len(shown) > _LINES:
         say(f"{counted(len(shown) - _LINES, 'more line')}; -o json has all")
     for note in [*found.notes, *(f"not compared: {each}" for each in found.not_compared)][:_SAID]:

@@ -305,7 +305,7 @@ def _line(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-@command("sign")
+@command("sign", asks=True)
 def sign_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"), output: str = formats("table", "json")
 ) -> None:

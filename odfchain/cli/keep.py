@@ -169,7 +169,7 @@ def rename_command(dataset: str = argument(DATASET), name: str = argument()) -> 
     say(f"{dataset} is now {name}")
 
 
-@command("delete")
+@command("delete", asks=True)
 def delete_command(
     datasets: tuple[str, ...] = argument(DATASET, required=True),
     force: bool = option("Remove datasets that others refer to, or are made of."),
@@ -189,7 +189,7 @@ def delete_command(
         say(f"deleted {name}")
 
 
-@command("reset")
+@command("reset", asks=True)
 def reset_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@BRANCH]"),
     block: str = argument(),
@@ -266,7 +266,7 @@ def _names(dependents: list[dict[str, Any]]) -> str:
     return ", ".join(each["dataset"] for each in dependents)
 
 
-@command("compact")
+@command("compact", asks=True)
 def compact_command(
     dataset: str = argument(DATASET),
     mode: str | None = one_of(

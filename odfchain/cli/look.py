@@ -275,7 +275,7 @@ def status_command(datasets: tuple[str, ...] = argument(DATASET), output: str = 
     ]
     columns = ["name", *(["status"] if people else MATTERS), "next"]
     titles = {c: c.capitalize() for c in columns}
-    screen.print_records(rows, columns, output, titles=titles)
+    screen.print_records(rows, columns, output, titles=titles, keys=2)
     return INTEGRITY_FAULT if any(row["fault"] for row in rows) else 0
 
 

@@ -152,6 +152,7 @@ def version_command(output: str = formats("table", "json")) -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; never raises for a user's mistake."""
     debug = "--debug" in (sys.argv if args is None else args)
+    colours = os.environ.get("NO_COLOR")
     try:
         result: Any = cli.main(
             args=list(args) if args is not None else None, prog_name="odfchain", standalone_mode=False
@@ -183,6 +184,9 @@ def main(args: Sequence[str] | None = None) -> int:
         echo(f"{type(error).__name__}: {first_line(error)}", err=True)
         echo("this is a fault of odfchain; run again with --debug and report what it prints", err=True)
         return 1
+    finally:
+        if colours is None:  # `--no-color` is for one command, and another here may have colours
+            os.environ.pop("NO_COLOR", None)
     return result if isinstance(result, int) else 0
 
 

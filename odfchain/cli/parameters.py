@@ -173,7 +173,6 @@ def _set_globally(ctx: click.Context, option: click.Parameter, value: Any) -> No
         return
     if value and not os.environ.get("NO_COLOR"):  # rich looks there
         os.environ["NO_COLOR"] = "1"
-        ctx.call_on_close(lambda: os.environ.pop("NO_COLOR"))  # another command here may have colours
     if os.environ.get("NO_COLOR"):
         ctx.color = False
 
@@ -216,8 +215,13 @@ def group(
     return (above.group if above else click.group)(name, cls=kind, params=[*_ANYWHERE])
 
 
-def command(name: str, group: click.Group | None = None) -> Callable[[Callable[..., Any]], click.Command]:
-    """Makes a command of a function, whose parameters say what the options and arguments are."""
+def command(
+    name: str, group: click.Group | None = None, *, asks: bool = False
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Makes a command of a function, whose parameters say what the options and arguments are.
+
+    The help of a command that `asks` something names the option that answers.
+    """
 
     def made(function: Callable[..., Any]) -> click.Command:
         params = [*_ANYWHERE]
@@ -227,6 +231,9 @@ def command(name: str, group: click.Group | None = None) -> Callable[[Callable[.
             params += found
             if each.default.is_group:
                 groups[each.name] = [str(param.name) for param in found]
+
+        if asks:
+            params = [*(each for each in params if each.name != "yes"), global_options()[2]]
 
         @functools.wraps(function)
         def run(**values: Any) -> Any:

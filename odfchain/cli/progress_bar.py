@@ -99,7 +99,8 @@ class TerminalProgress(contextlib.AbstractContextManager["TerminalProgress"]):
         self._quiet = quiet
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
-        self._shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not quiet
+        plain = os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR")
+        self._shown = sys.stderr.isatty() and not plain and not quiet
         self._waited_for: str | None = None
         self.step = ""
         """The phase that comes later."""

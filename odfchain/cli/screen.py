@@ -11,6 +11,7 @@ import csv
 import datetime as dt
 import io
 import json
+import os
 import re
 import shutil
 import sys
@@ -31,12 +32,17 @@ if TYPE_CHECKING:
 
 WIDE = "odfchain.wide"
 """In the context of a running command: `--wide` was given."""
+CUT = "… is cut: --wide, or -o json"
+"""The last line where a text is cut, and no column is left out."""
+_COPIED = {"url", "path", "source", "destination", "alias", "origin", "id", "head", "next"}
+"""Columns that people copy from: they are shown whole or not at all, as those of hashes."""
 
 
 def echo(line: object = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
     """Print one line for people; `style` is `click.style`'s. A line break in it is seen as `\\n`."""
     text = printable(str(line))
-    click.echo(click.style(text, **style) if style else text, err=err, nl=nl)
+    plain = not style or os.environ.get("NO_COLOR")
+    click.echo(text if plain else click.style(text, **style), err=err, nl=nl)
 
 
 def echo_json(tree: Any, *, indent: int | None = 2) -> None:
@@ -125,21 +131,23 @@ def echo_table(
     """Print a table that fits the terminal, or 80 characters elsewhere: a row is a line.
 
     `right` are the columns of numbers, which are aligned right; they are never cut, nor are those of `uncut`.
-    `keys` is how many of the first columns are never left out. Long texts end in `…`, and a last line names
-    the columns that do not fit.
+    `keys` is how many of the first columns are never left out. Long texts end in `…`, and a last line says so
+    or names the columns that do not fit.
     """
     width = table_width()
     # a longer text does not fit, and is not measured
     cells = [[printable(cell, 8 * width) for cell in row] for row in (names, *rows)]
     widths = fitted(cells, width, uncut={*right, *uncut}, keys=keys)
-    kept = [[(row[place], most) for place, most in widths.items()] for row in cells]
+    kept = [[shortened(row[place], most) for place, most in widths.items()] for row in cells]
     right = {number for number, place in enumerate(widths) if place in right}
     shown = sys.stdout.isatty()
-    for number, line in enumerate(aligned(([shortened(*cell) for cell in row] for row in kept), right=right)):
+    for number, line in enumerate(aligned(kept, right=right)):
         click.echo(click.style(line, bold=True) if shown and not number else line)
     if left := [name for place, name in enumerate(cells[0]) if place not in widths]:
         said, way = f"{counted(len(left), 'more column')}: ", " (--wide, or -o json)"
         click.echo(f"{said}{shortened(', '.join(left), max(1, width - len(said + way)))}{way}")
+    elif kept != [[row[place] for place in widths] for row in cells]:
+        click.echo(CUT)
 
 
 _LEAST = 12
@@ -152,17 +160,20 @@ def fitted(
     rows: Sequence[Sequence[str]], width: int, *, uncut: Collection[int] = (), keys: int = 1
 ) -> dict[int, int]:
     """The columns that fit a line, by place, and how wide each is shown; the first row has the names."""
-    whole, least = {}, {}
+    whole, least, empty = {}, {}, set()
     for place, (name, *column) in enumerate(zip(*rows, strict=True)):
         widest = max(map(text_width, column), default=0)
         whole[place] = max(widest, text_width(name))
         most = width // 2 if place < keys else _LEAST
         least[place] = max(widest if place in uncut else 0, min(whole[place], most))
+        if place >= keys and all(cell in ("", "0") for cell in column):
+            empty.add(place)
     if sum(whole.values()) + len(_GAP) * (len(whole) - 1) <= width:
         return whole
     found: dict[int, int] = {}
     left = width + len(_GAP)
-    for place, needed in least.items():
+    # columns without a value are the first to go
+    for place, needed in sorted(least.items(), key=lambda each: each[0] in empty):
         if place < keys or needed + len(_GAP) <= left:
             found[place] = needed
             left -= needed + len(_GAP)
@@ -173,7 +184,7 @@ def fitted(
         more = max(0, min(whole[place] - found[place], part))
         found[place] += more
         left -= more
-    return found
+    return dict(sorted(found.items()))
 
 
 def shortened(text: str, width: int) -> str:
@@ -272,12 +283,12 @@ def print_records(
     shown: Mapping[str, Callable[[Any], object]] | None = None,
     titles: Mapping[str, str] | None = None,
     right: Sequence[str] = (),
-    uncut: Sequence[str] = (),
+    keys: int = 1,
 ) -> None:
     """Print records: JSON has all of each, CSV and tables the columns.
 
     In tables `shown` writes the values of a column, `titles` are headings, `right` are the columns of
-    numbers, and `uncut` others that are not cut.
+    numbers, and `keys` is how many of the first columns are never left out.
     """
     match output:
         case "json":
@@ -297,8 +308,8 @@ def print_records(
 
             cells = ([cell(row, column) for column in columns] for row in rows)
             names = [(titles or {}).get(c, c) for c in columns]
-            places = [{columns.index(c) for c in each} for each in (right, uncut)]
-            echo_table(names, cells, right=places[0], uncut=places[1])
+            copied = {place for place, c in enumerate(columns) if c in _COPIED or c.endswith("Hash")}
+            echo_table(names, cells, right={columns.index(c) for c in right}, uncut=copied, keys=keys)
 
 
 def record(result: object, *names: str) -> dict[str, Any]:

@@ -333,7 +333,7 @@ def repo_list(output: str = formats()) -> None:
     if not rows and output == "table":
         say("no repositories yet; make one known with `odfchain repo add NAME URL`")
         return
-    screen.print_records(rows, list(rows[0]) if rows else ["name", "url"], output)
+    screen.print_records(rows, list(rows[0]) if rows else ["name", "url"], output, keys=2)
 
 
 def _wanted(policy: SignaturePolicy, *, people: bool) -> dict[str, Any]:
@@ -367,7 +367,7 @@ def alias_list(datasets: tuple[str, ...] = argument(DATASET), output: str = form
         for kind in ("pull", "push")
         for alias in dataset.aliases(kind)
     ]
-    screen.print_records(rows, ["dataset", "kind", "alias"], output)
+    screen.print_records(rows, ["dataset", "kind", "alias"], output, keys=3)
 
 
 @command("add", repo_alias)

@@ -75,6 +75,29 @@ def test_records_have_one_column_and_keys_are_next(workspace: Workspace, run: Ru
     assert run("sql", "-c", 'select op, "offset" from cities').out == "op  offset\n 0       0\n 2       1\n"
 
 
+def test_what_people_copy_is_whole_or_left_out(workspace: Workspace, run: Run) -> None:
+    long = f"file://{workspace.path.parent}/{'published/' * 9}"
+    assert run("repo", "add", "far", long).code == 0
+    assert long.rstrip("/") in run("repo", "list").out
+    pushed = run("push", "cities", "--to", f"{long}cities").out.splitlines()
+    assert pushed[-1] == "1 more column: destination (--wide, or -o json)"
+    assert f"{long}cities" in run("push", "cities", "--to", f"{long}cities", "--wide").out
+    slices = run("inspect", "slices", "cities").out.splitlines()
+    assert slices[-1] == "1 more column: path (--wide, or -o json)"
+    assert run("rename", "cities", "cities-of-all-the-countries-of-the-continent").code == 0
+    head, row, last = run("status", "cities-of-all-the-countries-of-the-continent").out.splitlines()
+    assert (head.split(), last) == (["Name", "Status"], "1 more column: Next (--wide, or -o json)")
+    assert "…" not in row[42:]
+
+
+def test_a_value_that_is_cut_is_said_once(workspace: Workspace, run: Run) -> None:
+    lines = run("history", "cities", "code=ZRH").out.splitlines()
+    assert "…" not in lines[-1]
+    lines = run("sql", "-c", "select code, remark from cities").out.splitlines()
+    assert lines[-1] == "… is cut: --wide, or -o json"
+    assert [line for line in lines if "--wide" in line] == lines[-1:]
+
+
 def test_no_number_is_cut(workspace: Workspace, run: Run) -> None:
     (head, *_), rows = (lines := run("tail", "types").out.splitlines()), lines[1:-1]
     numbers = {name for name, (kind, _) in TYPES.items() if re.match("u?int|decimal|double|float", str(kind))}
@@ -120,3 +143,7 @@ def test_room_is_shared_by_what_lacks_most() -> None:
     assert fitted(rows, 60, uncut={1}) == {0: 20, 1: 20, 2: 16}
     assert fitted(rows, 40, uncut={1}) == {0: 20, 2: 18}
     assert fitted(rows, 10, uncut={1}, keys=2) == {0: 5, 1: 20}
+    # columns without a value are left out first
+    rows = [("k", "nothing", "none", "b"), ("x" * 20, "", "0", "z" * 60)]
+    assert fitted(rows, 35) == {0: 20, 3: 13}
+    assert fitted(rows, 45) == {0: 20, 1: 7, 3: 14}

@@ -163,7 +163,7 @@ def test_a_copy_without_data_says_what_brings_it(run: Run, workspace: odf.Worksp
         (("--profile", "places@2", "places@3", "x"), "--profile compares two profiles"),
         (("--profile", "places", "--stat"), "--stat and --keys-only show records"),
         (("--profile", "places", "-o", "csv"), "--profile prints table, json, html, not csv"),
-        (("--profile", "./none.json", "places"), "./none.json: no such file"),
+        (("--profile", "./none.json", "places"), "none.json: no such file"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(run: Run, arguments: tuple[str, ...], message: str) -> None:

@@ -156,10 +156,10 @@ def test_json_is_the_one_text(run: Callable[..., Result], cities: DatasetFiles) 
     [
         ("people = 1 and nope > 2", "the condition, line 1, column 16: there is no column `nope`"),
         ("`no pe` = 1", "the condition, line 1, column 1: there is no column `no pe`"),
-        ("people = = 1", "the condition, line 1, column 10: Required keyword"),
+        ("people = = 1", "the condition, line 1, column 10: something is missing here"),
         ("people = 1; DROP TABLE x", "is more than a condition"),
         ("people = 1 GROUP BY people", "is more than a condition"),
-        ("", "the condition: Required keyword"),
+        ("", "the condition: something is missing here"),
     ],
 )
 def test_what_is_no_condition_ends_with_3_and_its_place(

@@ -84,7 +84,7 @@ def test_a_reader_that_goes_away(dataset: Path, tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, b"")
 
 
-def on_a_terminal(folder: Path, *args: str, **env: str) -> str:
+def on_a_terminal(folder: Path, *args: str, code: int = 0, **env: str) -> str:
     """What a command prints when a terminal is attached."""
     main, side = pty.openpty()
     process = subprocess.Popen(
@@ -101,7 +101,7 @@ def on_a_terminal(folder: Path, *args: str, **env: str) -> str:
         while chunk := os.read(main, 65_536):
             shown += chunk
     os.close(main)
-    assert process.wait(timeout=TIMEOUT) == 0
+    assert process.wait(timeout=TIMEOUT) == code
     return shown.decode()
 
 
@@ -112,6 +112,10 @@ def test_colour_on_a_terminal_only(dataset: Path, tmp_path: Path) -> None:
         assert "\x1b[3" not in on_a_terminal(tmp_path, *args, NO_COLOR="1")
         assert "\x1b[3" not in on_a_terminal(tmp_path, "--no-color", *args)
         assert "\x1b[" not in odfchain(tmp_path, *args).out
+    # errors are reported when the command has ended
+    assert "\x1b[31m" in on_a_terminal(tmp_path, "log", "none", code=4)
+    assert "\x1b[" not in on_a_terminal(tmp_path, "log", "none", code=4, NO_COLOR="1")
+    assert "\x1b[" not in on_a_terminal(tmp_path, "--no-color", "log", "none", code=4)
 
 
 def test_progress_on_a_terminal(dataset: Path, tmp_path: Path) -> None:
