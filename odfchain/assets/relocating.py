@@ -57,11 +57,9 @@ class Layout(Enum):
 
 def _is_own_slice(row: AssetRow) -> bool:
     checksum = row.facts.file_checksum
-    return (
-        checksum is not None
-        and row.item_id.startswith("did:odf:")
-        and row.asset_key.endswith(f"/f{checksum}")
-    )
+    if checksum is None or not row.item_id.startswith("did:odf:"):
+        return False
+    return row.asset_key.endswith(f"/f{checksum}")
 
 
 @dataclass(frozen=True, slots=True)

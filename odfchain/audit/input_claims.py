@@ -26,11 +26,7 @@ from odfchain.workspace.points import branch_names
 
 def missing_input(alias: str | None, target: object) -> str:
     """The message for an input that is not here."""
-    return (
-        f"its input {alias} ({target}) is not in this workspace"
-        if alias
-        else (f"its input {target} is not in this workspace")
-    )
+    return f"its input {f'{alias} ({target})' if alias else target} is not in this workspace"
 
 
 Find = Callable[[DatasetId], DatasetFiles | None]

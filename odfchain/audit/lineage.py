@@ -73,11 +73,8 @@ class SourceUse:
     @property
     def fetch(self) -> str | None:
         """The origin of a polling source, without user names, passwords and values of variables."""
-        return (
-            describe_fetch(self.definition.fetch)
-            if isinstance(self.definition, ev.SetPollingSource)
-            else None
-        )
+        found = self.definition
+        return describe_fetch(found.fetch) if isinstance(found, ev.SetPollingSource) else None
 
     @property
     def primary_key(self) -> tuple[str, ...] | None:

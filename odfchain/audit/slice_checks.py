@@ -612,13 +612,8 @@ def check_objects(run: Run) -> Checking[list[SliceJob]]:
             yield fault(OFFSETS, run.block_file(stored.name), message, stored.number)
         if event.new_data is not None:
             expected, problem = in_force.expected()
-            job = SliceJob(
-                stored.number,
-                stored.block.system_time,
-                event.new_data,
-                isinstance(event, ExecuteTransform),
-                expected,
-            )
+            time, is_step = stored.block.system_time, isinstance(event, ExecuteTransform)
+            job = SliceJob(stored.number, time, event.new_data, is_step, expected)
             if problem is not None:
                 message = f"the declared schema cannot be read: {one_line(problem)}"
                 yield LeftOut(message, stored.number, SCHEMA)

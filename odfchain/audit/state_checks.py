@@ -284,11 +284,9 @@ def _columns(run: Run, history: ReplayHistory, declared: tuple[str, ...]) -> Col
     schema = history.nearest_event(ev.SetDataSchema)
     polling = history.nearest_event(ev.SetPollingSource, ev.DisablePollingSource)
     last = history.nearest_event(ev.SetPollingSource, ev.AddPushSource)
-    key = key_of_sources(
-        polling if isinstance(polling, ev.SetPollingSource) else None,
-        history.push_sources(),
-        last if isinstance(last, ev.SetPollingSource | ev.AddPushSource) else None,
-    )
+    polled = polling if isinstance(polling, ev.SetPollingSource) else None
+    known = last if isinstance(last, ev.SetPollingSource | ev.AddPushSource) else None
+    key = key_of_sources(polled, history.push_sources(), known)
     found = None if schema is None else schema_of_event(schema.raw_arrow_schema, schema.schema)
     names = ev.DatasetVocabulary.from_event(history.nearest_event(ev.SetVocab))
     return Columns(str(run.dataset.alias), names, found, key or declared)

@@ -255,14 +255,8 @@ class _DecidedRows:
             columns.append(whole.take(pa.array(taken)))
         after = pa.table(columns, schema=conflicts.merged.schema)
         there = pa.array(np.where(self._there, np.arange(len(conflicts)), -1), mask=~self._there)
-        return RowDiff(
-            conflicts.key,
-            conflicts.ours.before,
-            conflicts.ours.had,
-            after.take(there),
-            self._there,
-            conflicts.ours.keys,
-        )
+        ours = conflicts.ours
+        return RowDiff(conflicts.key, ours.before, ours.had, after.take(there), self._there, ours.keys)
 
 
 # --- in the driver ----------------------------------------------------------------------------------------
@@ -541,12 +535,10 @@ class _File:
             words = ", ".join(item.value for item in Choice)
             raise self.wrong(number, f"`take` is {one_line(word)!r}, and not one of {words}") from None
         if filled != (take is Choice.VALUE):
-            problem = (
-                "is `value`, and nothing is"
-                if take is Choice.VALUE
-                else f"is `{take.value}`, and something is"
-            )
-            hint = 'null is written `null`, and the empty text `""`' if take is Choice.VALUE else None
+            problem, hint = f"is `{take.value}`, and something is", None
+            if take is Choice.VALUE:
+                problem = "is `value`, and nothing is"
+                hint = 'null is written `null`, and the empty text `""`'
             raise self.wrong(number, f"`take` {problem} written as `value`", hint)
         column = line["column"] or WHOLE_ROW
         kind = self._row if column == WHOLE_ROW else self._kind(number, column)

@@ -185,11 +185,9 @@ class MergeOutcome:
             f"{counted(sum(self.conflicts.values()), 'conflict')} ({taken})" if taken else "no conflicts"
         )
         brought = f"{from_where} into {into}: {described(self.operations)}, {decided}"
-        return (
-            f"{about}would merge {brought}"
-            if dry_run
-            else f"{about}merged {brought}; {into} is block {self.number:,}"
-        )
+        if dry_run:
+            return f"{about}would merge {brought}"
+        return f"{about}merged {brought}; {into} is block {self.number:,}"
 
     def __repr__(self) -> str:
         return f"<{self.described(named=True)}>"

@@ -279,14 +279,8 @@ def net_of(operations: Numbers, rows: pa.Table, key: Sequence[str]) -> RowDiff:
         row = rows.slice(int(first[np.flatnonzero(torn)[0]]), 1).select(list(key))
         raise ChainError(f"{key_text(row)}: a +C (corrected to) without the -C that it follows")
     had, has = begins != _ADDED, ~takes_back(operations[last])
-    found = RowDiff(
-        tuple(key),
-        take(rows, np.where(had, first, -1)),
-        had,
-        take(rows, np.where(has, last, -1)),
-        has,
-        keys.take(pa.array(first)),
-    )
+    before, after = take(rows, np.where(had, first, -1)), take(rows, np.where(has, last, -1))
+    found = RowDiff(tuple(key), before, had, after, has, keys.take(pa.array(first)))
     return found.only(changed(found))
 
 

@@ -106,11 +106,8 @@ def _unpack(data: bytes) -> IndexRow | None:
     digest, kind, *numbers = _BODY.unpack(body)
     if kind >= len(EVENT_KINDS):
         return None
-    return IndexRow(
-        Multihash.sha3_256(digest),
-        EVENT_KINDS[kind],
-        tuple(None if n == _NONE else n for n in numbers),
-    )
+    known = tuple(None if n == _NONE else n for n in numbers)
+    return IndexRow(Multihash.sha3_256(digest), EVENT_KINDS[kind], known)
 
 
 class ChainIndex:

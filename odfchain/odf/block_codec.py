@@ -635,8 +635,5 @@ def decode_header(data: bytes) -> BlockHeader:
         prev = Multihash.from_bytes(buffer.bytes_at(prev_at)) if prev_at else None
     except InvalidIdError as error:
         raise CodecError(f"MetadataBlock.prev_block_hash: {error}") from None
-    return BlockHeader(
-        prev,
-        _u64(content, sequence_at)[0] if sequence_at else 0,
-        kind,
-    )
+    number = _u64(content, sequence_at)[0] if sequence_at else 0
+    return BlockHeader(prev, number, kind)

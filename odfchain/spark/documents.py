@@ -240,12 +240,9 @@ class RecordsInput:
             return None
         if not columns:
             raise BadInputError("the objects have no properties, so there are no columns", file=file)
-        schema = ds.DataSchema(
-            fields=tuple(
-                ds.DataField(name=f.name, type=ds.optional(from_spark_type(f.dataType)))
-                for f in sorted(columns, key=lambda f: f.name)
-            )
-        )
+        ordered = sorted(columns, key=lambda f: f.name)
+        types = [(f.name, ds.optional(from_spark_type(f.dataType))) for f in ordered]
+        schema = ds.DataSchema(fields=tuple(ds.DataField(name=name, type=kind) for name, kind in types))
         check_columns(schema.names, file)
         if _differ_by_case(schema.fields):
             raise self._first_spelling()

@@ -262,12 +262,8 @@ def _nested(texts: pa.Array, data_type: ds.DataType, rules: TextRules) -> Values
     else:
         assert isinstance(data_type, ds.DataTypeList)  # noqa: S101 - the only other one
         parts = [read_texts(texts.flatten(), data_type.item_type, rules)]
-        values = pa.ListArray.from_arrays(
-            offsets,
-            parts[0].values,
-            pa.list_(pa.field("element", parts[0].values.type)),
-            mask=texts.is_null(),
-        )
+        kind = pa.list_(pa.field("element", parts[0].values.type))
+        values = pa.ListArray.from_arrays(offsets, parts[0].values, kind, mask=texts.is_null())
     bad = [np.bincount(rows[each.bad], minlength=len(texts)) > 0 for each in parts if each.bad is not None]
     finer = [
         np.bincount(rows, weights=each.finer, minlength=len(texts)).astype(np.int32)

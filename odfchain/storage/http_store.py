@@ -52,12 +52,8 @@ class HttpTransport(Transport):
         """
         self._pool = HttpPool(limits, parallel)
         where = one_line(str(url), 500)
-        super().__init__(
-            where,
-            limits=limits,
-            timing=timing or Timing(wait=self._pause),
-            turns=self._pool.slots,
-        )
+        timing = timing or Timing(wait=self._pause)
+        super().__init__(where, limits=limits, timing=timing, turns=self._pool.slots)
         with as_transfer_errors():
             self._base = parse_target(url.text, name=where)
         if token is not None and not _TOKEN.fullmatch(token):

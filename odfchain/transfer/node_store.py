@@ -510,11 +510,8 @@ class NodeTransport(HttpTransport):
             waiting = waiting[len(part) :]
             if len(shipment.blocks) > len(names):
                 progress.note(f"blocks up to {last:,} are pushed on their own")
-            self._send(
-                replace(shipment, expected=expected, new=names[-1], blocks=names, objects=part),
-                *loaded,
-                progress,
-            )
+            some = replace(shipment, expected=expected, new=names[-1], blocks=names, objects=part)
+            self._send(some, *loaded, progress)
             expected = names[-1]
 
     def _send(self, shipment: Shipment, batch: msg.BlocksBatch, size: int, progress: Progress) -> None:

@@ -224,13 +224,8 @@ class FsckReport:
                 DatasetFiles.open(folder)
             except errors.OdfchainError as error:
                 path = folder / "info" / "alias"
-                finding = Finding(
-                    "dataset",
-                    str(path),
-                    str(error),
-                    State.BROKEN,
-                    hint=f"write the dataset's name into {path}",
-                )
+                hint = f"write the dataset's name into {path}"
+                finding = Finding("dataset", str(path), str(error), State.BROKEN, hint=hint)
                 reports.append(cls(folder.name, [finding]))
         return reports
 
