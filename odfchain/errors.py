@@ -7,7 +7,9 @@
      ├─ ChainError
      │   └─ AppendError
      ├─ StoreError
-     │   ├─ ObjectCorruptedError, RefConflictError, SetBackError, StorageFullError
+     │   ├─ RefConflictError, SetBackError, StorageFullError
+     │   ├─ ObjectCorruptedError
+     │   │   └─ FaultyDatasetError
      │   └─ ObjectNotFoundError
      │       └─ SliceNotFoundError
      ├─ WorkspaceError
@@ -178,17 +180,28 @@ class ObjectNotFoundError(StoreError):
 class SliceNotFoundError(ObjectNotFoundError):
     """The copy of a dataset that is here lacks this slice; no damage to what a snapshot needs (RFC-039)."""
 
+    exit_code = 7
+
     @classmethod
     def of(cls, alias: object, path: object) -> SliceNotFoundError:
         """The error for a missing slice of a dataset, expected at `path`."""
         hint = f"a partial copy lacks slices: `odfchain fetch {alias}` brings them"
-        return cls(f"{path}: no such object: the slice is not here", hint=hint)
+        hint += f"; in a whole one, `odfchain fsck {alias}` repairs the damage"
+        return cls(f"{alias}: the slice {str(path).rpartition('/')[2]} is not here", hint=hint)
 
 
 class ObjectCorruptedError(StoreError):
     """Bytes do not hash to their name."""
 
     exit_code = 6
+
+
+class FaultyDatasetError(ObjectCorruptedError):
+    """A dataset is faulty, so no verdict was signed; `report` has the faults."""
+
+    def __init__(self, message: str, report: Any) -> None:
+        super().__init__(message, hint="--faulty signs the verdict")
+        self.report = report
 
 
 class RefConflictError(StoreError):

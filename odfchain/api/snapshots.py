@@ -158,9 +158,6 @@ class Manifest(OwnErrors):
 def _needing_slices() -> Iterator[None]:
     try:
         yield
-    # a partial copy lacks slices on purpose: no damage
-    except errors.SliceNotFoundError as error:
-        raise errors.SliceNotFoundError(error.message, hint=error.hint, exit_code=7) from None
     except errors.OversizedInputError:
         raise
     except errors.BadInputError as error:

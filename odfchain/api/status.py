@@ -13,12 +13,12 @@ from odfchain import errors
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.times import Timestamp
-from odfchain.text import length, one_line
+from odfchain.text import counted, length, one_line
 from odfchain.transfer.slice_files import local_slices
 from odfchain.workspace.config import read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.private_notes import ASKED, Reminder, kept, verified_blocks
+from odfchain.workspace.private_notes import ASKED, Reminder, kept, last_verified
 from odfchain.workspace.shared_store import ONLY_HERE
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -90,6 +90,13 @@ def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int) -> Iterato
     if signature.status is SignatureStatus.INVALID:
         text = one_line(str(signature.message), _SHOWN)
         yield "fault", text, text, "verify"
+    verified, note = last_verified(files, state.head)
+    if note is not None and note.faults:
+        block = "" if note.fault_block is None else f" at block {note.fault_block}"
+        from odfchain.audit.report import MENDED_BY_COPIES  # loaded here: most datasets have no fault
+
+        text = f"faulty: {counted(note.faults, 'fault')}{block}, verified {note.time}"
+        yield "fault", text, text, "fsck" if MENDED_BY_COPIES.intersection(note.checks) else "verify"
     is_copy = here.is_copy(files)
     if not is_copy and files.kind is DatasetKind.DERIVATIVE:
         yield from _behind(here, files, state)
@@ -106,7 +113,7 @@ def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int) -> Iterato
     if (since := signature.unsigned_since) is not None:
         yield "unsigned", since, f"unsigned since {since}", "sign" if here.has_key(files.id) else None
     blocks = state.head_block.sequence_number + 1
-    if unverified := blocks - verified_blocks(files, state.head):
+    if (unverified := blocks - verified) and not (note and note.faults):
         yield "unverified", unverified, f"{unverified:,} unverified", "verify"
     if not read_config(files).push_aliases:
         return

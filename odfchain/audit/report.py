@@ -75,6 +75,9 @@ CHECKS = {
 }
 """By number, in the order in which they are reported."""
 
+MENDED_BY_COPIES = frozenset({HEAD, BLOCKS, PRESENT, PHYSICAL})
+"""The checks whose faults another copy of a file mends."""
+
 OF_ENGINES = "checkpoints of engines are compared by a replay only"
 """The reason for not checking the content of such checkpoints."""
 

@@ -292,6 +292,9 @@ class SliceOutcome:
         return [item for item in self.findings if isinstance(item, Fault)]
 
 
+_NOT_LOOKED_AT = "a slice is missing or damaged, so its rows were not looked at"
+
+
 def check_slice(
     store: LocalObjectStore, job: SliceJob, progress: Progress, leaves: Executor | None = None
 ) -> SliceOutcome:
@@ -313,9 +316,10 @@ def check_slice(
             outcome.findings.append(job.fault(PHYSICAL, path, message))
         if job.derivative and not outcome.as_recorded:
             _judge_written_anew(path, job, size, outcome)
-    if not any(item == Looked(LOGICAL) or isinstance(item, LeftOut) for item in outcome.findings):
-        outcome.findings.append(Skipped(OF_ROWS, "a slice is damaged, so its rows were not looked at"))
     read = Read(slices=1, records=job.slice.offset_interval.count, data_bytes=job.slice.size)
+    if not any(item == Looked(LOGICAL) or isinstance(item, LeftOut) for item in outcome.findings):
+        outcome.findings.append(Skipped(OF_ROWS, _NOT_LOOKED_AT))
+        read = Read(slices=1)
     outcome.findings += [Looked(PHYSICAL), read]
     return outcome
 
@@ -639,7 +643,7 @@ def _check_slice_file(run: Run, job: SliceJob, *, partial: bool) -> Checking[boo
         return True
     yield found
     yield Read(slices=1)
-    yield Skipped((PHYSICAL, *OF_ROWS), "a slice is missing or has another size")
+    yield Skipped((PHYSICAL, *OF_ROWS), _NOT_LOOKED_AT)
     return False
 
 

@@ -50,13 +50,13 @@ from odfchain.progress import Progress
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD
 from odfchain.storage.public_layout import HEAD_KEY, ObjectKey, ObjectKind, SignedFile
-from odfchain.text import one_line
+from odfchain.text import counted, one_line
 from odfchain.transfer.slice_files import DataObject, objects_of
 from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.options import Attest, VerifyOptions, VerifyRemote, maybe_time
-from odfchain.workspace.private_notes import VERIFIED, Reminder, keep, verified_blocks
+from odfchain.workspace.private_notes import VERIFIED, Reminder, keep, last_verified
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class _RemoteCopy:
             if key in self.unreached:
                 report.add(LeftOut(self.unreached[key], fault.sequence_number, fault.check))
                 continue
-            message = self.wrong.get(key, self._text(fault.message))
+            message = self.wrong.get(key, self._text(fault.message)).removeprefix(f"{self.peer.where}{key}: ")
             check = PHYSICAL if fault.check == PRESENT and "hashes to" in message else fault.check
             faults.append(replace(fault, file=f"{self.peer.where}{key}", message=message, check=check))
         report.faults = faults
@@ -245,10 +245,13 @@ def _remember(dataset: DatasetFiles, asked: VerifyOptions, report: Report) -> No
         return
     head, number = Multihash.parse(report.head), report.sequence_number
     # the newest blocks alone continue a verification that came so far
-    gap = asked.last is not None and number + 1 - asked.last > verified_blocks(dataset, head)
+    gap = asked.last is not None and number + 1 - asked.last > last_verified(dataset, head)[0]
     whole = (asked.after, asked.upto, gap) == (None, None, False)
     if report.verdict == FAULTY:
-        fsio.remove_quietly(dataset.folder / "info" / VERIFIED)
+        failed = tuple(sorted({fault.check for fault in report.faults}))
+        blocks = [f.sequence_number for f in report.faults if f.sequence_number is not None]
+        first = min(blocks, default=None)
+        keep(dataset, VERIFIED, Reminder(report.time, head, number, failed, len(report.faults), first))
     elif report.verdict == CLEAN and whole:
         passed = tuple(check for check in CHECKS if report.state(check) == "passed")
         keep(dataset, VERIFIED, Reminder(report.time, head, number, passed))
@@ -346,7 +349,8 @@ class Auditor:
         """Verify a dataset and sign the outcome with an auditor's key; the statement is kept with it.
 
         Raises:
-            UsageError: the dataset is faulty, or only a part of its chain was asked for.
+            UsageError: only a part of its chain was asked for.
+            FaultyDatasetError: the dataset is faulty; with the report.
             ChainError: there is no head that could be attested.
         """
         if (options.after, options.upto, options.last) != (None, None, None):
@@ -358,10 +362,8 @@ class Auditor:
         (report,) = [found for found in reports if found.alias == dataset.label]
         # a signed accusation must not be made by accident
         if report.verdict == FAULTY and not options.faulty:
-            raise errors.UsageError(
-                f"{dataset.alias}: {len(report.faults):,} faults were found; nothing was signed",
-                hint="`odfchain verify` lists them; --faulty signs that the dataset is faulty",
-            )
+            found = counted(len(report.faults), "fault")
+            raise errors.FaultyDatasetError(f"{report.alias}: {found} found; nothing was signed", report)
         if report.head is None or report.sequence_number is None or report.kind is None:
             raise errors.ChainError(
                 f"{dataset.alias}: the chain cannot be followed, so no head can be attested"
@@ -436,8 +438,9 @@ class Auditor:
         trusted = tuple(dict.fromkeys(self.workspace.config.audit.trusted_auditors))
         if options.trusted_by > len(trusted):
             raise errors.UsageError(
-                f"{options.trusted_by} trusted auditors are asked for, and the settings name {len(trusted)}",
-                hint=f"name their DIDs under audit.trustedAuditors in {self.workspace.root / 'config.yaml'}",
+                f"{counted(options.trusted_by, 'trusted auditor')} asked for, and the settings name "
+                f"{len(trusted)}",
+                hint="`odfchain config add audit.trustedAuditors DID` names one",
             )
         return trusted
 

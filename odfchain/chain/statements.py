@@ -24,6 +24,7 @@ from typing import Annotated, Any, TypeVar
 from odfchain.errors import (
     InvalidIdError,
     ManifestError,
+    NameCollisionError,
     SignatureError,
     StoreError,
     UsageError,
@@ -258,7 +259,7 @@ def create_key_file(path: Path) -> DatasetKey:
     """A new key pair, whose private half is in a new file that only its owner may read; none is replaced."""
     key = DatasetKey.generate()
     if not fsio.create_file(path, key.to_pem(), mode=0o600):
-        raise StoreError(
+        raise NameCollisionError(
             f"{path}: the file already exists", hint="choose another name; keys are not replaced"
         )
     return key
@@ -270,16 +271,17 @@ def read_key_file(path: Path) -> DatasetKey:
     if found is None:
         raise fsio.no_file(path, "make a key with `odfchain key create`")
     pem, mode = found
+    if len(pem) > ATTEST.key_file_bytes:
+        raise InvalidIdError(f"{path}: more than {ATTEST.key_file_bytes} bytes are not a private key")
+    try:
+        key = DatasetKey.from_pem(pem)
+    except InvalidIdError as error:
+        raise InvalidIdError(f"{path}: {error}") from None
     if mode & 0o077:
         raise WorkspaceError(
             f"{path}: mode {mode:04o} lets others read a private key", hint=f"chmod 600 {path}"
         )
-    if len(pem) > ATTEST.key_file_bytes:
-        raise InvalidIdError(f"{path}: more than {ATTEST.key_file_bytes} bytes are not a private key")
-    try:
-        return DatasetKey.from_pem(pem)
-    except InvalidIdError as error:
-        raise InvalidIdError(f"{path}: {error}") from None
+    return key
 
 
 # Signed statements as JSON Web Signatures, in one strict form (RFC 7515, RFC 8037).

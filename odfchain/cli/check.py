@@ -26,9 +26,10 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.errors import SignatureError, StoreError, UsageError
+from odfchain.errors import FaultyDatasetError, SignatureError, StoreError, UsageError
 from odfchain.odf.identity import encode_base16
 from odfchain.storage import fsio
+from odfchain.text import counted
 from odfchain.workspace.options import VerifyOptions
 
 if TYPE_CHECKING:
@@ -76,7 +77,20 @@ def verify_command(
             found = [d for text in datasets for d in matching_at(workspace, text)]
             reports = workspace.verify(found, progress=progress, **checks)
     _print_reports(reports, output, verbose=verbose)
+    if remote is None and output == "table":
+        _tell_of_repair(workspace, reports)
     return _exit_code(reports)
+
+
+def _tell_of_repair(workspace: Workspace, reports: list[Report]) -> None:
+    from odfchain.audit.report import MENDED_BY_COPIES
+
+    for report in reports:
+        if not any(fault.check in MENDED_BY_COPIES for fault in report.faults):
+            continue
+        dataset = workspace[report.alias.partition("@")[0]]
+        (place, *_) = (*dataset.aliases("push"), *dataset.aliases("pull"), "URL")
+        say(f"`odfchain fsck {dataset.alias}` finds and repairs damaged files; --from {place} names a copy")
 
 
 def _check_replay(checks: dict[str, Any], *, integrity: bool) -> None:
@@ -128,7 +142,12 @@ def attest_command(
     """
     _check_replay(checks, integrity=integrity)
     with open_workspace() as workspace, TerminalProgress() as progress:
-        done = at_point(workspace, dataset).attest(key_file, faulty=faulty, progress=progress, **checks)
+        try:
+            done = at_point(workspace, dataset).attest(key_file, faulty=faulty, progress=progress, **checks)
+        except FaultyDatasetError as error:
+            if output == "table":
+                print_report(error.report)
+            raise
     if report_file is not None:
         from odfchain.odf.canonical_json import canonical_json
 
@@ -519,16 +538,15 @@ def _print_verdict(report: Report) -> None:
     )
     screen.echo(word, fg=colour, bold=True, nl=False)
     screen.echo(
-        f"{report.alias}: {report.blocks:,} blocks, {report.slices:,} slices, {report.records:,} records, "
-        f"{screen.human_size(report.data_bytes)}{_replayed(report)}"
+        f"{report.alias}: {counted(report.blocks, 'block')}, {counted(report.slices, 'slice')}, "
+        f"{counted(report.records, 'record')}, {screen.human_size(report.data_bytes)}{_replayed(report)}"
     )
 
 
 def _replayed(report: Report) -> str:
     if report.replay is None:
         return ""
-    count, engines = report.replay.transactions, report.replay.engines
-    said = f", replayed {count:,} transaction{'' if count == 1 else 's'}"
+    said, engines = f", replayed {counted(report.replay.transactions, 'transaction')}", report.replay.engines
     return f"{said} with {' and '.join(engines)}" if engines else said
 
 

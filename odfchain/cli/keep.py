@@ -502,7 +502,8 @@ def _print_fsck(reports: list[FsckReport], output: str) -> None:
         for finding in report.findings:
             source = f" (from {finding.source})" if finding.source else ""
             echo(f"  {finding.kind} {finding.state.value}: {finding.file}{source}")
-            echo(f"    {finding.message.removeprefix(f'{finding.file}: ')}")
+            before = "before the repair: " if finding.state.value == "repaired" else ""
+            echo(f"    {before}{finding.message.removeprefix(f'{finding.file}: ')}")
             if finding.hint and finding.state.value == "broken":
                 echo(f"    {finding.hint}")
         for note in report.notes:

@@ -289,7 +289,7 @@ def export_command(
         choices=(*_FORMATS, *_TABLES), also="--output-format",
     ),
     to: str | None = option(
-        "A file, or a folder; standard output if not given.", "PATH", also="--output-path"
+        "A file, which is replaced, or a folder; standard output if not given.", "PATH", also="--output-path"
     ),
     records_per_file: int | None = option("The most records of a file; files are numbered.", "N", least=1),
     chosen: dict[str, Any] = keywords(ExportOptions),

@@ -312,7 +312,7 @@ def _unreadable(path: Path, error: OSError) -> errors.StoreError:
 def _corrupted(path: Path, actual: Multihash) -> errors.StoreError:
     return errors.ObjectCorruptedError(
         f"{path}: the content hashes to {actual}, not to its name",
-        hint="restore the file from a backup or another copy of the dataset",
+        hint="`odfchain fsck NAME` finds and repairs damaged files; --from URL names a copy of the dataset",
     )
 
 

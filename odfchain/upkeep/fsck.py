@@ -44,6 +44,7 @@ from odfchain.transfer.snapshot_objects import key_of
 from odfchain.upkeep.garbage import lines_about, merged_blocks
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.points import OVERWRITTEN, branch_names, locked_for, ref_names, refs_of
+from odfchain.workspace.private_notes import forget_faults
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 # A lost head reference, as far as the block can be proven.
@@ -268,6 +269,8 @@ class Fsck:
         """Everything that is damaged or missing is in the report."""
         with locked_for(self.dataset, "fsck"), self._resources:
             self._check()
+        if self._report.whole and not self.dry_run:
+            forget_faults(self.dataset)
         return self._report
 
     def _check(self) -> None:

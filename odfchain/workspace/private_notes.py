@@ -1,8 +1,8 @@
 """Private notes about a dataset, in its `info/`: a checksum and JSON. One that is lost is made anew.
 
     info/asked          the end of the last pull from the dataset's source or peer
-    info/verified       the last verification that left nothing out and found no fault: up to which block it
-                        came, in one run or in several, and which checks the last run made
+    info/verified       the last verification that left nothing out: up to which block it came, in one run or
+                        in several, and which checks the last run made; or the last one that found faults
     info/slice-counts   how many slices a partial copy has (`transfer.slice_files`)
 
 The first two are for `status` alone, and nothing is decided by them. Source: RFC-060.
@@ -48,18 +48,30 @@ ASKED, VERIFIED = "asked", "verified"
 
 @dataclass(frozen=True, slots=True)
 class Reminder:
-    """A time; and for a verification the block up to which it came, and the checks that passed."""
+    """A time; and for a verification the block up to which it came, and the checks that passed.
+
+    With `faults` [count], these are the checks that failed, and `fault_block` is the first faulty block.
+    """
 
     time: Timestamp
     head: Multihash | None = None
     sequence_number: int | None = None
     checks: tuple[int, ...] = ()
+    faults: int = 0
+    fault_block: int | None = None
 
 
-def verified_blocks(dataset: DatasetFiles, head: Multihash) -> int:
-    """How many blocks of the chain that ends at `head` were verified."""
+def last_verified(dataset: DatasetFiles, head: Multihash) -> tuple[int, Reminder | None]:
+    """How many blocks of the chain that ends at `head` were verified without a fault, and its last note."""
     found = kept(dataset, VERIFIED, Reminder)
     number = None if found is None else found.sequence_number
     if found is None or number is None or dataset.chain.hash_at(number, head) != found.head:
-        return 0
-    return number + 1
+        return 0, None
+    return 0 if found.faults else number + 1, found
+
+
+def forget_faults(dataset: DatasetFiles) -> None:
+    """Files were looked at anew and are good: what a verification said of them before is out of date."""
+    found = kept(dataset, VERIFIED, Reminder)
+    if found is not None and found.faults:
+        fsio.remove_quietly(dataset.folder / "info" / VERIFIED)

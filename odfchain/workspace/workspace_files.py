@@ -601,7 +601,8 @@ def _store_of(root: Path) -> str | None:
 def _similar(name: str, known: list[str]) -> str:
     import difflib
 
-    close = difflib.get_close_matches(name, known, n=3)
+    close = [each for each in known if each.lower().endswith(f".{name.lower()}")][:3]
+    close = close or difflib.get_close_matches(name, known, n=3)
     if close:
         return f"did you mean {' or '.join(close)}?"
     return "`odfchain list` shows the datasets of this workspace"

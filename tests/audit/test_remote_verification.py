@@ -224,3 +224,17 @@ def test_attestations_that_cannot_be_read_are_noted(verify: Verify, elsewhere: E
     assert (code, report["attestations"], report["verdict"]) == (0, [], "clean")
     (note,) = report["notes"]
     assert note.startswith("the attestations of auditors cannot be read: ")
+
+
+def test_a_flipped_byte_is_told_as_where_the_dataset_is(
+    verify: Verify, elsewhere: Elsewhere, run: Run, tmp_path: Path
+) -> None:
+    path = elsewhere.slices()[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    replace(path, bytes(data))
+    code, report = verify()
+    (local,) = run("-w", tmp_path / "elsewhere", "verify", "readings", "-o", "json").rows
+    assert (code, report["counts"]) == (6, local["counts"])
+    assert elsewhere.url not in report["faults"][0]["message"]
+    assert report["checks"][6:11] == local["checks"][6:11]

@@ -325,7 +325,7 @@ def test_the_command(workspace: Workspace, run_cli: Run) -> None:
     call = ["-w", workspace.path.parent, "verify", "doubled", "--replay", "--jobs", "1"]
     result = run_cli(*call, "--from", block_at(files, second - 1))
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("ok    doubled: 5 blocks, 1 slices, 3 records, ")
+    assert result.out.startswith("ok    doubled: 5 blocks, 1 slice, 3 records, ")
     assert result.out.splitlines()[0].endswith(f", replayed 1 transaction with {engine_version()}")
     forge(files, first, with_level(0, 77))
     result = run_cli(*call, "--to", block_at(files, first))

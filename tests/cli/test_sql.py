@@ -548,3 +548,8 @@ def test_intervals_that_python_has_no_arrays_of_are_refused(sql: Run) -> None:
         assert "CAST(column AS VARCHAR)" in done.err
     assert sql("select interval '1 day' as month_interval", "-o", "csv").out == "month_interval\nP1D\n"
     assert sql("select {month_interval: 1} as x", "-o", "ndjson").code == 0
+
+
+def test_a_query_without_its_option_is_answered_with_it(run: Run) -> None:
+    found = run("sql", "select 1")
+    assert (found.code, "`odfchain sql -c 'select 1'`" in found.err) == (2, True)

@@ -138,7 +138,7 @@ def test_22_what_a_partial_copy_lacks_is_fetched(workspace: odf.Workspace, way: 
     path.unlink()
     with pytest.raises(odf.errors.SliceNotFoundError, match=path.name) as caught:
         WAYS[way](workspace)
-    assert caught.value.exit_code == 6
+    assert caught.value.exit_code == 7
     assert "odfchain fetch" in (caught.value.hint or "")
 
 

@@ -300,7 +300,7 @@ def test_a_partial_copy_says_so_and_is_completed_from_any_mirror(
         "PART  cities: 5 blocks, 0 slices, 0 records, 0 B",
         *(f"  not checked, blocks 2, 3, 4: the {what} {missing}" for what in ("slice", "checkpoint")),
     ]
-    refused(run("tail", "cities"), 6, "no such object", "`odfchain fetch cities` brings them")
+    refused(run("tail", "cities"), 7, "error: cities: the slice f1620", "`odfchain fetch cities` brings them")
     mirror = tmp_path / "mirror"
     assert run("-w", tmp_path / "theirs", "push", "cities", "--to", mirror.as_uri()).code == 0
     requests.clear()

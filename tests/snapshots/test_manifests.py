@@ -195,7 +195,7 @@ def test_slices_that_are_not_here_end_with_7(
     forget_first_slice(cities)
     done = run(command, "cities")
     assert (done.code, done.out) == (7, "")
-    assert "the slice is not here" in done.err
+    assert "is not here" in done.err
     assert "`odfchain fetch cities` brings them" in done.err
 
 

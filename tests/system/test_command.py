@@ -212,9 +212,7 @@ def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_clean(
     workspace._engines.spark = engine
     assert workspace["cities"].ingest([tmp_path / "in.csv"]).blocks == 2
     assert [p.name for p in (dataset / "staging").iterdir()] == [".lock"]
-    assert odfchain(tmp_path, "verify", "cities").out.startswith(
-        "ok    cities: 4 blocks, 1 slices, 1 records"
-    )
+    assert odfchain(tmp_path, "verify", "cities").out.startswith("ok    cities: 4 blocks, 1 slice, 1 record")
 
 
 def test_no_space_left(dataset: Path, tmp_path: Path, large: Path) -> None:
@@ -344,7 +342,7 @@ def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> N
     assert re.search(r": block 5\n.*\+C .* item_id=s1, .*\n.*of the record 0 \(block 4\): \+A", blamed)
     # copied, projected, and checked by who pulled the lock
     assert "copied 50 objects" in said
-    assert "ok    scenes.mirror: 5 blocks, 1 slices, 50 records" in out
+    assert "ok    scenes.mirror: 5 blocks, 1 slice, 50 records" in out
     assert "\n50 same\n" in said
     item = json.loads((tmp_path / ".scenes" / "mirrored" / "s1" / "s1.json").read_text())
     check_stac(item)

@@ -43,7 +43,7 @@ def _list(dataset: DatasetFiles, workspace: Workspace) -> None:
 
 
 def _tail(dataset: DatasetFiles, workspace: Workspace) -> None:
-    with pytest.raises(ObjectNotFoundError, match="the slice is not here"):
+    with pytest.raises(ObjectNotFoundError, match="is not here"):
         workspace["long"].tail(5)
 
 

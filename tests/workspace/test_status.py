@@ -117,8 +117,15 @@ def test_a_verification_that_finds_a_fault_ends_what_was_verified(run: Run, citi
     data = next((cities.folder / "data").iterdir())
     content = data.read_bytes()
     data.write_bytes(content[:-1] + b"?")
-    assert run("verify", "cities").code == 6
+    found = run("verify", "cities")
+    assert (found.code, "--from URL names a copy" in found.err) == (6, True)
+    row = said(run, code=6)["cities"]
+    assert row["status"].startswith("faulty: 1 fault at block ")
+    assert (row["commands"], "unverified" in row) == (["fsck cities"], False)
+    assert run("fsck", "cities").code == 6
+    assert said(run, code=6)["cities"]["status"] == row["status"]
     data.write_bytes(content)
+    assert run("fsck", "cities").code == 0
     assert said(run)["cities"]["unverified"] == 4
 
 
