@@ -148,12 +148,14 @@ class StoreFindings:
 class CheckSummary:
     """Counts what a check finds, and keeps as much of it as a page shows: its memory is bounded."""
 
-    def __init__(self, limits: CheckPageLimits = CHECK_PAGE) -> None:
-        self._limits = limits
+    def __init__(self, limits: CheckPageLimits = CHECK_PAGE, *, checksums: bool = False) -> None:
+        self._limits, self._checksums = limits, checksums
         self._stores: dict[StoreName, StoreFindings] = {}
         self._others = StoreFindings(None)
         self.noted = 0
         """Assets that are the same, but for a time."""
+        self.sized = 0
+        """Assets that are the same, and of which only the size was compared."""
 
     def watched(self, checked: Iterable[CheckedAsset]) -> Iterator[CheckedAsset]:
         """Pass checked assets on, and count them."""
@@ -170,8 +172,12 @@ class CheckSummary:
             roomy = len(self._stores) < self._limits.stores
             found = self._stores.setdefault(place, StoreFindings(place)) if roomy else self._others
         found.counts[checked.status] += 1
-        self.noted += checked.status is Status.SAME and bool(checked.note)
-        if checked.status is not Status.SAME:
+        facts = checked.row.facts
+        if checked.status is Status.SAME:
+            self.noted += bool(checked.note)
+            hashed = self._checksums and facts.file_checksum is not None
+            self.sized += not hashed and facts.etag is None and facts.last_modified is None
+        else:
             kept = found.kept.setdefault(checked.status, [])
             if len(kept) < self._limits.assets:
                 kept.append(checked)
@@ -205,6 +211,8 @@ class CheckSummary:
 def _rendered(summary: CheckSummary, name: str, time: str, limits: CheckPageLimits) -> str:
     found, stores = summary.counts, summary.stores
     state, title, lead = _verdict(found)
+    if summary.sized:
+        lead += f" Of {counted(summary.sized, 'asset')} only the size was compared."
 
     def concerned(*names: str) -> Excerpt[tuple[StoreFindings, Excerpt[CheckedAsset]]]:
         # the stores with assets of these statuses, and the first of these assets

@@ -27,6 +27,7 @@ from odfchain.errors import (
 from odfchain.limits import ASSETS
 from odfchain.odf.row_hash import Numbers, hash_rows
 from odfchain.slices.reader import ParquetSource, open_parquet
+from odfchain.storage.fsio import no_file
 from odfchain.storage.locations import Location
 from odfchain.text import one_line
 
@@ -267,12 +268,11 @@ class LockFile:
     """A lock file as it is read: once, a batch in memory at a time, and every row is judged."""
 
     def __init__(self, path: Path) -> None:
-        if path.is_dir():
-            raise AssetError(
-                f"{path}: a folder", hint="name the lock in it, like assets.lock.parquet", exit_code=4
+        if not path.is_file():  # a lock that is missing is missing like a dataset, so it ends with 4
+            missing = no_file(
+                path, "name the lock in it, like assets.lock.parquet" if path.is_dir() else None
             )
-        if not path.is_file():
-            raise AssetError(f"{path}: no such file", exit_code=4)
+            raise AssetError(missing.message, hint=missing.hint, exit_code=4)
         self._path = path
         self._order = _Order()
         self.schema = SCHEMA

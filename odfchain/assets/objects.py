@@ -278,7 +278,7 @@ class Stores:
                 return _probe_file(self.file_of(location))
             store = self.store_of(location)
         except OdfchainError as error:
-            return Probe(problem=str(error))
+            return Probe(problem="; ".join(filter(None, (str(error), error.hint))))
         found = _probe_object(store, location.key)
         if found.problem:
             return replace(found, problem=self.message_of(location, found.problem))

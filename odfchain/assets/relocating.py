@@ -16,6 +16,7 @@ import re
 import tempfile
 import threading
 import unicodedata
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -254,14 +255,13 @@ class Relocation:
 
         def one(item: Planned) -> tuple[Facts, bool] | errors.OdfchainError:
             try:
-                known = self._arrived(item, targets, arrivals)
-                if known is not None:
+                if (known := self._arrived(item, targets, arrivals)) is not None:
                     return known, False
-                facts = self._copied(item, sources, targets)
-                arrivals.add(item, facts)
+                found = self._copied(item, sources, targets)
+                arrivals.add(item, found[0])
             except errors.OdfchainError as error:
                 return error
-            return facts, True
+            return found
 
         with ThreadPoolExecutor(max(1, self.jobs // _REQUESTS)) as pool:
             for item, found in zip(planned, pool.map(one, planned), strict=True):
@@ -282,16 +282,18 @@ class Relocation:
         row = replace(item.row, location=item.target, facts=known)
         return known if compared(row, targets.probe(item.target)).status is Status.SAME else None
 
-    def _copied(self, item: Planned, sources: Stores, targets: Stores) -> Facts:
+    def _copied(self, item: Planned, sources: Stores, targets: Stores) -> tuple[Facts, bool]:
+        # (the facts of the copy, whether it had to be made)
         row, target = item.row, item.target
         found = _unchanged(row, sources)
         source = place_of(row.location, sources.folder)
         if source == target:  # it is there already
             passing = _Passing(row, sources, own=self.checksum)
-            for _ in passing if passing.hashes else ():
-                pass
-            return replace(found, file_checksum=passing.checksum)
-        _check_target(target, row.facts, targets, overwrite=self.overwrite)
+            deque(passing if passing.hashes else (), maxlen=0)
+            return replace(found, file_checksum=passing.checksum), False
+        if not self.overwrite and (there := _facts_there(target, row, sources, targets)) is not None:
+            known = row.facts.file_checksum
+            return (there if self.checksum else replace(there, file_checksum=known)), False
         passing = _Passing(row, sources, own=self.checksum)
         in_one = source.store in ("s3", "gs", "az") and replace(source, key="") == replace(target, key="")
         if in_one and not passing.hashes and (found.size_bytes or 0) <= _COPIED_AT_ONCE:
@@ -310,7 +312,7 @@ class Relocation:
             targets.remove(target)
             said = now.problem if now.facts is None else f"{now.facts.size_bytes} bytes instead of {size}"
             raise errors.FetchError(f"the copy at {target.href()} is not what was written: {said}")
-        return replace(now.facts, file_checksum=passing.checksum)
+        return replace(now.facts, file_checksum=passing.checksum), True
 
 
 def _check_letters(planned: Sequence[Planned]) -> None:
@@ -350,23 +352,21 @@ def _unchanged(row: AssetRow, sources: Stores) -> Facts:
     return now.facts
 
 
-def _check_target(target: Location, locked: Facts, targets: Stores, *, overwrite: bool) -> None:
-    # nothing else may be at the target, unless replacing is allowed
-    there = targets.probe(target)
+def _facts_there(target: Location, row: AssetRow, sources: Stores, targets: Stores) -> Facts | None:
+    # the facts of a target with the bytes of the source, which are read; other bytes are refused; None: it
+    # is to be made
+    there, locked = targets.probe(target), row.facts.size_bytes
     if there.missing:
-        return
+        return None
     if there.facts is None:
         raise errors.FetchError(f"{target.href()}: {there.problem}")
-    if overwrite:
-        return
-    size, checksum = there.facts.size_bytes, locked.file_checksum or ""
-    algorithm = algorithm_of(checksum)
-    if size not in (None, locked.size_bytes):
-        said = f"with {size} bytes instead of {locked.size_bytes}"
-    elif algorithm is not None and not checksum.endswith(targets.checksum(target, algorithm)):
-        said = "with another checksum than the lock's"
-    else:
-        return
+    size = there.facts.size_bytes
+    said = f"with {size} bytes instead of {locked}"
+    if None in (size, locked) or size == locked:
+        passing, said = _Passing(row, sources, own=True), "with other bytes"
+        deque(passing, maxlen=0)
+        if passing.checksum == SHA2_256 + targets.checksum(target, "sha256"):
+            return replace(there.facts, file_checksum=passing.checksum)
     raise errors.NameCollisionError(f"{target.href()} is there, {said}", hint="--overwrite replaces it")
 
 

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from odfchain.assets.objects import Selection, Stores
 from odfchain.limits import ASSETS
 from odfchain.slices.reader import open_parquet
 from odfchain.storage import fsio
-from odfchain.storage.locations import Location, escape
+from odfchain.storage.locations import Location, escape, scheme_of
 from odfchain.text import one_line
 
 # STAC documents as JSON, read within bounds. A folder holds asset files as well, some of them JSON or
@@ -109,16 +109,23 @@ def features_of(document: Mapping[str, Any], name: str | None) -> Iterator[Any]:
 
 def files_like_documents(item: Mapping[str, Any], base: str | None) -> Iterator[str]:
     """The paths of an Item's assets that lie in files which by their names could be documents."""
-    assets = item.get("assets")
-    for asset in assets.values() if isinstance(assets, dict) else ():
-        href = asset.get("href") if isinstance(asset, dict) else None
-        if isinstance(href, str) and href.lower().endswith((*JSON, *TABLES)):
-            try:
+    for _, href in _hrefs(item):
+        if href.lower().endswith((*JSON, *TABLES)):
+            with contextlib.suppress(errors.AssetError):
                 location = parse_href(href, base)
-            except errors.AssetError:
-                continue
-            if location.store == "file":
-                yield location.key
+                if location.store == "file":
+                    yield location.key
+
+
+def _hrefs(document: Mapping[str, Any], links: object = None) -> Iterator[tuple[dict[str, Any], str]]:
+    # the assets of a document, their alternates, and the links that are given, each with its href
+    assets = document.get("assets")
+    places = [*assets.values()] if isinstance(assets, dict) else []
+    others = [place.get("alternate") for place in places if isinstance(place, dict)]
+    places += [each for named in others if isinstance(named, dict) for each in named.values()]
+    for place in (*places, *(links if isinstance(links, list) else ())):
+        if isinstance(place, dict) and isinstance(place.get("href"), str):
+            yield place, place["href"]
 
 
 def _no_number(text: str) -> None:
@@ -391,7 +398,7 @@ class Projection:
         }
         documents = self._checked(targets)
         for path in documents:
-            data, count = self._projected(path, targets[path].parent, set())
+            data, count = self._projected(path, targets, set())
             fsio.make_folder(targets[path].parent)
             if not fsio.create_file(targets[path], data):
                 raise _taken([targets[path]])
@@ -401,9 +408,9 @@ class Projection:
     def _checked(self, targets: Mapping[Path, Path]) -> list[Path]:
         # files that are no documents have to be those of assets
         faults, files = dict[Path, errors.AssetError](), set[str]()
-        for path, target in targets.items():
+        for path in targets:
             try:
-                self._projected(path, target.parent, files)
+                self._projected(path, targets, files)
             except errors.AssetError as error:
                 faults[path] = error
         bad = [
@@ -421,17 +428,21 @@ class Projection:
             raise _taken(taken)
         return documents
 
-    def _projected(self, path: Path, folder: Path, files: set[str]) -> tuple[bytes, int]:
+    def _projected(self, path: Path, targets: Mapping[Path, Path], files: set[str]) -> tuple[bytes, int]:
         # (the bytes of a document, how many assets have their locations); `files` is given the paths of
         # assets that by their names could be documents
+        folder = targets[path].parent.resolve()
+
         def item(document: Any) -> tuple[dict[str, Any], int]:
             files.update(files_like_documents(document, str(path)))
+            _rebase(document, path, folder, targets)
             return self.item(document, folder)
 
         def one(document: Any) -> tuple[dict[str, Any], int]:
             kind = kind_of(document, str(path))
             if kind == "Feature":
                 return item(document)
+            _rebase(document, path, folder, targets)
             if kind == "FeatureCollection":
                 found = [item(each) for each in features_of(document, str(path))]
                 return {**document, "features": [item for item, _ in found]}, sum(n for _, n in found)
@@ -500,8 +511,25 @@ class Projection:
         # relative to the folder of the document that it is written into
         if not row.location.is_relative:
             return row.location.href()
-        relative = os.path.relpath(self.base / row.location.key, folder.resolve())
-        return escape(relative if relative.startswith("../") else f"./{relative}")
+        return _relative(self.base / row.location.key, folder.resolve())
+
+
+def _relative(path: Path, folder: Path) -> str:
+    found = os.path.relpath(path, folder)
+    return escape(found if found.startswith("../") else f"./{found}")
+
+
+def _rebase(document: dict[str, Any], path: Path, folder: Path, written: Container[Path]) -> None:
+    # relative hrefs still name what they named, when the document goes to another folder: files of assets
+    # stay where they are, and so does what a link names unless it is written, too
+    if _self_link(document) is not None:  # they are relative to that
+        return
+    for place, href in _hrefs(document, document.get("links")):
+        if not scheme_of(href) and not href.startswith("/"):
+            with contextlib.suppress(errors.AssetError):  # what no lock could name stays
+                there = Path(parse_href(href, str(path)).key)
+                if "rel" not in place or there not in written:
+                    place["href"] = _relative(there, folder)
 
 
 def _move(item: dict[str, Any]) -> None:
@@ -518,12 +546,10 @@ def _move(item: dict[str, Any]) -> None:
         for each in links
         if each not in own or not known
     ]
-    for asset in item["assets"].values():
-        for place in (asset, *asset.get("alternate", {}).values()):
-            href = place.get("href")
-            if isinstance(href, str) and "://" not in href:
-                with contextlib.suppress(errors.AssetError):  # what no lock could name stays
-                    place["href"] = parse_href(href, base).href()
+    for place, href in _hrefs(item):
+        if "://" not in href:
+            with contextlib.suppress(errors.AssetError):  # what no lock could name stays
+                place["href"] = parse_href(href, base).href()
 
 
 def _taken(targets: Sequence[Path]) -> errors.NameCollisionError:

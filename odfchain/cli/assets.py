@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _OPERATIONS = ("+A", "-R", "-C", "+C")
+_WITH_CHECKSUMS = "`assets derive SOURCE… --checksum calculate-always`"
 
 
 @group("assets")
@@ -88,6 +89,9 @@ def derive_command(
     left_out = f", {len(lock.faults):,} left out" if lock.faults else ""
     probed = chosen.get("probe", True)
     say(f"{'probed' if probed else 'named'} {lock.summary}{left_out}")
+    files = lock.table.column("store_type").to_pylist().count("file")
+    if files and probed and slices is None and "checksum" not in chosen:
+        say(f"of {counted(files, 'file')} only the size is recorded; --checksum calculate-always adds hashes")
     return target.finish(lock, probed=probed)
 
 
@@ -114,9 +118,9 @@ def check_command(
         return _check_table(lock, output)
     from odfchain.assets.checking import CheckSummary
 
-    found, summary = _read(lock).only(**part), CheckSummary()
+    found, summary = _read(lock).only(**part), CheckSummary(checksums=checksum)
     if checksum and "file_checksum" not in found.table.schema.names:
-        raise UsageError(f"{lock}: has no checksums", hint="`assets derive --checksum` records them")
+        raise UsageError(f"{lock}: has no checksums", hint=f"{_WITH_CHECKSUMS} makes a lock with them")
     lines = output == "ndjson" and sys.stdout.isatty()  # they show the progress
     with TerminalProgress(quiet=lines) as progress:
         checked = found.check(checksums=checksum, stores=_stores(stores), progress=progress)
@@ -126,6 +130,10 @@ def check_command(
 
         echo_page(summary.to_html(lock, str(Timestamp.now())))
     say(summary.line)
+    if summary.sized:
+        more = "file_checksum" in found.table.schema.names and not checksum
+        sure = "`assets check --checksum`" if more else _WITH_CHECKSUMS
+        say(f"only the size was compared: {counted(summary.sized, 'asset')}; {sure} finds other bytes, too")
     return summary.exit_code
 
 
@@ -195,7 +203,7 @@ def relocate_command(
     ),
     prefix: str | None = option("With source-key: the beginning that keys lose.", "HREF"),
     dry_run: bool = option("Print the rows of the copies; make no request."),
-    overwrite: bool = option("Replace objects of another size that are there."),
+    overwrite: bool = option("Replace objects with other bytes that are there."),
     checksum: bool = option("Record SHA-256 of the copies (a draft of the format)."),
     merging: dict[str, Any] = keywords(RecordOptions, *MERGING),
     stores: dict[str, Any] = _STORES,
@@ -260,6 +268,8 @@ def project_command(
         done = found.project(source, out, name=name or "locked", primary=primary, keep_version=keep_version)
         assets = counted(done.assets, "asset has its location", "assets have their locations")
         say(f"wrote {counted(done.documents, 'document')} below {out}: {assets}")
+        if not done.assets:
+            say(f"warning: no asset of {source} is in the lock, by Item and key: see `assets href {lock}`")
 
 
 @command("export", assets_command)
@@ -303,7 +313,7 @@ class _Target:
         if checksum and "file_checksum" not in schema.names:
             raise UsageError(
                 f"{self.into}: has no column `file_checksum`",
-                hint="record checksums in a file with --output, or leave out --checksum",
+                hint="the manifest of a new lock makes room for it: `odfchain new NAME --assets` says where",
             )
 
     @property

@@ -58,6 +58,7 @@ _OF_GIT = {
     "show": "`odfchain log DATASET` shows blocks, `odfchain tail DATASET` rows",
 }
 """What users of git may type, and the command for it."""
+_QUOTED = "'(.*?)'"
 _MORE_HELP = """
 odfchain COMMAND --help  begins with an example
 odfchain help start      opens a page of the manual
@@ -197,11 +198,13 @@ def _report_misuse(error: click.ClickException) -> None:
         return
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "odfchain"
-    text = error.format_message()
-    if isinstance(error, click.MissingParameter):  # it lists choices, which are ours, line by line
-        text = " ".join(text.split())
+    # choices, which are ours, are listed line by line; a proposal is a hint
+    said = " ".join(error.format_message().split())
+    text, *close = re.split(r" \(?Did you mean (?:one of: )?", said, maxsplit=1)
     message = text[:1].lower() + text[1:].removesuffix(".")
     hint = f"`{path} --help` shows how it is used"
+    if close:
+        hint = f"did you mean {' or '.join(re.findall(_QUOTED, close[0]))}?"
     if context is not None and re.search(
         "no such option.*'-o'|'-o'.*'[^']*[./][^']*' is not one", text, re.IGNORECASE
     ):

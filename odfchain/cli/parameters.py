@@ -201,6 +201,11 @@ class Command(click.Command):
         self.format_usage(ctx, formatter)
         self.format_options(ctx, formatter)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it; errors know the command, though click's parser tells some of them without it."""
+        with click.core.augment_usage_errors(ctx):
+            return super().parse_args(ctx, args)
+
 
 class Group(Command, click.Group):
     """A command that has others below it."""

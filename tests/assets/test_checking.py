@@ -150,7 +150,7 @@ def test_absolute_paths_of_somebody_are_not_looked_at(tmp_path: Path, assets: Ru
     (tmp_path / "a.tif").write_bytes(BYTES)
     lock = lock_of(tmp_path, {"a": str(tmp_path / "a.tif")}, Facts(7))
     code, out, _ = assets("check", lock)
-    assert (code, "an absolute path in a lock that was not made here" in out) == (8, True)
+    assert (code, "not made here; read it, and allow it with --trust-files" in out) == (8, True)
     assert assets("check", lock, "--trust-files")[0] == 0
 
 
@@ -194,8 +194,28 @@ def test_checksums_are_read_if_asked_for(
 def test_a_lock_without_checksums_has_none_to_compare(tmp_path: Path, assets: Run) -> None:
     code, _, err = assets("check", lock_of(tmp_path, {"a": "a.tif"}), "--checksum")
     assert code == 2
-    assert "has no checksums" in err
+    assert "has no checksums\nhint: `assets derive SOURCE… --checksum calculate-always`" in err
     assert assets("check", str(tmp_path / "assets.lock.parquet"), "--offline", "-o", "html")[0] == 2
+
+
+def test_a_size_alone_is_told(tmp_path: Path, assets: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.tif").write_bytes(BYTES)
+    document = {"type": "Feature", "id": "S2A", "assets": {"a": {"href": "a.tif"}}}
+    Path("s.json").write_text(json.dumps(document))
+    derived = assets("derive", "s.json", "--output", "plain.parquet")
+    assert "of 1 file only the size is recorded; --checksum calculate-always" in derived.err
+    derived = assets("derive", "s.json", "--output", "l.parquet", "--checksum", "calculate-always")
+    assert "only the size" not in derived.err
+    Path("a.tif").write_bytes(BYTES[::-1])
+    way = "`assets derive SOURCE… --checksum calculate-always`"
+    for lock, sure in (("plain.parquet", way), ("l.parquet", "`assets check --checksum`")):
+        done = assets("check", lock)
+        assert done.code == 0
+        assert f"1 same\nonly the size was compared: 1 asset; {sure}" in done.err
+        assert "Of 1 asset only the size was compared." in assets("check", lock, "-o", "html").out
+    done = assets("check", "l.parquet", "--checksum")
+    assert (done.code, "only the size" in done.err) == (6, False)
 
 
 def stores(folder: Path) -> Stores:

@@ -325,6 +325,35 @@ def test_folders_of_documents_are_written_as_they_are(tmp_path: Path, version: s
     assert all((again / name).read_bytes() == (out / name).read_bytes() for name in documents)
 
 
+@pytest.mark.parametrize("way", [["--primary"], ["--as", "mirror"]])
+def test_relative_hrefs_keep_their_places(
+    way: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assets: Run
+) -> None:
+    """Files stay where they are, so what is written elsewhere names them from there."""
+    monkeypatch.chdir(tmp_path)
+    documents = a_catalog(tmp_path / "in", "1.1.0")
+    links = [{"rel": "parent", "href": "../collection.json"}, {"rel": "license", "href": "../../../a%20b"}]
+    plain = {
+        "t": {"href": "./t.png", "alternate": {"near": {"href": "../n.png"}}},
+        "far": {"href": "/far.png"},
+    }
+    placed = documents["s2/a/a.json"] | {"links": links, "assets": plain}
+    (tmp_path / "in/s2/a/a.json").write_text(json.dumps(placed))
+    AssetLock(table_of([row_of("x", "far", "s3", "m", None, "f", 7, None)]), tmp_path).write("l.parquet")
+    done = assets("project", "l.parquet", "--items", "in", "--output", "new/out", *way)
+    assert (done.code, "warning" in done.err) == (0, False)
+    found = json.loads(Path("new/out/s2/a/a.json").read_text())
+    assert [link["href"] for link in found["links"]] == ["../collection.json", "../../../../a%20b"]
+    asset = found["assets"]["t"]
+    assert (asset["href"], asset["alternate"]["near"]["href"]) == (
+        "../../../../in/s2/a/t.png", "../../../../in/s2/n.png",
+    )  # fmt: skip
+    assert "/far.png" in json.dumps(found["assets"]["far"])
+    assert assets("derive", "new/out/s2/a", "--asset", "t", "--output", "t.parquet").code == 0
+    done = assets("project", "t.parquet", "--items", "in/more", "--output", "none")
+    assert "warning: no asset of in/more is in the lock" in done.err
+
+
 @pytest.mark.parametrize("way", [["--primary"], ["--as", "mirror"], ["--keep-version"]])
 def test_the_command_writes_what_derives_to_the_same_lock(
     way: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assets: Run

@@ -95,20 +95,24 @@ def test_what_is_there_already_is_described(tmp_path: Path) -> None:
     assert (tmp_path / "x").stat().st_ino == before.st_ino
 
 
-@pytest.mark.parametrize(("content", "said"), [(b"7654321", "another checksum"), (b"12345", "")])
-def test_case_35_what_is_there_is_not_replaced(tmp_path: Path, content: bytes, said: str) -> None:
+@pytest.mark.parametrize(("content", "said"), [(b"7654321", "other bytes"), (b"12345", "")])
+@pytest.mark.parametrize("locked", [SHA2_256, None])
+def test_case_35_what_is_there_is_not_replaced(
+    tmp_path: Path, content: bytes, said: str, locked: str | None
+) -> None:
     (row,) = files(tmp_path, x=b"1234567")
     there = tmp_path / "a/S/x"
     there.parent.mkdir(parents=True)
     there.write_bytes(content)
-    known = [replace(row, facts=Facts(7, None, None, SHA2_256))]
+    known = [replace(row, facts=Facts(7, None, None, locked))]
     refused = copied(known, tmp_path / "a", tmp_path)
     assert [fault.error.exit_code for fault in refused.faults] == [5]
     assert said in str(refused.faults[0])
     assert there.read_bytes() == content
     assert copied(known, tmp_path / "a", tmp_path, overwrite=True).copied == 1
     assert there.read_bytes() == b"1234567"
-    assert copied(known, tmp_path / "a", tmp_path).copied == 1  # it is what the lock says
+    again = copied(known, tmp_path / "a", tmp_path)
+    assert (again.copied, again.rows[0].facts) == (0, known[0].facts)  # it is what the lock says
 
 
 def test_names_that_are_one_file_are_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,12 @@ def test_dataset_names_are_completed(cities: Run) -> None:
     ("args", "said"),
     [
         (["lst"], "error: no such command 'lst'\nhint: did you mean list?\n"),
+        (["assets", "chek"], "error: no such command 'chek'\nhint: did you mean check?\n"),
+        (["list", "--wid"], "error: no such option '--wid'\nhint: did you mean --wide?\n"),
+        (
+            ["assets", "derive", "x", "--checksum"],
+            "option '--checksum' requires an argument\nhint: `odfchain assets derive --help` shows how",
+        ),
         (["list", "-o", "xml"], "'xml' is not one of"),
         (["log"], "missing argument 'DATASET[@POINT]'\nhint: `odfchain log --help` shows how it is used\n"),
         (["log", "a", "-n", "0"], "is not in the range"),

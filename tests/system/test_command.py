@@ -316,10 +316,19 @@ def test_the_tour_of_profiles(tmp_path: Path, quick_env: dict[str, str]) -> None
     assert read_policy(policy).columns == {"lon": {"ks": 0.15}, "iata": "skip"}
 
 
+def test_files_of_this_machine_are_locked(tmp_path: Path, quick_env: dict[str, str]) -> None:
+    """The first example of asset locks says what its page says."""
+    script = code_of("docs/assets.md")[0]
+    done = typed(script, tmp_path, quick_env)
+    told = (ROOT / "docs/assets.md").read_text().partition(script)[2].split("```")[2].strip().splitlines()
+    assert len(told) == 7
+    assert [line for line in told if line not in (done.stdout + done.stderr).splitlines()] == []
+
+
 @pytest.mark.soak
 def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """A catalog is locked and moved to another S3 server, and who pulled the lock checks the copies."""
-    tour = "".join(code_of("docs/assets.md"))
+    tour = "".join(code_of("docs/assets.md")[1:])
     with simulated_s3("scenes") as one, simulated_s3("mirror") as two:
         keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1"}
         done = typed(tour, tmp_path, quick_env | keys | {"ONE": one, "TWO": two})
@@ -348,7 +357,7 @@ def test_the_tour_of_asset_locks(tmp_path: Path, quick_env: dict[str, str]) -> N
     check_stac(item)
     check_stac(json.loads((tmp_path / ".scenes" / "mirrored" / "catalog.json").read_text()))
     asset = item["assets"]["B04"]
-    assert (asset["href"], asset["file:size"]) == ("./B04.tif", 24)
+    assert (asset["href"], asset["file:size"]) == ("../../catalog/s1/B04.tif", 24)
     assert asset["alternate"]["mirror"]["href"] == "s3://mirror/scenes/s1/B04.tif"
     assert [each["platform"] for each in item["properties"]["storage:schemes"].values()] == [two]
 
