@@ -534,18 +534,13 @@ def _rebase(document: dict[str, Any], path: Path, folder: Path, written: Contain
 
 def _move(item: dict[str, Any]) -> None:
     # readers resolve hrefs against the `self` link, and the lock's own file is not at that place
-    links = item["links"] if isinstance(item.get("links"), list) else []
-    own = [each for each in links if isinstance(each, dict) and each.get("rel") == "self"]
-    hrefs = [each.get("href") for each in own]
-    base = next((href for href in hrefs if isinstance(href, str) and "://" in href), None)
+    base = _self_link(item)
     if base is None:
         return
-    known = any(isinstance(each, dict) and each.get("rel") == "canonical" for each in links)
-    item["links"] = [
-        {**each, "rel": "canonical"} if each in own else each
-        for each in links
-        if each not in own or not known
-    ]
+    own = [each for each in item["links"] if isinstance(each, dict) and each.get("rel") == "self"]
+    known = any(rel == "canonical" for rel, _ in _links(item))
+    canonical = [] if known else [{**each, "rel": "canonical"} for each in own]
+    item["links"] = [*canonical, *(each for each in item["links"] if each not in own)]
     for place, href in _hrefs(item):
         if "://" not in href:
             with contextlib.suppress(errors.AssetError):  # what no lock could name stays
@@ -620,14 +615,7 @@ _EXTENSION = "https://stac-extensions.github.io/{}/schema.json"
 ALTERNATE, FILE, STORAGE = "alternate-assets", "file", "storage"
 _VERSIONS = {ALTERNATE: "v1.2.0", FILE: "v2.1.0", STORAGE: "v2.0.0"}
 _KNOWN = {
-    FILE: {
-        "file:byte_order",
-        "file:checksum",
-        "file:header_size",
-        "file:size",
-        "file:values",
-        "file:local_path",
-    },
+    FILE: {f"file:{n}" for n in ("byte_order", "checksum", "header_size", "size", "values", "local_path")},
     STORAGE: {STORAGE_SCHEMES, REFS},
 }
 """All that the newest versions know; their schemas refuse what else begins like that."""

@@ -58,7 +58,6 @@ _OF_GIT = {
     "show": "`odfchain log DATASET` shows blocks, `odfchain tail DATASET` rows",
 }
 """What users of git may type, and the command for it."""
-_QUOTED = "'(.*?)'"
 _MORE_HELP = """
 odfchain COMMAND --help  begins with an example
 odfchain help start      opens a page of the manual
@@ -199,12 +198,10 @@ def _report_misuse(error: click.ClickException) -> None:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "odfchain"
     # choices, which are ours, are listed line by line; a proposal is a hint
-    said = " ".join(error.format_message().split())
-    text, *close = re.split(r" \(?Did you mean (?:one of: )?", said, maxsplit=1)
+    close = getattr(error, "possibilities", None)
+    text = " ".join((error.message if close else error.format_message()).split())
     message = text[:1].lower() + text[1:].removesuffix(".")
-    hint = f"`{path} --help` shows how it is used"
-    if close:
-        hint = f"did you mean {' or '.join(re.findall(_QUOTED, close[0]))}?"
+    hint = f"did you mean {' or '.join(close)}?" if close else f"`{path} --help` shows how it is used"
     if context is not None and re.search(
         "no such option.*'-o'|'-o'.*'[^']*[./][^']*' is not one", text, re.IGNORECASE
     ):
