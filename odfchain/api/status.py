@@ -95,8 +95,9 @@ def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int) -> Iterato
         block = "" if note.fault_block is None else f" at block {note.fault_block}"
         from odfchain.audit.report import MENDED_BY_COPIES  # loaded here: most datasets have no fault
 
-        text = f"faulty: {counted(note.faults, 'fault')}{block}, verified {note.time}"
-        yield "fault", text, text, "fsck" if MENDED_BY_COPIES.intersection(note.checks) else "verify"
+        text = f"faulty: {counted(note.faults, 'fault')}{block}"
+        command = "fsck" if MENDED_BY_COPIES.intersection(note.checks) else "verify"
+        yield "fault", f"{text}, verified {note.time}", text, command
     is_copy = here.is_copy(files)
     if not is_copy and files.kind is DatasetKind.DERIVATIVE:
         yield from _behind(here, files, state)

@@ -249,8 +249,7 @@ def _remember(dataset: DatasetFiles, asked: VerifyOptions, report: Report) -> No
     whole = (asked.after, asked.upto, gap) == (None, None, False)
     if report.verdict == FAULTY:
         failed = tuple(sorted({fault.check for fault in report.faults}))
-        blocks = [f.sequence_number for f in report.faults if f.sequence_number is not None]
-        first = min(blocks, default=None)
+        first = min((f.sequence_number for f in report.faults if f.sequence_number is not None), default=None)
         keep(dataset, VERIFIED, Reminder(report.time, head, number, failed, len(report.faults), first))
     elif report.verdict == CLEAN and whole:
         passed = tuple(check for check in CHECKS if report.state(check) == "passed")

@@ -593,11 +593,9 @@ def are_changes(dataset: DatasetFiles, texts: Sequence[str]) -> Numbers:
 
 
 def _operations(dataset: DatasetFiles, block: Multihash, new: ev.DataSlice) -> Numbers:
-    path = dataset.data.path(new.physical_hash)
-    if not path.is_file():
-        raise errors.SliceNotFoundError.of(dataset.alias, path)
-    column = DatasetState.read(dataset.chain, block).vocabulary.operation_type_column
-    with open_parquet(path) as file:
-        parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in file.batches([column])]
+    names = DatasetState.read(dataset.chain, block).vocabulary
+    with open_parquet(_file(dataset, new, names).path) as file:
+        batches = file.batches([names.operation_type_column])
+        parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in batches]
     found: Numbers = np.concatenate(parts) if parts else np.zeros(0, np.uint8)
     return found

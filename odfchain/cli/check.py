@@ -201,18 +201,12 @@ def _read(file: Any) -> str:
 
 
 def _attestation_row(item: ListedAttestation) -> dict[str, Any]:
-    found = item.line.statement
-    if found is None:
+    names = ("auditor", "verdict", "block:sequence_number", "head", "time", "checks", "not_checked")
+    status = "valid" if item.in_chain else "of a block that is not in this chain"
+    if item.line.statement is None:
         status = f"line {item.line.number}: {item.line.message}"
-        return dict.fromkeys(
-            ("auditor", "verdict", "block", "time", "checks", "notChecked", "head", "report", "tool")
-        ) | {"trusted": False, "status": status}
-    return {
-        **screen.record(found, "auditor", "verdict", "block:sequence_number"),
-        **screen.record(found, "head", "time", "checks", "not_checked", "report", "tool"),
-        "trusted": item.trusted,
-        "status": "valid" if item.in_chain else "of a block that is not in this chain",
-    }
+    row = screen.record(item.line.statement, *names, "report", "tool")
+    return row | {"trusted": item.trusted, "status": status}
 
 
 # `odfchain proof`: signed answers to queries are shown and checked.

@@ -28,7 +28,14 @@ from odfchain.chain.statements import (
     read_key_file,
     sign_statement,
 )
-from odfchain.errors import InvalidIdError, SignatureError, StoreError, UsageError, WorkspaceError
+from odfchain.errors import (
+    InvalidIdError,
+    NameCollisionError,
+    SignatureError,
+    StoreError,
+    UsageError,
+    WorkspaceError,
+)
 from odfchain.limits import ATTEST, AttestLimits
 from odfchain.odf.canonical_json import canonical_json
 from odfchain.odf.identity import DatasetKey
@@ -316,7 +323,7 @@ def test_a_key_file_is_private_and_never_replaced(tmp_path: Path) -> None:
     key = create_key_file(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert read_key_file(path).dataset_id == key.dataset_id
-    with pytest.raises(StoreError, match="already exists"):
+    with pytest.raises(NameCollisionError, match="already exists"):
         create_key_file(path)
     assert read_key_file(path).dataset_id == key.dataset_id
 

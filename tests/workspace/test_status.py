@@ -121,6 +121,7 @@ def test_a_verification_that_finds_a_fault_ends_what_was_verified(run: Run, citi
     assert (found.code, "--from URL names a copy" in found.err) == (6, True)
     row = said(run, code=6)["cities"]
     assert row["status"].startswith("faulty: 1 fault at block ")
+    assert row["fault"].startswith(f"{row['status']}, verified 2")
     assert (row["commands"], "unverified" in row) == (["fsck cities"], False)
     assert run("fsck", "cities").code == 6
     assert said(run, code=6)["cities"]["status"] == row["status"]
@@ -240,7 +241,9 @@ def test_a_dataset_that_cannot_be_read_is_one_line_among_the_others(
     assert row["fault"]
     assert row["next"].startswith("odfchain verify" if damage == "refs/head.jws" else "odfchain fsck")
     table = run("status")
-    assert (table.code, len(table.out.splitlines()), "\x1b" in table.out) == (6, 3, False)
+    assert (table.code, len(table.out.splitlines()), "\x1b" in table.out) == (6, 4, False), (
+        "the last line says that a text is cut"
+    )
 
 
 def test_it_changes_nothing_and_names_the_datasets_that_are_meant(run: Run, cities: DatasetFiles) -> None:
