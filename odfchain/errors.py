@@ -284,7 +284,8 @@ class IngestError(OdfchainError):
         violations: Any = None,
     ) -> None:
         if flag is not None:
-            hint = f"if this is intended, run again with {flag}{f', or {setting}' if setting else ''}"
+            other = f"; {hint}" if hint else ""
+            hint = f"if this is intended, run again with {flag}{f', or {setting}' if setting else ''}{other}"
         super().__init__(message, hint=hint)
         self.flag = flag
         self.excerpt = excerpt

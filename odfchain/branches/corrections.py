@@ -612,6 +612,7 @@ def _before(dataset: DatasetFiles, state: DatasetState, block: Multihash) -> Mul
         )
     if not state.primary_key:
         raise errors.UsageError(
-            f"{dataset.alias} has no primary key, so nothing says which rows came after those of the block"
+            f"{dataset.alias} has no primary key, so nothing says which rows came after those of the block",
+            hint=f"`odfchain reset {dataset.label} {found.sequence_number - 1}` drops it and all after it",
         )
     return found.prev_block_hash

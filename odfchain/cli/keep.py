@@ -270,8 +270,7 @@ def _names(dependents: list[dict[str, Any]]) -> str:
 def compact_command(
     dataset: str = argument(DATASET),
     mode: str | None = one_of(
-        hard="Write the history of the dataset anew.",
-        soft="Make a new dataset with the same records (--as).",
+        hard="Write the history of the dataset anew.", soft="Make a new dataset with the same records (--as)."
     ),
     name: str | None = option("The name of the new dataset of --soft.", "--as", "NAME"),
     metadata_only: bool = option("With --hard: give up all data.", "--keep-metadata-only"),

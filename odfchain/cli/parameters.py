@@ -223,10 +223,7 @@ def group(
 def command(
     name: str, group: click.Group | None = None, *, asks: bool = False
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Makes a command of a function, whose parameters say what the options and arguments are.
-
-    The help of a command that `asks` something names the option that answers.
-    """
+    """Makes a command of a function with these parameters; the help of one that `asks` names `--yes`."""
 
     def made(function: Callable[..., Any]) -> click.Command:
         params = [*_ANYWHERE]

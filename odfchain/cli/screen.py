@@ -300,13 +300,10 @@ def print_records(
             echo_csv(columns, ([cell_text(row.get(c)) for c in columns] for row in rows))
         case _:
 
-            def cell(row: dict[str, Any], column: str) -> str:
-                value = row.get(column)
-                if value is not None and shown is not None and column in shown:
-                    value = shown[column](value)
-                return cell_text(value)
+            def cell(value: Any, written: Callable[[Any], object] | None) -> str:
+                return cell_text(value if written is None or value is None else written(value))
 
-            cells = ([cell(row, column) for column in columns] for row in rows)
+            cells = ([cell(row.get(c), (shown or {}).get(c)) for c in columns] for row in rows)
             names = [(titles or {}).get(c, c) for c in columns]
             copied = {place for place, c in enumerate(columns) if c in _COPIED or c.endswith("Hash")}
             echo_table(names, cells, right={columns.index(c) for c in right}, uncut=copied, keys=keys)

@@ -60,6 +60,7 @@ _NUMBER = re.compile(r"-?((?:0|[1-9][0-9]*)(?:\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9
 _PADDED = re.compile(r"[+-]?0[0-9]+(?:\.[0-9]*)?")
 _SIGNED = re.compile(r"\+[0-9]+(?:\.[0-9]*)?")
 _COMMA = re.compile(r"[+-]?[0-9]+(?:[.' \xa0][0-9]{3})*,[0-9]+")
+_DOTTED = re.compile(r"[0-3]?[0-9]\.[01]?[0-9]\.[0-9]{4}(?: .*)?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2})"
@@ -78,6 +79,7 @@ class ValueKind(Enum):
     LONG = f"whole numbers of more than {EXACT_DIGITS} digits"
     FRACTION = "numbers with a fraction"
     DATE = "dates"
+    DOTTED = "dates as day.month.year"
     LOCAL = "times without a zone"
     LOCAL_FINE = "times without a zone in microseconds"
     ZONED = "times with a zone"
@@ -96,7 +98,7 @@ class ValueKind(Enum):
 _LOCAL = frozenset({ValueKind.LOCAL, ValueKind.LOCAL_FINE})
 _ZONED = frozenset({ValueKind.ZONED, ValueKind.ZONED_FINE})
 _NAMING = frozenset({ValueKind.TEXT, ValueKind.WHOLE, ValueKind.LONG, ValueKind.PADDED, ValueKind.DATE})
-_NAMING |= _LOCAL | _ZONED
+_NAMING |= _LOCAL | _ZONED | {ValueKind.DOTTED}
 """Kinds of values that name records."""
 _MOST_COMPARED = 1 << 21
 """Rows of a file of which it is seen whether a column names them: 8 bytes are kept of each."""
@@ -121,6 +123,8 @@ def kind_of(text: str) -> ValueKind:
     if text[0] in "tTfF":
         return ValueKind.BOOLEAN if text.lower() in ("true", "false") else ValueKind.TEXT
     found = _kind_of_number(text, bare_exponent=False) or _kind_of_time(text)
+    if found is ValueKind.TEXT and _DOTTED.fullmatch(text):
+        return ValueKind.DOTTED
     return ValueKind.COMMA if found is ValueKind.TEXT and _COMMA.fullmatch(text) else found
 
 
@@ -408,10 +412,10 @@ def _file(
         data_type, note = values.inferred()
         field = ds.DataField(name=name, type=ds.optional(data_type))
         columns.append(InferredColumn(field, values.count, note, values.names_rows(rows)))
-    decimal = ({ValueKind.COMMA}, {ValueKind.COMMA, ValueKind.WHOLE})
-    if commas := [printable(name, 60) for name, values in found.items() if values.seen.keys() in decimal]:
-        query = "a query of the manifest makes numbers of decimal commas (odfchain help start)"
-        notes = [*notes, f"{', '.join(commas)}: {query}"]
+    decimal, dotted = ({ValueKind.COMMA}, {ValueKind.COMMA, ValueKind.WHOLE}), ({ValueKind.DOTTED},)
+    for kinds, made in ((decimal, "numbers of decimal commas"), (dotted, "dates of day.month.year")):
+        if texts := ", ".join(printable(n, 60) for n, values in found.items() if values.seen.keys() in kinds):
+            notes = [*notes, f"{texts}: a query of the manifest makes {made} (odfchain help start)"]
     return InferredFile(_declaring(read, columns) if rows else read, tuple(columns), rows, tuple(notes))
 
 
@@ -722,7 +726,8 @@ def _with_event_time(path: Path, inferred: InferredFile, name: str, notes: list[
             f"column {printable(name, 60)!r} cannot be the event time: it is {column.type}{why}",
             file=str(path),
             hint="event times are dates or times such as 2024-05-01 or 2024-05-01T12:00:00Z in every row; "
-            "choose another column with --event-time, or rename this one",
+            "choose another column with --event-time, rename this one, or make times of it by a query of the "
+            "manifest (odfchain help start)",
         )
     if isinstance(data_type, ds.DataTypeDate):
         notes.append("the event times are days: each counts as its midnight in UTC")

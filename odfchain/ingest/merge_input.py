@@ -318,11 +318,7 @@ class InputMerge:
         return run(task), row_at
 
     def _by_buckets(
-        self,
-        rules: MergeRules,
-        recorded: RecordedRows | None,
-        names: tuple[str, ...],
-        number: int,
+        self, rules: MergeRules, recorded: RecordedRows | None, names: tuple[str, ...], number: int
     ) -> tuple[Outcome, Callable[[int], int]]:
         from odfchain.spark.slice_runs import run_layout, write_slices
 
@@ -434,6 +430,8 @@ class InputMerge:
                 f"{where}the snapshot would retract {retracted:,} of {recorded:,} recorded rows "
                 f"({retracted / recorded:.0%}, at most {most:.0%} is allowed)",
                 flag="--allow-retract",
+                hint="a snapshot is the whole present state: new and changed rows alone go in by "
+                "`odfchain correct NAME FILE --allow-new`",
             )
 
     # Changelog streams: a row that takes another back must find it in force, by the rule of check 10

@@ -509,7 +509,7 @@ class NewRows:
             f"primary key ({_listed(here, key)}) occurs twice: also in row {OTHER_ROW} with other values "
             f"({_listed(there, others)} there, {_listed(here, others)} here)"
         )
-        hint = "--duplicate-keys first or last keeps one of them"
+        hint = "choose other --key columns if these name no row; --duplicate-keys first or last keeps one"
         return Fault(
             FaultKind.CONTRADICTION, int(self.numbers[place]), message, hint, int(self.numbers[first])
         )

@@ -409,13 +409,20 @@ def _too_long(path: Path, line: int) -> BadInputError:
 
 
 def _invalid(path: Path, encoding: str, error: UnicodeDecodeError, line: int) -> BadInputError:
+    if line == 1 and error.object.startswith(b"\x1f\x8b"):
+        return gzipped(path)
     byte = error.object[error.start]
     return BadInputError(
         f"line {line:,}: byte 0x{byte:02x} is not valid {encoding}",
         file=str(path),
-        hint="if the file is in another encoding, set the read step's 'encoding' (for example latin1), or "
-        "import it with --encoding windows-1252",
+        hint="if a spreadsheet wrote the file, import it with --encoding windows-1252; a manifest says it as "
+        "the read step's 'encoding'",
     )
+
+
+def gzipped(path: Path) -> BadInputError:
+    """The error for a compressed file where text is expected."""
+    return BadInputError("this is gzip", file=str(path), hint=f"decompress it: gunzip -c {path.name} > FILE")
 
 
 def _spans_lines(low: _LowBytes, quote: int, *, odd: bool) -> tuple[bool, bool]:

@@ -94,6 +94,8 @@ def read_step_for(path: Path, input_format: str | None, declared: src.ReadStep |
     if input_format is None and declared is not None:
         return declared
     name = input_format or _EXTENSIONS.get(extension_of(path) or "")
+    if name is None and path.suffix == ".gz":
+        raise read_csv.gzipped(path)
     if name is None or name not in INPUT_FORMATS:
         raise UsageError(
             f"{path}: the format of this file is not known",

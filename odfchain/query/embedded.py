@@ -111,6 +111,9 @@ def explained(text: str, sql: str) -> OdfchainError:
     if position := _POSITION.search(text):
         place = int(position.group(1)), int(position.group(2))
         said = _POSITION.sub("", said)
+        names = re.finditer(r"\w[\w.]*(?:-[\w.]+)+", sql.split("\n")[place[0] - 1])
+        if said.endswith("found: -") and (name := next((n[0] for n in names if n.end() >= place[1]), None)):
+            hint = f'a name with dots or hyphens is written in quotes: "{name}"'
     elif missing := _NO_COLUMN.search(text):
         name = missing.group(1)
         said = f"there is no column {one_line(name, 80)}"

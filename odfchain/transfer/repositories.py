@@ -147,7 +147,8 @@ class Repositories:
         known = ", ".join(str(found) for found in sorted(self._paths()))
         return errors.WorkspaceError(
             f"no repository is called {str(name)!r}",
-            hint=f"known are: {known}" if known else "`odfchain repo add NAME URL` makes one known",
+            hint=f"{f'known are: {known}' if known else '`odfchain repo add NAME URL` makes one known'}; "
+            "a folder is written as a URL: file:///…",
         )
 
     def _paths(self) -> dict[RepoName, Path]:

@@ -98,6 +98,12 @@ def test_a_value_that_is_cut_is_said_once(workspace: Workspace, run: Run) -> Non
     assert [line for line in lines if "--wide" in line] == lines[-1:]
 
 
+def test_a_name_that_lacks_its_quotes_is_seen(workspace: Workspace, run: Run) -> None:
+    done = run("sql", "-c", "select * from sales.by-month where 1 - 2 < 0")
+    assert (done.code, 'is written in quotes: "sales.by-month"' in done.err) == (3, True)
+    assert "quotes" not in run("sql", "-c", "select code from cities select - 1").err
+
+
 def test_no_number_is_cut(workspace: Workspace, run: Run) -> None:
     (head, *_), rows = (lines := run("tail", "types").out.splitlines()), lines[1:-1]
     numbers = {name for name, (kind, _) in TYPES.items() if re.match("u?int|decimal|double|float", str(kind))}

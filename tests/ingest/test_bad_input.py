@@ -99,6 +99,7 @@ def test_a_snapshot_that_loses_most_rows(
     refusal = refused(run_cli, filled, short)
     assert said in refusal
     assert option in refusal
+    assert ("odfchain correct NAME FILE --allow-new" in refusal) == bool(left)
     result = run_cli("-w", filled.path.parent.parent, "ingest", "cities", short, option, "-o", "json")
     assert (result.code, result.rows[0]["-R"]) == (0, retracted)
 

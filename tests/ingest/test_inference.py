@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import gzip
 from pathlib import Path
 
 import pyarrow as pa
@@ -178,6 +179,16 @@ def test_other_separators_are_found_and_said(tmp_path: Path) -> None:
     assert types(inferred(tmp_path / "a.csv", "a\n1\n")) == {"a": "BIGINT"}
 
 
+def test_dates_that_stay_text_say_why(tmp_path: Path) -> None:
+    path = put(tmp_path, "id,day,at\n1,02.01.2026,2.1.2026 10:30\n2,03.02.2026,\n")
+    found = infer_file(path, tmp_path)
+    assert types(found) == {"id": "BIGINT", "day": "STRING", "at": "STRING"}
+    assert found.columns[1].note == "dates as day.month.year, such as '02.01.2026' in row 1: kept as text"
+    assert found.notes == (
+        "day, at: a query of the manifest makes dates of day.month.year (odfchain help start)",
+    )
+
+
 @pytest.mark.parametrize(
     ("written", "given", "note"),
     [
@@ -202,6 +213,10 @@ def test_wrong_encodings_and_separators(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="line 2: byte 0xfc") as caught:
         infer_file(path, tmp_path)
     assert "--encoding windows-1252" in str(caught.value.hint)
+    for name in ("a.csv", "b.csv.gz"):
+        with pytest.raises(BadInputError, match="this is gzip") as caught:
+            infer_file(put(tmp_path, gzip.compress(b"a,b\n1,2\n"), name), tmp_path)
+        assert caught.value.hint == f"decompress it: gunzip -c {name} > FILE"
     with pytest.raises(BadInputError, match="BOM") as caught:
         infer_file(path, tmp_path, encoding="utf-16")
     assert "utf-16le" in str(caught.value.hint)
@@ -365,7 +380,10 @@ def test_a_key_is_proposed_where_every_row_has_another_value(
 @pytest.mark.parametrize("event_time", ["event_time", None])
 def test_an_event_time_that_is_no_time_is_refused(tmp_path: Path, event_time: str | None) -> None:
     with pytest.raises(BadInputError, match="'event_time' cannot be the event time: it is STRING"):
+        plan(tmp_path, "event_time\nsoon\n", event_time=event_time)
+    with pytest.raises(BadInputError) as caught:
         plan(tmp_path, "event_time\n01.05.2024\n", event_time=event_time)
+    assert "make times of it by a query" in str(caught.value.hint)
     with pytest.raises(BadInputError, match="it is BIGINT"):
         plan(tmp_path, "event_time\n1714557600\n", event_time=event_time)
 

@@ -52,7 +52,8 @@ def test_copies_and_contradictions(workspace: Workspace, tmp_path: Path, run_cli
     assert (
         "in.csv: row 3: primary key (country=None, city='B') occurs twice: also in row 2 "
         "with other values (population=4 there, population=5 here)\n"
-        "hint: --duplicate-keys first or last keeps one of them" in done.err
+        "hint: choose other --key columns if these name no row; --duplicate-keys first or last keeps one"
+        in done.err
     )
     done = run_cli(*run, path, "--duplicate-keys", "last")
     assert "in.csv: rows with a key of another row and other values: 1; the last was kept" in done.err

@@ -403,6 +403,7 @@ def test_push_to_a_repository_keeps_the_name(run: Run, url: str, tmp_path: Path)
         (["own", "--all"], 4, "no repository is called 'own'"),
         (["own", "own", "--to", "shelf/x"], 4, "no repository is called 'shelf'"),
         (["own%", "--to", "/srv/x"], 2, "written as a URL"),
+        (["own", "--to", "published/own"], 4, "; a folder is written as a URL: file:///"),
         (["own", "--to", "https://example.com/own"], 8, "can only be read over https"),
         (["own", "--to", "ipfs://bafy/own"], 2, "cannot be written through a gateway"),
         (["own", "--to", "gopher://x/own"], 2, "cannot be carried over 'gopher'"),
