@@ -82,7 +82,7 @@ def test_a_repository_is_added_found_listed_and_forgotten(repositories: Reposito
     for ask in (repositories.get, repositories.delete):
         with pytest.raises(WorkspaceError, match="no repository is called") as caught:
             ask(RepoName("org.example"))
-        assert caught.value.hint == "known are: a"
+        assert caught.value.hint == "known are: a; a folder is written as a URL: file:///…"
 
 
 def test_the_manifest_is_one_that_others_can_read(repositories: Repositories) -> None:
@@ -227,7 +227,7 @@ def test_a_reference_to_an_unknown_repository_says_how_to_add_it(repositories: R
     for text, local in (("nobody/x", None), ("nobody", FOO)):
         with pytest.raises(WorkspaceError, match="no repository is called 'nobody'") as caught:
             resolve_remote(text, repositories, local=local)
-        assert caught.value.hint == "make it known: odfchain repo add nobody URL"
+        assert str(caught.value.hint).startswith("`odfchain repo add NAME URL` makes one known; ")
     with pytest.raises(InvalidIdError, match="names no repository"):
         resolve_remote("nobody", repositories)
 

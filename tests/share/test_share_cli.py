@@ -371,7 +371,7 @@ def test_push_prints_the_plan_and_then_does_it(
     (row,) = records(run("push", "cities", "-o", "json"))
     assert row["status"] == "up to date", "where it went is remembered"
     assert run("pull", "cities", "--set-watermark", "2024-01-01").code == 0
-    assert re.search(r"cities +updated +1 +0 +0 B +file://", run("push", "cities").out)
+    assert re.search(r"cities +updated +1 +0 +0 B +file://", run("push", "cities", "--wide").out)
     assert run("pull", "cities", "--force").code == 0
     refused(run("push", "cities"), 5, "has 1 block that cities has not")
     (row,) = records(run("push", "cities", "--force", "-o", "json"))
