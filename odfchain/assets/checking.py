@@ -211,8 +211,6 @@ class CheckSummary:
 def _rendered(summary: CheckSummary, name: str, time: str, limits: CheckPageLimits) -> str:
     found, stores = summary.counts, summary.stores
     state, title, lead = _verdict(found)
-    if summary.sized:
-        lead += f" Of {counted(summary.sized, 'asset')} only the size was compared."
 
     def concerned(*names: str) -> Excerpt[tuple[StoreFindings, Excerpt[CheckedAsset]]]:
         # the stores with assets of these statuses, and the first of these assets
@@ -240,6 +238,7 @@ def _rendered(summary: CheckSummary, name: str, time: str, limits: CheckPageLimi
         concerned=concerned,
         stores=excerpt(stores, limits.stores),
         noted=summary.noted,
+        sized=summary.sized,
         in_words=counts,
     )
 

@@ -213,7 +213,7 @@ def test_a_size_alone_is_told(tmp_path: Path, assets: Run, monkeypatch: pytest.M
         done = assets("check", lock)
         assert done.code == 0
         assert f"1 same\nonly the size was compared: 1 asset; {sure}" in done.err
-        assert "Of 1 asset only the size was compared." in assets("check", lock, "-o", "html").out
+        assert "Of 1 asset among them only the size was compared." in assets("check", lock, "-o", "html").out
     done = assets("check", "l.parquet", "--checksum")
     assert (done.code, "only the size" in done.err) == (6, False)
 
