@@ -18,7 +18,7 @@ from odfchain.transfer.slice_files import local_slices
 from odfchain.workspace.config import read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.private_notes import ASKED, Reminder, kept, last_verified
+from odfchain.workspace.private_notes import ASKED, PUSHED, Reminder, kept, last_verified
 from odfchain.workspace.shared_store import ONLY_HERE
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
@@ -33,7 +33,7 @@ class StatusItem:
 
     `value` is, of each matter: `fault` the message, `behind` the blocks of inputs that are not processed,
     `due` when it was last asked for, `partial` the slices that are not here, `unsigned` the first such block,
-    `unverified` and `new` blocks [count].
+    `unverified` and `new` blocks [count], or the text where the dataset diverged.
     """
 
     matter: str
@@ -117,6 +117,11 @@ def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int) -> Iterato
     if (unverified := blocks - verified) and not (note and note.faults):
         yield "unverified", unverified, f"{unverified:,} unverified", "verify"
     if not read_config(files).push_aliases:
+        return
+    pushed = kept(files, PUSHED, Reminder)
+    if pushed and state.chain.hash_at(pushed.sequence_number or 0, state.head) != pushed.head:
+        text = "diverged from where it is pushed to"
+        yield "new", text, text, "push"
         return
     # loaded here: most datasets were pushed nowhere
     from odfchain.transfer.signed_statements import SeenHeads

@@ -19,6 +19,7 @@ from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.chain.statements import Did, parse_did
 from odfchain.limits import SHARING
 from odfchain.odf.identity import HashList, Multihash
+from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.storage.local import HEAD
 from odfchain.storage.locations import PeerUrl
@@ -33,6 +34,7 @@ from odfchain.transfer.snapshot_objects import send_objects
 from odfchain.transfer.sync import PeerLinks, Sync, in_parallel, not_ahead, refuse_another, with_answers
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.options import PushOptions
+from odfchain.workspace.private_notes import PUSHED, Reminder, keep
 
 _T = TypeVar("_T")
 
@@ -370,4 +372,5 @@ def _remember_head(sharing: Sharing, dataset: DatasetFiles, head: Multihash) -> 
         if found.status is SignatureStatus.SIGNED and found.signed and found.signed.head == head:
             text = found.text
     seen = Seen(dataset.chain.get(head).sequence_number, head, text)
+    keep(dataset, PUSHED, Reminder(Timestamp.now(), head, seen.sequence_number))
     SeenHeads(sharing.workspace.root / "seen").remember(dataset.id, seen)

@@ -3,9 +3,10 @@
     info/asked          the end of the last pull from the dataset's source or peer
     info/verified       the last verification that left nothing out: up to which block it came, in one run or
                         in several, and which checks the last run made; or the last one that found faults
-    info/slice-counts   how many slices a partial copy has (`transfer.slice_files`)
+    info/pushed         the head that was pushed last
+    info/slice-counts   how many slices are here (`transfer.slice_files`)
 
-The first two are for `status` alone, and nothing is decided by them. Source: RFC-060.
+The first three are for `status` alone, and nothing is decided by them. Source: RFC-060.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def kept(dataset: DatasetFiles, name: str, kind: type[T]) -> T | None:
     return None
 
 
-ASKED, VERIFIED = "asked", "verified"
+ASKED, VERIFIED, PUSHED = "asked", "verified", "pushed"
 
 
 @dataclass(frozen=True, slots=True)

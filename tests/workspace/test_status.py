@@ -141,6 +141,20 @@ def test_blocks_are_new_until_they_are_pushed(run: Run, cities: DatasetFiles, tm
     assert "new" not in said(run)["cities"]
 
 
+def test_a_history_that_was_rewritten_after_a_push_has_diverged(
+    run: Run, cities: DatasetFiles, tmp_path: Path
+) -> None:
+    assert run("push", "cities", "--to", (tmp_path / "published").as_uri()).code == 0
+    assert run("reset", "cities", "2", "-y").code == 0
+    add_rows(Workspace.open()["cities"]._files, FIRST)
+    assert run("verify", "cities").code == 0
+    found = said(run)["cities"]
+    assert (found["status"], found["commands"]) == ("diverged from where it is pushed to", ["push cities"])
+    assert "diverged" in run("push", "cities").err
+    assert run("push", "cities", "--force", "-y").code == 0
+    assert said(run)["cities"]["status"] == "up to date"
+
+
 def test_what_no_owner_signed_is_said_and_who_has_the_key_may_sign(
     run: Run, cities: DatasetFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
