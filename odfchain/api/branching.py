@@ -237,7 +237,7 @@ class Branching(OwnErrors):
         from odfchain.branches.corrections import ChangesByHand
 
         workspace, branch = self._workspace, self._files
-        _check_head_is_ours(workspace, branch, "correct", force=options.force)
+        check_head_is_ours(workspace, branch, "correct", force=options.force)
         bound = latest_of(workspace, allow_future=options.allow_future)
         with commit_checks(workspace, options) as check:
             attempt = functools.partial(ChangesByHand(branch).correct, options, bound=bound, check=check)
@@ -288,7 +288,7 @@ class Branching(OwnErrors):
         from odfchain.spark.jobs import Steps, watched
 
         workspace, branch, progress = self._workspace, self._files, options.progress
-        _check_head_is_ours(workspace, branch, "revert", force=options.force)
+        check_head_is_ours(workspace, branch, "revert", force=options.force)
         block = points.named_block(branch, as_point(options.block))
         with merge_means(workspace, options) as means, watched(progress, Steps.all_called("Reverting")):
             return _repeated(workspace, lambda: ChangesByHand(branch).revert(block, options, means), progress)
@@ -434,21 +434,13 @@ def _is_sound(dataset: DatasetFiles, part: Unverified, report: Report) -> bool:
 _T = TypeVar("_T")
 
 
-def _check_head_is_ours(
+def check_head_is_ours(
     workspace: Workspace, files: DatasetFiles, what: str, *, then: str | None = None, force: bool = False
 ) -> None:
-    """Nothing where a reference may be written to: the head of a copy moves by `pull` only.
-
-    Raises:
-        UsageError: it is the head of a copy (unless `force`); the hint says `what` can be done instead, on a
-            branch (`then`).
-    """
-    if force or files.ref != HEAD or not workspace._files.is_copy(files):
-        return
-    raise UsageError(
-        f"{files.alias} is a copy: its head moves by `pull` only",
-        hint=f"`odfchain branch create {files.alias} NAME`, then {then or f'{what} {files.alias}@NAME'}",
-    )
+    """As `check_is_no_copy`, unless `force`; the hint says `what` can be done on a branch (`then`)."""
+    if not force:
+        then = then or f"{what} {files.alias}@NAME"
+        workspace._files.check_is_no_copy(files, f"`odfchain branch create {files.alias} NAME`, then {then}")
 
 
 def latest_of(workspace: Workspace, *, allow_future: bool = False) -> Callable[[Timestamp], Timestamp | None]:
@@ -480,7 +472,7 @@ def merge_branches(datasets: Sequence[Branching], asked: MergeOptions) -> list[M
     workspace = datasets[0]._workspace
     for dataset in datasets:
         then = f"`odfchain merge {dataset._files.alias} head --into NAME`"
-        _check_head_is_ours(workspace, dataset._files, "merge", then=then, force=asked.force)
+        check_head_is_ours(workspace, dataset._files, "merge", then=then, force=asked.force)
     if asked.resolve not in (None, "ours", "theirs") and len(datasets) > 1:
         raise UsageError("a file decides the conflicts of one dataset; merge the datasets one by one")
     requests = [_request(dataset, asked) for dataset in datasets]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.api.branching import Branching, commit_checks, latest_of
+from odfchain.api.branching import Branching, check_head_is_ours, commit_checks, latest_of
 from odfchain.api.view import Readable
 from odfchain.errors import OdfchainError, UsageError
 from odfchain.odf.enums import DatasetKind
@@ -251,6 +251,7 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.storage.fsio import storage_errors
 
         progress = asked.progress
+        check_head_is_ours(self._workspace, self._files, "ingest")
         start = functools.partial(self._workspace._engines.session, progress)
         options = self._ingest_options(asked)
         given: Any = (asked.files,) if isinstance(asked.files, str | Path) else asked.files
@@ -323,6 +324,7 @@ class Dataset(Branching, Readable, Upkeep):
         from odfchain.ingest.polling import Batch
         from odfchain.ingest.read_formats import write_frame_file
 
+        check_head_is_ours(self._workspace, self._files, "ingest")
         of_stream = None if batch is None else Batch(*batch)
         options = self._ingest_options(asked)
         chosen = dataclasses.replace(options, input_format="parquet", input_name=name, batch=of_stream)
@@ -394,6 +396,7 @@ class Dataset(Branching, Readable, Upkeep):
         files, state, mark = self._files, self.summary, as_time(watermark)
         if state.seed.dataset_kind is not DatasetKind.ROOT:
             raise UsageError(f"{self.alias} is a derivative dataset: its watermark comes from its inputs")
+        check_head_is_ours(self._workspace, files, "pull --set-watermark TIME")
         now = state.next_system_time()
         state.check_watermark(self.alias, mark, latest_of(self._workspace, allow_future=allow_future)(now))
         recorded = state.state_of_source(POLLING_SOURCE)
@@ -420,6 +423,7 @@ class Dataset(Branching, Readable, Upkeep):
         state = self.summary
         if state.seed.dataset_kind is not DatasetKind.ROOT:
             raise UsageError(f"{self.alias} is a derivative dataset: it has inputs, and no sources")
+        self._workspace._files.check_is_no_copy(self._files, "`odfchain pull` brings what its owner ends")
         event = self._disabling(state, name)
         now = state.next_system_time(maybe_time(system_time))
         (block,) = commit(self._files, state, [event], [], system_time=now)

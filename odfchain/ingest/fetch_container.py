@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from odfchain.errors import FetchError, InvalidIdError
+from odfchain.errors import FetchError, IngestError, InvalidIdError
 from odfchain.ingest import fetching
 from odfchain.ingest.prepare import TAIL_BYTES, Stage, pump
 from odfchain.odf.events import SourceState
@@ -30,7 +30,7 @@ from odfchain.odf.sources import FetchStepContainer
 from odfchain.odf.times import Timestamp
 from odfchain.storage.fsio import remove_quietly, storage_errors
 from odfchain.storage.locations import redact
-from odfchain.storage.template import expand
+from odfchain.storage.template import expand, how_to_define
 from odfchain.text import one_line
 
 # One container: output to a file, its last lines for error messages, always removed.
@@ -208,10 +208,7 @@ def _variables(step: FetchStepContainer, context: fetching.FetchContext) -> str:
         elif variable.name in context.variables:
             own[variable.name] = context.variables[variable.name]
         else:
-            raise FetchError(
-                f"{where}: has no value",
-                hint=f"define {variable.name} under ingest.variables in the workspace's configuration",
-            )
+            raise IngestError(f"{where}: has no value", hint=how_to_define(variable.name))
     if not _BATCH.fullmatch(own["ODF_BATCH_SIZE"]):
         written = [v.value for v in step.env or () if v.name == "ODF_BATCH_SIZE"][-1]
         given = "its value" if written is None else repr(one_line(written))  # a value may be secret

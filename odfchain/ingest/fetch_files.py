@@ -23,8 +23,10 @@ Source: specification "FetchStep::FilesGlob".
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import glob
+import itertools
 import os
 import re
 import stat
@@ -38,7 +40,7 @@ from odfchain.lazy import pa, pc
 from odfchain.odf import sources as src
 from odfchain.odf.enums import SourceOrdering
 from odfchain.odf.times import Timestamp
-from odfchain.storage.template import expand
+from odfchain.storage.template import expand, names_in
 from odfchain.text import one_line
 
 # Times in the notation of `java.text.SimpleDateFormat` (specification "EventTimeSource::FromPath"): letters
@@ -292,6 +294,7 @@ def _strftime(pattern: str, text: str) -> Timestamp:
 
 _SHOWN = 5
 _HOW = "FilesGlob takes a path like /data/*.csv: write it into the manifest, and run `odfchain add --update`"
+_ABSOLUTE = 'the value of its variable has to make the path absolute, as in -e {0}="$PWD/inbox"'
 _MILLISECOND = 1_000_000
 _RUN_OF_FOLDERS = re.compile(r"(/\*\*)+(?=/|\Z)")
 """One `**` matches any folders; the library visits each folder once more for every further one."""
@@ -320,13 +323,14 @@ def fetch_glob(step: src.FetchStepFilesGlob, context: fetching.FetchContext) -> 
     Only regular files count. Files that came late or changed since the previous state are reported.
 
     Raises:
-        SourceNotFoundError: nothing matches, and nothing ever did.
+        SourceNotFoundError: the folder is not there, or nothing matches, and nothing ever did.
         FetchError: the pattern is not absolute, a name without the time that is looked for, no permission.
     """
     pattern = expand(step.path, context.variables, where=one_line(step.path))
     what = one_line(step.path)
     if not pattern.startswith("/") or "\0" in pattern:
-        raise FetchError(f"{what}: not an absolute path", hint=_HOW)
+        named = sorted(names_in([step.path]))
+        raise FetchError(f"{what}: not an absolute path", hint=_ABSOLUTE.format(*named) if named else _HOW)
     pattern = _RUN_OF_FOLDERS.sub("/**", pattern)
     fixed, folders = _split(pattern)
     files = _files(pattern, fixed, what)
@@ -339,8 +343,17 @@ def fetch_glob(step: src.FetchStepFilesGlob, context: fetching.FetchContext) -> 
     read = order.names_read(context)
     new = [(p, f) for p, f in placed if (last is None or p > last) and p.name not in read]
     if context.previous_time is not None:
-        done = [f for p, f in placed if last is not None and (p <= last or p.name in read)]
-        _note_late_or_changed(done, context.previous_time, context, what)
+        done = [(p, f) for p, f in placed if last is not None and (p <= last or p.name in read)]
+        # the time of the last change of a file's entry: copying and moving can keep all other times
+        since = context.previous_time.epoch_ns + _MILLISECOND  # recorded times are whole ms, rounded down
+        changed = {f.below for _, f in done if f.info.st_ctime_ns >= since}
+        if len(new) < 2:  # once in a pull
+            changed |= order.late(done, files, context)
+        if found := [f.below for _, f in done if f.below in changed]:
+            context.progress.note(
+                f"{what}: added or changed too late, counted as read and not read again ({len(found):,}): "
+                f"{_listed(found)}; to have one read, {order.way_on(done[-1][1])}"
+            )
     if not new:
         return fetching.UP_TO_DATE
     place, file = new[0]
@@ -380,6 +393,8 @@ def _files(pattern: str, fixed: str, what: str) -> list[_File]:
         if Path(fixed).is_dir():
             with os.scandir(fixed):
                 pass  # the library takes a folder that it may not list for an empty one
+        else:
+            raise SourceNotFoundError(f"{what}: there is no folder {one_line(fixed)}")
         return list(found())
     except OSError as error:
         raise FetchError(f"{what}: {error.strerror or error}") from error
@@ -435,8 +450,33 @@ class _Order:
         # only where a change moves a file behind the last one: else what was read stays before
         if not (self._once and self._by_change):
             return frozenset()
-        states = (state for state in context.recorded() if state.kind == fetching.ETAG)
+        states = (state for state, _ in context.recorded() if state.kind == fetching.ETAG)
         return frozenset(os.fsencode(state.value.partition(" ")[2]) for state in states)
+
+    def way_on(self, last: _File) -> str:
+        """The step that makes a file one of those to come."""
+        return "touch it" if self._by_change else f"rename it to come after {one_line(last.below)!r}"
+
+    def late(
+        self, done: list[tuple[_Position, _File]], files: list[_File], context: fetching.FetchContext
+    ) -> set[str]:
+        """The files that came when one after them was read already, and never were read themselves."""
+        least = itertools.accumulate((file.info.st_ctime_ns for _, file in reversed(done)), min)
+        back = zip(reversed(done), least, strict=True)
+        suspects = [item for item, earliest in back if item[1].info.st_ctime_ns > earliest]
+        if not suspects:
+            return set()  # where files come in their order, no chain is walked
+        read: dict[_Position, int] = {}
+        for state, time in context.recorded():  # newest first
+            with contextlib.suppress(FetchError):  # recorded while the source was ordered otherwise
+                read[self.of_state(state.value, files)] = time.epoch_ns + _MILLISECOND
+        names = {place.name for place in read}
+        return {
+            file.below
+            for place, file in suspects
+            if place.name not in names
+            and any(p > place and file.info.st_ctime_ns >= since for p, since in read.items())
+        }
 
     def of_state(self, text: str, files: list[_File]) -> _Position:
         time, _, name = text.partition(" ")
@@ -469,19 +509,6 @@ def _event_time(source: src.EventTimeSource | None, file: _File) -> Timestamp | 
 
 def _path_time(source: src.EventTimeSourceFromPath, path: str) -> Timestamp:
     return from_path(source.pattern, source.timestamp_format, path.rpartition("/")[2])
-
-
-def _note_late_or_changed(
-    done: list[_File], recorded: Timestamp, context: fetching.FetchContext, what: str
-) -> None:
-    # the time of the last change of a file's entry: copying and moving can keep all other times
-    since = recorded.epoch_ns + _MILLISECOND  # recorded times are whole milliseconds, rounded down
-    found = [file.below for file in done if file.info.st_ctime_ns >= since]
-    if found:
-        context.progress.note(
-            f"{what}: added or changed since the last file was read, but counted as read and not read again "
-            f"({len(found):,}): {_listed(found)}"
-        )
 
 
 def _note_same_names(same: list[_File], context: fetching.FetchContext, what: str) -> None:

@@ -81,7 +81,7 @@ class FetchContext:
     """The state of this source that the chain remembers."""
     previous_time: Timestamp | None = None
     """When that state was recorded."""
-    recorded: Callable[[], Iterable[SourceState]] = tuple
+    recorded: Callable[[], Iterable[tuple[SourceState, Timestamp]]] = tuple
     """Every state of this source that the chain remembers, in any order; found when asked for."""
     system_time: Timestamp
     variables: Mapping[str, str] = field(default_factory=dict)

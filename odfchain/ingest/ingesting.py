@@ -722,6 +722,8 @@ def written(state: WriterState, merge: InputMerge, outcome: Outcome) -> Written:
     facts, notes = outcome.facts, merge.notes
     if (edits := outcome.counts["edits"]) and options.merging.late_edits is LateEdits.WARN:
         notes += (f"{edits:,} rows have a recorded key and other values; they were ignored",)
+    if known := outcome.counts["known"]:  # their recorded values are not read
+        notes += (f"rows with a recorded key: {known:,}; they were ignored (--late-edits compares values)",)
     back = None
     if facts:
         new = tuple(

@@ -123,7 +123,7 @@ class Changes:
     order: tuple[str, ...]
     """Ascending, nulls first; no two rows are alike in it."""
     counts: Counter[str]
-    """What was found on the way: `copies`, `differing`, `recorded`, `edits`."""
+    """What was found on the way: `copies`, `differing`, `recorded`, `edits`, `known`."""
     operation: str
     """The name of the operation column."""
     times: pa.Array | None
@@ -259,8 +259,9 @@ class NewRows:
         seen = np.zeros(count, bool)
         seen[theirs] = True
         places = self._one_row_per_key(key, mine, count, counts)
-        places = places[~seen[mine[places]]]
-        return [(APPEND, places, places)]
+        new = places[~seen[mine[places]]]
+        counts["known"] = len(places) - len(new)
+        return [(APPEND, new, new)]
 
     def _with_edits(
         self, key: tuple[str, ...], recorded: State, counts: Counter[str]

@@ -129,16 +129,16 @@ class PollingSource:
         same = defined is not None and _same_objects(defined.fetch, self.event.fetch)
         return (latest, chain.get(block).system_time) if same else None
 
-    def _recorded_states(self) -> Iterator[ev.SourceState]:
+    def _recorded_states(self) -> Iterator[tuple[ev.SourceState, Timestamp]]:
         # newest first
-        yield from (state for state, _ in reversed(self.ahead))
+        yield from reversed(self.ahead)
         for block in self.state.chain.nearest_all("AddData", "SetPollingSource", head=self.state.head):
             event = block.block.event
             if isinstance(event, ev.SetPollingSource) and not _same_objects(event.fetch, self.event.fetch):
                 return
             found = event.new_source_state if isinstance(event, ev.AddData) else None
             if found is not None and not is_merge_state(found):
-                yield found
+                yield found, block.block.system_time
 
     @contextlib.contextmanager
     def fetched(

@@ -396,6 +396,8 @@ class FileInput:
                 if isinstance(cause, Exception):
                     fault = failed_query(cause, transform=self.preprocess)
                     if fault is not None:
+                        fault.message = f"{self.name}: {fault.message}"
+                        fault.hint = f"correct the value in the file; or, in the query, {fault.hint}"
                         raise fault from error
             error.message = error.message.replace(str(self.path), self.name)
             if isinstance(error, BadInputError) and error.file == str(self.path):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from odfchain.errors import FetchError
+from odfchain.errors import FetchError, IngestError
 from odfchain.text import one_line
 
 _OPEN = "${{"
@@ -69,10 +69,12 @@ def _value(match: re.Match[str], variables: Mapping[str, str], where: str) -> st
     else:
         listed = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
         message = f"none of the variables {listed} in {one_line(match[0])} has a value"
-    raise FetchError(
-        f"{where}{message}",
-        hint=f"define {names[0]} under ingest.variables in the workspace's configuration, or give a default",
-    )
+    raise IngestError(f"{where}{message}", hint=how_to_define(names[0]))
+
+
+def how_to_define(name: str) -> str:
+    """The ways to give a variable its value."""
+    return f"give -e {name}=VALUE, or `odfchain config set ingest.variables.{name} VALUE` for all runs"
 
 
 def _operands(match: re.Match[str]) -> list[str]:

@@ -307,6 +307,8 @@ class Definitions:
         resolve = resolve_own_name(self.workspace.resolve, (dataset.alias, snapshot.name), dataset.id)
         given = events_of(_each(snapshot, lambda e: _named(e, config)), resolve, before.vocabulary)
         found = changes(given, before)
+        if found:
+            self.workspace.check_is_no_copy(dataset, "`odfchain pull` brings what its owner defines")
         self.usable(given, before, found)
         if any(isinstance(event, SetAttachments) for event in found):
             name, find = str(dataset.alias), self.workspace.columns_of

@@ -322,7 +322,7 @@ class RecordOptions(CommitOptions):
     """Largest share [0 to 1] of the recorded keys that a snapshot may retract."""
     late_edits: Annotated[
         str | None,
-        "The treatment of a ledger's known keys that come with other values.",
+        "The treatment of a ledger's known keys that come with other values (by default they are ignored).",
         {"choices": ["ignore", "warn", "refuse", "correct"]},
     ] = None
     duplicate_keys: Annotated[

@@ -36,6 +36,7 @@ from odfchain.odf.identity import DatasetId, DatasetKey, encode_base16
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT
 from odfchain.storage import fsio
+from odfchain.storage.local import HEAD
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns
 from odfchain.workspace.shared_store import ONLY_HERE, STORE_FILE, SharedStore
@@ -495,6 +496,15 @@ class WorkspaceFiles:
         if not self.has_key(dataset.id):
             return True
         return dataset.kind is DatasetKind.ROOT and DatasetState.read(dataset.chain).polling_source is None
+
+    def check_is_no_copy(self, dataset: DatasetFiles, hint: str) -> None:
+        """Nothing where a reference may be written to: a copy's head moves by `pull` only, but for its owner.
+
+        Raises:
+            UsageError: it is the head of a copy, and its key is not here.
+        """
+        if dataset.ref == HEAD and not self.has_key(dataset.id) and self.is_copy(dataset):
+            raise errors.UsageError(f"{dataset.alias} is a copy: its head moves by `pull` only", hint=hint)
 
     def inputs_of(self, dataset: DatasetFiles) -> list[DatasetFiles]:
         """The inputs of a derivative dataset in the order of its transform; none of a root dataset.

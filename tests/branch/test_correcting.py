@@ -20,6 +20,8 @@ from odfchain.branches import corrections
 from odfchain.branches.corrections import Wanted, read_given, rows_of_keys
 from odfchain.branches.recording import stage_changes
 from odfchain.errors import BadInputError, IngestError, OversizedInputError, SliceNotFoundError, UsageError
+from odfchain.odf.enums import DatasetKind
+from odfchain.odf.events import DatasetSnapshot, SetInfo
 from odfchain.workspace import read_slices
 from odfchain.workspace.merge_record import MergeRecord, merges
 from tests.kit import query_datasets
@@ -357,6 +359,17 @@ def test_the_head_of_a_copy_is_corrected_on_a_branch(dataset: Dataset, tmp_path:
         copy.correct(fixes)
     assert refused.value.hint == "`odfchain branch create copied NAME`, then correct copied@NAME"
     assert not copy.create_branch("mine").correct(fixes).up_to_date
+    info = SetInfo(description="Cities of theirs.")
+    redefined = DatasetSnapshot(name=copy.alias, kind=DatasetKind.ROOT, metadata=(info,))
+    for change in (
+        lambda: copy.ingest(fixes),
+        lambda: copy.ingest_frame(pa.table({"k": ["D"]})),
+        lambda: copy.set_watermark("2030-01-01T00:00:00Z"),
+        copy.disable_source,
+        lambda: copy._workspace.update(redefined),
+    ):
+        with pytest.raises(UsageError, match="copied is a copy: its head moves by `pull` only"):
+            change()
     assert copy.head == dataset.head
     assert not copy.correct(fixes, force=True).up_to_date
 

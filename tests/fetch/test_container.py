@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.errors import FetchError, StorageFullError
+from odfchain.errors import IngestError, StorageFullError
 from odfchain.ingest.fetch_container import _write, fetch_container
 from odfchain.ingest.fetching import UP_TO_DATE, etag_state, last_modified_state
 from odfchain.odf.events import SourceState
@@ -113,7 +113,7 @@ class Engine:
         return text
 
     def refused(self, *args: Any, **kwargs: Any) -> str:
-        with pytest.raises(FetchError) as caught:
+        with pytest.raises(IngestError) as caught:
             self.poll(*args, **kwargs)
         assert self.nothing_left()
         assert "\n" not in str(caught.value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.errors import FetchError, SourceNotFoundError
+from odfchain.errors import FetchError, IngestError, SourceNotFoundError
 from odfchain.ingest.fetch_files import fetch_glob
 from odfchain.ingest.fetching import UP_TO_DATE, Fetched, etag_state, last_modified_state
 from odfchain.odf.enums import SourceOrdering
@@ -41,6 +41,7 @@ class Source:
         self.run.mkdir()
         self.state: SourceState | None = None
         self.recorded: Timestamp | None = None
+        self.states: list[tuple[SourceState, Timestamp]] = []
         self.progress = Meter()
 
     def add(self, *names: str, content: str = "x\n", mtime: float = 1_600_000_000) -> Path:
@@ -61,6 +62,7 @@ class Source:
             variables=variables or {},
             progress=self.progress,
             previous_time=self.recorded,
+            recorded=lambda: self.states,
         )
         step = {"event_time": FROM_NAME} | step
         result = fetch_glob(FetchStepFilesGlob(path=f"{self.folder}/{pattern}", **step), given)
@@ -138,7 +140,8 @@ def test_the_last_file_may_go(source: Source) -> None:
     path.unlink()
     assert source.poll() is UP_TO_DATE
     source.folder.rmdir()
-    assert source.poll() is UP_TO_DATE
+    with pytest.raises(SourceNotFoundError, match=f"there is no folder {source.folder}$"):
+        source.poll()
     source.add("data-2020-10-02.csv")
     assert source.drain() == ["data-2020-10-02.csv"]
 
@@ -157,8 +160,30 @@ def test_late_and_changed_files_are_told(source: Source) -> None:
     source.recorded = Timestamp(newest - 60 * 10**9)
     assert source.poll() is UP_TO_DATE, "but nothing is read twice"
     (note,) = source.progress.notes
-    assert "added or changed since the last file was read, but counted as read and not read again (2)" in note
-    assert "'data-2020-10-01.csv', 'data-2020-10-02.csv'" in note
+    assert "added or changed too late, counted as read and not read again (2)" in note
+    assert "'data-2020-10-01.csv', 'data-2020-10-02.csv'; to have one read, rename it to come after " in note
+
+
+def test_a_late_file_is_told_until_it_is_read(source: Source) -> None:
+    def poll() -> list[str]:
+        source.progress.notes.clear()
+        result = source.poll()
+        if result is not UP_TO_DATE:
+            source.recorded = Timestamp.now()
+            source.states.insert(0, (result.state, source.recorded))
+        while Timestamp.now().epoch_ms <= (source.recorded or Timestamp.now()).epoch_ms + 1:
+            pass
+        return source.progress.notes
+
+    for day in ("01", "03", "02", "04"):
+        source.add(f"data-2020-10-{day}.csv")
+        notes = poll()
+    for _ in range(2):
+        assert ["'data-2020-10-02.csv'; to have one read, rename it to come after 'data-2020-10-0" in n
+                for n in notes] == [True]  # fmt: skip
+        notes = poll()
+    (source.folder / "data-2020-10-02.csv").rename(source.folder / "data-2020-10-04b.csv")
+    assert source.drain(event_time=None) == ["data-2020-10-04b.csv"]
 
 
 def test_a_file_that_keeps_its_old_times_is_told_too(source: Source) -> None:
@@ -299,7 +324,7 @@ def test_templates(source: Source) -> None:
     source.add("data-eu.csv", "data-us.csv")
     pattern = "data-${{ env.REGION }}.csv"
     assert source.drain(pattern, {"REGION": "us"}, event_time=None) == ["data-us.csv"]
-    with pytest.raises(FetchError, match="REGION"):
+    with pytest.raises(IngestError, match="REGION"):
         source.poll(pattern, event_time=None)
 
 
@@ -307,6 +332,10 @@ def test_templates(source: Source) -> None:
 def test_paths_that_are_not_absolute(source: Source, path: str) -> None:
     with pytest.raises(FetchError, match="not an absolute path"):
         fetch_glob(FetchStepFilesGlob(path=path), context(source.run))
+    by_variable = FetchStepFilesGlob(path="${{ env.INBOX }}/*.csv")
+    with pytest.raises(FetchError, match="not an absolute path") as refused:
+        fetch_glob(by_variable, context(source.run, variables={"INBOX": "inbox"}))
+    assert '-e INBOX="$PWD/inbox"' in str(refused.value.hint)
 
 
 def test_a_state_of_another_kind_means_nothing(source: Source) -> None:

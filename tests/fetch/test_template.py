@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfchain.errors import FetchError
+from odfchain.errors import FetchError, IngestError
 from odfchain.storage.locations import public_name, redact
 from odfchain.storage.template import expand, names_in
 from odfchain.text import one_line, printable
@@ -73,15 +73,16 @@ def test_what_is_no_template(text: str) -> None:
 
 
 def test_a_missing_variable_is_named_with_the_place_to_define_it() -> None:
-    with pytest.raises(FetchError) as caught:
+    with pytest.raises(IngestError) as caught:
         expand("http://host/${{ env.KEY }}", {"OTHER": "s3cret"}, where="header X-Key")
     assert str(caught.value) == "header X-Key: the variable KEY of ${{ env.KEY }} has no value"
-    assert "ingest.variables" in str(caught.value.hint)
+    assert "-e KEY=VALUE, or `odfchain config set ingest.variables.KEY VALUE`" in str(caught.value.hint)
+    assert caught.value.exit_code == 3, "the source was not asked"
     assert "s3cret" not in str(caught.value) + str(caught.value.hint)
 
 
 def test_when_no_alternative_has_a_value_all_are_named() -> None:
-    with pytest.raises(FetchError) as caught:
+    with pytest.raises(IngestError) as caught:
         expand("${{ env.A || env.B }}", {"C": "s3cret"})
     assert str(caught.value) == "none of the variables A, B in ${{ env.A || env.B }} has a value"
 

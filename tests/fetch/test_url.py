@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odfchain.errors import FetchError, SourceNotFoundError
+from odfchain.errors import FetchError, IngestError, SourceNotFoundError
 from odfchain.ingest.fetch_url import fetch_url
 from odfchain.ingest.fetching import UP_TO_DATE, FetchContext, Fetched, last_modified_state
 from odfchain.odf.sources import (
@@ -51,7 +51,7 @@ def fetch(url: str, folder: Path, event_time: EventTimeSource | None = None, **c
     return result
 
 
-def refused(url: str, folder: Path, error: type[FetchError] = FetchError, **changes: Any) -> str:
+def refused(url: str, folder: Path, error: type[IngestError] = IngestError, **changes: Any) -> str:
     with pytest.raises(error) as caught:
         fetch(url, folder, **changes)
     assert list(folder.iterdir()) == []

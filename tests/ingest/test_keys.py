@@ -158,8 +158,11 @@ def added(
     return rows(dataset, "op", "city", "population")[3:]
 
 
-def test_they_are_ignored_unless_asked_for(edited_ledger: Dataset) -> None:
+def test_they_are_ignored_unless_asked_for(edited_ledger: Dataset, run_cli: Run) -> None:
     assert added(edited_ledger, LateEdits.IGNORE) == [[0, "D", 4]]
+    home = edited_ledger.path.parent.parent
+    done = run_cli("-w", home, "ingest", "cities", put(home.parent, SECOND, "second.csv"))
+    assert "second.csv: rows with a recorded key: 4; they were ignored (--late-edits compares" in done.err
 
 
 def test_they_are_recorded_as_corrections(edited_ledger: Dataset) -> None:
