@@ -203,7 +203,7 @@ class PushServing(Serving):
     def begin(self, request: msg.PushRequest) -> msg.Refusal | None:
         """Check that the push may follow the head."""
         if request.force_update_if_diverged and not self.session.token.may(Right.FORCE, self.session.alias):
-            raise FlowError(self.refusal("This token may not overwrite history."))
+            raise FlowError(self.refusal(msg.MAY_NOT_OVERWRITE))
         if not 0 < request.transfer_plan.num_blocks <= SMART.blocks:
             raise FlowError(self.refusal(f"A push has 1 to {SMART.blocks} blocks."))
         self._request = request

@@ -57,7 +57,9 @@ class RefusedError(errors.TransferError):
 
     def __init__(self, where: str, refusal: msg.Refusal) -> None:
         reason = refusal.reason
-        super().__init__(f"{where}: the node refuses: {one_line(repr(reason), 300)}")
+        said = reason.error_message if isinstance(reason, msg.Internal) else type(reason).__name__
+        hint = _NO_FORCE if said == msg.MAY_NOT_OVERWRITE else None
+        super().__init__(f"{where}: the node refuses: {one_line(said, 300)}", hint=hint)
         self.reason = reason
 
 
@@ -75,6 +77,7 @@ _NOT_ALLOWED = (
     "its operator says what a token allows (`odfchain token create NAME --allow push:DATASET`); or check the "
     "account in the URL"
 )
+_NO_FORCE = "the operator gives `odfchain token create NAME --allow push:DATASET --allow force:DATASET`"
 _NOT_SMART = "a web server that hands out files is named without 'odf+'"
 
 
