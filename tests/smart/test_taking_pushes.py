@@ -94,7 +94,9 @@ def test_who_is_behind_or_went_apart_is_told_the_difference(site: Site) -> None:
     site.ours = apart
     with pytest.raises(ChainsDifferError, match=r"diverged|parted|holds|in common"):
         site.push("apart", token)
-    with pytest.raises(OdfchainError, match=r"the node refuses: This token may not overwrite history\.$") as no:
+    with pytest.raises(
+        OdfchainError, match=r"the node refuses: This token may not overwrite history\.$"
+    ) as no:
         site.push("apart", token, force=True)
     assert "--allow force:" in str(no.value.hint)
     assert site.head() == chain_of(LABELS).head
