@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odfchain.errors import BadInputError, SchemaError, UsageError
+from odfchain.errors import BadInputError, SchemaError
 from odfchain.ingest.read_formats import open_input, read_step_for
 from odfchain.limits import INPUT
 from odfchain.odf.schema import parse_ddl
@@ -359,9 +359,9 @@ def test_extensions(name: str, step: type) -> None:
     assert type(read_step_for(Path(name), None, None)) is step
 
 
-def test_an_archive_is_not_taken_for_a_shapefile() -> None:
-    with pytest.raises(UsageError, match="the format of this file is not known"):
-        read_step_for(Path("a.zip"), None, None)
+def test_an_archive_is_a_shapefile_unless_something_else_is_declared() -> None:
+    assert isinstance(read_step_for(Path("a.zip"), None, None), ReadStepEsriShapefile)
+    assert isinstance(read_step_for(Path("a.zip"), None, ReadStepCsv()), ReadStepCsv)
     declared: Any = ReadStepEsriShapefile(sub_path="x/*.shp")
     assert read_step_for(Path("a.zip"), None, declared) is declared
     assert read_step_for(Path("a.zip"), "shapefile", declared) is declared
