@@ -63,9 +63,9 @@ def test_words_of_git_lead_to_the_command(run: Run, word: str, command: str) -> 
         (["export", "a", "-o", "x.csv"], "a file is --to FILE"),
         (["assets", "export", "a", "-o", "x.parquet"], "a file is --output FILE"),
         (["verify", "-o", "r.html"], "a file is > FILE"),
-        (["assets", "project", "a", "--out", "x"], "'--output'"),
-        (["merge", "a", "b", "--rows"], "'--by-row'"),
-        (["login", "--stdin"], "'--token-stdin'"),
+        (["assets", "project", "a", "--out", "x"], "did you mean --output"),
+        (["merge", "a", "b", "--rows"], "did you mean --by-row?"),
+        (["login", "--stdin"], "did you mean --token-stdin"),
     ],
 )
 def test_an_earlier_spelling_names_the_one_of_now(run: Run, args: list[str], said: str) -> None:
