@@ -481,9 +481,8 @@ class SliceReading:
                     f"row at offset {job.slice.offset_interval.start:,}: the system time is before that of "
                     "the slices before it"
                 )
-                yield Fault(
-                    SYSTEM, self.run.dataset.data.locate(job.slice.physical_hash), message, job.number
-                )
+                place = self.run.dataset.data.locate(job.slice.physical_hash)
+                yield Fault(SYSTEM, place, message, job.number)
             latest = last if latest is None else max(latest, last)
 
     # Check 12: watermarks never go back, and are not ahead of the data. A root's watermark is at most the

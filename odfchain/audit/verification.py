@@ -353,9 +353,8 @@ class Auditor:
             ChainError: there is no head that could be attested.
         """
         if (options.after, options.upto, options.last) != (None, None, None):
-            raise errors.UsageError(
-                "an attestation is about the whole chain up to the head, not about a range"
-            )
+            message = "an attestation is about the whole chain up to the head, not about a range"
+            raise errors.UsageError(message)
         key = read_key_file(Path(options.key_file))
         reports = self.verify([dataset], engines, options)
         (report,) = [found for found in reports if found.alias == dataset.label]
@@ -364,9 +363,8 @@ class Auditor:
             found = counted(len(report.faults), "fault")
             raise errors.FaultyDatasetError(f"{report.alias}: {found} found; nothing was signed", report)
         if report.head is None or report.sequence_number is None or report.kind is None:
-            raise errors.ChainError(
-                f"{dataset.alias}: the chain cannot be followed, so no head can be attested"
-            )
+            message = f"{dataset.alias}: the chain cannot be followed, so no head can be attested"
+            raise errors.ChainError(message)
         document = report.to_document()
         done = tuple(n for n in CHECKS if report.state(n) in {"passed", "failed", "notApplicable"})
         attestation = Attestation(

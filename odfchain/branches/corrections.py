@@ -101,9 +101,8 @@ class Wanted:
                     row=row,
                 )
         if missing := [name for name in self.key if name not in names]:
-            raise errors.BadInputError(
-                f"column {one_line(missing[0])!r} of the primary key is missing", file=file, row=row
-            )
+            message = f"column {one_line(missing[0])!r} of the primary key is missing"
+            raise errors.BadInputError(message, file=file, row=row)
 
 
 def read_given(path: Path, wanted: Wanted, form: str | None = None) -> GivenRows:
@@ -507,9 +506,8 @@ class _Asked:
             missing = new & after.column(column.name).is_null().to_numpy()
             if not column.nullable and column.name not in self.wanted.key and missing.any():
                 given, row = self._place(int(missing.argmax()))
-                raise errors.BadInputError(
-                    f"column `{one_line(column.name)}`: a new row needs a value", file=given.file, row=row + 1
-                )
+                message = f"column `{one_line(column.name)}`: a new row needs a value"
+                raise errors.BadInputError(message, file=given.file, row=row + 1)
 
 
 # Lookup of wanted keys, from the newest slice to the oldest or to a state checkpoint of this key.

@@ -490,9 +490,8 @@ def _readable(rows: Rows) -> Iterator[None]:
     except errors.BadInputError as error:
         raise unreadable(Path(error.file or rows.dataset.folder), error.message) from None
     except (pa.ArrowException, ValueError) as error:
-        raise errors.ObjectCorruptedError(
-            f"{rows.name}: keys cannot be compared: {first_line(error)}"
-        ) from None
+        message = f"{rows.name}: keys cannot be compared: {first_line(error)}"
+        raise errors.ObjectCorruptedError(message) from None
 
 
 def references_of(find: Find, dataset: DatasetFiles, state: DatasetState) -> dict[DatasetId, Multihash]:

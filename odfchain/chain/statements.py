@@ -259,9 +259,8 @@ def create_key_file(path: Path) -> DatasetKey:
     """A new key pair, whose private half is in a new file that only its owner may read; none is replaced."""
     key = DatasetKey.generate()
     if not fsio.create_file(path, key.to_pem(), mode=0o600):
-        raise NameCollisionError(
-            f"{path}: the file already exists", hint="choose another name; keys are not replaced"
-        )
+        message = f"{path}: the file already exists"
+        raise NameCollisionError(message, hint="choose another name; keys are not replaced")
     return key
 
 
@@ -278,9 +277,8 @@ def read_key_file(path: Path) -> DatasetKey:
     except InvalidIdError as error:
         raise InvalidIdError(f"{path}: {error}") from None
     if mode & 0o077:
-        raise WorkspaceError(
-            f"{path}: mode {mode:04o} lets others read a private key", hint=f"chmod 600 {path}"
-        )
+        message = f"{path}: mode {mode:04o} lets others read a private key"
+        raise WorkspaceError(message, hint=f"chmod 600 {path}")
     return key
 
 

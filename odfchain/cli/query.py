@@ -174,9 +174,8 @@ def _named_format(path: Path | None, known: tuple[str, ...] = ()) -> str | None:
     suffix = path.suffix.lower().removeprefix(".") if path else ""
     if suffix and known and suffix not in known:
         formats = ", ".join(each for each in known if each in _BY_NAME)
-        raise errors.UsageError(
-            f"{path}: no file of the format .{suffix} is written", hint=f"choose one with -o: {formats}"
-        )
+        message = f"{path}: no file of the format .{suffix} is written"
+        raise errors.UsageError(message, hint=f"choose one with -o: {formats}")
     return suffix if suffix in _BY_NAME else None
 
 
@@ -215,9 +214,8 @@ def parameter(text: str) -> tuple[str, Any]:
         raise errors.UsageError(f"parameter {name}: {error.message}", hint=error.hint) from None
     except (pa.ArrowException, ValueError) as error:
         said = first_line(error)
-        raise errors.UsageError(
-            f"parameter {name}: {one_line(value)!r} is not a valid {one_line(kind)}: {said}"
-        ) from None
+        message = f"parameter {name}: {one_line(value)!r} is not a valid {one_line(kind)}: {said}"
+        raise errors.UsageError(message) from None
 
 
 def _type(name: str, text: str) -> Any:
@@ -365,9 +363,8 @@ def _write_folder(rows: Counted, output: str, folder: Path, most: int | None) ->
     target = folder.resolve()
     with storage_errors(target):
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise errors.NameCollisionError(
-                f"{folder} already exists and is not empty", hint="name a new folder"
-            )
+            message = f"{folder} already exists and is not empty"
+            raise errors.NameCollisionError(message, hint="name a new folder")
         if not target.parent.is_dir():
             raise errors.UsageError(f"{target.parent}: no such folder")
     # written next to the target and renamed: the folder appears complete
@@ -661,9 +658,8 @@ class Shell:
 
     def _mode(self, name: str) -> None:
         if name not in RESULT_FORMATS:
-            raise errors.UsageError(
-                f"unknown format {name!r}", hint=f"formats are {', '.join(RESULT_FORMATS)}"
-            )
+            message = f"unknown format {name!r}"
+            raise errors.UsageError(message, hint=f"formats are {', '.join(RESULT_FORMATS)}")
         self._output = name
 
     def _output_to(self, name: str) -> None:

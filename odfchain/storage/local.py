@@ -108,9 +108,8 @@ class LocalObjectStore:
         try:
             found = _ordinary(path)
             if found.st_size > most:
-                raise errors.ObjectCorruptedError(
-                    f"{path}: {found.st_size:,} bytes; {what} has at most {most:,}"
-                )
+                message = f"{path}: {found.st_size:,} bytes; {what} has at most {most:,}"
+                raise errors.ObjectCorruptedError(message)
             data = path.read_bytes()
         except OSError as error:
             raise _unreadable(path, error) from error

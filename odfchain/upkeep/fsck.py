@@ -406,9 +406,8 @@ class Fsck:
         for block in self._blocks.values():
             for item in objects_of(block):
                 wanted.setdefault(item.key, item)
-        self.progress.phase(
-            f"Checking the files of {self.dataset.alias}", sum(item.size for item in wanted.values())
-        )
+        total = sum(item.size for item in wanted.values())
+        self.progress.phase(f"Checking the files of {self.dataset.alias}", total)
         partial = is_partial(self.dataset) or self.dataset.data.on_demand
         for key, item in sorted(wanted.items(), key=lambda found: found[1].sequence_number):
             if partial and not (self.dataset.folder / str(key)).is_file():
@@ -444,9 +443,8 @@ class Fsck:
         # only local copies: a dry run makes no requests
         if self.dry_run:
             copy = self._copy_here(key)
-            self._find(
-                kind, path, problem, State.REPAIRABLE if copy else State.BROKEN, copy[1] if copy else None
-            )
+            state, source = (State.REPAIRABLE, copy[1]) if copy else (State.BROKEN, None)
+            self._find(kind, path, problem, state, source)
             return False
         if self._area is None:
             self._area = self._resources.enter_context(self.dataset.staging())

@@ -73,9 +73,8 @@ def check_owner(root: Path) -> None:
             return
         trust = f"if you trust it: odfchain config --global safe.workspace {shlex.quote(str(root.parent))}"
         mend = "" if why.startswith("belongs") else f"chmod go-w {shlex.quote(str(path))}, or "
-        raise errors.WorkspaceError(
-            f"{path} {why}, and a workspace runs programs as you, {_name(os.geteuid())}", hint=mend + trust
-        )
+        message = f"{path} {why}, and a workspace runs programs as you, {_name(os.geteuid())}"
+        raise errors.WorkspaceError(message, hint=mend + trust)
 
 
 def owner_of(found: os.stat_result) -> int:
@@ -178,9 +177,8 @@ class WorkspaceFiles:
                         hint="make another one in an empty folder; `odfchain push` brings datasets there",
                     )
                 return cls._of(root, connect)
-            raise errors.NameCollisionError(
-                f"{root} is already a workspace", hint="use --exists-ok to accept that"
-            )
+            message = f"{root} is already a workspace"
+            raise errors.NameCollisionError(message, hint="use --exists-ok to accept that")
         if store is not None:  # first: without it the rest would be a workspace of its own
             fsio.make_folder(root)
             fsio.create_file(root / STORE_FILE, store.encode())
@@ -210,15 +208,13 @@ class WorkspaceFiles:
         """The workspace of `start` or of the nearest folder above it, or `NotAWorkspaceError`."""
         here = start.resolve()
         if not here.is_dir():
-            raise errors.NotAWorkspaceError(
-                f"{here}: no such folder", hint="-w names the folder of a workspace"
-            )
+            message = f"{here}: no such folder"
+            raise errors.NotAWorkspaceError(message, hint="-w names the folder of a workspace")
         for folder in (here, *here.parents):
             if _is_workspace(folder):
                 return cls._of(folder / FOLDER, connect)
-        raise errors.NotAWorkspaceError(
-            f"{here} is not inside a workspace", hint="make one with `odfchain init`"
-        )
+        message = f"{here} is not inside a workspace"
+        raise errors.NotAWorkspaceError(message, hint="make one with `odfchain init`")
 
     @property
     def config(self) -> WorkspaceConfig:
@@ -285,9 +281,8 @@ class WorkspaceFiles:
             if dataset.alias == parsed:
                 return dataset
             aliases.append(str(dataset.alias))
-        raise errors.DatasetNotFoundError(
-            f"no dataset is called {str(parsed)!r}", hint=_similar(str(parsed), aliases)
-        )
+        message = f"no dataset is called {str(parsed)!r}"
+        raise errors.DatasetNotFoundError(message, hint=_similar(str(parsed), aliases))
 
     def present(self, ref: names.DatasetRef) -> DatasetFiles | None:
         """The dataset that a reference names; None where it is not here."""
@@ -590,9 +585,8 @@ class WorkspaceFiles:
         signer = HeadSigner(dataset.folder, lambda: key)
         signed = signer.sign(key, head, dataset.chain.get(head).sequence_number, ref)
         if signed is None:
-            raise errors.RefConflictError(
-                f"{dataset.alias}: the head moved while it was signed", expected=str(head), actual=None
-            )
+            message = f"{dataset.alias}: the head moved while it was signed"
+            raise errors.RefConflictError(message, expected=str(head), actual=None)
         return signed
 
 
