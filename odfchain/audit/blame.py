@@ -456,9 +456,8 @@ class Blame:
         """The origin of the records `[first; last]` (default: one), with what is missing or damaged."""
         last = first if last is None else last
         if first < 0 or last < first:
-            raise errors.UsageError(
-                f"records {first} to {last} are no interval", hint="--to is the last record, included"
-            )
+            message = f"records {first} to {last} are no interval"
+            raise errors.UsageError(message, hint="--to is the last record, included")
         if last - first >= limits.rows:
             raise errors.UsageError(f"at most {limits.rows:,} records can be asked about at a time")
         locator = Locator(dataset)
@@ -606,9 +605,8 @@ class _Records:
             found = row.values.get(vocabulary.offset_column)
             # records are found by their place in the file, so their own word has to agree
             if found != row.offset:
-                raise errors.SchemaError(
-                    f"{file}: the record {row.offset} says that its offset is {one_line(str(found))}"
-                )
+                message = f"{file}: the record {row.offset} says that its offset is {one_line(str(found))}"
+                raise errors.SchemaError(message)
         return rows
 
     def _read(self, ref: SliceRef, columns: Sequence[str] | None, first: int, last: int) -> pa.Table:
@@ -619,9 +617,8 @@ class _Records:
             with open_parquet(path) as file:
                 return file.rows_between(first, last, columns)
         except errors.BadInputError as error:
-            raise errors.ObjectCorruptedError(
-                f"{path}: the slice cannot be read: {error.message}", hint=error.hint
-            ) from None
+            message = f"{path}: the slice cannot be read: {error.message}"
+            raise errors.ObjectCorruptedError(message, hint=error.hint) from None
 
     def _corrected(
         self,

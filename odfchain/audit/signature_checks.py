@@ -362,9 +362,8 @@ def _document(data: bytes, line: SnapshotLine) -> Mapping[str, Any] | str:
             return f"it is of {found}, not of {wanted}"
     # another version of the library may detect other languages
     if (used := own["languages"]) not in (None, library()):
-        raise UnsupportedVersionError(
-            f"languages detected by {used}, here is {library() or 'no such library'}"
-        )
+        message = f"languages detected by {used}, here is {library() or 'no such library'}"
+        raise UnsupportedVersionError(message)
     return document
 
 

@@ -276,9 +276,8 @@ class Pins:
             try:
                 reference = parse_ref(name)
             except errors.InvalidIdError as error:
-                raise errors.QueryError(
-                    f"`{one_line(name)}` is not the name of a dataset: {error.message}", hint=error.hint
-                ) from None
+                message = f"`{one_line(name)}` is not the name of a dataset: {error.message}"
+                raise errors.QueryError(message, hint=error.hint) from None
             dataset = self.workspace.dataset(reference)
             # in SQL, names are exact: what is not quoted becomes lower case
             if isinstance(reference, DatasetAlias) and str(dataset.alias) != name:

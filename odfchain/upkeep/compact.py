@@ -222,9 +222,8 @@ def _merged(
                 for batch in _rows(dataset, found, vocabulary):
                     file.write(batch)
         if hash_parquet(path) != (logical.hash, interval.count):
-            raise errors.StoreError(
-                f"{path}: what was written is not what was to be written; nothing was changed"
-            )
+            message = f"{path}: what was written is not what was to be written; nothing was changed"
+            raise errors.StoreError(message)
     merged = ev.DataSlice(
         logical_hash=logical.hash,
         physical_hash=physical.hash,

@@ -346,9 +346,8 @@ class Reset(Rewriting):
         with points.locked_for(self.dataset):
             # Garbage collection, which takes the same lock, gives up a reference before its blocks.
             if plan.returns and plan.new_head not in _given_up(self.dataset):
-                raise errors.ObjectNotFoundError(
-                    f"{self.dataset.alias}: the head {plan.new_head} is not kept any more"
-                )
+                message = f"{self.dataset.alias}: the head {plan.new_head} is not kept any more"
+                raise errors.ObjectNotFoundError(message)
             kept = None if plan.returns else points.keep_reachable(self.dataset, plan.old_head)
             self.dataset.set_head(plan.new_head, expected=plan.old_head)
         self.rewrite_memory(plan.dropped, Seen(plan.new_number, plan.new_head))

@@ -160,9 +160,8 @@ def _check_type(given: ds.DataType, back: ds.DataType, path: str) -> None:
             _check_type(a, c, child_path(path, "keyType"))
             _check_type(b, d, child_path(path, "valueType"))
     if canonical(given) != canonical(back):
-        raise ManifestError(
-            f"{_words(given)} cannot be recorded in ODF 0.34.1 (it would become {_words(back)})", path=path
-        )
+        message = f"{_words(given)} cannot be recorded in ODF 0.34.1 (it would become {_words(back)})"
+        raise ManifestError(message, path=path)
     return None
 
 

@@ -137,9 +137,8 @@ def _constraints(tree: Any, resolve: Resolve) -> Constraints:
         dataset = resolve(ref)
         if dataset is None:
             path = f"{path}.references.{kind}"
-            raise ManifestError(
-                f"unknown dataset {one_line(str(ref))!r}", path=path, hint="add or pull it first"
-            )
+            message = f"unknown dataset {one_line(str(ref))!r}"
+            raise ManifestError(message, path=path, hint="add or pull it first")
         # keys that differ by what happens on a violation are one key
         if (key.columns, dataset, changes) in seen:
             raise ManifestError("is declared twice", path=path)

@@ -420,9 +420,8 @@ def read_description(path: Path, stored: str = "") -> StateCheckpoint | None:
         key = tuple(str(name) for name in tree["primaryKey"])
         return StateCheckpoint(path, key, int(tree["lastOffset"]), footer.num_rows, stored)
     except (ValueError, KeyError, TypeError) as error:
-        raise errors.CodecError(
-            f"{path}: the description of the state checkpoint is damaged: {error}"
-        ) from None
+        message = f"{path}: the description of the state checkpoint is damaged: {error}"
+        raise errors.CodecError(message) from None
 
 
 @dataclass(frozen=True, slots=True)
