@@ -55,6 +55,8 @@ class OdfchainError(Exception):
         self.message = message
         self.hint = hint
         self.exit_code = self.exit_code if exit_code is None else exit_code
+        if hint:  # for tracebacks, as in a notebook
+            self.add_note(printable(f"hint: {hint}".replace("\n", " ")))
 
     def __str__(self) -> str:
         return printable(self._described().replace("\n", " "))

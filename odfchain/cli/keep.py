@@ -430,7 +430,7 @@ def _gc_tree(item: Collected, *, dry_run: bool) -> dict[str, Any]:
         "dryRun": dry_run,
         "removed": [record(each, "kind", "files", "bytes") for each in item.removed],
         "young": record(item.young, "files", "bytes"),
-        **record(item, "droppedRefs:refs", "kept_refs", "referrers"),
+        **record(item, "droppedRefs:refs", "kept_refs", "kept_until", "referrers"),
     }
 
 
@@ -450,7 +450,9 @@ def _tell_gc(found: list[Collected], *, dry_run: bool) -> None:
             say(f"{item.dataset}: changes stay that {who} refers to; --break-references gives them up")
     kept = sum(len(item.kept_refs) for item in found)
     if kept:
-        say(f"{counted(kept, 'overwritten head')} kept; --drop-refs gives up the old ones")
+        until = max((item.kept_until for item in found if item.kept_until), default=None)
+        when = f"too young, until {until}; then" if until else "kept;"
+        say(f"{counted(kept, 'overwritten head')} {when} --drop-refs gives up the old ones")
 
 
 @command("fsck")

@@ -284,18 +284,19 @@ def is_unused_since(path: Path, since_ns: int) -> bool:
     """
     with storage_errors(path):
         try:
-            times = [_last_use_ns(path)]
+            times = [last_use_ns(path)]
         except FileNotFoundError:
             return False
         if path.is_dir() and not path.is_symlink():
             for found in path.rglob("*"):
                 with contextlib.suppress(FileNotFoundError):
-                    times.append(_last_use_ns(found))
+                    times.append(last_use_ns(found))
     # a folder is as new as the newest file in it
     return max(times) < since_ns
 
 
-def _last_use_ns(path: Path) -> int:
+def last_use_ns(path: Path) -> int:
+    """When a file was last written, named or used [ns since the epoch]."""
     found = path.lstat()
     # moving or linking a file changes its status only
     return max(found.st_mtime_ns, found.st_ctime_ns)

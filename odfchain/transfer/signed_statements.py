@@ -514,6 +514,7 @@ class Examination:
         except (errors.ChainsDifferError, errors.NameCollisionError, errors.SignatureError) as error:
             if self._proofs:
                 error.hint = f"{error.hint}; {EVIDENCE_HINT}" if error.hint else EVIDENCE_HINT
+                error.add_note(f"hint: {EVIDENCE_HINT}")
             raise
 
     def keep(self, dataset: DatasetFiles) -> None:

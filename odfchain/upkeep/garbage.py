@@ -41,6 +41,7 @@ from odfchain.chain.statements import read_regular
 from odfchain.limits import LIMITS
 from odfchain.odf.events import ExecuteTransform, MetadataBlock, Seed
 from odfchain.odf.identity import DatasetId, Multihash
+from odfchain.odf.times import Timestamp
 from odfchain.profiles.published import KeptParts
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, parse_ref
@@ -324,6 +325,8 @@ class Collected:
     """References that were given up."""
     kept_refs: tuple[str, ...] = ()
     """References to overwritten heads that stay."""
+    kept_until: Timestamp | None = None
+    """When the newest of these has the age of the grace; None where it has."""
     referrers: tuple[str, ...] = ()
     """Datasets whose rows name changes that nothing else needs; these stay."""
 
@@ -418,12 +421,16 @@ class _Collection:
             _remove("states", list(states_folder(self.dataset).glob("*")), dry_run=self.options.dry_run),
             *self._of_references(),
         ]
+        kept = tuple(name for name in overwritten if name not in dropped)
+        last = max((fsio.last_use_ns(folder / "refs" / name) for name in kept), default=0)
+        grace_ns = round(self.options.grace * 1e9)
         return Collected(
             str(self.dataset.alias),
             tuple(item for item in removed if item.files),
             Garbage("young", young_files, young_bytes),
             tuple(dropped),
-            tuple(name for name in overwritten if name not in dropped),
+            kept,
+            Timestamp.from_epoch_ms((last + grace_ns) // 10**6) if last >= self.before_ns else None,
             tuple(referrers),
         )
 

@@ -20,6 +20,7 @@ from odfchain.errors import ChainError, StoreError, UsageError
 from odfchain.odf import events as ev
 from odfchain.odf.identity import Multihash
 from odfchain.odf.physical_hash import hash_bytes
+from odfchain.odf.times import Timestamp
 from odfchain.storage import fsio
 from odfchain.storage.local import HEAD, LocalObjectStore
 from odfchain.upkeep.garbage import collect, collect_workspace
@@ -445,6 +446,18 @@ def test_the_command_says_what_it_would_remove_and_one_damaged_dataset_does_not_
     assert rows["good"]["young"] == {"files": 1, "bytes": 5}
     assert run("-w", tmp_path, "gc", "good").code == 0
     assert good.data.contains(hash_bytes(b"young"))
+
+
+def test_the_command_says_until_when_a_head_given_up_is_kept(
+    tmp_path: Path, run: Callable[..., Result]
+) -> None:
+    good = root(new_workspace(tmp_path), "good", 1)
+    ref = good.folder / "refs" / keep_reachable(good, head_of(good))
+    result = run("-w", tmp_path, "gc", "--drop-refs", "--grace", "10m", "-o", "json")
+    until = json.loads(result.out)[0]["keptUntil"]
+    assert 590 < Timestamp.parse(until).epoch_ms / 1000 - time.time() <= 600
+    assert f"1 overwritten head too young, until {until};" in run("-w", tmp_path, "gc", "--grace", "10m").err
+    assert ref.exists()
 
 
 @pytest.mark.parametrize(
