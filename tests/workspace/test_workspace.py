@@ -122,6 +122,9 @@ def test_names_are_unique_whatever_the_case(workspace: WorkspaceFiles, other: st
 
 def test_an_unknown_name_suggests_similar_ones(workspace: WorkspaceFiles) -> None:
     workspace.create(snapshot("org.example.cities"))
+    with pytest.raises(err.DatasetNotFoundError) as caught:
+        workspace.dataset("cities")
+    assert caught.value.hint == "did you mean org.example.cities?"
     with pytest.raises(err.DatasetNotFoundError, match=r"org\.example\.citys") as caught:
         workspace.dataset("org.example.citys")
     assert caught.value.hint == "did you mean org.example.cities?"
