@@ -14,7 +14,7 @@ from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.times import Timestamp
 from odfchain.text import counted, length, one_line
-from odfchain.transfer.slice_files import local_slices
+from odfchain.transfer.slice_files import is_partial, local_slices
 from odfchain.workspace.config import read_config
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -65,7 +65,7 @@ def status_of(workspace: WorkspaceFiles, refs: Sequence[str] = ()) -> Iterator[D
     named = {files.folder: files for ref in refs for files in here.matching(ref)}
     for files in named.values() if refs else here.local_datasets():
         try:
-            found = list(_items(here, files, due_after))
+            found = list(_items(here, files, due_after, whole=workspace.shared is ONLY_HERE))
         except errors.OdfchainError as error:
             text = one_line(str(error), _SHOWN)
             found = [("fault", text, text, "fsck")]
@@ -85,7 +85,7 @@ def status_of(workspace: WorkspaceFiles, refs: Sequence[str] = ()) -> Iterator[D
 _Item = tuple[str, int | str, str, str | None]
 
 
-def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int) -> Iterator[_Item]:
+def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int, *, whole: bool) -> Iterator[_Item]:
     state, signature = DatasetState.read(files.chain), files.head_signature()
     if signature.status is SignatureStatus.INVALID:
         text = one_line(str(signature.message), _SHOWN)
@@ -98,6 +98,10 @@ def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int) -> Iterato
         text = f"faulty: {counted(note.faults, 'fault')}{block}"
         command = "fsck" if MENDED_BY_COPIES.intersection(note.checks) else "verify"
         yield "fault", f"{text}, verified {note.time}", text, command
+    partial, slices = is_partial(files), local_slices(files, whole=whole)
+    if not partial and slices is not None and (missing := slices.total - slices.present):
+        text = f"{missing:,} of {slices.total:,} slices missing"
+        yield "fault", text, text, "fsck"
     is_copy = here.is_copy(files)
     if not is_copy and files.kind is DatasetKind.DERIVATIVE:
         yield from _behind(here, files, state)
@@ -108,8 +112,7 @@ def _items(here: WorkspaceFiles, files: DatasetFiles, due_after: int) -> Iterato
             yield "due", "never", "due (never asked)", "pull"
         elif ago >= due_after:
             yield "due", str(asked.time), f"due ({length(ago // 1_000)})", "pull"
-    slices = local_slices(files)
-    if slices is not None and (missing := slices.total - slices.present):
+    if partial and slices is not None and (missing := slices.total - slices.present):
         yield "partial", missing, f"{missing:,} of {slices.total:,} missing", "fetch"
     if (since := signature.unsigned_since) is not None:
         yield "unsigned", since, f"unsigned since {since}", "sign" if here.has_key(files.id) else None

@@ -224,9 +224,9 @@ class _Counted:
         return self.inode, self.modified_ns, self.changed_ns
 
 
-def local_slices(dataset: DatasetFiles) -> LocalSlices | None:
-    """How many slices of a partial copy are here; None for a dataset that is meant to be whole."""
-    if not is_partial(dataset):
+def local_slices(dataset: DatasetFiles, *, whole: bool = False) -> LocalSlices | None:
+    """How many slices of a partial copy are here; of a dataset that is meant to be whole with `whole`."""
+    if not whole and not is_partial(dataset):
         return None
     state = DatasetState.read(dataset.chain)
     if dataset.ref != HEAD or dataset.shared is not ONLY_HERE:  # others may bring slices to a store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,17 @@ def test_a_verification_that_finds_a_fault_ends_what_was_verified(run: Run, citi
     data.write_bytes(content)
     assert run("fsck", "cities").code == 0
     assert said(run)["cities"]["unverified"] == 4
+
+
+def test_slices_that_are_lost_are_a_fault_until_they_are_back(run: Run, cities: DatasetFiles) -> None:
+    assert said(run)["cities"]["status"] == "up to date"
+    lost = next((cities.folder / "data").iterdir())
+    content = lost.read_bytes()
+    lost.unlink()
+    found = said(run, code=6)["cities"]
+    assert (found["status"], found["commands"]) == ("1 of 2 slices missing", ["fsck cities"])
+    lost.write_bytes(content)
+    assert said(run)["cities"]["status"] == "up to date"
 
 
 def test_blocks_are_new_until_they_are_pushed(run: Run, cities: DatasetFiles, tmp_path: Path) -> None:
@@ -261,7 +273,9 @@ def test_a_dataset_that_cannot_be_read_is_one_line_among_the_others(
 
 
 def test_it_changes_nothing_and_names_the_datasets_that_are_meant(run: Run, cities: DatasetFiles) -> None:
-    Workspace.open().add(manifest(name="others"), check=False)
+    (others,) = Workspace.open().add(manifest(name="others"), check=False)
+    for folder in (cities.folder, others.path):
+        os.utime(folder / "data", (0, 0))  # counts of slices are kept when the folder has been left alone
     said(run)
     before = tree_of(Path())
     assert list(said(run, "ci%", "cities")) == ["cities"]
