@@ -198,7 +198,7 @@ def diff_command(
         raise UsageError("--policy, --no-compute and -o html are for --profile")
     name, at, point = dataset.partition("@")
     if at:  # DATASET@A DATASET@B
-        other = a and a.removeprefix(f"{name}@")
+        other = "head" if a == name else a and a.removeprefix(f"{name}@")
         if b is not None or (other and "@" in other):
             raise UsageError(f"the points are of one dataset: odfchain diff {name} A B, or {name}@A {name}@B")
         dataset, a, b = name, point, other
@@ -239,6 +239,10 @@ def merge_command(
     check_conflict_options(chosen.get("resolve"), conflicts)
     if conflicts is not None and len(datasets) > 1:
         raise UsageError("--conflicts writes the conflicts of one dataset: merge them one by one")
+    for name, at, target in (text.partition("@") for text in datasets):
+        if at:
+            hint = f"odfchain merge {name} {branch} --into {target}"
+            raise UsageError(f"a merge goes into the head: use `--into {target}`", hint=hint)
     silence_libraries()
     with open_workspace() as workspace, TerminalProgress() as progress:
         targets = [on_branch(workspace, f"{name}@{into}") for name in datasets]

@@ -48,6 +48,11 @@ def test_points_may_be_written_with_the_dataset(run: Run) -> None:
     for args in (("airports@head", "airports@fix-names"), ("airports@head", "fix-names")):
         assert run("diff", *args, "-o", "json") == one
     assert run("diff", "airports@fix-names").out == run("diff", "airports", "fix-names").out
+    assert (
+        run("diff", "airports@fix-names", "airports").out == run("diff", "airports", "fix-names", "head").out
+    )
+    refused = run("merge", "airports@fix-names", "other")
+    assert (refused.code, "odfchain merge airports other --into fix-names" in refused.err) == (2, True)
     for args in (("airports@3", "others@4"), ("airports@3", "airports@4", "5")):
         refused = run("diff", *args)
         assert (refused.code, "the points are of one dataset" in refused.err) == (2, True)
