@@ -95,7 +95,7 @@ def test_slices_are_listed_with_their_files(run: Run, workspace: Workspace) -> N
         assert pq.read_table(path).num_rows == row["records"]
     lines = list(csv.DictReader(io.StringIO(run("inspect", "slices", "my.rows", "-o", "csv").out)))
     assert [int(line["end"]) for line in lines][-1] == 84
-    assert len(run("inspect", "slices", "my.rows").out.splitlines()) == 14
+    assert len(run("inspect", "slices", "my.rows", "--wide").out.splitlines()) == 14
     missing = Path(rows[1]["path"])
     moved = missing.rename(missing.with_name("moved"))
     try:
