@@ -78,6 +78,7 @@ _NOT_ALLOWED = (
     "account in the URL"
 )
 _NO_FORCE = "the operator gives `odfchain token create NAME --allow push:DATASET --allow force:DATASET`"
+_OWNED = "propose it: push it to a third place (folder, bucket, own `serve`) that the owner pulls with --from"
 _NOT_SMART = "a web server that hands out files is named without 'odf+'"
 
 
@@ -227,7 +228,7 @@ def _refused(
     said = _said(error.response)
     what = f"{where}: HTTP status {status}{f': {said}' if said else ''}"
     if status == 403:
-        return errors.AccessError(what, hint=_NOT_ALLOWED)
+        return errors.AccessError(what, hint=_OWNED if said.endswith("is written here") else _NOT_ALLOWED)
     # the node does not know the host name of the request
     if status == 421:
         return errors.TransferError(

@@ -171,6 +171,7 @@ def _contains(peer: Store, stored: _StoredBlocks, name: Multihash, number: int) 
     return current == name
 
 
+_NAME_A_COPY = "name a copy that has it: --from URL (of a workspace: file://COPY/.odfchain/datasets/ID)"
 _KINDS = {kind: "slice" if kind is ObjectKind.DATA else kind.value.removesuffix("s") for kind in ObjectKind}
 
 
@@ -314,7 +315,7 @@ class Fsck:
         chosen = self._chosen(known)
         if chosen is None:
             listed = ", ".join(f"{c.head} (block {c.sequence_number:,})" for c in known[:8])
-            hint = "name a copy that has it: --from URL"
+            hint = _NAME_A_COPY
             if known:
                 hint += f"; or say which block it was (--head BLOCK): {listed}"
             self._find("reference", path, problem, hint=hint)
@@ -451,7 +452,7 @@ class Fsck:
         brought = self._bring(key, size, self._area)
         if brought is None:
             more = ", or remove the file: it can be made again" if key.kind.describes else ""
-            self._find(kind, path, problem, hint=f"name a copy that has it: --from URL{more}")
+            self._find(kind, path, problem, hint=_NAME_A_COPY + more)
             return False
         self._quarantine(path, f"{key.kind.value}-{key.name}")
         self._store(key.kind).put_file(brought[0], key.name)

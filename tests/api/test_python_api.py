@@ -308,6 +308,7 @@ def opening(scene: Scene) -> None:
     with pytest.raises(KeyError, match="no dataset is called 'citis'") as caught:
         scene.ws["citis"]
     assert caught.value.hint == "did you mean cities?"
+    assert caught.value.__notes__ == ["hint: did you mean cities?"], "a notebook shows it"
 
 
 @case("Workspace.add", "Workspace.check", "Workspace.create", "Workspace.update", "Workspace.import_")

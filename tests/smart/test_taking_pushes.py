@@ -95,7 +95,7 @@ def test_who_is_behind_or_went_apart_is_told_the_difference(site: Site) -> None:
     with pytest.raises(ChainsDifferError, match=r"diverged|parted|holds|in common"):
         site.push("apart", token)
     with pytest.raises(
-        OdfchainError, match=r"the node refuses: This token may not overwrite history\.$"
+        OdfchainError, match=r"the node refuses: This token may not overwrite history\."
     ) as no:
         site.push("apart", token, force=True)
     assert "--allow force:" in str(no.value.hint)
@@ -104,6 +104,17 @@ def test_who_is_behind_or_went_apart_is_told_the_difference(site: Site) -> None:
     assert site.head() == apart.dataset(DatasetAlias.parse("apart")).chain.head()
     kept = list((site.node.dataset(CITIES).folder / "refs").glob("overwritten-*"))
     assert [path.read_text().strip() for path in kept] == [str(chain_of(LABELS).head)]
+
+
+def test_a_push_to_the_owner_is_answered_with_the_way_to_propose(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(site.node, "cities", chain_of(LABELS[:3]))
+    install(site.ours, "cities", chain_of(LABELS))
+    monkeypatch.setattr(WorkspaceFiles, "has_key", lambda *_: True)
+    with pytest.raises(OdfchainError, match="written here") as no:
+        site.push("cities", site.token())
+    assert "third place" in str(no.value.hint)
 
 
 def test_another_dataset_never_overwrites(site: Site) -> None:
