@@ -176,11 +176,7 @@ def _bytes_of(path: str | Path, most: int) -> bytes:
 
 @with_own_errors
 def compare_profiles(before: Profile, after: Profile, policy: str | Path | None = None) -> Drift:
-    """How far two profiles are apart, by the limits of a policy file; no data are read.
-
-    Raises:
-        UsageError: there is no such file.
-    """
+    """How far two profiles are apart, by the limits of a policy file; no data are read."""
     from odfchain.profiles.drift import compare_profiles as compared
 
     chosen = None
@@ -292,9 +288,6 @@ class Snapshots(OwnErrors):
         """The manifest is stored and, with the key in a file, or else the dataset's own, signed.
 
         Without a key here it is stored and not published: `published` of the result says so.
-
-        Raises:
-            SliceNotFoundError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.chain.signed_lines import SnapshotKind
 
@@ -306,9 +299,6 @@ class Snapshots(OwnErrors):
         """The profile, or one that `profile` made of this block in another way, is stored and signed.
 
         Keys are as in `write_manifest`, and so are the errors.
-
-        Raises:
-            UsageError: the profile is of another block.
         """
         from odfchain.chain.signed_lines import SnapshotKind
 

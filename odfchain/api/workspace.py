@@ -308,10 +308,6 @@ class Workspace(OwnErrors):
         """What is to be done for the datasets that references and `%` patterns name (default: all).
 
         Other machines are not asked, and no store. A dataset that cannot be read has a status that says so.
-
-        Raises:
-            InvalidIdError, DatasetNotFoundError: a reference means nothing here.
-            ManifestError: the settings are malformed.
         """
         from odfchain.api.status import status_of
 

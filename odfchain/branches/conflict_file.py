@@ -273,11 +273,7 @@ class Decided:
 
 
 def check_decided(lines: pa.Table, resolution: Resolution, key: Sequence[str]) -> Decided:
-    """The decisions on all conflicts; those about lines that conflict no more are noted.
-
-    Raises:
-        MergeConflictError: some were not; it has all lines, and names the first open ones.
-    """
+    """The decisions on all conflicts; those about lines that conflict no more are noted."""
     cells = [_cell(line, key) for line in lines.select([*key_names(key), "column"]).to_pylist()]
     if lines.column("problem").null_count < lines.num_rows:
         raise _conflict_error(lines, cells, resolution, key)

@@ -231,11 +231,7 @@ _T = TypeVar("_T")
 def one_by_one(
     targets: Sequence[_T], work: Callable[[_T], dict[str, Any]], progress: TerminalProgress
 ) -> tuple[list[dict[str, Any]], int]:
-    """The rows of the targets that the work was done for, and the exit code of the first that failed, or 0.
-
-    Raises:
-        KeyboardInterrupt: the user has had enough.
-    """
+    """The rows of the targets whose work was done, and the exit code of the first that failed, or 0."""
     rows: list[dict[str, Any]] = []
     code = 0
     for target in targets:

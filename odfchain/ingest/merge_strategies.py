@@ -228,9 +228,6 @@ class NewRows:
         """The rows that these add to the dataset.
 
         `recorded` is the state of all keys; None where no slice was ever written.
-
-        Raises:
-            RefusedInputError: the input contradicts itself, or what is recorded.
         """
         looks = recorded is not None and self.policies.edits is not LateEdits.IGNORE
         places, counts, old = np.arange(len(self.rows)), Counter[str](), None

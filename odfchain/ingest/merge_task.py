@@ -335,10 +335,6 @@ def run_in_task(
 
     `frame` has the input's rows where the task has no reader of its own; `short`: none holds more than a few
     KiB. `file` is what messages call the first one.
-
-    Raises:
-        BadInputError: the rows cannot be read, or are not as the dataset declares.
-        EngineError: anything else that Spark reports.
     """
     # by position: names with dots and backticks are syntax where columns are named
     columns = [] if frame is None else [col(name).alias(f"c{n}") for n, name in enumerate(frame.columns)]

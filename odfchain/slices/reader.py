@@ -455,12 +455,7 @@ def _step_of(rows: int) -> int:
 
 
 def open_checked(path: Path, **options: Any) -> pq.ParquetFile:
-    """A Parquet file whose footer is within bounds; no row of it has been looked at.
-
-    Raises:
-        OversizedInputError: the footer is not within bounds.
-        pa.ArrowException, OSError: as Arrow.
-    """
+    """A Parquet file whose footer is within bounds; no row of it has been looked at."""
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - 8))

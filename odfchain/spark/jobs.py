@@ -250,12 +250,7 @@ _FAILED = -1
 def task_results(
     session: SparkSession, function: Callable[[int], T], count: int, *, file: str | None = None
 ) -> list[T]:
-    """The results of `function` for each number below `count`, called by workers.
-
-    Raises:
-        BadInputError: what it marked as the fault of an input (`file`).
-        EngineError: Spark failed. And what the function raises.
-    """
+    """The results of `function` for each number below `count`, called by workers."""
     numbers = session.range(0, count, 1, min(count, _MOST_TASKS))
     said = map_in_arrow(numbers, functools.partial(_call, function=function), "number long, said binary")
     try:

@@ -40,11 +40,6 @@ def write_ordered(
 
     `write` takes the columns `names`, gives a dataclass of what JSON can hold, and is sent to the worker, or
     what `on_workers` returns, which is called once a worker is needed.
-
-    Raises:
-        BadInputError: what `write` marked as the fault of the input.
-        StorageFullError: the folder it writes in is full.
-        EngineError: anything else that Spark reports.
     """
     counter = RowCounter.of(frame.sparkSession)
     whole = frame.coalesce(1) if order is None else frame.repartition(1)

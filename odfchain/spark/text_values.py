@@ -284,11 +284,7 @@ _DIGITS = b"0123456789"
 
 
 def _column(texts: pa.Array, data_type: ds.DataType) -> pa.Array:
-    """The column by Arrow's casts alone.
-
-    Raises:
-        _UnsureError, pa.ArrowInvalid: some text has to be looked at by itself.
-    """
+    """The column by Arrow's casts alone."""
     target = carried_type(data_type)
     match data_type:
         case ds.DataTypeBool():

@@ -365,9 +365,6 @@ def check_output(
 
     With a declared `schema` the slice has its columns in its order; without one the four system columns come
     first. Null flags of system columns are not looked at, their values are.
-
-    Raises:
-        EngineError: the engine broke a rule; says which, and the first offset where it did.
     """
     try:
         plain = stat.S_ISREG(path.lstat().st_mode)

@@ -127,9 +127,6 @@ def require_sandbox(otherwise: str = _WITHOUT) -> None:
     """A sandbox can be had here: one was just built around a command that does nothing.
 
     `otherwise` is said after the command that mends it, at the end: the way without a sandbox.
-
-    Raises:
-        EngineError: it cannot; the hint is the one command that mends it.
     """
     if not sys.platform.startswith("linux") or platform.machine() not in _MACHINES:
         raise _unavailable("it needs Linux on x86-64 or 64-bit ARM", "use such a machine", otherwise)
