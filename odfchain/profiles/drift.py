@@ -18,7 +18,7 @@ from odfchain.errors import EngineError, ManifestError, child_path
 from odfchain.odf.tree import Form, Rule, camel_case, from_tree, record_of
 from odfchain.profiles.reader import KMV_SIZE, ComparedColumn, ComparedProfile, share
 from odfchain.profiles.reader import library as installed_library
-from odfchain.text import counted, cut, number, percent
+from odfchain.text import counted, cut, number, one_line, percent
 
 # The result of a comparison as JSON and as a page (RFC-041):
 #
@@ -268,6 +268,10 @@ def compare_profiles(
             found += _shared_column(one.columns[name], column, (one.rows, other.rows), policy)
     lines = sorted((each for each in found if isinstance(each, DriftLine)), key=_order)
     notes = [] if one.dataset_id == other.dataset_id else ["the profiles are of two datasets"]
+    notes += (
+        f"the policy limits a column {one_line(name, 60)!r} that neither profile has"
+        for name in sorted({*(policy.columns or {})} - one.columns.keys() - other.columns.keys())
+    )
     left_out = tuple(each for each in found if isinstance(each, NotCompared))
     return Drift(one, other, tuple(lines), left_out, tuple(notes))
 

@@ -84,10 +84,13 @@ class CommitProfiles:
         facts = facts_of(dataset, earlier, ProfileOptions())
         facts = dataclasses.replace(facts, declared=nullable_columns(schema))
         after = profile_document(totals, facts)
-        if breaches := compare_profiles(before, after, self.guard.policy).breaches:
+        drift = compare_profiles(before, after, self.guard.policy)
+        for note in drift.notes:
+            self.progress.note(f"{dataset.label}: {note}")
+        if drift.breaches:
             for item in coming:
                 KeptParts(dataset).drop(item.named.physical_hash)
-            raise _refusal(dataset.label, breaches, self.guard.path)
+            raise _refusal(dataset.label, drift.breaches, self.guard.path)
         return totals
 
     def _writer(self, dataset: DatasetFiles, totals: Totals | None) -> AfterCommit:

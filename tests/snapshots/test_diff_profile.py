@@ -97,8 +97,13 @@ def test_the_page_is_printed_and_the_limits_count_all_the_same(run: Run) -> None
 
 def test_a_policy_decides(run: Run, tmp_path: Path) -> None:
     policy = tmp_path / "drift.yaml"
-    policy.write_text("kind: DriftPolicy\nversion: 1\ncontent:\n  rows: {min: 0}\n")
-    assert run("diff", "--profile", "places", "--policy", str(policy)).code == 0
+    policy.write_text(
+        "kind: DriftPolicy\nversion: 1\ncontent:\n  rows: {min: 0}\n  columns: {naem: skip, id: skip}\n"
+    )
+    result = run("diff", "--profile", "places", "--policy", str(policy))
+    assert result.code == 0
+    notes = [line for line in result.err.splitlines() if "the policy" in line]
+    assert notes == ["note: the policy limits a column 'naem' that neither profile has"]
     policy.write_text("kind: DriftPolicy\nversion: 1\ncontent:\n  defaults: {kl: 1}\n")
     result = run("diff", "--profile", "places", "--policy", str(policy))
     assert result.code == 3
