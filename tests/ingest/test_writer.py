@@ -137,7 +137,7 @@ def test_the_matrix_is_covered() -> None:
 )
 def test_schema_check(dataset: ds.DataSchema, data: ds.DataSchema, problem: str | None) -> None:
     """Columns are matched by name, optional ones may be missing or new, and attributes do not matter (RFC-015)."""
-    said = rf"^in\.csv: .*{problem}.*\(dataset - .* \| input \+ .*\)$"
+    said = rf"(?m)^in\.csv: .*{problem}.*\(dataset - .* \| input \+ .*\)$"
     with pytest.raises(SchemaError, match=said) if problem else contextlib.nullcontext():
         fit(dataset, data, ev.DatasetVocabulary(), "in.csv")
 

@@ -320,7 +320,7 @@ def test_only_the_jobs_of_the_run_are_cancelled(engine: SparkEngine, tmp_path: P
 
 def test_an_action_that_takes_too_long(engine: SparkEngine, tmp_path: Path) -> None:
     endless = waiting(engine.session, tmp_path / "begun", tmp_path / "never")
-    with pytest.raises(EngineError, match=r"^took longer than 500 ms$") as caught:
+    with pytest.raises(EngineError, match=r"(?m)^took longer than 500 ms$") as caught:
         run_job(engine.session, endless.collect, deadline=0.5)
     assert "--timeout" in str(caught.value.hint)
     assert run_job(engine.session, engine.session.range(7).count, deadline=PATIENCE) == 7

@@ -119,7 +119,7 @@ def test_a_query_without_end(workspace: Workspace, cities: Dataset, run_cli: Run
     ]
     settings = workspace.path / "config.yaml"
     settings.write_text(settings.read_text().replace("timeoutSeconds: 0", "timeoutSeconds: 1"))
-    with unchanged(dataset.path), pytest.raises(EngineError, match=r"^took longer than 1 s$"):
+    with unchanged(dataset.path), pytest.raises(EngineError, match=r"(?m)^took longer than 1 s$"):
         dataset.pull()
     settings.unlink()
     assert fine.pull().blocks == 2, "the session works on"
