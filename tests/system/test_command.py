@@ -275,27 +275,11 @@ def test_the_tour_of_branches(tmp_path: Path, quick_env: dict[str, str]) -> None
     assert "check 17" not in fetched
 
 
-def release(folder: Path, day: str, rows: int, keywords: int) -> None:
-    """A file like the countries of OurAirports, of which so many have keywords."""
-    lines = ['"id","code","name","continent","wikipedia_link","keywords"\n']
-    for n in range(rows):
-        known = f'"word {n % 7},{n}"' if n < keywords else ""
-        continent = ("AF", "EU", "AS")[n % 3]
-        lines.append(
-            f'{302_600 + n},"C{n}","Country {n}","{continent}","https://en.wikipedia.org/wiki/{n}",{known}\n'
-        )
-    (folder / f"countries-{day}.csv").write_text("".join(lines))
-
-
 @pytest.mark.soak
 def test_the_tour_of_profiles(tmp_path: Path, quick_env: dict[str, str]) -> None:
     """A column that is filled in is found, an empty publication is the loudest of all, and the last is as before."""
     tour = "".join(code_of("docs/profiles.md"))
     (policy,) = code_of("docs/profiles.md", "yaml")
-    for day, rows, keywords in (
-        ("2022-04-04", 120, 45), ("2022-06-24", 120, 111), ("2025-01-31", 0, 0), ("2025-02-28", 121, 112),
-    ):  # fmt: skip
-        release(tmp_path, day, rows, keywords)
     done = typed(tour, tmp_path, quick_env)
     first, second, *rest = re.findall(r"^countries   block .*(?:\n.*BREACH.*)*", done.stdout, re.MULTILINE)
     assert first.startswith("countries   block 3 → 4   120 → 120 rows"), done.stdout
