@@ -451,7 +451,7 @@ def _tell_gc(found: list[Collected], *, dry_run: bool) -> None:
     kept = sum(len(item.kept_refs) for item in found)
     if kept:
         until = max((item.kept_until for item in found if item.kept_until), default=None)
-        when = f"too young, until {until}; then" if until else "kept;"
+        when = f"kept, the newest at least until {until};" if until else "kept;"
         say(f"{counted(kept, 'overwritten head')} {when} --drop-refs gives up the old ones")
 
 
