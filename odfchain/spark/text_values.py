@@ -62,6 +62,12 @@ class TextRules:
         return carried_type(ds.with_types(data_type, self._as_text))
 
 
+_FRACTION = (
+    "the column has whole numbers only: write DOUBLE in the manifest (`import` made manifests/NAME.yaml), "
+    "then `odfchain delete NAME`, `odfchain add` the manifest, and ingest all files again"
+)
+
+
 class TextValueError(ValueError):
     """A text means no value of its column; `row` counts from 0, `column` is the number of the column."""
 
@@ -128,7 +134,9 @@ def read_batch(
             raise TextValueError(
                 row, index, message, "cut it before: times are kept to the microsecond at most"
             )
-        raise TextValueError(row, index, fault_of(_written(texts[index][row]), fields[index]))
+        written, whole = _written(texts[index][row]), type_name(fields[index].type) in ("INT", "BIGINT")
+        fraction = whole and isinstance(written, str) and re.fullmatch(r"[+-]?\d*\.\d+", written.strip())
+        raise TextValueError(row, index, fault_of(written, fields[index]), _FRACTION if fraction else None)
     return [each.values for each in made], [each.finer for each in made]
 
 

@@ -76,6 +76,7 @@ def test_a_bad_file(
     said = refused(run_cli, cities, path)
     assert message in said
     assert str(path) in said
+    assert ("write DOUBLE in the manifest" in said) == ("'1.5'" in message)
 
 
 def test_a_bad_file_after_a_good_one_publishes_neither(run_cli: Run, cities: Dataset, tmp_path: Path) -> None:
