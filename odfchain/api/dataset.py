@@ -526,9 +526,6 @@ class Dataset(Branching, Readable, Upkeep):
         """The lock of the dataset's own slices and checkpoints as they lie below a folder or prefix.
 
         It is for a file in `folder`: files below that are named relative to it.
-
-        Raises:
-            SourceNotFoundError, FetchError: one is not there, or has another size (unless `keep_going`).
         """
         from odfchain.assets.locks import AssetLock
         from odfchain.assets.objects import SlicesOptions

@@ -205,9 +205,6 @@ class Snapshots(OwnErrors):
         `stage`, `description`, `tags` and `created_by` are the publisher's words. Of the columns in `hide`
         only counts are said, for what is published. Near duplicates are looked for among at most 262,144
         rows, or among any number; the `languages` of texts are detected with `odfchain[languages]` only.
-
-        Raises:
-            SliceNotFoundError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.profiles.document import profile_of
         from odfchain.profiles.published import keep_profile
@@ -240,9 +237,6 @@ class Snapshots(OwnErrors):
         """The manifest: files, checksums, and what the footers of the files report.
 
         Where slices are not here, it is the one that the owner signed of this block, if that is.
-
-        Raises:
-            SliceNotFoundError, ObjectCorruptedError, OversizedInputError: naming the slice.
         """
         from odfchain.profiles.manifests import OwnersManifests
         from odfchain.workspace.read_slices import columns_of

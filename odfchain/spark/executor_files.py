@@ -63,9 +63,6 @@ class ReadableFiles(Protocol):
 
         Where the key ends in a physical hash, the copy hashes to it. Copies are kept for those who ask again;
         beyond a bound the ones that were not asked for in the last hour go.
-
-        Raises:
-            ObjectCorruptedError: it does not hash to its name.
         """
 
     def read(self, key: str, start: int, end: int) -> bytes:

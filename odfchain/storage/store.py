@@ -482,11 +482,7 @@ class Store:
         return self.transport.put_file(key, source, progress)
 
     def swap_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Point the head, or the branch, at `new` if it points at `expected` now (None: there is none).
-
-        Raises:
-            RefConflictError: it points elsewhere; nothing is changed.
-        """
+        """Point the head, or the branch, at `new` if it points at `expected` now (None: there is none)."""
         check_object_name(new)
         self.transport.swap(self.ref, expected, new)
 
