@@ -90,11 +90,7 @@ class Branching(OwnErrors):
         return open_dataset_at(self._files, self._workspace, OnBranch(name))
 
     def create_branch(self, name: str, *, at: AnyPoint | None = None) -> Dataset:
-        """The dataset on a new branch, durably at a point (default: its newest block); no data is copied.
-
-        Raises:
-            NameCollisionError: there is a branch of this name.
-        """
+        """The dataset on a new branch, durably at a point (default: its newest block); no data is copied."""
         from odfchain.branches.branches import Branches
 
         self._files.shared.follow(self._files.folder)

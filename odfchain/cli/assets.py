@@ -43,7 +43,8 @@ def assets_command() -> None:
 
 _PART = keywords(Selection, "items", "assets")
 _STORES = keywords(StoreOptions)
-_OUTPUT = option("Write the lock to a file.", type=click.Path(path_type=Path, dir_okay=False))
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_OUTPUT = option("Write the lock to a file.", type=_FILE)
 _INTO = option("Record the changes in a dataset.", "DATASET", type=DATASET_AT)
 _KEEP_GOING = option("Write the lock without failed assets; the exit code stays an error.")
 
@@ -51,7 +52,7 @@ _KEEP_GOING = option("Write the lock without failed assets; the exit code stays 
 @command("derive", assets_command)
 def derive_command(
     sources: tuple[str, ...] = argument(metavar="SOURCE…"),
-    output: Path | None = _OUTPUT,
+    output: Path | None = option("Write the lock to a file.", type=_FILE, also="-o"),
     into: str | None = _INTO,
     keep_going: bool = _KEEP_GOING,
     slices: str | None = option("In place of SOURCE: the slices of a dataset; with --at.", "DATASET"),
@@ -249,7 +250,11 @@ def project_command(
         "A document of STAC or a folder of them; can be repeated.", "--items", "STAC", required=True
     ),
     out: Path = option(
-        "A folder to write to.", "--output", required=True, type=click.Path(path_type=Path, file_okay=False)
+        "A folder to write to.",
+        "--output",
+        required=True,
+        also="--out",
+        type=click.Path(path_type=Path, file_okay=False),
     ),
     name: str | None = option("The name of the alternate href (default: locked).", "--as", "NAME"),
     primary: bool = option("Replace the assets' own hrefs, which become alternates."),
@@ -275,9 +280,7 @@ def project_command(
 @command("export", assets_command)
 def export_command(
     dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
-    output: Path = option(
-        "The file to write.", required=True, type=click.Path(path_type=Path, dir_okay=False)
-    ),
+    output: Path = option("The file to write.", required=True, type=_FILE, also="-o"),
 ) -> None:
     """Write the lock of a dataset to a file. It can be read without odfchain."""
     lock = _of_dataset(dataset)

@@ -470,7 +470,7 @@ class MergeOptions(CommitOptions):
     source: Any = field(kw_only=False)
     dry_run: Annotated[bool, DRY_RUN] = False
     fast_forward: Annotated[bool, "Move to the branch's block instead, if that is ahead.", "--ff"] = False
-    by_row: Annotated[bool, "Merge no cells: other rows of one key conflict."] = False
+    by_row: Annotated[bool, "Merge no cells: other rows of one key conflict.", "--rows"] = False
     resolve: Resolve = None
     with_metadata: Annotated[bool, "Take over the branch's metadata, too."] = False
     message: Annotated[str, "Why; recorded with the merge.", "TEXT"] = ""

@@ -135,7 +135,7 @@ def test_a_missing_slice_is_named(run: Run, workspace: odf.Workspace) -> None:
     path = Path(files.data.locate(last.slice.physical_hash))
     path.unlink()
     result = run("diff", "airports", "fix-names")
-    assert result.code == 6
+    assert result.code == 7
     assert path.name in result.err
     assert "odfchain fetch airports" in result.err
 

@@ -61,10 +61,7 @@ def test_words_of_git_lead_to_the_command(run: Run, word: str, command: str) -> 
     [
         (["sql", "-o", "x.csv"], "a file is --output FILE"),
         (["export", "a", "-o", "x.csv"], "a file is --to FILE"),
-        (["assets", "export", "a", "-o", "x.parquet"], "a file is --output FILE"),
         (["verify", "-o", "r.html"], "a file is > FILE"),
-        (["assets", "project", "a", "--out", "x"], "did you mean --output"),
-        (["merge", "a", "b", "--rows"], "did you mean --by-row?"),
         (["login", "--stdin"], "did you mean --token-stdin"),
     ],
 )

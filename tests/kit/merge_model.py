@@ -145,6 +145,7 @@ class Model:
                 changes.append((n, APPEND, row, (*place, APPEND)))
                 continue
             op, old = seen[self._key(row)]
+            self.counts["known"] += not looks
             if looks and op not in BACK and self._changed(row, old):
                 self.counts["edits"] += 1
                 if self.edits is LateEdits.REFUSE:
