@@ -38,6 +38,7 @@ LAYERS = (
     ("audit",),
     ("upkeep",),
     ("api",),
+    ("node",),
     ("results",),
     ("cli",),
 )
