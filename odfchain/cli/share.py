@@ -26,7 +26,7 @@ from odfchain.cli.parameters import (
 )
 from odfchain.cli.progress_bar import TerminalProgress, one_by_one
 from odfchain.limits import HOST, PORT
-from odfchain.workspace.options import PushOptions, ServeOptions
+from odfchain.workspace.options import NodeOptions, PushOptions
 
 if TYPE_CHECKING:
     from odfchain import SignaturePolicy, Workspace
@@ -38,7 +38,7 @@ def serve_command(
     host: str = option("Address to listen on.", default=HOST),
     port: int = option("TCP port to listen on; 0 takes a free one.", least=0, most=65_535, default=PORT),
     read_only: bool = option("Read-only (default)."),
-    publishing: dict[str, Any] = keywords(ServeOptions),
+    publishing: dict[str, Any] = keywords(NodeOptions),
     branches: bool = option("Publish all branches, too, and not the heads alone."),
     names: tuple[str, ...] = option("Publish branches of this name, too.", "--branch", "NAME"),
     verbose: bool = option("Print a line for each request, to standard error."),
@@ -59,6 +59,9 @@ def serve_command(
     and a dataset whose private key is not here. There is no encryption. So a server that takes tokens listens
     on this machine only, or is started with --behind-proxy.
 
+    With --sql, pages and programs ask SQL of the datasets. People see them in a browser, unless --no-pages is
+    given.
+
     Requests for another host than the address or localhost are answered with 421. So no page in a browser
     here can read the datasets under a name of its own. --allow-host gives the server a name more.
     """
@@ -71,11 +74,41 @@ def serve_command(
         if print_address:
             screen.echo(address)
 
+    from odfchain.node.application import serve
+
     quiet = options().quiet
     with open_workspace() as workspace:
         publishing |= {"host": host, "port": port, "listening": listening, "on_problem": _say}
         publishing |= {"on_request": _say if verbose else None, "branches": branches or names}
-        workspace.serve(**publishing)
+        serve(workspace, **publishing)
+
+
+@command("ui")
+def ui_command(
+    port: int = option("TCP port to listen on; 0 takes a free one.", least=0, most=65_535, default=0),
+    stay: bool = option("Print the address, and open no browser.", "--no-open"),
+) -> None:
+    """Look at the workspace in a browser.
+
+    This is `serve --sql` on this machine alone. The first address has a secret that opens the pages once.
+    Then the browser has a cookie, and other users of the machine see nothing.
+    """
+    import secrets
+    import webbrowser
+
+    from odfchain.node.application import serve
+
+    secret = secrets.token_urlsafe(16)
+
+    def listening(address: str) -> None:
+        first = f"{address}?secret={secret}"
+        say(f"the pages of {workspace.path.parent} are at the address below, once; Ctrl-C ends it")
+        screen.echo(first)
+        if not stay:
+            webbrowser.open(first)
+
+    with open_workspace() as workspace:
+        serve(workspace, host=HOST, port=port, sql=True, secret=secret, listening=listening, on_problem=_say)
 
 
 def _say(line: str) -> None:

@@ -42,6 +42,23 @@ def one_page(room: str, template: str, style: str, **values: Any) -> str:
     return _template(room, template).render(style=sheet, style_source=f"sha256-{digest}", **values)
 
 
+def stylesheet() -> tuple[str, bytes]:
+    """The one style sheet of a node's pages, under a name that changes with it."""
+    content = _packaged("profiles", "base.css").encode()
+    return f"style.{hashlib.sha256(content).hexdigest()[:12]}.css", content
+
+
+def icon() -> bytes:
+    """The mark of the product, as SVG."""
+    return b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><rect width="8" height="8"/></svg>'
+
+
+def site_page(template: str, *, root: str, **values: Any) -> str:
+    """A page of a node, from a template of its own; it links the style sheet below `root`."""
+    made = _template("node/templates", f"{template}.html.j2")
+    return made.render(style=None, root=root, sheet=f"{root}-/{stylesheet()[0]}", **values)
+
+
 def text_of(room: str, template: str, **values: Any) -> str:
     """What a template of a text makes of some values, for people: in no value a character acts."""
     return _template(room, template).render(**values)

@@ -287,6 +287,10 @@ class Reader:
         token = holder(authorization, self.tokens.list())
         return None if token is None else replace(self, token=token)
 
+    def shown(self, authorization: str | None) -> AccessToken | None:
+        """The token in force that this header `Authorization` shows, whether or not reading needs one."""
+        return self.token or holder(authorization, self.tokens.list())
+
     def sees(self, alias: DatasetAlias) -> bool:
         """True if the reader has access to the dataset."""
         if not self.restricted:

@@ -57,10 +57,13 @@ Report = Callable[[str], None]
 class RepositoryServer:
     """A server that publishes a workspace; listens when it is made, as a context manager ends with it.
 
-    What is `asked` are the fields of `ServeOptions`; the port is any that is free where none is given.
+    What is `asked` are the fields of `ServeOptions`; the port is any that is free where none is given. An
+    `application` takes the place of the files alone.
     """
 
-    def __init__(self, workspace: WorkspaceFiles, **asked: Any) -> None:
+    def __init__(
+        self, workspace: WorkspaceFiles, application: Application | None = None, **asked: Any
+    ) -> None:
         options = ServeOptions(**asked)
         host, takes_tokens = options.host or HOST, options.write or options.restrict_reading
         if takes_tokens and not options.behind_proxy and not is_this_machine(host):
@@ -76,11 +79,11 @@ class RepositoryServer:
         self._socket = _listen(host, options.port or 0)
         # Where the repository is; ends in a slash.
         self.url = _url(self._socket)
-        published = _for_hosts(Repository(workspace, options), hosts)
-        application = _logged(published, options.on_request, self._problem)
+        published = _for_hosts(application or Repository(workspace, options), hosts)
+        logged = _logged(published, options.on_request, self._problem)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                application,
+                logged,
                 http=_Connection,
                 ws=cast("type[asyncio.Protocol]", partial(_Conversation, memory=Memory())),
                 ws_per_message_deflate=False,
@@ -288,6 +291,7 @@ _REQUEST_LINE_BYTES = len(b"GET  HTTP/1.1\r\n\r\n")
 
 _LENGTH_DIGITS = 18
 _BODY = (b"content-length", b"transfer-encoding")
+_WITH_BODY = ("PUT", "POST")
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -458,15 +462,15 @@ class _Connection(_Stalling, HttpToolsProtocol):
         super().on_headers_complete()
         if any(name in _BODY and value != b"0" for name, value in self.headers):
             # an unwanted body is not waited for; a file that has come ends nothing
-            self._may_persist = self.cycle.keep_alive and self.scope["method"] == "PUT"
+            self._may_persist = self.cycle.keep_alive and self.scope["method"] in _WITH_BODY
             self.cycle.keep_alive = False
-            if self.scope["method"] == "PUT":
+            if self.scope["method"] in _WITH_BODY:
                 self._body_left = _length(self.headers)
 
     def on_body(self, body: bytes) -> None:
         # of a file that is PUT; what the application does not take is not read on
         self._body_left = max(0, self._body_left - len(body))
-        if self.cycle is not None and self.scope["method"] == "PUT":
+        if self.cycle is not None and self.scope["method"] in _WITH_BODY:
             super().on_body(body)
 
     def on_message_complete(self) -> None:

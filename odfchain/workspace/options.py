@@ -464,6 +464,24 @@ class ServeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeOptions(ServeOptions):
+    """What a node offers beside files; None is as if it were not said."""
+
+    pages: Annotated[bool, "Show no pages, but files and what programs ask.", "--no-pages"] = True
+    sql: Annotated[bool | None, "Answer SQL of others, each query in a process behind walls."] = None
+    walled: Annotated[bool | None, "Refuse to answer SQL where walls cannot be had.", "--sql-walled"] = None
+    flight: Annotated[
+        int | None, "Answer Arrow Flight SQL on this port.", "PORT", {"least": 0, "most": 65_535}
+    ] = None
+    pull: Annotated[bool | None, "Pull datasets by their schedules (pull.every)."] = None
+    workers: Annotated[int | None, "Processes that serve readers.", "N", {"least": 1, "most": 64}] = None
+    metrics_by_dataset: Annotated[bool | None, "Name datasets in /-/metrics."] = None
+    log_json: Annotated[bool | None, "Print a line of JSON for each request, to standard error."] = None
+    secret: str | None = None
+    """The text that opens a node of one user, once."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MergeOptions(CommitOptions):
     """A merge of a branch of this name, or of a plan (`MergePlan`)."""
 

@@ -1,0 +1,164 @@
+"""A workspace as an ASGI application: its files as ever, and pages, queries and uploads beside them.
+
+Requests for files and the smart protocol go to `odfchain.transfer.server_app` at once, which costs a look at
+the path. Everything else is routed by Starlette. Each answer but a file's has the same security headers.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Self
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse
+from starlette.routing import Router
+
+from odfchain.limits import PORT
+from odfchain.node.pages import error_page, missing, routes
+from odfchain.node.parts import NodeParts
+from odfchain.node.site import PAGES, own_routes
+from odfchain.node.visit import Refused
+from odfchain.transfer.node_pulls import Message, Receive, Send
+from odfchain.transfer.server_app import Repository
+from odfchain.workspace.options import NodeOptions, ServeOptions
+
+if TYPE_CHECKING:
+    from odfchain.api.workspace import Workspace
+
+_FILES = frozenset(
+    {"refs", "blocks", "data", "checkpoints", "hints", "attestations", "manifests", "profiles"}
+)
+"""The folders of a dataset that are published; what follows is a file's name."""
+_OWN_PATHS = frozenset({"info", "accounts/me", "datasets.json", "platform/login", "platform/token/validate"})
+_SECURITY = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+# Escapes that hide where a name ends.
+_HIDDEN = (b"%2f", b"%2e", b"%5c", b"%00")
+
+
+class DatasetConvertor(Convertor[str]):
+    """An alias, with or without an account, or an id, as a part of a path."""
+
+    regex = "(?!-/)[^/]+(?:/(?!-/)[^/]+)?"
+
+    def convert(self, value: str) -> str:
+        """The text."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """The text."""
+        return value
+
+
+register_url_convertor("dataset", DatasetConvertor())
+
+
+class Node:
+    """A running node: an ASGI 3 application for one event loop."""
+
+    def __init__(self, parts: NodeParts) -> None:
+        self.parts = parts
+        self._repository = Repository(parts.files, parts.options)
+        self._secret = parts.options.secret
+        self._session = secrets.token_urlsafe(24)
+        shown = routes(parts, PAGES) if parts.options.pages else []
+        self._router = Router([*own_routes(parts), *shown], default=missing(parts), redirect_slashes=False)
+
+    def __enter__(self) -> Self:
+        """Start what answers beside requests."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.parts.close()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request, or hold one conversation of the smart protocol."""
+        if self._secret is not None and scope["type"] == "http" and not self._is_known(scope):
+            await self._welcome(scope, receive, send)
+        elif scope["type"] != "http" or _is_of_files(scope):
+            await self._repository(scope, receive, send)
+        else:
+            number = secrets.token_hex(6)
+            raw = (scope.get("raw_path") or b"").lower()
+            path = "/-/" if any(hidden in raw for hidden in _HIDDEN) else scope["path"]
+            inner = {**scope, "path": path, "state": {**scope.get("state", {}), "number": number}}
+            await self._router(inner, receive, _guarded(send, number))
+
+    # --- a node of one user: `odfchain ui` --------------------------------------------------------
+
+    def _is_known(self, scope: Message) -> bool:
+        shown = Request(scope).cookies.get(_cookie(scope), "")
+        return secrets.compare_digest(shown.encode(), self._session.encode())
+
+    async def _welcome(self, scope: Message, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        shown, send = request.query_params.get("secret", ""), _guarded(send, "")
+        if self._secret and secrets.compare_digest(shown.encode(), self._secret.encode()):
+            self._secret = ""  # it opens the door once; the browser has a cookie from now on
+            answer = RedirectResponse(str(request.url.path), 303)
+            answer.set_cookie(_cookie(scope), self._session, httponly=True, samesite="strict", path="/")
+            await answer(scope, receive, send)
+            return
+        refused = Refused(403, "these pages are of the user who started them", hint="run `odfchain ui` again")
+        request.state.root = "/"
+        await error_page(self.parts, request, refused)(scope, receive, send)
+
+
+def _cookie(scope: Message) -> str:
+    return f"odfchain-{(scope.get('server') or ('', 0))[1]}"
+
+
+def application(workspace: Workspace, **asked: Any) -> Node:
+    """A workspace as an ASGI 3 application for anybody's server; keywords are the fields of `NodeOptions`.
+
+    As a context manager it starts what answers beside requests, and ends it.
+    """
+    return Node(NodeParts(workspace, NodeOptions(**asked)))
+
+
+def serve(workspace: Workspace, **asked: Any) -> None:
+    """Serve a workspace as a node until SIGTERM or Ctrl-C; keywords are the fields of `NodeOptions`."""
+    from odfchain.transfer.server import RepositoryServer
+
+    options = NodeOptions(**asked)
+    served = {each.name: getattr(options, each.name) for each in fields(ServeOptions)}
+    served["port"] = PORT if options.port is None else options.port
+    with Node(NodeParts(workspace, options)) as node:
+        RepositoryServer(node.parts.files, node, **served).run(options.listening)
+
+
+def _is_of_files(scope: Message) -> bool:
+    # the look at the path that every slice pays for
+    path: str = scope["path"][1:]
+    if path in _OWN_PATHS or scope["method"] == "PUT":
+        return True
+    parts = path.split("/")
+    if not parts[-1] or "-" in parts:
+        return False
+    if parts[-1] in ("pull", "push"):
+        return len(parts) in (2, 3)
+    return len(parts) > 2 and (parts[1] in _FILES or parts[2] in _FILES)
+
+
+def _guarded(send: Send, number: str) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=list(message.get("headers", ())))
+            for name, value in _SECURITY.items():
+                headers.setdefault(name, value)
+            if number:
+                headers["odf-request"] = number
+            message = {**message, "headers": headers.raw}
+        await send(message)
+
+    return sending

@@ -1,0 +1,123 @@
+"""The pages of a node: an address, the facts that it shows, and how they are written.
+
+Each page is also a document: `{address}.json` has the same facts, and `formats` names more. What costs an
+engine or much time is `heavy`: other sites cannot have it asked by a browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from odfchain.node.parts import NodeParts
+from odfchain.node.visit import Refused, Visit, document, not_found, refusal, refused_document, visit_of
+
+Writer = Callable[[Visit, Any], Response]
+DATASET = "/{ds:dataset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page: `view` gets the facts, in a thread; they are a frozen dataclass, or a whole response."""
+
+    path: str
+    """Below the root; a dataset's begin with `DATASET`."""
+    template: str
+    """A file of `node/templates`, without `.html.j2`."""
+    view: Callable[[Visit], Any]
+    formats: Mapping[str, Writer] = field(default_factory=dict)
+    """More forms than JSON, by the ending of the address."""
+    heavy: bool = False
+    needs_sql: bool = False
+    methods: tuple[str, ...] = ("GET", "HEAD")
+
+    def address(self, ending: str) -> str:
+        """The address of another form: `index` where the page's own ends in a slash."""
+        return f"{self.path}-/index.{ending}" if self.path.endswith("/") else f"{self.path}.{ending}"
+
+
+def routes(node: NodeParts, pages: Iterable[Page]) -> list[BaseRoute]:
+    """The routes of these pages and of their other forms."""
+    found: list[BaseRoute] = []
+    for page in pages:
+        if page.needs_sql and node.queries is None:
+            continue
+        forms = {None: page.path} | {each: page.address(each) for each in ("json", *page.formats)}
+        methods = list(page.methods)
+        found += [Route(path, _answer(node, page, form), methods=methods) for form, path in forms.items()]
+    return [*found, Route(DATASET, _with_slash(node), methods=["GET", "HEAD"])]
+
+
+def _answer(node: NodeParts, page: Page, ending: str | None) -> Any:
+    async def answer(request: Request) -> Response:
+        try:
+            visit = visit_of(node, request, heavy=page.heavy)
+            return await asyncio.to_thread(_written, visit, page, ending)
+        except Exception as error:  # noqa: BLE001 - every end is an answer
+            found = refusal(error, node, request.state.number)
+            return refused_document(found) if ending is not None else error_page(node, request, found)
+
+    return answer
+
+
+def _written(visit: Visit, page: Page, ending: str | None) -> Response:
+    view = page.view(visit)
+    if isinstance(view, Response):
+        return view
+    if ending == "json":
+        return document(view)
+    if ending is not None:
+        return page.formats[ending](visit, view)
+    return html(visit.node, visit.root, page.template, view=view, path=visit.request.url.path)
+
+
+def html(node: NodeParts, root: str, template: str, *, status: int = 200, **values: Any) -> Response:
+    """A page of the node."""
+    from odfchain.profiles.pages import site_page
+
+    return HTMLResponse(site_page(template, root=root, site=node.about, **values), status)
+
+
+def error_page(node: NodeParts, request: Request, found: Refused) -> Response:
+    """The refusal for people."""
+    root = getattr(request.state, "root", "/")
+    made = html(node, root, "error", status=found.status, view=found, path=request.url.path)
+    made.headers.update(found.headers)
+    return made
+
+
+def _with_slash(node: NodeParts) -> Any:
+    async def answer(request: Request) -> Response:
+        try:
+            visit = visit_of(node, request)
+            alias = await asyncio.to_thread(lambda: visit.files.alias)
+        except Exception as error:  # noqa: BLE001 - every end is an answer
+            return error_page(node, request, refusal(error, node, request.state.number))
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(f"{visit.root}{alias}/{query}", 308)
+
+    return answer
+
+
+def missing(node: NodeParts) -> Any:
+    """The application for addresses that are of nothing."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        found: Exception = not_found()
+        try:
+            visit_of(node, request)
+        except Refused as error:
+            found = error
+        refused = refusal(found, node, request.state.number)
+        for_people = "text/html" in request.headers.get("accept", "")
+        answer = error_page(node, request, refused) if for_people else refused_document(refused)
+        await answer(scope, receive, send)
+
+    return application

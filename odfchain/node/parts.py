@@ -1,0 +1,44 @@
+"""What all requests to a node share: the workspace, its published datasets, and what answers beside them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from odfchain.api.workspace import Workspace
+from odfchain.transfer.access_tokens import Reader, TokenFile
+from odfchain.transfer.server_app import Published
+from odfchain.versions import SPEC_VERSION, __version__
+from odfchain.workspace.options import NodeOptions
+from odfchain.workspace.workspace_files import WorkspaceFiles
+
+
+class NodeParts:
+    """The parts of one running node."""
+
+    def __init__(self, workspace: Workspace, options: NodeOptions) -> None:
+        self.workspace = workspace
+        self.options = options
+        self.files: WorkspaceFiles = workspace._files  # noqa: SLF001 - a node is made of what a workspace is
+        self.published = Published(self.files)
+        self.problem: Callable[[str], None] = options.on_problem or (lambda _: None)
+        self.reader = Reader(TokenFile(self.files.root), bool(options.restrict_reading))
+        self.queries: Any = None
+        self._running = contextlib.ExitStack()
+
+    def close(self) -> None:
+        """End what answers beside requests."""
+        self._running.close()
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What every page says of the node."""
+        return {"version": __version__, "spec": SPEC_VERSION, "sql": self.queries is not None}
+
+    def public(self, text: str) -> str:
+        """A message without the paths of this machine."""
+        root = self.workspace.path
+        shorter = text.replace(f"{root}/", "").replace(f"{root.parent}/", "")
+        return shorter.replace(str(root.parent), "the workspace")

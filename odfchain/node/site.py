@@ -1,0 +1,35 @@
+"""All addresses of a node that are not files: pages by topic, then what programs ask."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from odfchain.node import about, dataset_list
+from odfchain.node.parts import NodeParts
+
+PAGES = (*dataset_list.PAGES, *about.PAGES)
+
+_FOR_EVER = {"cache-control": "public, max-age=31536000, immutable"}
+
+
+def own_routes(_: NodeParts) -> list[BaseRoute]:
+    """The routes that are no pages, those that are asked first."""
+    return [*_files_of_pages()]
+
+
+def _files_of_pages() -> list[BaseRoute]:
+    from odfchain.profiles.pages import icon, stylesheet
+
+    name, content = stylesheet()
+
+    async def style(_: Request) -> Response:
+        return Response(content, headers=_FOR_EVER, media_type="text/css")
+
+    async def mark(_: Request) -> Response:
+        return Response(
+            icon(), headers={"cache-control": "public, max-age=86400"}, media_type="image/svg+xml"
+        )
+
+    return [Route(f"/-/{name}", style), Route("/-/icon.svg", mark)]

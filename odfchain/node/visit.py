@@ -1,0 +1,198 @@
+"""One request to a node: who asks, what may be seen, and how the answer is written.
+
+What a client may not see is answered like what is not there. Messages of errors lose the workspace's paths,
+and what is no fault of the client is one sentence with the request's number, which the log has, too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import JSONResponse, Response
+
+from odfchain import errors
+from odfchain.node.parts import NodeParts
+from odfchain.odf.names import parse_ref
+from odfchain.odf.tree import to_tree
+from odfchain.storage.locations import HOST_AND_PORT
+from odfchain.text import one_line
+from odfchain.transfer.access_tokens import Reader, Right
+from odfchain.transfer.server_app import UNKNOWN
+from odfchain.workspace.dataset_files import DatasetFiles
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from odfchain.api.dataset import Dataset
+    from odfchain.api.view import Readable
+
+_STATUS: tuple[tuple[type[errors.OdfchainError], int], ...] = (
+    (errors.DatasetNotFoundError, 404),
+    (errors.PointNotFoundError, 404),
+    (errors.QueryError, 400),
+    (errors.UsageError, 400),
+    (errors.InvalidIdError, 400),
+    (errors.BadInputError, 400),
+    (errors.SchemaError, 400),
+    (errors.AccessError, 403),
+)
+"""The status of an error that the client can do something about; all others are the node's."""
+_NEAR = 3
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not a fault
+    """The request is not answered as it is; with a status and a sentence for the client."""
+
+    def __init__(self, status: int, message: str, *, hint: str | None = None, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.message, self.hint = status, message, hint
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def not_found(what: str = "there is no such page", *, hint: str | None = None) -> Refused:
+    """The refusal of what is not there, or not for this client."""
+    return Refused(404, what, hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request that may be answered, in a thread of its own."""
+
+    node: NodeParts
+    request: Request
+    reader: Reader
+    root: str
+    """The path of the node as the client sees it; ends in a slash."""
+    number: str
+    """The request's number."""
+
+    def asked(self, name: str) -> str | None:
+        """The value of a query parameter, None where it is absent or empty."""
+        return self.request.query_params.get(name) or None
+
+    def count(self, name: str, default: int, most: int) -> int:
+        """A number in the query, from 0 to `most`."""
+        text = self.asked(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdecimal() and len(text) < 19 and int(text) <= most):
+            raise Refused(400, f"{name}: {one_line(text, 40)!r} is not a number from 0 to {most:,}")
+        return int(text)
+
+    @property
+    def files(self) -> DatasetFiles:
+        """The dataset that the path names, newly opened: what it caches is this request's alone."""
+        text = str(self.request.path_params["ds"])
+        try:
+            ref = parse_ref(text)
+        except errors.InvalidIdError:
+            raise not_found(f"no dataset is called {one_line(text, 80)!r}") from None
+        found = self.node.published.dataset(ref)
+        if found is None or not self.reader.sees(found.alias):
+            raise not_found(f"no dataset is called {one_line(text, 80)!r}", hint=self._near(text))
+        return DatasetFiles.open(found.folder)
+
+    def _near(self, text: str) -> str | None:
+        known = {str(each.alias): each for each in self.node.published.datasets()}
+        near = difflib.get_close_matches(
+            text, [n for n, each in known.items() if self.reader.sees(each.alias)], _NEAR
+        )
+        return f"near names: {', '.join(near)}" if near else None
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset that the path names."""
+        from odfchain.api.dataset import Dataset
+
+        return Dataset(self.node.workspace, self.files)
+
+    def at(self, name: str = "at") -> Readable:
+        """The dataset at the point that a query parameter names, at its head where there is none."""
+        from odfchain.workspace.points import parse_point
+
+        text = self.asked(name)
+        return self.dataset if text is None else self.dataset.at(_point(parse_point, text))
+
+    def may(self, right: Right, dataset: DatasetFiles) -> None:
+        """The client's token has a right for a dataset; errors are those of HTTP: 401 and 403."""
+        token = self.reader.shown(self.request.headers.get("authorization"))
+        if token is None:
+            raise Refused(
+                401,
+                "this needs a token",
+                hint="the operator makes one: odfchain token create",
+                www_authenticate="Bearer",
+            )
+        if not token.may(right, dataset.alias):
+            raise Refused(403, f"the token does not allow {right.value}:{dataset.alias}")
+
+
+def _point(parse: Any, text: str) -> Any:
+    try:
+        return parse(text)
+    except errors.OdfchainError as error:
+        raise not_found(str(error), hint=error.hint) from None
+
+
+# --- answers -------------------------------------------------------------------------------------------
+
+
+def document(value: Any, status: int = 200, **headers: str) -> Response:
+    """A value, or the tree of a dataclass, as JSON."""
+    text = json.dumps(to_tree(value), ensure_ascii=False, allow_nan=False, default=str)
+    named = {name.replace("_", "-"): content for name, content in headers.items()}
+    return Response(text, status, named, "application/json")
+
+
+def refusal(error: Exception, node: NodeParts, number: str) -> Refused:
+    """An error as the client gets it; what is the node's own fault is noted with the request's number."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, errors.OdfchainError):
+        for kind, status in _STATUS:
+            if isinstance(error, kind):
+                return Refused(status, node.public(str(error)), hint=error.hint and node.public(error.hint))
+    node.problem(f"request {number}: {type(error).__name__}: {one_line(str(error))}")
+    return Refused(500, f"this cannot be answered now; the node's log has more under request {number}")
+
+
+def refused_document(found: Refused) -> Response:
+    """The refusal for programs."""
+    hint = {"hint": found.hint} if found.hint else {}
+    return JSONResponse({"message": found.message} | hint, found.status, found.headers)
+
+
+def visit_of(node: NodeParts, request: Request, *, heavy: bool = False) -> Visit:
+    """The request, where it may be answered.
+
+    `heavy` is work that other sites must not have a browser ask for; a form is always of this node.
+    """
+    origin, root = origin_of(request, behind_proxy=bool(node.options.behind_proxy))
+    request.state.root = root
+    fields, form = request.headers, request.method == "POST"
+    if (heavy or form) and fields.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise Refused(403, "another site has asked for this; open the address by itself")
+    if form and fields.get("origin", origin).lower() != origin:
+        raise Refused(403, "another site has sent this form; use the form of this node")
+    reader = node.reader.showing(fields.get("authorization"))
+    if reader is None:
+        raise Refused(401, UNKNOWN, www_authenticate="Bearer")
+    return Visit(node, request, reader, root, request.state.number)
+
+
+def origin_of(request: Request, *, behind_proxy: bool) -> tuple[str, str]:
+    """The origin of the node and the path of its root, as the client sees them."""
+    fields, url = request.headers, request.url
+    scheme, host, prefix = url.scheme, fields.get("host", ""), ""
+    # a client could send these headers itself: believed only behind a proxy
+    if behind_proxy:
+        scheme = "https" if fields.get("x-forwarded-proto", scheme).lower() == "https" else "http"
+        host = fields.get("x-forwarded-host", host)
+        prefix = fields.get("x-forwarded-prefix", "").strip("/")
+    if not HOST_AND_PORT.fullmatch(host) or not all(c.isalnum() or c in "-._~/" for c in prefix):
+        raise Refused(HTTPStatus.BAD_REQUEST, "the proxy in front names this node by no usable address")
+    return f"{scheme}://{host.lower()}", f"/{prefix}/" if prefix else "/"
