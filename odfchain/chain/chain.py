@@ -24,7 +24,7 @@ from odfchain.chain.index import (
     link_kind,
 )
 from odfchain.chain.rules import check_alone, check_append
-from odfchain.errors import AppendError, ChainError, ObjectNotFoundError
+from odfchain.errors import AppendError, ChainError, ObjectNotFoundError, OversizedInputError
 from odfchain.limits import LIMITS
 from odfchain.odf.block_codec import MANIFEST_VERSION, block_hash, decode_block, decode_header, encode_block
 from odfchain.odf.events import BlockHeader, MetadataBlock, MetadataEvent
@@ -73,6 +73,8 @@ def link_blocks(
             system_time=system_time, prev_block_hash=prev, sequence_number=number, event=event
         )
         data = encode_block(block, MANIFEST_VERSION)
+        if len(data) > LIMITS.block_bytes:  # nobody would read it
+            raise OversizedInputError(f"a block of {len(data):,} bytes (at most {LIMITS.block_bytes:,})")
         prev = block_hash(data)
         blocks.append(EncodedBlock(prev, data, block))
     return blocks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.errors import FaultyDatasetError, SignatureError, StoreError, UsageError
+from odfchain.errors import FaultyDatasetError, OdfchainError, SignatureError, StoreError, UsageError
 from odfchain.odf.identity import encode_base16
 from odfchain.storage import fsio
 from odfchain.text import counted
@@ -428,7 +429,10 @@ def evidence_command(
         return
     with open_workspace() as workspace:
         kept = workspace.evidence.list(_id_of(workspace, dataset) if dataset else None)
-        names = {str(d.id): str(d.alias) for d in workspace}
+        names = {}
+        for known in workspace:
+            with suppress(OdfchainError):  # one damaged dataset must not hide the proofs of others
+                names[str(known.id)] = str(known.alias)
     sound = [item for item in kept if item.evidence is not None]
     for item in kept:
         if item.evidence is None:

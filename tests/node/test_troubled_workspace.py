@@ -1,0 +1,32 @@
+"""The workspace that pages are shown of: one dataset's trouble hides nothing of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odfchain.errors import OversizedInputError
+from odfchain.odf import events as ev
+from tests.kit.branch_rows import add
+from tests.kit.commits import make_dataset
+from tests.kit.support import Run, unchanged
+
+NAMES = (
+    "branched cities copied damaged.chain damaged.slice empty evil forked made org.example.numbers orphan partial "
+    "readings readme rewound s2.assets scripts unsigned wide"
+)
+
+
+def test_the_list_and_the_proofs_leave_out_only_what_is_damaged(troubled: Path, run: Run) -> None:
+    listed = run("-w", troubled, "list", "-o", "json")
+    assert sorted([*(row["name"] for row in listed.rows), "damaged.chain"]) == NAMES.split()
+    assert listed.err.startswith("error: damaged.chain: ")
+    (proof,) = run("-w", troubled, "evidence", "-o", "json").rows
+    assert proof["dataset"] == "forked"
+
+
+def test_a_block_that_nobody_would_read_is_not_written(tmp_path: Path) -> None:
+    dataset = make_dataset(tmp_path / "d")
+    with unchanged(dataset.folder), pytest.raises(OversizedInputError, match="at most 1,048,576"):
+        add(dataset, ev.SetInfo(description="x" * (1 << 20)))
