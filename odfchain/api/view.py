@@ -160,6 +160,24 @@ class Readable(Snapshots):
         """The file of a block, exactly as it is hashed; None when the dataset does not have it."""
         return self._files.chain.get_bytes(name) if self._files.chain.contains(name) else None
 
+    def attachments(self) -> dict[str, str]:
+        """The attachments in force: the text of each by its path, which is the publisher's and is not safe.
+
+        `export_attachments` writes them as files.
+        """
+        return {item.path: item.content for item in self.summary.attachments}
+
+    def export_attachments(self, to: str | Path) -> list[Path]:
+        """The files that the attachments in force are written to, in a folder; nothing else is touched.
+
+        Raises:
+            StoreError: a path leads out of the folder, or two cannot be in one.
+            NameCollisionError: a file of that path exists.
+        """
+        from odfchain.workspace.attachments import write_files
+
+        return write_files(self.summary.attachments, Path(to))
+
     def scan(
         self,
         columns: Sequence[str] | None = None,

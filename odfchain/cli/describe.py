@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @group("inspect")
 def inspect_command() -> None:
-    """Show schema, lineage, queries or slices of a dataset."""
+    """Show schema, lineage, attachments or slices of a dataset."""
 
 
 @command("schema", inspect_command)
@@ -200,6 +200,23 @@ def inspect_slices(
     hashes = [] if output == "table" else ["logicalHash", "physicalHash"]
     names = ["block", "start", "end", "records", "size", "here", *hashes, "path"]
     screen.print_records(found, names, output, right=names[:5])
+
+
+@command("attachments", inspect_command)
+def inspect_attachments(
+    dataset: str = argument(DATASET_AT, metavar="DATASET[@POINT]"),
+    output: str = formats(),
+) -> None:
+    """Show the attachments in force: path and size of each.
+
+    `odfchain export DATASET --attachments --to FOLDER` writes them as files.
+    """
+    found = opened(dataset).attachments()
+    rows = [{"path": path, "size": len(text.encode())} for path, text in found.items()]
+    shown = {"size": screen.human_size}
+    screen.print_records(rows, ["path", "size"], output, shown=shown, right=["size"])
+    if not rows:
+        say(f"{dataset} has no attachments; `odfchain add --update MANIFEST --attach FILE` adds one")
 
 
 @command("profile")

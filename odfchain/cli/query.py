@@ -290,6 +290,7 @@ def export_command(
         "A file, which is replaced, or a folder; standard output if not given.", "PATH", also="--output-path"
     ),
     records_per_file: int | None = option("The most records of a file; files are numbered.", "N", least=1),
+    attachments: bool = option("Write the attachments instead of the records, as files of a folder."),
     chosen: dict[str, Any] = keywords(ExportOptions),
 ) -> None:  # fmt: skip
     """Write the records of a dataset to files, or to a table.
@@ -302,7 +303,18 @@ def export_command(
     delta, iceberg and lode are a table, or a store, of the dataset's own slices (linked or copied). It has a
     version for each block with data. The next export continues it. If the histories have parted, or
     something else is there, the command refuses. With --rows state, each export replaces the rows.
+
+    With --attachments, no file that exists is replaced, and none is written outside of the folder.
     """  # fmt: skip
+    if attachments:
+        if to is None or form or records_per_file or chosen:
+            hint = "--attachments --to FOLDER, without --format, --rows and --records-per-file"
+            raise errors.UsageError("attachments are written as they are, into a folder", hint=hint)
+        from odfchain.api.branching import at_point
+
+        written = at_point(open_workspace(), dataset).export_attachments(to)
+        say(f"{counted(len(written), 'attachment')} in {to}")
+        return
     if form in _TABLES:
         if to is None or records_per_file:
             hint = f"say where: -o {form} --to FOLDER, without --records-per-file"

@@ -46,6 +46,10 @@ def add_command(
     drop_constraints: bool = option(
         "With --update: accept attachments that drop the CONSTRAINTS.yaml in force."
     ),
+    attach: tuple[str, ...] = option(
+        "Attach a text file, such as README.md. Its path among the attachments is its name, or PATH.",
+        "[PATH=]FILE",
+    ),
     no_check: bool = option("Do not start Spark to check queries: the first pull finds their faults."),
     system_columns: str | None = option(
         "Types of offsets and operations in new datasets. The reference node can append to `reference`.",
@@ -74,6 +78,7 @@ def add_command(
 
     alias = DatasetAlias.parse(name) if name is not None else None
     with open_workspace() as workspace:
+        found = _attached(workspace, found, attach, alias) if attach else found
         ask_for_effects(found, workspace, allow_commands=allow_commands, hosts=hosts)
         with TerminalProgress() as progress:
             return _add(
@@ -115,6 +120,23 @@ def _read_manifests(
         given = read_given(paths)
     given.say(TerminalProgress().note)
     return given.found
+
+
+def _attached(
+    workspace: Workspace,
+    manifests: list[tuple[str, DatasetSnapshot]],
+    attach: Sequence[str],
+    alias: DatasetAlias | None,
+) -> list[tuple[str, DatasetSnapshot]]:
+    from odfchain.workspace.attachments import read_files, with_files
+
+    files, known = read_files(attach), {dataset.alias: dataset for dataset in workspace}
+
+    def of(snapshot: DatasetSnapshot) -> DatasetSnapshot:
+        before = known.get(alias or snapshot.name)
+        return with_files(snapshot, files, before.summary.attachments if before else ())
+
+    return [(source, of(snapshot)) for source, snapshot in manifests]
 
 
 def _add(

@@ -27,7 +27,8 @@ from odfchain.odf.schema import check_recordable, recorded, type_name
 from odfchain.spark.types import check_columns
 from odfchain.storage.locations import Target
 from odfchain.storage.template import names_in
-from odfchain.text import one_line, printable
+from odfchain.text import one_line
+from odfchain.workspace.attachments import path_fault
 from odfchain.workspace.dataset_state import DatasetState, SystemColumns, operations_problem
 
 
@@ -428,11 +429,8 @@ def _check_license(event: ev.SetLicense, path: str) -> None:
 def _check_attachments(event: ev.SetAttachments, path: str) -> None:
     seen: set[str] = set()
     for index, item in enumerate(event.attachments.items):
-        parts = item.path.split("/")
-        problem = None
-        if not {"", ".", ".."}.isdisjoint(parts) or printable(item.path) != item.path:
-            problem = f"{one_line(item.path)!r} is not the path of a file below a folder, like docs/README.md"
-        elif item.path in seen:
+        problem = path_fault(item.path)
+        if item.path in seen:
             problem = f"{one_line(item.path)!r} is attached twice"
         if problem is not None:
             raise errors.ManifestError(problem, path=f"{path}.attachments.items[{index}].path")

@@ -192,6 +192,12 @@ class DatasetState:
         return sources_in_force(block.block.event for block in blocks)
 
     @property
+    def attachments(self) -> tuple[ev.AttachmentEmbedded, ...]:
+        """The attachments in force."""
+        event = self._nearest(ev.SetAttachments)
+        return event.attachments.items if event is not None else ()
+
+    @property
     def constraints(self) -> Constraints:
         """The constraints that CONSTRAINTS.yaml declares."""
         return recorded_constraints(self._nearest(ev.SetAttachments))

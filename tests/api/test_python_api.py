@@ -539,6 +539,12 @@ def merges(scene: Scene) -> None:
         ds.merge(plan)
 
 
+@case("Dataset.attachments", "Dataset.export_attachments")
+def attached_files(scene: Scene) -> None:
+    assert scene.cities.attachments() == {}
+    assert scene.cities.export_attachments("nowhere") == []
+
+
 @case("Dataset.history")
 def history_of_a_row(scene: Scene) -> None:
     ds = scene.cities
