@@ -398,14 +398,21 @@ def test_the_wheel_carries_what_the_package_reads(tmp_path: Path) -> None:
     assert not [n for n in names if n.split("/")[0] in ("tests", "fixtures", "demo", "bench")]
 
 
-def test_every_page_has_the_one_frame_and_fits_a_small_screen() -> None:
-    frame = '{% extends "frame.html.j2" %}'
+def test_every_page_has_the_one_frame_and_style_and_fits_a_small_screen() -> None:
+    frame = re.compile(r'{% extends "(frame|\w+/\w+)\.html\.j2" %}')  # or another page's
     parts = {"frame.html.j2", "parts.html.j2", "drawings.html.j2"}
     found = {path: text_of(path) for path in PACKAGE.rglob("*.html.j2") if path.name not in parts}
     assert len(found) >= 6
-    assert [name_of(path) for path, text in found.items() if frame not in text] == []
+    assert [name_of(path) for path, text in found.items() if not frame.search(text)] == []
+    assert [
+        name_of(path)
+        for path in PACKAGE.rglob("*.j2")
+        if re.search(r"<style>(?!{{)|\sstyle=|<script|\son\w+=", text_of(path))
+    ] == []
     assert [name_of(path) for path in MODULES if re.search("<html|<!DOCTYPE", text_of(path))] == []
-    styles = "".join(map(text_of, PACKAGE.rglob("*.css")))
+    (sheet,) = PACKAGE.rglob("*.css")
+    styles = text_of(sheet)
+    assert len(styles.encode()) <= 24 << 10
     fixed = re.findall(r"(?<![\w-])(?:min-)?width: ([\d.]+)(px|rem)", styles)
     assert all(float(size) * (16 if unit == "rem" else 1) <= 320 for size, unit in fixed)
 

@@ -226,7 +226,6 @@ def _rendered(summary: CheckSummary, name: str, time: str, limits: CheckPageLimi
     return one_page(
         "assets",
         "check.html.j2",
-        "check.css",
         state=state,
         title=title,
         lead=lead,

@@ -173,7 +173,6 @@ class GraphDrawing:
         return one_page(
             "audit",
             "lineage.html.j2",
-            "lineage.css",
             title=f"{'What is made of' if self.graph.downstream else 'Lineage of'} {one_line(asked)}",
             width=max((p.x for p in places.values()), default=0) + _WIDTH + _MARGIN,
             height=max((p.y for p in places.values()), default=0) + _HEIGHT + _MARGIN,

@@ -296,7 +296,6 @@ def _render(parts: Sequence[View], limits: PageLimits) -> str:
     return one_page(
         "audit",
         "page.html.j2",
-        "page.css",
         state=state,
         title=title,
         lead=lead,

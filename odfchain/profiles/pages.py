@@ -31,32 +31,37 @@ if TYPE_CHECKING:
 L = TypeVar("L", bound=AnyPageLimits)
 
 
-def one_page(room: str, template: str, style: str, **values: Any) -> str:
-    """The page that a template makes of some values, in the common style and one of its own.
+def one_page(room: str, template: str, **values: Any) -> str:
+    """The page that a template makes of some values, as a file that carries the stylesheet.
 
-    Both are names of files in a room of the package, such as `audit`. The template extends `frame.html.j2`
-    (blocks `title` and `body`), and finds macros in `parts.html.j2`.
+    The template is a file in a room of the package, such as `audit`. It extends `frame.html.j2`, and finds
+    macros in `parts.html.j2`.
     """
-    sheet = _packaged("profiles", "base.css") + _packaged(room, style)
+    sheet = _packaged("profiles", "style.css")
     digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
-    return _template(room, template).render(style=sheet, style_source=f"sha256-{digest}", **values)
+    source = f"sha256-{digest}"
+    return _template(room, template).render(site=None, style=sheet, style_source=source, **values)
 
 
+def site_page(template: str, *, root: str, site: Mapping[str, Any], **values: Any) -> str:
+    """A page of a node whose addresses begin with `root`, such as `/`; it links stylesheet and icon.
+
+    `site` is what the head and the foot say of the node: `version`, `sql`, and `did` where it has one.
+    """
+    made = _template("node/templates", f"{template}.html.j2")
+    return made.render(site=site, root=root, style=stylesheet()[0], **values)
+
+
+@lru_cache(maxsize=1)
 def stylesheet() -> tuple[str, bytes]:
-    """The one style sheet of a node's pages, under a name that changes with it."""
-    content = _packaged("profiles", "base.css").encode()
-    return f"style.{hashlib.sha256(content).hexdigest()[:12]}.css", content
+    """The stylesheet of every page of a node, and its name: other bytes never have the same one."""
+    sheet = _packaged("profiles", "style.css").encode()
+    return f"style.{hashlib.sha256(sheet).hexdigest()[:16]}.css", sheet
 
 
 def icon() -> bytes:
     """The mark of the product, as SVG."""
-    return b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><rect width="8" height="8"/></svg>'
-
-
-def site_page(template: str, *, root: str, **values: Any) -> str:
-    """A page of a node, from a template of its own; it links the style sheet below `root`."""
-    made = _template("node/templates", f"{template}.html.j2")
-    return made.render(style=None, root=root, sheet=f"{root}-/{stylesheet()[0]}", **values)
+    return _packaged("profiles", "icon.svg").encode()
 
 
 def text_of(room: str, template: str, **values: Any) -> str:
@@ -77,12 +82,12 @@ def fitted(render: Callable[[L], str], limits: L) -> str:
     return page
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _packaged(room: str, name: str) -> str:
     return resources.files("odfchain").joinpath(room, name).read_text(encoding="utf-8")
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _template(room: str, name: str) -> Template:
     return _environment().from_string(_packaged(room, name))
 
@@ -96,7 +101,8 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=FunctionLoader(lambda name: _packaged("profiles", name)),
+        # "audit/page.html.j2" is that file of another room
+        loader=FunctionLoader(lambda name: _packaged("" if "/" in name else "profiles", name)),
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.filters |= {f.__name__: f for f in (counted, cut, moment, number, one_line, percent)}
@@ -195,7 +201,6 @@ def profile_page(document: Mapping[str, Any], limits: DriftPageLimits = DRIFT_PA
         return one_page(
             "profiles",
             "profile.html.j2",
-            "profile.css",
             document=document,
             columns=document["columns"][: limits.columns],
             summary=_range,
@@ -248,7 +253,6 @@ def drift_page(
         return one_page(
             "profiles",
             "drift.html.j2",
-            "drift.css",
             document=document,
             limits=limits,
             state=state,

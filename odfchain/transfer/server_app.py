@@ -672,9 +672,7 @@ def _page(entries: Iterable[RepositoryEntry]) -> bytes:
     from odfchain.profiles.pages import one_page  # noqa: PLC0415
 
     listed = [to_tree(entry) for entry in sorted(entries, key=lambda entry: entry.alias)]
-    return one_page(
-        "transfer", "datasets.html.j2", "datasets.css", datasets=listed, head=HEAD_KEY, index=INDEX_KEY
-    ).encode()
+    return one_page("transfer", "datasets.html.j2", datasets=listed, head=HEAD_KEY, index=INDEX_KEY).encode()
 
 
 # The hint of a chain: hashes of all its blocks, seed first, one to a line.
