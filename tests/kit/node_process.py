@@ -13,10 +13,10 @@ COMMAND = str(Path(sys.executable).with_name("odfchain"))
 
 
 class Node:
-    """`odfchain serve --write` in a folder."""
+    """`odfchain serve --write` in a folder, with more options."""
 
-    def __init__(self, folder: Path) -> None:
-        words = [COMMAND, "-w", str(folder), "serve", "--write", "--port", "0", "--print-address"]
+    def __init__(self, folder: Path, *more: str) -> None:
+        words = [COMMAND, "-w", str(folder), "serve", "--write", "--port", "0", "--print-address", *more]
         with (folder / "log").open("ab") as log:
             self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log)
         self.url = self.process.stdout.readline().decode().strip()

@@ -123,8 +123,8 @@ class Visitor:
         return found
 
     def weight(self) -> tuple[int, int]:
-        """(requests, bytes of their bodies over the wire) of the page that is shown."""
-        sizes = [answer.request.sizes() for answer in self.answers]
+        """(requests, bytes of their bodies over the wire) of the page that is shown, the tab's mark aside."""
+        sizes = [a.request.sizes() for a in self.answers if not a.url.endswith("/icon.svg")]
         return len(sizes), sum(max(size["responseBodySize"], 0) for size in sizes)
 
     def axe(self, *rules: str) -> list[str]:

@@ -32,6 +32,12 @@ WORDS = {
     "城市": ["東京都", "上海市"],
 }
 """Columns and values in four scripts, one of which runs from right to left."""
+DAMAGED = "damaged.chain"
+NAMES = (
+    "branched", "cities", "copied", "damaged.slice", "empty", "evil", "forked", "made", "org.example.numbers",
+    "orphan", "partial", "readings", "readme", "rewound", "s2.assets", "scripts", "unsigned", "wide",
+)  # fmt: skip
+"""All datasets but the one whose chain cannot be read."""
 
 
 def make(folder: Path) -> odf.Workspace:
@@ -91,7 +97,7 @@ def _described(dataset: DatasetFiles, description: str, readme: str) -> None:
 
 def _damaged(here: odf.Workspace) -> None:
     """A block with a flipped bit, and a slice that was cut."""
-    chain = add_numbers(here, "damaged.chain", [3, 3])
+    chain = add_numbers(here, DAMAGED, [3, 3])
     block = chain.folder / "blocks" / str(hashes(chain)[2])
     block.write_bytes(block.read_bytes()[:-1] + bytes([block.read_bytes()[-1] ^ 1]))
     slices = add_numbers(here, "damaged.slice", [3, 3])

@@ -11,17 +11,13 @@ from odfchain.odf import events as ev
 from tests.kit.branch_rows import add
 from tests.kit.commits import make_dataset
 from tests.kit.support import Run, unchanged
-
-NAMES = (
-    "branched cities copied damaged.chain damaged.slice empty evil forked made org.example.numbers orphan partial "
-    "readings readme rewound s2.assets scripts unsigned wide"
-)
+from tests.kit.troubled_workspace import DAMAGED, NAMES
 
 
 def test_the_list_and_the_proofs_leave_out_only_what_is_damaged(troubled: Path, run: Run) -> None:
     listed = run("-w", troubled, "list", "-o", "json")
-    assert sorted([*(row["name"] for row in listed.rows), "damaged.chain"]) == NAMES.split()
-    assert listed.err.startswith("error: damaged.chain: ")
+    assert sorted(row["name"] for row in listed.rows) == list(NAMES)
+    assert listed.err.startswith(f"error: {DAMAGED}: ")
     (proof,) = run("-w", troubled, "evidence", "-o", "json").rows
     assert proof["dataset"] == "forked"
 

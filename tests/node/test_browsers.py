@@ -1,0 +1,136 @@
+"""People at browsers see every page, by eye, by ear and by keyboard, and no page asks anything of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+import odfchain as odf
+from odfchain.node.site import PAGES
+from tests.kit.node_process import Node
+from tests.kit.servers import Reply, Server
+from tests.kit.site_browser import Visitor, browser, visitor
+from tests.kit.support import fixture
+from tests.kit.troubled_workspace import NAMES
+
+
+def case(number: int) -> dict[str, Any]:
+    return fixture(f"node/cases/{number:02}.yaml")
+
+
+PATHS: dict[str, list[str]] = case(12)["pages"]
+
+
+@pytest.fixture(scope="module")
+def site(troubled: Path) -> Iterator[str]:
+    """The address of a node over the workspace."""
+    node = Node(troubled, "--sql")
+    yield node.url
+    node.kill()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as made:
+        yield made
+
+
+@pytest.fixture
+def person(chromium: Browser, site: str) -> Iterator[Visitor]:
+    with visitor(chromium, site) as made:
+        yield made
+
+
+def addresses(folder: Path, *names: str) -> list[str]:
+    """Of every page, that of a dataset for each of these."""
+    found: dict[str, None] = {}
+    with odf.Workspace.open(folder) as workspace:
+        for name in names:
+            chain = workspace[name]._files.chain
+            known = {"ds": name, "head": chain.head(), "seed": chain.hash_at(0, chain.head())}
+            for page in PAGES:
+                found |= dict.fromkeys(address.format(**known) for address in PATHS[page.path])
+    return list(found)
+
+
+def look_around(person: Visitor, pages: list[str], missing: list[str]) -> None:
+    """Every page is there, quiet and light; what is missing says so."""
+    for path in pages:
+        person.go(path)
+        person.check_quiet()
+        requests, size = person.weight()
+        assert requests <= case(58)["requests"], path
+        assert size <= case(58)["bytes"], f"{path}: {size:,} bytes"
+    for path in missing:
+        person.go(path, 404)
+
+
+def heard(person: Visitor, pages: list[str], colours: list[str], widths: list[int], *rules: str) -> list[str]:
+    """What is found on pages at each width in each colour."""
+    found = []
+    for path in pages:
+        person.go(path)
+        for width in widths:
+            person.page.set_viewport_size({"width": width, "height": 900})
+            for colour in colours:
+                person.page.emulate_media(color_scheme=colour)
+                found += [f"{path} at {width}, {colour}: {fault}" for fault in person.axe(*rules)]
+    return found
+
+
+def test_every_page_is_listed() -> None:
+    assert {page.path for page in PAGES} <= PATHS.keys()
+
+
+def test_case_12_and_58_pages_are_quiet_and_light(person: Visitor, troubled: Path) -> None:
+    look_around(person, addresses(troubled, *case(12)["datasets"]), case(12)["missing"])
+
+
+@pytest.mark.soak
+def test_case_12_and_58_all_pages_of_all_datasets(person: Visitor, troubled: Path) -> None:
+    look_around(person, addresses(troubled, *NAMES), [])
+
+
+def test_case_15_a_page_that_frames_the_node_shows_nothing_of_it(person: Visitor, site: str) -> None:
+    framing = case(15)["frame"].format(url=site).encode()
+    with Server(lambda _: Reply(headers={"Content-Type": "text/html"}, body=framing)) as other:
+        person.page.goto(other.url("/"))
+        assert "another site" in person.text()
+        assert not any(frame.url.startswith(site) for frame in person.page.frames)
+    assert "frame-ancestors" in " ".join(person.noise), case(15)["expected"]
+
+
+def test_case_34_nothing_is_in_the_way(person: Visitor, troubled: Path) -> None:
+    asked, pages = case(34), addresses(troubled, case(12)["datasets"][0])
+    found = heard(person, pages, asked["colours"][:1], asked["widths"][1:])
+    found += heard(person, pages, asked["colours"][1:], asked["widths"][:1], "color-contrast", "target-size")
+    assert len(found) == asked["violations"], "\n".join(found)
+
+
+@pytest.mark.soak
+def test_case_34_and_57_on_all_pages_of_all_datasets(person: Visitor, troubled: Path) -> None:
+    asked = case(34)
+    found = heard(person, addresses(troubled, *NAMES), asked["colours"], asked["widths"])
+    assert len(found) == case(57)["violations"] == asked["violations"], "\n".join(found)
+
+
+def test_case_39_trouble_on_a_narrow_screen(
+    chromium: Browser, site: str, troubled: Path, tmp_path: Path
+) -> None:
+    asked = case(39)
+    with visitor(chromium, site, width=asked["width"]) as person:
+        found = {}
+        for path in addresses(troubled, *asked["words"]):
+            person.go(path)
+            person.page.screenshot(
+                path=tmp_path / f"{path.strip('/').replace('/', '_') or 'list'}.png"[:200], full_page=True
+            )
+            found |= {path: wider} if (wider := person.wider()) else {}
+        assert not found
+        for name, words in asked["words"].items():
+            person.go(f"{name}/")
+            assert [text for text in words if text not in person.text()] == [], (name, person.text())
