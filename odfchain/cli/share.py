@@ -252,7 +252,8 @@ def token_command() -> None:
 def token_create(
     name: str = argument(),
     allow: tuple[str, ...] = option(
-        "A right: read:, push:, or with it force:PATTERN to overwrite history. % is any text: ALICE/%, %/%.",
+        "A right: read:, query:, ingest:, push:, or with it force:PATTERN to overwrite history. "
+        "% is any text: ALICE/%, %/%.",
         "RIGHT:PATTERN",
         required=True,
     ),
@@ -261,8 +262,9 @@ def token_create(
 
     Only its hash is kept, in .odfchain/tokens.yaml. The right `push:` allows pushes to the server that
     `odfchain serve --write` starts, for datasets whose private keys are not here. The right `read:` allows
-    reading if the server has --restrict-reading, and `push:` allows that, too. `push --force` needs `push:`
-    and `force:`; `force:` alone allows nothing.
+    reading if the server has --restrict-reading. `query:` allows to ask by SQL, `ingest:` to send rows;
+    reading goes with both, and with `push:`. `push --force` needs `push:` and `force:`; `force:` alone allows
+    nothing.
     """
     made = open_workspace().tokens.create(name, allow)
     say(f"the token {made.token.name}; it is shown this once:")

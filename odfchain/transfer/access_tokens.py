@@ -45,6 +45,10 @@ class Right(Enum):
 
     READ = "read"
     """To read, where a server restricts reading."""
+    QUERY = "query"
+    """To ask a node by SQL; reading goes with it."""
+    INGEST = "ingest"
+    """To send rows to a node, for datasets whose keys are there; reading goes with it."""
     PUSH = "push"
     """Reading goes with it: a push begins with the head, and compares chains."""
     FORCE = "force"
@@ -71,7 +75,7 @@ class Grant:
         if right not in known or not colon:
             raise errors.UsageError(
                 f"{one_line(text, 100)!r} is not a right",
-                hint="rights are read:, push: and force:PATTERN, such as push:org.%, read:alice/%, read:%/%",
+                hint="rights are read:, query:, ingest:, push: and force:PATTERN, such as push:org.%",
             )
         account, slash, name = pattern.rpartition("/")
         try:
@@ -105,7 +109,8 @@ class AccessToken:
 
     def may(self, right: Right, alias: DatasetAlias) -> bool:
         """True if it allows this access to a dataset."""
-        rights = (Right.READ, Right.PUSH) if right is Right.READ else (right,)
+        # reading goes with every right but the one that allows nothing alone
+        rights = set(Right) - {Right.FORCE} if right is Right.READ else {right}
         return any(grant.right in rights and grant.matches(alias) for grant in self.allow)
 
     @property

@@ -57,6 +57,14 @@ def test_what_a_token_allows(allow: str, alias: str, *, may: bool) -> None:
     assert token.may(Right.PUSH, DatasetAlias.parse(alias)) is may
 
 
+@pytest.mark.parametrize("right", list(Right))
+def test_a_right_allows_itself_and_reading(right: Right) -> None:
+    token, alias = made_token("a", [f"{right.value}:org.%"], NOW).token, DatasetAlias.parse("org.x")
+    allowed = {each for each in Right if token.may(each, alias)}
+    assert allowed == {right} | ({Right.READ} if right is not Right.FORCE else set())
+    assert not any(token.may(each, DatasetAlias.parse("x")) for each in Right)
+
+
 def test_who_shows_a_token() -> None:
     made = made_token("a", ["push:%"], NOW)
     tokens = [made_token("b", ["push:%"], NOW).token, made.token]
