@@ -17,11 +17,13 @@ from starlette.responses import RedirectResponse
 from starlette.routing import Router
 
 from odfchain.limits import PORT
+from odfchain.node import operations
+from odfchain.node.operations import Traffic
 from odfchain.node.pages import error_page, missing, routes
 from odfchain.node.parts import NodeParts
 from odfchain.node.site import PAGES, own_routes
 from odfchain.node.visit import Refused
-from odfchain.transfer.node_pulls import Message, Receive, Send
+from odfchain.transfer.node_pulls import Message, Receive, Send, refuse_upgrade
 from odfchain.transfer.server_app import Repository
 from odfchain.workspace.options import NodeOptions, ServeOptions
 
@@ -71,8 +73,10 @@ class Node:
         self._repository = Repository(parts.files, parts.options)
         self._secret = parts.options.secret
         self._session = secrets.token_urlsafe(24)
+        self.traffic = Traffic.of(parts)
         shown = routes(parts, PAGES) if parts.options.pages else []
-        self._router = Router([*own_routes(parts), *shown], default=missing(parts), redirect_slashes=False)
+        own = [*operations.routes(parts, self.traffic), *own_routes(parts)]
+        self._router = Router([*own, *shown], default=missing(parts), redirect_slashes=False)
 
     def __enter__(self) -> Self:
         """Start what answers beside requests."""
@@ -83,16 +87,19 @@ class Node:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request, or hold one conversation of the smart protocol."""
-        if self._secret is not None and scope["type"] == "http" and not self._is_known(scope):
-            await self._welcome(scope, receive, send)
-        elif scope["type"] != "http" or _is_of_files(scope):
-            await self._repository(scope, receive, send)
-        else:
-            number = secrets.token_hex(6)
-            raw = (scope.get("raw_path") or b"").lower()
-            path = "/-/" if any(hidden in raw for hidden in _HIDDEN) else scope["path"]
-            inner = {**scope, "path": path, "state": {**scope.get("state", {}), "number": number}}
-            await self._router(inner, receive, _guarded(send, number))
+        if scope["type"] not in ("http", "websocket"):
+            raise NotImplementedError(f"{scope['type']!r} is not spoken here")
+        number, of_files = secrets.token_hex(6), scope["type"] == "websocket" or _is_of_files(scope)
+        inner = {**scope, "state": {**(scope.get("state") or {}), "number": number, "of_files": of_files}}
+        answer = self._repository if of_files else self._others
+        if self._secret is not None and not self._is_known(scope):
+            answer = self._welcome
+        await self.traffic.watch(answer, inner, receive, send)
+
+    async def _others(self, scope: Message, receive: Receive, send: Send) -> None:
+        if any(hidden in (scope.get("raw_path") or b"").lower() for hidden in _HIDDEN):
+            scope = {**scope, "path": "/-/"}
+        await self._router(scope, receive, _guarded(send, scope["state"]["number"]))
 
     # --- a node of one user: `odfchain ui` --------------------------------------------------------
 
@@ -101,6 +108,9 @@ class Node:
         return secrets.compare_digest(shown.encode(), self._session.encode())
 
     async def _welcome(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await refuse_upgrade(send, 403, "these pages are of the user who started them")
+            return
         request = Request(scope, receive)
         shown, send = request.query_params.get("secret", ""), _guarded(send, "")
         if self._secret and secrets.compare_digest(shown.encode(), self._secret.encode()):

@@ -45,6 +45,8 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
+_EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - what is refused without a name
+
 GRACE_SECONDS = 5
 """How long responses may take to end when the server stops [s]; after that they are cut."""
 
@@ -74,7 +76,13 @@ class RepositoryServer:
             )
         import uvicorn  # noqa: PLC0415 - slow to load
 
-        hosts = admitted_hosts(host, (*(options.allow_hosts or ()), *workspace.config.share.hosts))
+        named = (*(options.allow_hosts or ()), *workspace.config.share.hosts)
+        if application is not None and host in _EVERY_ADDRESS and not named:
+            raise UsageError(
+                f"{host} is every address of this machine, and a node answers by its names alone",
+                hint="give the name that others use: --allow-host node.example",
+            )
+        hosts = admitted_hosts(host, named)
         self._problem = options.on_problem or (lambda _: None)
         self._socket = _listen(host, options.port or 0)
         # Where the repository is; ends in a slash.
