@@ -105,6 +105,27 @@ def length(seconds: int) -> str:
     return f"{seconds:,} seconds"
 
 
+def human_size(size: float) -> str:
+    """Bytes for people: `1.2 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def human_age(epoch_ns: int, now_ns: int) -> str:
+    """A time for people: `3 hours ago`."""
+    seconds = (now_ns - epoch_ns) // 1_000_000_000
+    if seconds < 0:
+        return "in the future"
+    units = {31_536_000: "year", 2_592_000: "month", 86_400: "day", 3_600: "hour", 60: "minute"}
+    for size, unit in units.items():
+        if seconds >= size:
+            return f"{counted(seconds // size, unit)} ago"
+    return "just now"
+
+
 def message_of(error: BaseException) -> str:
     """The message of a library's exception; PySpark's ask a JVM for it, which may be gone."""
     try:

@@ -17,8 +17,9 @@ from odfchain.assets.objects import DeriveOptions, Selection, StoreOptions
 from odfchain.cli.context import open_workspace, opened, say
 from odfchain.cli.parameters import DATASET_AT, MERGING, argument, command, formats, group, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import aligned, cell_text, echo, echo_lines, echo_page, print_records
+from odfchain.cli.screen import aligned, echo, echo_lines, echo_page, print_records
 from odfchain.errors import UsageError
+from odfchain.query.row_formats import cell_text
 from odfchain.text import counted
 from odfchain.workspace.options import RecordOptions
 

@@ -27,10 +27,10 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress, one_by_one
-from odfchain.cli.screen import echo, human_size, print_records, record, standard_input
+from odfchain.cli.screen import echo, print_records, record, standard_input
 from odfchain.errors import UsageError
 from odfchain.storage.fsio import no_file
-from odfchain.text import counted
+from odfchain.text import counted, human_size
 from odfchain.workspace.options import (
     CopyOptions,
     FileOptions,

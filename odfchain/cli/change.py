@@ -31,9 +31,10 @@ from odfchain.cli.parameters import (
     option,
 )
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.rows import TABLE_ROWS, numeric_columns, python_values, reader_stays, write_rows
+from odfchain.cli.rows import TABLE_ROWS, reader_stays
 from odfchain.errors import MergeConflictError, OdfchainError, UsageError
-from odfchain.text import counted, printable, text_width
+from odfchain.query.row_formats import cell_text, numeric_columns, python_values, write_rows
+from odfchain.text import counted, human_age, printable, text_width
 from odfchain.workspace.options import CorrectOptions, MergeOptions, RevertOptions
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def branch_list(dataset: str = argument(DATASET), output: str = formats()) -> No
     if people:
         now = time.time_ns()
         for row, branch in zip(rows, branches, strict=True):
-            row["lastChange"] = screen.human_age(branch.last_change.epoch_ns, now)
+            row["lastChange"] = human_age(branch.last_change.epoch_ns, now)
     else:
         columns += ["blockHash", "baseHash"]
     screen.print_records(rows, columns, output, titles={"lastChange": "last change"}, right=columns[1:5])
@@ -366,7 +367,7 @@ def _lines(found: Diff, data: list[str], *, people: bool, keys_only: bool) -> It
         if keys_only:
             yield [*key, change]
         elif not found.key:
-            yield [change, *(screen.cell_text(row[name]) for name in data)]
+            yield [change, *(cell_text(row[name]) for name in data)]
         else:
             names = columns or [name for name in data if row[name] is not None]
             # people need no values of a removed record
@@ -374,14 +375,14 @@ def _lines(found: Diff, data: list[str], *, people: bool, keys_only: bool) -> It
                 yield [*key, change, "", "", ""]
                 continue
             for name in names:
-                values = ("" if side is None else screen.cell_text(side[name]) for side in (before, after))
+                values = ("" if side is None else cell_text(side[name]) for side in (before, after))
                 yield [*key, change, name, *values]
 
 
 def _rows(found: Diff) -> Iterator[tuple[list[str], str, _Row, _Row, list[str]]]:
     for batch in found.changes.to_batches():
         *keys, changes, before, after, columns = (python_values(column) for column in batch.columns)
-        texts = [[screen.cell_text(value) for value in values] for values in keys]
+        texts = [[cell_text(value) for value in values] for values in keys]
         rows = zip(*texts, strict=True) if texts else itertools.repeat((), batch.num_rows)
         for key, *rest in zip(rows, changes, before, after, columns, strict=True):
             yield list(key), *rest

@@ -29,8 +29,9 @@ from odfchain.cli.parameters import (
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.errors import FaultyDatasetError, OdfchainError, SignatureError, StoreError, UsageError
 from odfchain.odf.identity import encode_base16
+from odfchain.query.row_formats import cell_text
 from odfchain.storage import fsio
-from odfchain.text import counted
+from odfchain.text import counted, human_size
 from odfchain.workspace.options import VerifyOptions
 
 if TYPE_CHECKING:
@@ -397,7 +398,7 @@ def _print_values(row: dict[str, Any], titles: dict[str, str], output: str) -> N
         screen.print_records([row], [*row], output)
         return
     for name, title in titles.items():
-        screen.echo(f"{title:18}{screen.cell_text(row[name])}")
+        screen.echo(f"{title:18}{cell_text(row[name])}")
 
 
 # `odfchain evidence`: proof that an owner signed two histories.
@@ -537,7 +538,7 @@ def _print_verdict(report: Report) -> None:
     screen.echo(word, fg=colour, bold=True, nl=False)
     screen.echo(
         f"{report.alias}: {counted(report.blocks, 'block')}, {counted(report.slices, 'slice')}, "
-        f"{counted(report.records, 'record')}, {screen.human_size(report.data_bytes)}{_replayed(report)}"
+        f"{counted(report.records, 'record')}, {human_size(report.data_bytes)}{_replayed(report)}"
     )
 
 

@@ -26,7 +26,7 @@ from odfchain.cli.parameters import (
 )
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.storage.fsio import no_file
-from odfchain.text import counted, one_line, percent, printable
+from odfchain.text import counted, human_size, one_line, percent, printable
 from odfchain.workspace.options import ProfileOptions
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def inspect_attachments(
     """
     found = opened(dataset).attachments()
     rows = [{"path": path, "size": len(text.encode())} for path, text in found.items()]
-    shown = {"size": screen.human_size}
+    shown = {"size": human_size}
     screen.print_records(rows, ["path", "size"], output, shown=shown, right=["size"])
     if not rows:
         say(f"{dataset} has no attachments; `odfchain add --update MANIFEST --attach FILE` adds one")
@@ -324,7 +324,7 @@ def _line(found: Manifest, file: Mapping[str, Any]) -> list[str]:
     return [
         f"{folder}/{name[:_SHOWN]}…",
         f"{file['stats']['row_count']:,}",
-        screen.human_size(file["size_bytes"]),
+        human_size(file["size_bytes"]),
         "" if times is None else f"{times[0][:_DAY]} … {times[1][:_DAY]}",
     ]
 

@@ -26,9 +26,9 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.screen import echo, echo_json, echo_lines, human_size, print_records, record
+from odfchain.cli.screen import echo, echo_json, echo_lines, print_records, record
 from odfchain.errors import ChainError, OdfchainError, UsageError
-from odfchain.text import counted
+from odfchain.text import counted, human_size
 from odfchain.workspace.options import GcOptions
 
 if TYPE_CHECKING:

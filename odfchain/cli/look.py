@@ -10,15 +10,15 @@ from odfchain.cli import screen
 from odfchain.cli.context import INTEGRITY_FAULT, open_workspace, opened, report_error, say
 from odfchain.cli.parameters import DATASET, DATASET_AT, argument, command, formats, key_values, option
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.rows import OPERATIONS, TABLE_ROWS, print_rows
+from odfchain.cli.rows import TABLE_ROWS, print_rows
 from odfchain.errors import OdfchainError, UsageError
-from odfchain.text import counted
+from odfchain.query.row_formats import OPERATIONS, cell_text
+from odfchain.text import counted, human_age, human_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from odfchain import Dataset
-    from odfchain.odf.events import MetadataEvent
     from odfchain.results import DatasetState, HashedBlock, RowChange
 
 
@@ -115,82 +115,11 @@ def _print_entry(entry: HashedBlock) -> None:
     screen.echo(f"  #{block.sequence_number}")
     screen.echo(f"  {block.system_time}  ", nl=False)
     screen.echo(kind, fg=_COLOURS.get(kind), bold=True)
+    from odfchain.audit.event_texts import describe_event  # loaded here: it costs other commands time
+
     for line in describe_event(block.event):
         screen.echo(f"    {line}")
     screen.echo()
-
-
-def describe_event(event: MetadataEvent) -> list[str]:
-    """An event in a few lines for people."""
-    import odfchain as odf
-    from odfchain.odf.arrow_schema import schema_of_event
-    from odfchain.odf.schema import format_ddl
-
-    match event:
-        case odf.events.Seed():
-            return [f"{event.dataset_kind.value} dataset {event.dataset_id}"]
-        case odf.events.AddData() | odf.events.ExecuteTransform():
-            return _describe_data(event)
-        case odf.events.SetDataSchema():
-            try:
-                return format_ddl(schema_of_event(event.raw_arrow_schema, event.schema))
-            except odf.OdfchainError as error:
-                return [f"(unreadable: {error})"]
-        case odf.events.AddPushSource():
-            return [f"source {event.source_name!r}: read {event.read.KIND}, merge {_merge(event.merge)}"]
-        case odf.events.SetPollingSource():
-            return [f"fetch {event.fetch.KIND}, read {event.read.KIND}, merge {_merge(event.merge)}"]
-        case odf.events.SetInfo():
-            return [x for x in (event.description, ", ".join(event.keywords or ())) if x]
-        case odf.events.SetLicense():
-            return [f"{event.name} ({event.spdx_id or event.short_name}) {event.website_url}"]
-        case odf.events.SetAttachments():
-            return [
-                f"{item.path} ({screen.human_size(len(item.content.encode()))})"
-                for item in event.attachments.items
-            ]
-        case odf.events.SetTransform():
-            inputs = [f"input {i.alias} = {i.dataset_ref}" for i in event.inputs]
-            return [*inputs, f"engine {event.transform.engine}"]
-        case odf.events.SetVocab():
-            names = odf.events.DatasetVocabulary.from_event(event).columns
-            return ["columns " + ", ".join(names)]
-        case odf.events.DisablePushSource():
-            return [f"source {event.source_name!r}"]
-    return []
-
-
-def _merge(merge: Any) -> str:
-    key = getattr(merge, "primary_key", None)
-    return f"{merge.KIND} by {', '.join(key)}" if key else str(merge.KIND)
-
-
-def _describe_data(event: Any) -> list[str]:
-    from odfchain.audit.lineage import describe_merged
-    from odfchain.workspace.merge_record import understood_record
-
-    lines = []
-    if event.new_data is not None:
-        data = event.new_data
-        interval = data.offset_interval
-        lines.append(
-            f"records {interval.start:,} to {interval.end:,} ({interval.count:,}), "
-            f"{screen.human_size(data.size)}"
-        )
-        lines.append(f"logical  {data.logical_hash}")
-        lines.append(f"physical {data.physical_hash}")
-    if event.new_checkpoint is not None:
-        lines.append(f"checkpoint {event.new_checkpoint.physical_hash}")
-    if event.new_watermark is not None:
-        lines.append(f"watermark {event.new_watermark}")
-    state = getattr(event, "new_source_state", None)
-    merged = understood_record(event)
-    if merged is not None:
-        lines.append(describe_merged(merged))
-    elif state is not None:
-        lines.append(f"source {state.source_name!r}: {state.kind} {state.value}")
-    inputs = getattr(event, "query_inputs", ())
-    return lines + [f"input {item.dataset_id}: {item.record_count:,} records" for item in inputs]
 
 
 _NO_DATASETS = (
@@ -223,7 +152,7 @@ def list_command(output: str = formats()) -> int:
     if not rows and people:
         say(_NO_DATASETS)
         return code
-    shown = {"records": "{:,}".format, "size": screen.human_size}
+    shown = {"records": "{:,}".format, "size": human_size}
     titles = {c: c.capitalize() for c in columns} | {"unsignedSince": "Unsigned since"}
     right = [c for c in ("records", "size", "slices", "blocks", "unsignedSince") if c in columns]
     screen.print_records(rows, columns, output, shown=shown, titles=titles, right=right)
@@ -238,7 +167,7 @@ def _list_row(dataset: Dataset, *, people: bool) -> dict[str, Any]:
         **screen.record(state, "kind:seed.dataset_kind", "records:record_count"),
         "size": dataset.data_size,
         "blocks": state.head_block.sequence_number + 1,
-        "updated": screen.human_age(updated.epoch_ns, time.time_ns()) if people else str(updated),
+        "updated": human_age(updated.epoch_ns, time.time_ns()) if people else str(updated),
         "unsignedSince": _unsigned_since(dataset),
         **screen.record(state, "watermark", "id:seed.dataset_id", "head"),
     }
@@ -379,7 +308,7 @@ def _words(change: RowChange, last: str) -> str:
 
 
 def _cell(value: Any) -> str:
-    return "∅" if value is None else screen.cell_text(value) or '""'
+    return "∅" if value is None else cell_text(value) or '""'
 
 
 def _via(change: RowChange) -> str:

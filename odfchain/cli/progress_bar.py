@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from odfchain.cli.context import options, report_error
-from odfchain.cli.screen import console, echo, human_size, styled
+from odfchain.cli.screen import console, echo, styled
 from odfchain.errors import was_interrupted
 from odfchain.progress import WorkDone
-from odfchain.text import printable
+from odfchain.text import human_size, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

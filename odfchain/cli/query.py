@@ -20,15 +20,16 @@ from odfchain import errors
 from odfchain.cli.context import open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET_AT, argument, command, formats, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
-from odfchain.cli.rows import TABLE_ROWS, Counted, write_rows
-from odfchain.cli.screen import echo, echo_document, human_size, is_interactive, print_records, standard_input
+from odfchain.cli.rows import TABLE_ROWS, Counted
+from odfchain.cli.screen import echo, echo_document, is_interactive, print_records, standard_input
 from odfchain.lazy import pa
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.odf.schema import parse_ddl
+from odfchain.query.row_formats import write_rows
 from odfchain.spark.known_errors import known_error
 from odfchain.storage.fsio import no_file, storage_error
-from odfchain.text import counted, first_line, one_line, printable
+from odfchain.text import counted, first_line, human_size, one_line, printable
 from odfchain.workspace.options import ExportOptions, QueryOptions, maybe_time
 from odfchain.workspace.points import parse_time
 

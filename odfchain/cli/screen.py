@@ -8,7 +8,6 @@ data.
 from __future__ import annotations
 
 import csv
-import datetime as dt
 import io
 import json
 import os
@@ -17,11 +16,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from odfchain.query.row_formats import cell_text, plain
 from odfchain.text import counted, escaped_json, printable, text_width
 
 if TYPE_CHECKING:
@@ -314,59 +313,3 @@ def record(result: object, *names: str) -> dict[str, Any]:
     from odfchain.odf.tree import record_of
 
     return record_of(result, *names)
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
-    match value:
-        case dt.datetime():
-            utc = value.astimezone(dt.UTC) if value.tzinfo else value
-            fine = "microseconds" if utc.microsecond % 1_000 else "milliseconds"
-            text = utc.isoformat(timespec=fine if utc.microsecond else "seconds")
-            return text.replace("+00:00", "Z")
-        case dt.date() | dt.time():
-            return value.isoformat()
-        case Decimal():
-            return str(value)
-        case bytes():
-            return value.hex()
-        case dt.timedelta():
-            return value.total_seconds()
-    return str(value)
-
-
-def cell_text(value: Any) -> str:
-    """A value as a table and CSV have it; nothing for None."""
-    match value:
-        case None:
-            return ""
-        case str():
-            return value
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return str(value)
-        case list() | dict():
-            return json.dumps(value, default=plain, ensure_ascii=False)
-    return str(plain(value))
-
-
-def human_size(size: float) -> str:
-    """Bytes for people: `1.2 MiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def human_age(epoch_ns: int, now_ns: int) -> str:
-    """A time for people: `3 hours ago`."""
-    seconds = (now_ns - epoch_ns) // 1_000_000_000
-    if seconds < 0:
-        return "in the future"
-    units = {31_536_000: "year", 2_592_000: "month", 86_400: "day", 3_600: "hour", 60: "minute"}
-    for size, unit in units.items():
-        if seconds >= size:
-            return f"{counted(seconds // size, unit)} ago"
-    return "just now"

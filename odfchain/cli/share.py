@@ -26,6 +26,7 @@ from odfchain.cli.parameters import (
 )
 from odfchain.cli.progress_bar import TerminalProgress, one_by_one
 from odfchain.limits import HOST, PORT
+from odfchain.text import human_size
 from odfchain.workspace.options import NodeOptions, PushOptions
 
 if TYPE_CHECKING:
@@ -165,9 +166,7 @@ def push_command(
 
             rows, code = one_by_one(targets, send, progress)
         if rows:
-            screen.print_records(
-                rows, _PUSHED, output, shown={"bytes": screen.human_size}, right=_PUSHED[2:5]
-            )
+            screen.print_records(rows, _PUSHED, output, shown={"bytes": human_size}, right=_PUSHED[2:5])
         return code
 
 
@@ -331,7 +330,7 @@ def search_command(
         ]
     if rows or not code:
         columns = _FOUND if output == "table" else [*_FOUND, "id", "head"]
-        screen.print_records(rows, columns, output, shown={"size": screen.human_size}, right=_FOUND[2:])
+        screen.print_records(rows, columns, output, shown={"size": human_size}, right=_FOUND[2:])
     return code
 
 

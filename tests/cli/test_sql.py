@@ -20,8 +20,8 @@ import pytest
 from odfchain.api.workspace import Workspace
 from odfchain.cli.main import main
 from odfchain.cli.query import parameter
-from odfchain.cli.rows import python_values
 from odfchain.errors import QueryError, UsageError
+from odfchain.query.row_formats import python_values
 from tests.kit.opened_files import opened_files
 from tests.kit.processes import HEEDS_INTERRUPTS, ODFCHAIN, begun_with, environment
 from tests.kit.queried_workspace import BIG, TYPES, add_numbers, add_types, new_workspace
