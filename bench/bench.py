@@ -2,7 +2,7 @@
 
 python bench/bench.py [kernels] [commands] [ledgers] [flights] [documents] [held] [codec] [digest] [chain]
     [slices] [merges] [snapshots] [memory] [transform] [share] [verify] [warm] [query] [skipping]
-    [branches] [profiles] [scale] [states] [assets] [smart] [--json]
+    [branches] [profiles] [scale] [states] [assets] [smart] [node] [--json]
 
 `kernels` (`make bench kernels`) is the first five after it: what README says, with its goals, in about ten
 minutes; its figures come once more as rows of a table at the end. `KAMU` names a program of the reference
@@ -33,6 +33,7 @@ from bench_held import bench_held
 from bench_ledgers import bench_ledgers
 from bench_memory import bench_memory
 from bench_merges import bench_merges
+from bench_node import bench_node
 from bench_profiles import bench_profiles
 from bench_query import bench_query
 from bench_scale import bench_scale
@@ -76,6 +77,7 @@ PARTS = KERNELS | {
     "states": bench_states,
     "assets": bench_assets,
     "smart": bench_smart,
+    "node": bench_node,
 }
 
 
