@@ -435,6 +435,10 @@ class EngineError(OdfchainError):
     exit_code = 7
 
 
+class BusyError(EngineError):
+    """Too much is asked of a node at the moment; the same may be asked again a little later."""
+
+
 class JavaNotFoundError(EngineError):
     """No Java that Spark can run on; the hint is the command that installs one."""
 

@@ -422,6 +422,11 @@ class AskedLimits:
     """These rows as Arrow [bytes]."""
     threads: int = 2
     """Threads that compute [count]."""
+    piece_bytes: int = 4 << 20
+    """Rows that are sent at a time where an answer comes in pieces [bytes]; then `seconds` is for each piece,
+    and there may be any number of rows…"""
+    stream_seconds: float = 600.0
+    """…until the last one [s]: few queries run at a time, and others wait."""
 
 
 ASKED = AskedLimits()

@@ -15,7 +15,7 @@ import os
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +36,7 @@ from odfchain.query.sql_text import (
     may_be_name,
     relation_of,
     usage,
+    value_names,
     wrong_count,
 )
 from odfchain.slices import skipping
@@ -235,6 +236,14 @@ class Embedded:
 
         return QueryResult(schema, inputs, batches, slices=planned.slices)
 
+    def describe(self, query: Query) -> tuple[pa.Schema, pa.Schema]:
+        """The columns of the answer, and names and types of the values that it needs; no slice is read."""
+        planned = _Planner(self, query)
+        with planned.files, translate_errors(planned.sql):
+            planned.asked()
+            plan = planned.frame.logical_plan()
+            return _plain_schema(planned.frame.schema()), _values_of(plan, value_names(planned.sql))
+
     def explain(self, query: Query) -> str:
         """How the query would be run, as text; errors as `run`."""
         planned = _Planner(self, query)
@@ -261,7 +270,7 @@ class _Planner:
         self._linked: dict[Path, int] = {}
 
     def plan(self) -> tuple[df.DataFrame, tuple[Pin, ...]]:
-        records, states, wanted = self._asked()
+        records, states, wanted = self.asked()
         relations: dict[Any, Pin | Changes] = {**records, **states}
         inexact = any(relation.has_floats for relation in relations.values())
         # tables are registered under internal numbers
@@ -286,7 +295,8 @@ class _Planner:
             if not folder.is_dir() or sum(1 for _ in folder.iterdir()) != count:
                 raise EngineError(f"{folder}: files of the query were removed while it ran", hint="ask again")
 
-    def _asked(self) -> tuple[dict[str, Pin], dict[Call, Pin | Changes], frozenset[str]]:
+    def asked(self) -> tuple[dict[str, Pin], dict[Call, Pin | Changes], frozenset[str]]:
+        """The tables that the query reads, and columns of states; `frame` is the query over empty ones."""
         context, tables = self._context(inexact=False)
         states: dict[Call, Pin | Changes] = {}
         names: list[str] = []
@@ -339,6 +349,7 @@ class _Planner:
                 except Exception:  # noqa: BLE001 - it was none with the dataset
                     hidden.discard(name)
             names[:] = [name for name in names if name not in hidden]
+            self.frame = frame
             columns = {name for relation in states.values() for name in relation.schema.names}
             plan = frame.optimized_logical_plan()
             wanted = _columns_of_functions(plan, columns)
@@ -505,6 +516,30 @@ class RowFilter:
                 self._context.deregister_table("rows")
         kept = found.column(0).combine_chunks().sort()
         return rows if len(kept) == len(rows) else rows.take(kept)
+
+
+def _values_of(plan: Any, names: Iterable[str]) -> pa.Schema:
+    # as the planner infers them; a value that it has no type for is a text, and a LIMIT is in no expression
+    kinds: dict[str, pa.DataType] = {}
+    nodes, waiting = [plan], list[Any]()
+    while nodes:
+        node = nodes.pop()
+        nodes += node.inputs()
+        variant = variant_of(node)
+        for part in ("predicate", "projections", "group_by_exprs", "aggregate_exprs", "sort_exprs"):
+            found: Any = getattr(variant, part, list)()
+            waiting += found if isinstance(found, list) else [found]
+    while waiting:
+        expression = waiting.pop()
+        kind = expression.variant_name()
+        if kind == "Placeholder":
+            value = expression.to_variant()
+            kinds[value.id()] = value.field().type if value.field() is not None else pa.string()
+        elif kind not in ("Column", "Literal", "Wildcard"):  # these are their own operands
+            with contextlib.suppress(Exception):  # the library has none of them for some functions
+                waiting += [each for each in expression.rex_call_operands() if each.variant_name() != kind
+                            or str(each) != str(expression)]  # fmt: skip
+    return pa.schema([pa.field(name, kinds.get(f"${name}", pa.int64())) for name in names])
 
 
 def _columns_of_functions(plan: Any, columns: Collection[str]) -> frozenset[str]:

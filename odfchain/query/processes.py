@@ -43,16 +43,17 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, BinaryIO, Literal
 
-from odfchain.errors import CodecError, EngineError, InvalidIdError, OdfchainError, QueryError, StoreError
+from odfchain.errors import EngineError, InvalidIdError, OdfchainError, QueryError, StoreError
 from odfchain.lazy import pa
 from odfchain.limits import ASKED, OWN, AskedLimits
-from odfchain.odf.flatbuffers import FlatBuffer, TableView, schema_path
+from odfchain.odf.flatbuffers import schema_path
 from odfchain.odf.identity import DatasetId, Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.progress import SILENT, Progress
 from odfchain.query.embedded import Embedded, in_memory, out_of_memory
 from odfchain.query.resolved_tables import CheckedSlices, Pin, Pins
 from odfchain.query.results import QueryResult, SlicesRead
+from odfchain.query.row_streams import checked_rows, parts_of, stream_of
 from odfchain.query.sql_text import Query, check_text, checked_text
 from odfchain.startup import put_off_pandas
 from odfchain.storage import fsio
@@ -77,6 +78,10 @@ ENVIRONMENT = {
 }  # fmt: skip
 _ENDING_SECONDS = 5.0
 _AT_ONCE = 1 << 20
+# How long rows wait for others before they are sent [s].
+_PIECE_SECONDS = 1.0
+# Folders that are shown to a process one by one [count]; its command line has room for some thousands.
+_MOST_SHOWN = 500
 _HEADER_BYTES = 1 << 20
 _MESSAGE_CHARACTERS = 2_000
 _TOO_COMPLEX = "the query is too complex for this node"
@@ -202,6 +207,7 @@ def request_of(engine: Embedded, query: Query, limits: AskedLimits, **more: Any)
         "workspace": str(pins.workspace.root), "as_at": pins.as_at and str(pins.as_at),
         "given": None if given is None else [[name, *map(str, pin)] for name, pin in given.items()],
         "partitions": engine.partitions, "batch_size": engine.batch_size, "without": sorted(engine.without),
+        "only": pins.workspace.only and sorted(pins.workspace.only), "pieces": False, "describe": False,
     }  # fmt: skip
     return request | more
 
@@ -251,16 +257,27 @@ class Worker:
 
     def answer(self, query: Query) -> QueryResult:
         """The rows of one query, all of them here."""
+        request = self.request(query)
+        with contextlib.closing(self.process(query.pins)) as process:
+            result = process.answer(request, query.pins)
+            result.to_arrow()
+            return result
+
+    def request(self, query: Query, **how: bool) -> dict[str, Any]:
+        """What a process is asked; the text was measured. `pieces=True`: rows as they come, however many."""
         check_text(query.sql, self.limits)
-        request, pins = request_of(self.engine, query, self.limits), query.pins
-        if pins.given is None:
-            shown = [pins.workspace.root / "datasets"]
-        else:
+        return request_of(self.engine, query, self.limits, **how)
+
+    def process(self, pins: Pins) -> WorkerProcess:
+        """A process that sees what the query may read; it ends with the thread that calls this."""
+        datasets, only = pins.workspace.root / "datasets", pins.workspace.only
+        if pins.given is not None:
             shown = [pins.workspace.dataset(each).folder for each, _ in pins.given.values()]
-        # it ends with the thread that starts it
-        process = WorkerProcess(self.limits, shown, sandboxed=self._sandboxed())
-        with contextlib.closing(process):
-            return process.answer(request, pins)
+        elif only is not None and len(only) <= _MOST_SHOWN:
+            shown = [folder for name in sorted(only) if (folder := datasets / name).is_dir()]
+        else:
+            shown = [datasets]
+        return WorkerProcess(self.limits, shown, sandboxed=self._sandboxed())
 
     def _sandboxed(self) -> bool:
         from odfchain.transform.sandbox import require_sandbox
@@ -305,29 +322,63 @@ class WorkerProcess(ChildProcess):
         super().__init__(begin, starting_seconds=limits.starting_seconds)
 
     def answer(self, request: dict[str, Any], pins: Pins) -> QueryResult:
-        """The answer to what `Worker` asks; errors as there."""
+        """The answer to what `Worker` asks, as it comes; errors as there, also while rows are read."""
+        schema, first, goes_on, read = self._asked(request)
+        if goes_on and not request["pieces"]:
+            raise self._broken()
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            yield from first
+            more = goes_on
+            while more:
+                kind, found, more, _ = self._piece(pieces=True)
+                if kind != schema:
+                    raise self._broken()
+                yield from found
+
+        return QueryResult(schema, Pins(pins.workspace, given=read).used(read), rows)
+
+    def describe(self, request: dict[str, Any]) -> tuple[pa.Schema, pa.Schema]:
+        """The columns of the answer, and the values that the query needs; errors as `answer`."""
+        columns, _, more, _ = self._asked(request | {"describe": True})
+        if not more:
+            raise self._broken()
+        return columns, self._piece(pieces=False)[0]
+
+    @property
+    def is_running(self) -> bool:
+        """False once it has ended by itself."""
+        return self._child.poll() is None
+
+    def kill(self) -> None:
+        """End it from another thread: whoever reads its answer gets an error."""
+        self._child.kill()
+
+    def _asked(self, request: dict[str, Any]) -> _Piece:
         self.ready()
-        most = _HEADER_BYTES + 2 * self._limits.answer_bytes
-        try:
+        self._until = time.monotonic() + self._limits.stream_seconds
+        with contextlib.suppress(BrokenPipeError):  # why it ended shows when it is read
             self._child.stdin.write(json.dumps(request).encode() + b"\n")
             self._child.stdin.flush()
-            said = self._read(most + 1, self._limits.seconds)
+        return self._piece(pieces=request["pieces"])
+
+    def _piece(self, *, pieces: bool) -> _Piece:
+        left, seconds = self._until - time.monotonic(), self._limits.seconds
+        if left <= 0:
+            raise EngineError(f"the answer took longer than {self._limits.stream_seconds:g} s")
+        try:
+            self._pipe.left = min(seconds, left)
+            reported = _parsed_header(self._said.readline(_HEADER_BYTES))
+            if isinstance(reported, OdfchainError):
+                raise reported
+            size, read, more = reported or (-1, {}, False)
+            if not 0 <= size <= 2 * self._limits.answer_bytes or len(body := self._said.read(size)) < size:
+                raise self._broken()
         except TimeoutError:
             raise EngineError(
-                f"the query took longer than {self._limits.seconds:g} s", hint="ask for less at a time"
+                f"the query took longer than {seconds:g} s", hint="ask for less at a time"
             ) from None
-        except BrokenPipeError:
-            said = b""
-        header, _, body = said.partition(b"\n")
-        reported = _parsed_header(header)
-        if isinstance(reported, OdfchainError):
-            raise reported
-        if reported is None or reported[0] != len(body):
-            raise self._broken()
-        schema, batches = _checked_rows(body, self._limits)
-        return QueryResult(
-            schema, Pins(pins.workspace, given=reported[1]).used(reported[1]), lambda: iter(batches)
-        )
+        return *checked_rows(body, self._limits, every=pieces), more, read
 
     def _broken(self) -> OdfchainError:
         code = self._code() or 0
@@ -345,6 +396,8 @@ def command(limits: AskedLimits) -> Sequence[str]:
 
 
 _Read = dict[str, tuple[DatasetId, Multihash]]
+_Piece = tuple[pa.Schema, list[pa.RecordBatch], bool, _Read]
+"""Rows, whether others follow, and what is read for them."""
 
 
 def _read_blocks(rows: Iterable[tuple[str, str, str]]) -> _Read:
@@ -355,45 +408,15 @@ def _written_blocks(pins: Iterable[Pin]) -> list[list[str]]:
     return [[pin.name, str(pin.id), str(pin.block_hash)] for pin in pins]
 
 
-def _parsed_header(header: bytes) -> tuple[int, _Read] | OdfchainError | None:
+def _parsed_header(header: bytes) -> tuple[int, _Read, bool] | OdfchainError | None:
     # the process has run an untrusted query: any header may come
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidIdError):
         reported = json.loads(header)
         if "error" in reported:
             return _error(reported["error"], _MESSAGE_CHARACTERS, lambda kind: _KINDS.get(kind, EngineError))
-        return int(reported["bytes"]), _read_blocks(reported["inputs"])
+        more = reported.get("more") is True
+        return int(reported["bytes"]), _read_blocks(reported["inputs"]), more
     return None
-
-
-def _checked_rows(body: bytes, limits: AskedLimits) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-    try:
-        # a compressed buffer can grow far beyond the bytes that were read
-        for message in pa.ipc.MessageReader.open_stream(body):
-            _check_uncompressed(message)
-        with pa.ipc.open_stream(body) as stream:
-            batches = list(stream)
-            for batch in batches:
-                batch.validate(full=True)
-            if sum(batch.num_rows for batch in batches) > limits.rows:
-                raise EngineError("the process that answers queries sent more rows than it may")
-            return stream.schema, batches
-    except (pa.ArrowException, CodecError, OSError, ValueError) as error:
-        raise EngineError(f"the query process sent an unreadable answer: {one_line(str(error))}") from None
-
-
-def _check_uncompressed(message: pa.Message) -> None:
-    buffer = FlatBuffer(bytes(message.metadata))
-    header = _member(buffer, buffer.table(buffer.root_position(), 0), 2)
-    if header is not None and message.type == "dictionary":
-        header = _member(buffer, header, 1)
-    # `BodyCompression` of RecordBatch (Arrow format, `Message.fbs`)
-    if header is not None and message.type != "schema" and header.field(3, 4):
-        raise ValueError("it is compressed")
-
-
-def _member(buffer: FlatBuffer, table: TableView, slot: int) -> TableView | None:
-    position = table.field(slot, 4)
-    return buffer.table(buffer.follow(position), 1) if position else None
 
 
 # --- queries of the user -----------------------------------------------------------------------------
@@ -640,31 +663,35 @@ def _kind_of(name: str) -> type[OdfchainError]:
 def main() -> None:
     """Answer the one query of a client; this process ends with its parent at the latest."""
     limits = AskedLimits(**json.loads(sys.argv[1]))
-    # the kernel keeps these limits when the parent has died and cannot kill this process
-    bounds = {
+    _bound_by_kernel({
         resource.RLIMIT_AS: limits.memory * 3 // 2 + _PROGRAM_BYTES,
-        resource.RLIMIT_CPU: int(limits.seconds + limits.starting_seconds) * limits.threads + 1,
         resource.RLIMIT_FSIZE: SAID_BYTES,
         resource.RLIMIT_CORE: 0,
-    }
-    for which, most in bounds.items():
-        with contextlib.suppress(ValueError, OSError):  # there is a lower one, or none can be had
-            resource.setrlimit(which, (most, most))
+    })  # fmt: skip
     answers = _ready()
-    line = sys.stdin.buffer.readline()
+    request = json.loads(sys.stdin.buffer.readline())
+    seconds = limits.stream_seconds if request["pieces"] else limits.seconds
+    _bound_by_kernel({resource.RLIMIT_CPU: int(seconds + limits.starting_seconds) * limits.threads + 1})
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    header, body = answer(json.loads(line), limits)
-    _say(answers, header | {"bytes": len(body)}, body)
+    for header, body in answer(request, limits):
+        _say(answers, header | {"bytes": len(body)}, body)
     os._exit(0)  # what is left in memory is not put away
 
 
-def answer(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any], bytes]:
-    """The inputs and the rows, or the error."""
+def _bound_by_kernel(bounds: Mapping[int, int]) -> None:
+    # these hold also when the parent has died and cannot kill this process
+    for which, most in bounds.items():
+        with contextlib.suppress(ValueError, OSError):  # there is a lower one, or none can be had
+            resource.setrlimit(which, (most, most))
+
+
+def answer(request: dict[str, Any], limits: AskedLimits) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """The inputs and the rows, in pieces where that is asked for, or the error."""
     try:
-        return _rows(request, limits)
+        yield from _rows(request, limits)
     except BaseException as error:  # noqa: BLE001 - every end is reported, and this is the last of the process
         # the engine's hints are for who sits before the machine
-        return {"error": _reported(error, hint="ask for fewer rows or columns")}, b""
+        yield {"error": _reported(error, hint="ask for fewer rows or columns")}, b""
 
 
 def _ready() -> BinaryIO:
@@ -690,20 +717,33 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _rows(request: dict[str, Any], limits: AskedLimits) -> tuple[dict[str, Any], bytes]:
+def _rows(request: dict[str, Any], limits: AskedLimits) -> Iterator[tuple[dict[str, Any], bytes]]:
     pa.set_cpu_count(limits.threads)
-    engine = _engine(request, memory=limits.memory)
-    result = engine.run(_query(request, WorkspaceFiles(Path(request["workspace"]))))
-    rows, sink = 0, pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, result.schema) as stream:
-        for batch in result.batches():
-            rows += batch.num_rows
-            if rows > limits.rows:
-                raise _too_large(f"{limits.rows:,} rows", "add LIMIT, or ask for a part by a condition")
-            if sink.tell() + batch.nbytes > limits.answer_bytes:
+    engine, only = _engine(request, memory=limits.memory), request["only"]
+    files = WorkspaceFiles(Path(request["workspace"]), only=None if only is None else frozenset(only))
+    query = _query(request, files)
+    if request["describe"]:
+        columns, values = engine.describe(query)
+        yield {"inputs": [], "more": True}, stream_of(columns, [])
+        yield {"inputs": []}, stream_of(values, [])
+        return
+    result, pieces = engine.run(query), request["pieces"]
+    inputs, began = _written_blocks(result.inputs), time.monotonic()
+    rows, size, held = 0, 0, list[pa.RecordBatch]()
+    for batch in result.batches():
+        rows += batch.num_rows
+        if not pieces and rows > limits.rows:
+            raise _too_large(f"{limits.rows:,} rows", "add LIMIT, or ask for a part by a condition")
+        for part in parts_of(batch, limits.piece_bytes):
+            is_full = size + part.nbytes > limits.piece_bytes or time.monotonic() > began + _PIECE_SECONDS
+            if pieces and held and is_full:
+                yield {"inputs": inputs, "more": True}, stream_of(result.schema, held)
+                size, held, began = 0, [], time.monotonic()
+            size += part.nbytes
+            if size > limits.answer_bytes:
                 raise _too_large(f"{limits.answer_bytes:,} bytes", "ask for fewer rows or columns")
-            stream.write_batch(batch)
-    return {"inputs": _written_blocks(result.inputs)}, sink.getvalue().to_pybytes()
+            held.append(part)
+    yield {"inputs": inputs}, stream_of(result.schema, held)
 
 
 def _too_large(most: str, hint: str) -> QueryError:

@@ -5,6 +5,7 @@ The functions are `state(name[, event_time[, key]])`, `to_table`, `diff` and `hi
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -152,6 +153,25 @@ _AFTER_TABLE = frozenset({
     "order", "outer", "pivot", "qualify", "right", "select", "semi", "sort", "tablesample", "union",
     "unpivot", "using", "where", "window",
 })  # fmt: skip
+
+
+def numbered_values(sql: str) -> str:
+    """The text with `$1`, `$2`, … for the `?` that other databases have."""
+    numbers = itertools.count(1)
+    return "".join(
+        f"${next(numbers)}" if (found.lastgroup, found[0]) == ("other", "?") else found[0]
+        for found in _TOKEN.finditer(sql)
+    )
+
+
+def value_names(sql: str) -> list[str]:
+    """The names of `$name` in a text, numbers in their order."""
+    pieces = [(found.lastgroup, found[0]) for found in _TOKEN.finditer(sql)]
+    named = [
+        text for (_, before), (kind, text) in itertools.pairwise(pieces)
+        if before == "$" and kind in ("word", "number")
+    ]  # fmt: skip
+    return sorted(dict.fromkeys(named), key=lambda name: int(name) if name.isdecimal() else 0)
 
 
 class _Words:

@@ -155,6 +155,8 @@ class WorkspaceFiles:
     shared: SharedStore = field(default=ONLY_HERE, repr=False, compare=False)
     note: Callable[[str], None] = field(default=SILENT.note, repr=False, compare=False)
     """Hears the names of datasets that get a block here, but not the key."""
+    only: frozenset[str] | None = field(default=None, repr=False, compare=False)
+    """The folders of the datasets that there are for whoever asks; None is all."""
 
     # --- finding and making ------------------------------------------------------------------------
 
@@ -247,6 +249,8 @@ class WorkspaceFiles:
         """Every dataset as it is on this machine; a store is not asked, and no lock is taken."""
         datasets = []
         for folder in (self.root / "datasets").iterdir():
+            if self.only is not None and folder.name not in self.only:
+                continue
             try:
                 datasets.append(self._open(folder))
             except errors.OdfchainError:
@@ -273,7 +277,7 @@ class WorkspaceFiles:
         self.shared.sync_heads(parsed)
         if isinstance(parsed, DatasetId):
             folder = self._folder(parsed)
-            if folder.is_dir():
+            if folder.is_dir() and (self.only is None or folder.name in self.only):
                 return self._open(folder)
             raise errors.DatasetNotFoundError(f"no dataset has the id {parsed}")
         aliases = []

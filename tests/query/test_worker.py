@@ -21,6 +21,7 @@ import pytest
 
 from odfchain.api.workspace import Workspace
 from odfchain.errors import (
+    BusyError,
     DatasetNotFoundError,
     EngineError,
     OdfchainError,
@@ -34,7 +35,9 @@ from odfchain.query import processes as module
 from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Worker
 from odfchain.query.resolved_tables import Pins
-from odfchain.query.sql_text import Query, check_text
+from odfchain.query.row_streams import checked_rows
+from odfchain.query.slots import Slots
+from odfchain.query.sql_text import Query, check_text, numbered_values
 from odfchain.transform import sandbox
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -153,15 +156,17 @@ def asked(scene: Scene, sql: str, **options: Any) -> Any:
     """What the process would say, said here: for what a query of its own good will does."""
     worker = Worker(engine=Embedded(**({"partitions": 2} | options.pop("worker", {}))))
     pins, params = scene.pins(**options.pop("pins", {})), options.pop("params", None)
-    request = module.request_of(worker.engine, Query(sql, pins, params, **options), worker.limits)
-    return module.answer(json.loads(json.dumps(request)), worker.limits)
+    how = {name: True for name in ("pieces", "describe") if options.pop(name, False)}
+    request = worker.request(Query(sql, pins, params, **options), **how)
+    (*pieces, last) = module.answer(json.loads(json.dumps(request)), worker.limits)
+    return [*pieces, last] if how else last
 
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_the_answer_is_that_of_the_engine_in_this_process(shared: Scene, sql: str) -> None:
     own = Embedded().run(Query(sql, shared.pins()))
     header, body = asked(shared, sql, limit=None)
-    schema, batches = module._checked_rows(body, ASKED)
+    schema, batches = checked_rows(body, ASKED)
     assert pa.Table.from_batches(batches, schema).equals(own.to_arrow())
     assert schema == own.schema
     assert header["inputs"] == [[p.name, str(p.id), str(p.block_hash)] for p in own.inputs]
@@ -226,7 +231,7 @@ def test_more_rows_than_are_given_is_said(
         assert "more than 10,000 rows" in header["error"]["message"]
         assert not body
     else:
-        assert sum(b.num_rows for b in module._checked_rows(body, ASKED)[1]) == given
+        assert sum(b.num_rows for b in checked_rows(body, ASKED)[1]) == given
 
 
 def test_more_bytes_than_are_given_is_said(shared: Scene) -> None:
@@ -318,6 +323,7 @@ from pathlib import Path
 from odfchain.limits import ASKED
 from odfchain.query import processes
 from odfchain.query.resolved_tables import Pins
+from odfchain.query.row_streams import checked_rows
 from odfchain.query.sql_text import Query
 from odfchain.workspace.workspace_files import WorkspaceFiles
 if sys.argv[2] == "plain":
@@ -524,3 +530,81 @@ def test_a_process_that_does_not_start_says_why(shared: Scene, monkeypatch: pyte
     limits = dataclasses.replace(ASKED, starting_seconds=0.3)
     with pytest.raises(EngineError, match="did not start in time"):
         Worker(limits).answer(Query("select 1", shared.pins()))
+
+
+# --- answers in pieces --------------------------------------------------------------------------------------
+
+
+def test_an_answer_in_pieces_has_the_same_rows_however_many(shared: Scene) -> None:
+    sql = "select value, repeat('x', 100) as text from generate_series(1, 200000)"
+    pieces = asked(shared, sql, limit=None, pieces=True)
+    assert [bool(header.get("more")) for header, _ in pieces] == [True] * (len(pieces) - 1) + [False]
+    assert all(len(body) < 2 * ASKED.piece_bytes for _, body in pieces)
+    found = [batch for _, body in pieces for batch in checked_rows(body, ASKED, every=True)[1]]
+    assert sum(batch.num_rows for batch in found) == 200_000
+    worker = Worker()
+    with contextlib.closing(worker.process(shared.pins())) as process:
+        result = process.answer(worker.request(Query(sql, shared.pins()), pieces=True), shared.pins())
+        assert result.to_arrow() == pa.Table.from_batches(found)
+
+
+def test_rows_that_are_long_come_in_pieces_of_their_own(shared: Scene) -> None:
+    pieces = asked(shared, "select repeat('x', 3000000) from generate_series(1, 9)", limit=None, pieces=True)
+    assert [sum(b.num_rows for b in checked_rows(body, ASKED)[1]) for _, body in pieces] == [1] * 9
+    *_, (header, _) = asked(shared, "select repeat('x', 17000000)", limit=None, pieces=True)
+    assert "more than 16,777,216 bytes" in header["error"]["message"]
+
+
+def test_a_process_that_is_killed_between_pieces_gives_an_error(shared: Scene) -> None:
+    worker, sql = Worker(), "select repeat('x', 1000) from generate_series(1, 1000000)"
+    with contextlib.closing(worker.process(shared.pins())) as process:
+        rows = process.answer(worker.request(Query(sql, shared.pins()), pieces=True), shared.pins()).batches()
+        next(rows)
+        process.kill()
+        with pytest.raises(QueryError, match="too complex"):
+            list(rows)
+
+
+def test_columns_and_values_of_a_query_are_described_before_it_is_asked(shared: Scene) -> None:
+    sql = numbered_values("select city, pop * ? as p from cities where city = ? and 'a?' <> \"city\" limit ?")
+    (_, columns), (_, values) = asked(shared, sql, limit=None, describe=True)
+    assert checked_rows(columns, ASKED)[0].names == ["city", "p"]
+    found = checked_rows(values, ASKED)[0]
+    assert found == pa.schema([("1", pa.float64()), ("2", pa.string()), ("3", pa.int64())])
+
+
+def test_a_dataset_that_is_not_for_the_reader_is_not_there(scene: Scene) -> None:
+    other = add_root(scene.workspace, "secret.rows", SCHEMA)
+    only = dataclasses.replace(scene.workspace._files, only=frozenset({scene.root.folder.name}))
+    for name in ("secret.rows", str(other.id)):
+        with pytest.raises(DatasetNotFoundError) as told:
+            Worker().answer(Query(f'select * from "{name}"', Pins(only)))
+        assert "did you mean" not in (told.value.hint or "")
+    assert Worker().answer(Query("select * from cities", Pins(only))).to_arrow().num_rows == 3
+
+
+def test_few_queries_run_few_wait_and_the_others_are_told(shared: Scene) -> None:
+    slots, worker = Slots(Worker(), shared.pins().workspace, running=1, waiting=1), Worker()
+    with contextlib.closing(slots):
+        found = list[int]()
+
+        def wait() -> None:
+            with slots.process(shared.pins()) as other:
+                query = worker.request(Query("select 1 as a", shared.pins()))
+                found.append(other.answer(query, shared.pins()).to_arrow().num_rows)
+
+        waiting = threading.Thread(target=wait)
+        with slots.process(shared.pins()):
+            waiting.start()
+            wait_until(lambda: slots._queue)
+            with pytest.raises(BusyError, match="too many queries"), slots.process(shared.pins()):
+                pass
+            assert not found
+        waiting.join()
+        assert found == [1]
+        with slots.process(shared.pins()):
+            gone = [False]
+            timer = threading.Timer(0.1, lambda: (gone.__setitem__(0, True), slots.wake()))
+            timer.start()
+            with pytest.raises(BusyError), slots.process(shared.pins(), lambda: gone[0]):
+                pass
