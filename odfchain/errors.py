@@ -26,7 +26,7 @@
      ├─ TransferError
      │   └─ UnsupportedPeerError, AccessError, CorruptedPeerError, ChainsDifferError
      └─ EngineError
-         └─ JavaNotFoundError
+         └─ BusyError, JavaNotFoundError
 
 A class is for what a caller does about it; the message says what happened.
 Errors carry what happened, where, what was expected and what to do next. `str(error)` is one line in
