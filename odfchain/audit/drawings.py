@@ -15,7 +15,7 @@ from odfchain.chain.chain import HashedBlock
 from odfchain.errors import CodecError
 from odfchain.odf.enums import DatasetKind
 from odfchain.odf.identity import Multihash
-from odfchain.profiles.pages import line_of, one_page
+from odfchain.profiles.pages import Render, line_of, one_page
 from odfchain.storage.local import HEAD
 from odfchain.text import one_line
 from odfchain.workspace.dataset_files import DatasetFiles
@@ -155,8 +155,13 @@ class GraphDrawing:
             lines.append(f"  {numbers[edge.upstream]} -> {numbers[edge.downstream]}{attributes};")
         return "\n".join([*lines, "}"]) + "\n"
 
-    def to_html(self, profiles: Mapping[str, Mapping[str, Any]] | None = None) -> str:
-        """The graph as one self-contained page, with profiles by the keys of nodes."""
+    def to_html(
+        self,
+        profiles: Mapping[str, Mapping[str, Any]] | None = None,
+        links: Mapping[str, str] | None = None,
+        render: Render = one_page,
+    ) -> str:
+        """The graph as one self-contained page, with profiles and addresses by the keys of nodes."""
         asked = ", ".join(self.graph.nodes[key].name for key in self.graph.roots)
         made_of: dict[str, list[str]] = {key: [] for key in self.graph.nodes}
         for edge in self.graph.edges:
@@ -170,7 +175,7 @@ class GraphDrawing:
             for x, row in enumerate(layout.layers)
             for y, key in enumerate(row)
         }
-        return one_page(
+        return render(
             "audit",
             "lineage.html.j2",
             title=f"{'What is made of' if self.graph.downstream else 'Lineage of'} {one_line(asked)}",
@@ -184,6 +189,7 @@ class GraphDrawing:
             places=places,
             made_of=made_of,
             lines=[(was_used(edge), _path([places[key] for key in route])) for edge, route in layout.routes],
+            links=links or {},
             profiles=profiles or {},
             most_columns=_COLUMNS,
         )

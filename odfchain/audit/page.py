@@ -12,7 +12,7 @@ from typing import Any
 
 from odfchain.errors import UsageError
 from odfchain.limits import PAGE, PageLimits
-from odfchain.profiles.pages import Excerpt, excerpt, fitted, listed, moment, one_page
+from odfchain.profiles.pages import Excerpt, Render, excerpt, fitted, listed, moment, one_page
 from odfchain.text import counted, one_line
 
 # The blocks of a chain on a page: marks of a strip, and rows of a table; few of both for many blocks.
@@ -47,12 +47,16 @@ def _event(block: View) -> str:
 
 
 def strip_of(blocks: Sequence[View], limit: int) -> View | None:
-    """The time line of a chain in at most `limit` marks; None for a chain of which no block is known."""
+    """The time line of a chain in at most `limit` marks; None for a chain of which no block is known.
+
+    A block that nobody has verified has the state "".
+    """
     if not blocks:
         return None
     each = -(-len(blocks) // limit)
     groups = [blocks[start : start + each] for start in range(0, len(blocks), each)]
     kinds, states = _tally(blocks)
+    words = (_states_in_words(states), _kinds_in_words(kinds))
     return {
         "marks": tuple(_mark(group) for group in groups),
         "blocks": len(blocks),
@@ -63,7 +67,7 @@ def strip_of(blocks: Sequence[View], limit: int) -> View | None:
         else "",
         "kinds": kinds,
         "states": states,
-        "summary": f"{counted(len(blocks), 'block')}: {_states_in_words(states)}; {_kinds_in_words(kinds)}",
+        "summary": f"{counted(len(blocks), 'block')}: {'; '.join(filter(None, words))}",
     }
 
 
@@ -94,7 +98,7 @@ def _mark(group: Sequence[View]) -> View:
         (block,) = group
         height = _HEIGHTS[_kind(block)]
         where = f"Block {block['sequenceNumber']:,}, {_moment(block['systemTime'])}"
-        title = f"{where}: {_event(block)}, {STATES[block['state']]}"
+        title = ", ".join(filter(None, (f"{where}: {_event(block)}", STATES.get(block["state"]))))
         bars = [{"kind": _kind(block), "top": _HEIGHT - height, "height": height}]
         return {"title": title, "state": block["state"], "bars": bars}
     bars, below = [], _HEIGHT
@@ -103,8 +107,9 @@ def _mark(group: Sequence[View]) -> View:
         bars.append({"kind": kind, "top": top, "height": below - top})
         below = top
     title = f"Blocks {group[0]['sequenceNumber']:,} to {group[-1]['sequenceNumber']:,}, {_days(group)}: "
-    title += f"{_kinds_in_words(kinds)}; {_states_in_words(states)}"
-    return {"title": title, "state": next(iter(states)), "bars": bars}
+    title += f"{_kinds_in_words(kinds)}"
+    title += f"; {_states_in_words(states)}" if states else ""
+    return {"title": title, "state": next(iter(states), ""), "bars": bars}
 
 
 def _days(group: Sequence[View]) -> str:
@@ -278,7 +283,7 @@ def _inputs(found: Sequence[View], limits: PageLimits, places: Iterator[int], de
     return Excerpt(tuple(views), len(found) - len(views))
 
 
-def render_page(documents: Sequence[View], limits: PageLimits = PAGE) -> str:
+def render_page(documents: Sequence[View], limits: PageLimits = PAGE, render: Render = one_page) -> str:
     """One self-contained HTML page, no larger than `limits` allow, about one report or several.
 
     Nothing in a document can put markup, script or a reference to another file into the page.
@@ -287,13 +292,13 @@ def render_page(documents: Sequence[View], limits: PageLimits = PAGE) -> str:
         raise UsageError("no report to make a page from")
     # faulty datasets come first
     parts = sorted(documents, key=lambda node: list(MARKS).index(node["verdict"]))
-    return fitted(lambda limits: _render(parts, limits), limits)
+    return fitted(lambda limits: _render(parts, limits, render), limits)
 
 
-def _render(parts: Sequence[View], limits: PageLimits) -> str:
+def _render(parts: Sequence[View], limits: PageLimits, render: Render) -> str:
     detailed = [dataset_view(node, limits.for_each(len(parts))) for node in parts[: limits.sections]]
     state, title, lead = _overall(parts)
-    return one_page(
+    return render(
         "audit",
         "page.html.j2",
         state=state,

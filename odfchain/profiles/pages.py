@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 L = TypeVar("L", bound=AnyPageLimits)
+Render = Callable[..., str]
+"""Makes a page of a room, a template there and values: `one_page`, or what `within` gives."""
 
 
 def one_page(room: str, template: str, **values: Any) -> str:
@@ -40,7 +42,7 @@ def one_page(room: str, template: str, **values: Any) -> str:
     sheet = _packaged("profiles", "style.css")
     digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
     source = f"sha256-{digest}"
-    return _template(room, template).render(site=None, style=sheet, style_source=source, **values)
+    return _template(room, template).render(site=None, h1="h1", style=sheet, style_source=source, **values)
 
 
 def site_page(template: str, *, root: str, site: Mapping[str, Any], **values: Any) -> str:
@@ -50,6 +52,16 @@ def site_page(template: str, *, root: str, site: Mapping[str, Any], **values: An
     """
     made = _template("node/templates", f"{template}.html.j2")
     return made.render(site=site, root=root, style=stylesheet()[0], **values)
+
+
+def within(*, root: str, site: Mapping[str, Any], dataset: Any, tab: str, **frame: Any) -> Render:
+    """Makes what is a file in `-o html` a page of a node, on a tab below the head of its dataset."""
+
+    def render(room: str, template: str, **values: Any) -> str:
+        known = {"site": site, "root": root, "style": stylesheet()[0], "here": "Datasets", **frame}
+        return _template(room, template).render(report_of=dataset, tab=tab, h1="h2", **known, **values)
+
+    return render
 
 
 @lru_cache(maxsize=1)
@@ -146,6 +158,8 @@ def moment(text: str) -> str:
 _BARS = "▁▂▃▄▅▆▇█"
 _BINS = 10
 _SHOWN_VALUES = 3
+_ALMOST = 0.9
+"""Where more of the rows have a value that is not repeated, all are said to differ."""
 
 
 def line_of(column: Mapping[str, Any], stats: Mapping[str, Any]) -> list[str]:
@@ -161,8 +175,27 @@ def _rows(stats: Mapping[str, Any]) -> float:
     return sum(values.values()) / (stats["top_values_coverage"] or 1) if values else 0
 
 
+def all_differ(stats: Mapping[str, Any]) -> bool:
+    """Whether nearly every row has a value of its own, or every value is rare: no share says anything."""
+    values, rows, distinct = stats.get("top_values") or {}, _rows(stats), stats["num_unique"]
+    if not values or distinct <= _BINS:
+        return False
+    return bool(distinct > _ALMOST * rows or max(values.values()) < _RARE * rows)
+
+
+def lengths(stats: Mapping[str, Any], of: str = "char_length", unit: str = "") -> str:
+    """The least and the largest number of characters of a column, or of words, and how many on average."""
+    least, most, mean = (stats.get(f"{name}_{of}") for name in ("min", "max", "avg"))
+    if least is None or most is None or mean is None:
+        return ""
+    return f"{least:,} … {most:,}{unit}, {mean:,.1f} on average" if least != most else f"{least:,}{unit}"
+
+
 def _range(stats: Mapping[str, Any]) -> str:
-    # the commonest values, or the least and the largest; empty where none is said
+    # the commonest values; lengths and examples where all differ; or the least and the largest, if said
+    if all_differ(stats):
+        such = ", ".join(cut(value, 40) for value, _ in by_share(stats["top_values"])[:_SHOWN_VALUES])
+        return ": ".join(filter(None, (lengths(stats, unit=" characters"), f"{such}, …")))
     if stats.get("top_values"):
         rows, common = _rows(stats), by_share(stats["top_values"])[:_SHOWN_VALUES]
         shown = [f"{value} {percent(count / rows)}" for value, count in common]
@@ -194,11 +227,13 @@ def _in_bars(counts: Sequence[int]) -> str:
 # The page of a profile.
 
 
-def profile_page(document: Mapping[str, Any], limits: DriftPageLimits = DRIFT_PAGE) -> str:
+def profile_page(
+    document: Mapping[str, Any], limits: DriftPageLimits = DRIFT_PAGE, render: Render = one_page
+) -> str:
     """The page of a profile, no larger than `limits` allow."""
 
     def rendered(limits: DriftPageLimits) -> str:
-        return one_page(
+        return render(
             "profiles",
             "profile.html.j2",
             document=document,
@@ -207,6 +242,8 @@ def profile_page(document: Mapping[str, Any], limits: DriftPageLimits = DRIFT_PA
             distinct=_distinct,
             rows=_rows,
             by_share=by_share,
+            all_differ=all_differ,
+            lengths=lengths,
             figures=FIGURES,
         )
 
@@ -227,6 +264,7 @@ def drift_page(
     before: ComparedProfile,
     after: ComparedProfile,
     limits: DriftPageLimits = DRIFT_PAGE,
+    render: Render = one_page,
 ) -> str:
     """The page of a comparison (`Drift.to_document`) of two profiles, no larger than `limits` allow."""
     state, title, lead = _verdict(document)
@@ -250,7 +288,7 @@ def drift_page(
                 "bins": common_bins(one, other),
                 "common": _common_values(one, other, (before.rows, after.rows), limits),
             })  # fmt: skip
-        return one_page(
+        return render(
             "profiles",
             "drift.html.j2",
             document=document,

@@ -38,7 +38,7 @@ def hostile() -> dict[str, Any]:
 
 
 LOOK = """
-  pictures: all("svg.picture").map(s => s.getBoundingClientRect().height),
+  pictures: all("figure svg.picture").map(s => s.getBoundingClientRect().height),
   filled: all("svg.picture rect").map(r => style(r).fill)[0],
 """
 
@@ -55,6 +55,10 @@ def test_a_browser_shows_it(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert "300 rows, 7 columns; 0.0 % of the rows repeat another one." in text
     assert re.search(r"DE\s+150\s+53.6 %", text)
     assert "(empty)" in text
+    assert re.search(
+        r"city\s+string\s+0 \(0.0 %\)\s+300\s+6 … 8 characters, 7.6 on average: city 0, city 1", text
+    )
+    assert "nearly all differ" in text
     assert "Histogram" not in text, "that is for who does not see the picture"
     check_harmless(seen["hostile@1200"], 1)
 
