@@ -44,6 +44,7 @@ _FLAGS = "|".join(
 
 _LINE = re.compile(f"({_FLAGS})|[{_ACTING}]")
 _JSON = re.compile(f"({_FLAGS})|[{_ACTING}]".replace("\x00-\x1f", "\x00-\x09\x0b-\x1f"))
+_PAGE = re.compile(_JSON.pattern.replace("\x00-\x09\x0b", "\x00-\x08\x0b\x0c\x0e"))
 _LAYOUT = re.compile("[ \t\r\n]+")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -55,6 +56,11 @@ def printable(text: str, limit: int | None = None) -> str:
     """
     line = _LINE.sub(_escape, text if limit is None else text[: limit + 1])
     return line if limit is None else cut(line, limit)
+
+
+def with_marks(text: str) -> str:
+    """A text of several lines for a page: a character that acts is seen as its number, `U+202E`."""
+    return _PAGE.sub(lambda match: match[1] or f"U+{ord(match[0]):04X}", text)
 
 
 def one_line(text: str, limit: int = TEXT_CHARACTERS) -> str:
