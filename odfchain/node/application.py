@@ -21,6 +21,7 @@ from odfchain.node import operations
 from odfchain.node.operations import Traffic
 from odfchain.node.pages import error_page, missing, routes
 from odfchain.node.parts import NodeParts
+from odfchain.node.processes import reading_processes, serve_reader
 from odfchain.node.site import PAGES, own_routes
 from odfchain.node.visit import Refused
 from odfchain.transfer.node_pulls import Message, Receive, Send, refuse_upgrade
@@ -143,8 +144,20 @@ def serve(workspace: Workspace, **asked: Any) -> None:
     options = NodeOptions(**asked)
     served = {each.name: getattr(options, each.name) for each in fields(ServeOptions)}
     served["port"] = PORT if options.port is None else options.port
-    with Node(NodeParts(workspace, options)) as node:
-        RepositoryServer(node.parts.files, node, **served).run(options.listening)
+    with (
+        reading_processes(workspace, options) as sockets,
+        Node(NodeParts(workspace, options)) as node,
+    ):
+        server = RepositoryServer(node.parts.files, node, sockets=sockets, **served)
+        node.traffic.sockets = lambda: server.connections
+        server.run(options.listening)
+
+
+def read() -> None:
+    """The program of a process that reads: `odfchain.node.processes` starts it."""
+    from odfchain.api.workspace import Workspace
+
+    serve_reader(lambda path, options: Node(NodeParts(Workspace.open(path), options)))
 
 
 def _is_of_files(scope: Message) -> bool:

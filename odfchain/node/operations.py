@@ -159,6 +159,7 @@ class Traffic:
             seconds = time.monotonic() - began
             ended = status or (101 if scope["type"] == "websocket" else 499)
             dataset = self._names(scope["path"]) if figures.by_dataset and ended < 400 else None
+            figures.sockets.set(self.sockets())
             figures.count(kind, ended, dataset, seconds=seconds, sent=sent, came=came)
             if self.line is not None:
                 self.line(_line(scope, ended, sent, came, seconds))
@@ -195,7 +196,6 @@ def routes(parts: NodeParts, traffic: Traffic) -> list[BaseRoute]:
             and not reader.token
         ):
             return JSONResponse({"message": "this needs a token"}, 401)
-        traffic.figures.sockets.set(traffic.sockets())
         return Response(traffic.figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return [Route("/-/health", health), Route("/-/metrics", metrics)]

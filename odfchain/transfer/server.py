@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, cast
@@ -60,11 +60,16 @@ class RepositoryServer:
     """A server that publishes a workspace; listens when it is made, as a context manager ends with it.
 
     What is `asked` are the fields of `ServeOptions`; the port is any that is free where none is given. An
-    `application` takes the place of the files alone.
+    `application` takes the place of the files alone, and `sockets` that listen that of the address.
     """
 
     def __init__(
-        self, workspace: WorkspaceFiles, application: Application | None = None, **asked: Any
+        self,
+        workspace: WorkspaceFiles,
+        application: Application | None = None,
+        *,
+        sockets: Sequence[socket.socket] = (),
+        **asked: Any,
     ) -> None:
         options = ServeOptions(**asked)
         host, takes_tokens = options.host or HOST, options.write or options.restrict_reading
@@ -84,9 +89,9 @@ class RepositoryServer:
             )
         hosts = admitted_hosts(host, named)
         self._problem = options.on_problem or (lambda _: None)
-        self._socket = _listen(host, options.port or 0)
+        self._sockets = list(sockets) or [listen(host, options.port or 0)]
         # Where the repository is; ends in a slash.
-        self.url = _url(self._socket)
+        self.url = _url(self._sockets[0])
         published = _for_hosts(application or Repository(workspace, options), hosts)
         logged = _logged(published, options.on_request, self._problem)
         self._server = uvicorn.Server(
@@ -120,13 +125,19 @@ class RepositoryServer:
         except BaseException as error:  # noqa: BLE001 - raised again by `wait`
             self._failure = error
         finally:
-            self._socket.close()
+            for each in self._sockets:
+                each.close()
 
     async def _main(self) -> None:
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: self._problem(one_line(str(context.get("exception") or context["message"])))
         )
-        await self._server.serve(sockets=[self._socket])
+        await self._server.serve(sockets=self._sockets)
+
+    @property
+    def connections(self) -> int:
+        """The connections that are open [count]."""
+        return len(self._server.server_state.connections)
 
     def run(self, listening: Report | None = None) -> None:
         """Serve until SIGTERM or Ctrl-C, then let responses end; a second signal ends it at once.
@@ -175,7 +186,8 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0 is any that is free."""
     where = f"cannot listen on {one_line(host)!r}, port {port}"
     if not 0 <= port <= 65_535:
         raise TransferError(f"{where}: ports go from 0 to 65535")

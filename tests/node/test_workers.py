@@ -1,0 +1,88 @@
+"""A node of several processes: what is read is read by all, what is written goes to one, and none outlives it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from odfchain.odf.times import Timestamp
+from odfchain.transfer.open_peer import PeerOptions
+from odfchain.workspace.workspace_files import WorkspaceFiles
+from tests.kit import smart_site
+from tests.kit.node_process import Node
+from tests.kit.processes import wait_until
+from tests.kit.served_workspace import make_dataset
+
+SIZES = (700, 3_000_000)
+
+
+@contextlib.contextmanager
+def running(folder: Path, *options: str) -> Iterator[Node]:
+    node = Node(folder, *options)
+    try:
+        yield node
+    finally:
+        node.process.kill()
+        node.process.wait()
+        node.process.stdout.close()
+
+
+def readers(node: Node) -> list[int]:
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - names alone
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == node.process.pid and fields[0] != "Z":
+                found.append(int(pid))
+    return found
+
+
+def test_pushes_and_pulls_by_whatever_process(tmp_path: Path) -> None:
+    home = tmp_path / "node"
+    WorkspaceFiles.init(home)
+    with running(home, "--workers", "3") as node:
+        token = node.token.create("me", ["push:%"], Timestamp.now()).text
+        for number in range(6):  # connections end up with any of the processes
+            ours = make_dataset(WorkspaceFiles.init(tmp_path / f"ours{number}"), f"cities{number}", *SIZES)
+            url = f"{node.url}cities{number}"
+            assert not smart_site.push(ours, url, token=token, retries=0).up_to_date
+            reader = WorkspaceFiles.init(tmp_path / f"reader{number}")
+            smart_site.pull(reader, f"odf+{url}", chosen=PeerOptions(retries=0))
+            assert reader.dataset("cities").chain.head() == ours.chain.head()
+        with urlopen(f"{node.url}-/metrics") as reply:  # noqa: S310 - on loopback
+            text = reply.read().decode()
+        counts = Counter()
+        for kind, count in re.findall(r'odfchain_requests_total\{kind="(\w+)",status="\d+"\} (\S+)', text):
+            counts[kind] += float(count)
+        assert (counts["push"], counts["pull"]) == (6, 6)
+        node.process.send_signal(signal.SIGTERM)
+        assert node.process.wait(20) == 0
+
+
+def test_a_reader_that_dies_is_started_again_and_none_is_left(tmp_path: Path) -> None:
+    make_dataset(WorkspaceFiles.init(tmp_path), "cities", 700)
+    with running(tmp_path, "--workers", "2") as node:
+        (one,) = wait_until(lambda: readers(node))
+        os.kill(one, signal.SIGKILL)
+        wait_until(lambda: (found := readers(node)) and found != [one])
+        with urlopen(f"{node.url}cities/refs/head") as reply:  # noqa: S310 - on loopback
+            assert reply.status == 200
+        (other,) = wait_until(lambda: readers(node))
+        node.kill()
+        wait_until(lambda: not Path(f"/proc/{other}").exists())
+    assert "another one is started" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("count", ["0", "65"])
+def test_a_number_of_processes_has_bounds(tmp_path: Path, count: str) -> None:
+    WorkspaceFiles.init(tmp_path)
+    with running(tmp_path, "--workers", count) as node:
+        assert node.process.wait(20) == 2
