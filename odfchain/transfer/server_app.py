@@ -147,6 +147,7 @@ class Published:
     def __init__(self, workspace: WorkspaceFiles) -> None:
         self._folder = workspace.root / "datasets"
         self._known: dict[str, _Known] = {}
+        self._folders: dict[str, _Known] = {}
 
     def dataset(self, ref: DatasetRef) -> DatasetFiles | None:
         """The dataset of this alias (case does not matter) or id, None when there is none."""
@@ -163,33 +164,33 @@ class Published:
     def datasets(self) -> list[DatasetFiles]:
         """All datasets, ordered by alias; folders that cannot be opened are passed over."""
         self._scan()
-        return [self._known[key].dataset for key in sorted(self._known)]
+        return [known.dataset for known in self._known.values()]
 
     def _scan(self) -> None:
-        before = {known.dataset.folder: known for known in self._known.values()}
-        found = {}
+        # texts, and no paths: there may be many thousands
         with fsio.storage_errors(self._folder), os.scandir(self._folder) as entries:
-            folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
-        for folder in sorted(folders):
-            known = _opened(folder, before.get(folder))
-            if known is not None:
-                found[known.dataset.alias.key] = known
-        self._known = found
+            folders = sorted(e.path for e in entries if e.is_dir(follow_symlinks=False))
+        before = self._folders
+        found = {f: known for f in folders if (known := _opened(f, before.get(f))) is not None}
+        if [*map(id, found.values())] != [*map(id, before.values())]:
+            named = {known.dataset.alias.key: known for known in found.values()}
+            self._known = dict(sorted(named.items()))
+        self._folders = found
 
 
-def _opened(folder: Path, before: _Known | None) -> _Known | None:
+def _opened(folder: str | Path, before: _Known | None) -> _Known | None:
     stamp = _stamp(folder)  # before the alias is read: what changes in between is noticed next time
     if stamp is None:
         return None
     if before is not None and before.stamp == stamp:
         return before
     try:
-        return _Known(stamp, DatasetFiles.open(folder))
+        return _Known(stamp, DatasetFiles.open(Path(folder)))
     except (OdfchainError, UnicodeError):
         return None
 
 
-def _stamp(folder: Path) -> _Stamp | None:
+def _stamp(folder: str | Path) -> _Stamp | None:
     try:
         found = os.lstat(f"{folder}/info/alias")
     except OSError:
