@@ -26,7 +26,7 @@
      ├─ TransferError
      │   └─ UnsupportedPeerError, AccessError, CorruptedPeerError, ChainsDifferError
      └─ EngineError
-         └─ BusyError, JavaNotFoundError
+         └─ BusyError, QueryLimitError, JavaNotFoundError
 
 A class is for what a caller does about it; the message says what happened.
 Errors carry what happened, where, what was expected and what to do next. `str(error)` is one line in
@@ -433,6 +433,10 @@ class EngineError(OdfchainError):
     """Java or Spark failed."""
 
     exit_code = 7
+
+
+class QueryLimitError(EngineError):
+    """A query needs more time or memory than it is given."""
 
 
 class BusyError(EngineError):

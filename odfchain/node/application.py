@@ -81,6 +81,7 @@ class Node:
 
     def __enter__(self) -> Self:
         """Start what answers beside requests."""
+        self.parts.start()
         return self
 
     def __exit__(self, *_: object) -> None:

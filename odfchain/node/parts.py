@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odfchain.api.workspace import Workspace
+from odfchain.node.heads import Heads
 from odfchain.transfer.access_tokens import Reader, TokenFile
 from odfchain.transfer.server_app import Published
 from odfchain.versions import SPEC_VERSION, __version__
 from odfchain.workspace.options import NodeOptions
 from odfchain.workspace.workspace_files import WorkspaceFiles
+
+if TYPE_CHECKING:
+    from odfchain.node.queries import Queries
 
 
 class NodeParts:
@@ -25,8 +29,19 @@ class NodeParts:
         self.published = Published(self.files)
         self.problem: Callable[[str], None] = options.on_problem or (lambda _: None)
         self.reader = Reader(TokenFile(self.files.root), bool(options.restrict_reading))
-        self.queries: Any = None
         self._running = contextlib.ExitStack()
+        self.heads = Heads()
+        self.queries: Queries | None = None
+        if options.sql:
+            from odfchain.node.queries import Queries
+
+            self.queries = Queries(self.files, self.problem, walled=bool(options.walled))
+            self._running.callback(self.queries.close)
+
+    def start(self) -> None:
+        """Start what answers beside requests."""
+        if self.queries is not None:
+            self.queries.slots  # noqa: B018 - a process is loaded for the first query
 
     def close(self) -> None:
         """End what answers beside requests."""

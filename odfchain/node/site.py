@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from odfchain.node import about, dataset_list
+from odfchain.node import about, dataset_list, rest
 from odfchain.node.parts import NodeParts
 
 PAGES = (*dataset_list.PAGES, *about.PAGES)
@@ -14,9 +14,9 @@ PAGES = (*dataset_list.PAGES, *about.PAGES)
 _FOR_EVER = {"cache-control": "public, max-age=31536000, immutable"}
 
 
-def own_routes(_: NodeParts) -> list[BaseRoute]:
+def own_routes(node: NodeParts) -> list[BaseRoute]:
     """The routes that are no pages, those that are asked first."""
-    return [*_files_of_pages()]
+    return [*_files_of_pages(), *rest.routes(node)]
 
 
 def _files_of_pages() -> list[BaseRoute]:

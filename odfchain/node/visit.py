@@ -6,15 +6,18 @@ and what is no fault of the client is one sentence with the request's number, wh
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.responses import JSONResponse, Response
 
 from odfchain import errors
+from odfchain.node.clients import Client
 from odfchain.node.parts import NodeParts
 from odfchain.odf.names import parse_ref
 from odfchain.odf.tree import to_tree
@@ -29,7 +32,9 @@ if TYPE_CHECKING:
 
     from odfchain.api.dataset import Dataset
     from odfchain.api.view import Readable
+    from odfchain.workspace.workspace_files import WorkspaceFiles
 
+T = TypeVar("T")
 _STATUS: tuple[tuple[type[errors.OdfchainError], int], ...] = (
     (errors.DatasetNotFoundError, 404),
     (errors.PointNotFoundError, 404),
@@ -39,9 +44,12 @@ _STATUS: tuple[tuple[type[errors.OdfchainError], int], ...] = (
     (errors.BadInputError, 400),
     (errors.SchemaError, 400),
     (errors.AccessError, 403),
+    (errors.BusyError, 503),
+    (errors.QueryLimitError, 400),
 )
 """The status of an error that the client can do something about; all others are the node's."""
 _NEAR = 3
+_RETRY_SECONDS = 5
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
@@ -69,10 +77,13 @@ class Visit:
     """The path of the node as the client sees it; ends in a slash."""
     number: str
     """The request's number."""
+    client: Client = field(default_factory=Client)
+    form: Mapping[str, str] = field(default_factory=dict)
+    """What was sent with POST."""
 
     def asked(self, name: str) -> str | None:
-        """The value of a query parameter, None where it is absent or empty."""
-        return self.request.query_params.get(name) or None
+        """The value of a field of the form, or of a query parameter, None where it is absent or empty."""
+        return self.form.get(name) or self.request.query_params.get(name) or None
 
     def count(self, name: str, default: int, most: int) -> int:
         """A number in the query, from 0 to `most`."""
@@ -117,6 +128,21 @@ class Visit:
         text = self.asked(name)
         return self.dataset if text is None else self.dataset.at(_point(parse_point, text))
 
+    @property
+    def to_ask(self) -> WorkspaceFiles:
+        """The workspace as far as the client may ask it by SQL: what it may not is not there."""
+        reader, files = self.reader, self.node.files
+        if not reader.restricted:
+            return files
+        token = reader.token
+        if token is None:
+            raise Refused(401, "queries need a token here", www_authenticate="Bearer")
+        datasets = self.node.published.datasets()
+        only = frozenset(each.folder.name for each in datasets if token.may(Right.QUERY, each.alias))
+        if not only:
+            raise Refused(403, "the token does not allow queries (query:) of any dataset here")
+        return replace(files, only=only)
+
     def may(self, right: Right, dataset: DatasetFiles) -> None:
         """The client's token has a right for a dataset; errors are those of HTTP: 401 and 403."""
         token = self.reader.shown(self.request.headers.get("authorization"))
@@ -155,7 +181,11 @@ def refusal(error: Exception, node: NodeParts, number: str) -> Refused:
     if isinstance(error, errors.OdfchainError):
         for kind, status in _STATUS:
             if isinstance(error, kind):
-                return Refused(status, node.public(str(error)), hint=error.hint and node.public(error.hint))
+                headers = (
+                    {"retry_after": str(_RETRY_SECONDS)} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+                )
+                hint = error.hint and node.public(error.hint)
+                return Refused(status, node.public(str(error)), hint=hint, **headers)
     node.problem(f"request {number}: {type(error).__name__}: {one_line(str(error))}")
     return Refused(500, f"this cannot be answered now; the node's log has more under request {number}")
 
@@ -174,7 +204,7 @@ def visit_of(node: NodeParts, request: Request, *, heavy: bool = False) -> Visit
     origin, root = origin_of(request, behind_proxy=bool(node.options.behind_proxy))
     request.state.root = root
     fields, form = request.headers, request.method == "POST"
-    if (heavy or form) and fields.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+    if (heavy or form) and is_foreign(request):
         raise Refused(403, "another site has asked for this; open the address by itself")
     if form and fields.get("origin", origin).lower() != origin:
         raise Refused(403, "another site has sent this form; use the form of this node")
@@ -182,6 +212,41 @@ def visit_of(node: NodeParts, request: Request, *, heavy: bool = False) -> Visit
     if reader is None:
         raise Refused(401, UNKNOWN, www_authenticate="Bearer")
     return Visit(node, request, reader, root, request.state.number)
+
+
+def is_foreign(request: Request) -> bool:
+    """True if a browser was sent by another site."""
+    return request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+
+
+async def attended(node: NodeParts, visit: Visit, work: Callable[[], T]) -> T:
+    """What a thread makes for a client, who is watched meanwhile: what it does not wait for ends."""
+
+    async def watch() -> None:
+        while (await visit.request.receive())["type"] != "http.disconnect":
+            pass
+        visit.client.leave()
+
+    threads = node.queries.threads if node.queries is not None else None
+    watching = asyncio.create_task(watch())
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+    finally:
+        watching.cancel()
+
+
+async def body_of(request: Request, most: int) -> bytes:
+    """The body, which is not read further than it may be long."""
+    length, parts, size = request.headers.get("content-length", "0"), list[bytes](), 0
+    too_large = Refused(413, f"the body has more than {most:,} bytes, which is what is read of one")
+    if not length.isdecimal() or len(length) > 18 or int(length) > most:
+        raise too_large
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise too_large
+        parts.append(part)
+    return b"".join(parts)
 
 
 def origin_of(request: Request, *, behind_proxy: bool) -> tuple[str, str]:

@@ -454,16 +454,16 @@ _LONGEST = 2**63 - 1
 _T = TypeVar("_T")
 
 
-def output_of(table: pa.Table, data_format: str, *, schema: bool) -> dict[str, Any]:
-    """The member `output` of an answer: the rows in one of `FORMATS`."""
-    output = {"data": _json_rows(table, data_format), "dataFormat": data_format}
+def output_of(table: pa.Table, data_format: str, *, schema: bool, sorts: bool = True) -> dict[str, Any]:
+    """The member `output` of an answer: the rows in one of `FORMATS`, members by name if it `sorts`."""
+    output = {"data": _json_rows(table, data_format, sorts), "dataFormat": data_format}
     if schema:
         columns = {"fields": [_field(column) for column in table.schema], "metadata": {}}
         output |= {"schema": columns, "schemaFormat": SCHEMA_FORMAT}
     return output
 
 
-def _json_rows(table: pa.Table, data_format: str) -> Any:
+def _json_rows(table: pa.Table, data_format: str, sorts: bool) -> Any:
     names = table.schema.names
     if data_format != "JsonAoA":
         _check_names(names)
@@ -472,11 +472,11 @@ def _json_rows(table: pa.Table, data_format: str) -> Any:
     columns = [
         _values(table.column(i).combine_chunks(), kind, names[i], named) for i, kind in enumerate(kinds)
     ]
+    order = sorted(range(len(names)), key=names.__getitem__) if sorts else range(len(names))
     if data_format == "JsonSoA":
-        return dict(sorted(zip(names, columns, strict=True)))
+        return {names[i]: columns[i] for i in order}
     if data_format == "JsonAoA":
         return [list(row) for row in zip(*columns, strict=True)]
-    order = sorted(range(len(names)), key=names.__getitem__)
     keys, sorted_columns = [names[i] for i in order], [columns[i] for i in order]
     return [dict(zip(keys, row, strict=True)) for row in zip(*sorted_columns, strict=True)]
 

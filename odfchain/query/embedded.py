@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.errors import EngineError, OdfchainError, Place, QueryError
+from odfchain.errors import EngineError, OdfchainError, Place, QueryError, QueryLimitError
 from odfchain.lazy import pa
 from odfchain.odf.arrow_schema import mapped
 from odfchain.query.answers import number_schema, reread
@@ -90,9 +90,9 @@ def translate_errors(sql: str, tables: Any = None) -> Iterator[None]:
         raise explained(str(error), sql) from error
 
 
-def out_of_memory() -> EngineError:
+def out_of_memory() -> QueryLimitError:
     """The error for a query that exceeds its memory limit."""
-    return EngineError(
+    return QueryLimitError(
         "the query needs more memory than it is given",
         hint="give it more with --memory, read fewer columns or rows, or use --engine spark",
     )

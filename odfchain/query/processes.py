@@ -43,7 +43,14 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, BinaryIO, Literal
 
-from odfchain.errors import EngineError, InvalidIdError, OdfchainError, QueryError, StoreError
+from odfchain.errors import (
+    EngineError,
+    InvalidIdError,
+    OdfchainError,
+    QueryError,
+    QueryLimitError,
+    StoreError,
+)
 from odfchain.lazy import pa
 from odfchain.limits import ASKED, OWN, AskedLimits
 from odfchain.odf.flatbuffers import schema_path
@@ -92,7 +99,8 @@ _KINDS: dict[str, type[OdfchainError]] = {
     for name in (
         "BadInputError", "ChainError", "CodecError", "DatasetNotFoundError", "InvalidIdError",
         "ObjectCorruptedError", "ObjectNotFoundError", "OversizedInputError",
-        "PointNotFoundError", "SchemaError", "SliceNotFoundError", "StoreError", "UnsupportedVersionError",
+        "PointNotFoundError", "QueryLimitError", "SchemaError", "SliceNotFoundError", "StoreError",
+        "UnsupportedVersionError",
     )
 }  # fmt: skip
 _PROGRAM = "odfchain.api.queries"
@@ -336,7 +344,10 @@ class WorkerProcess(ChildProcess):
                     raise self._broken()
                 yield from found
 
-        return QueryResult(schema, Pins(pins.workspace, given=read).used(read), rows)
+        pinned = Pins(pins.workspace, given=read)
+        inputs = pinned.used(read)
+        pins.named = pinned.named
+        return QueryResult(schema, inputs, rows)
 
     def describe(self, request: dict[str, Any]) -> tuple[pa.Schema, pa.Schema]:
         """The columns of the answer, and the values that the query needs; errors as `answer`."""
@@ -375,7 +386,7 @@ class WorkerProcess(ChildProcess):
             if not 0 <= size <= 2 * self._limits.answer_bytes or len(body := self._said.read(size)) < size:
                 raise self._broken()
         except TimeoutError:
-            raise EngineError(
+            raise QueryLimitError(
                 f"the query took longer than {seconds:g} s", hint="ask for less at a time"
             ) from None
         return *checked_rows(body, self._limits, every=pieces), more, read
@@ -590,7 +601,7 @@ class LocalProcess(ChildProcess):
             yield
         except TimeoutError:
             self.close()
-            raise EngineError(
+            raise QueryLimitError(
                 f"the query took longer than {self._seconds:g} s",
                 hint="give it more with --timeout, or use --engine spark",
             ) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -45,6 +45,7 @@ from odfchain.workspace.workspace_files import WorkspaceFiles
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from odfchain.query.results import QueryResult
     from odfchain.storage.http_connection import Response
 
 
@@ -72,8 +73,39 @@ PROVED_ROWS = 100
 """Rows of an answer unless more are asked for [count]; what nodes answer with."""
 
 
+Run = Callable[[Query], "QueryResult"]
+"""How a query is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An answer that nobody has signed yet."""
+
+    asked: dict[str, Any]
+    """The query and its blocks, as they are signed."""
+    output: dict[str, Any]
+    result: QueryResult | None
+    """The rows with their types."""
+    notes: tuple[str, ...]
+
+    def signed(self, key: DatasetKey) -> Answer:
+        """The answer with a signature."""
+        about: dict[str, Any] = {"notes": self.notes, "result": self.result}
+        return Answer.signed(self.asked, self.output, key, engine=engine_version(), **about)
+
+
 def prove(options: ProofOptions, pins: Pins) -> Answer:
     """The answer to a query, signed with the workspace's key."""
+    return draft(options, pins, Local(repeatable(options.memory)).run).signed(node_key(pins.workspace))
+
+
+def draft(
+    options: ProofOptions, pins: Pins, run: Run, *, include: Sequence[str] = ("Input", "Proof")
+) -> Draft:
+    """The answer to a query that somebody may sign, if `run` is by the engine that is `repeatable`.
+
+    `include` is what is asked for beside the rows; a schema format adds one.
+    """
     if options.engine != "datafusion":
         raise errors.UsageError("signed answers are computed by datafusion", hint="leave the engine out")
     if options.params:
@@ -93,20 +125,18 @@ def prove(options: ProofOptions, pins: Pins) -> Answer:
     if skip < 0 or limit < 0 or max(skip, limit) >= 10**18:
         raise errors.UsageError("`skip` and `limit` are numbers of rows")
     with volatile_refused():
-        engine = Local(repeatable(options.memory))
-        result = engine.run(Query(query, pins, limit=limit, skip=skip, seconds=options.seconds))
+        result = run(Query(query, pins, limit=limit, skip=skip, seconds=options.seconds))
         table = result.to_arrow()
     schema = {} if schema_format is None else {"schemaFormat": schema_format}
     asked: dict[str, Any] = {"query": query, "queryDialect": DIALECT, "dataFormat": data_format}
-    asked["include"] = ["Input", "Proof", *(["Schema"] if schema else [])]
+    asked["include"] = [*include, *(["Schema"] if schema else [])]
     asked |= schema
     asked["datasets"] = [
         {"id": str(pin.id), "alias": pin.name, "blockHash": str(pin.block_hash)} for pin in pins.named
     ]
     asked |= {"skip": skip, "limit": limit}
-    notes, key = tuple(_notes(query, table, limit)), node_key(pins.workspace)
     output = output_of(table, data_format, schema=schema_format is not None)
-    return Answer.signed(asked, output, key, engine=engine_version(), notes=notes, result=result)
+    return Draft(asked, output, result, tuple(_notes(query, table, limit)))
 
 
 @contextlib.contextmanager
@@ -211,8 +241,15 @@ class ProofVerdict:
         return {"ok": False, "error": {"kind": self.kind, **self.details, "message": self.message}}
 
     @classmethod
-    def of(cls, answer: Answer, workspace: WorkspaceFiles, *, seconds: float | None = None) -> ProofVerdict:
-        """Check an answer against the datasets here."""
+    def of(
+        cls,
+        answer: Answer,
+        workspace: WorkspaceFiles,
+        *,
+        seconds: float | None = None,
+        run: Run | None = None,
+    ) -> ProofVerdict:
+        """Check an answer against the datasets here; `run` computes it anew, by the repeatable engine."""
 
         def verdict(message: str, **more: Any) -> ProofVerdict:
             more = {"ok": False} | more
@@ -240,7 +277,9 @@ class ProofVerdict:
             names, absent = _pinned(answer, workspace, pins)
             if absent is not None:
                 return verdict(**absent, incomplete=True)
-            table, output = _computed_again(answer, pins, seconds)
+            table, output = _computed_again(answer, pins, run or _worker(seconds).answer)
+        except errors.BusyError:
+            raise
         except (errors.QueryError, errors.EngineError, errors.SliceNotFoundError) as error:
             return verdict(f"it cannot be computed again here: {error.message}", incomplete=True)
         found = hash_of(output)
@@ -316,15 +355,17 @@ def _pinned(
     return tuple(found), None
 
 
-def _computed_again(answer: Answer, pins: Pins, seconds: float | None) -> tuple[int, dict[str, Any]]:
-    asked = answer.input
+def _worker(seconds: float | None) -> Worker:
     # the query was written by a third party: a sandboxed process runs it
     limits = _VERDICT_LIMITS if seconds is None else replace(_VERDICT_LIMITS, seconds=seconds)
-    worker = Worker(limits, engine=repeatable())
+    return Worker(limits, engine=repeatable())
+
+
+def _computed_again(answer: Answer, pins: Pins, run: Run) -> tuple[int, dict[str, Any]]:
+    asked = answer.input
     with volatile_refused():
         query = Query(answer.query, pins, limit=int(asked["limit"]), skip=int(asked["skip"]))
-        result = worker.answer(query)
-    table = result.to_arrow()
+        table = run(query).to_arrow()
     return len(table), output_of(table, asked["dataFormat"], schema="schemaFormat" in asked)
 
 

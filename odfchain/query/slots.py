@@ -90,7 +90,7 @@ class Slots:
             self._spare = self._spare or self._worker.process(self._pins)
 
     def _taken(self, pins: Pins) -> WorkerProcess:
-        if pins.given is not None or pins.workspace.only is not None:
+        if pins.workspace.only is not None:
             return self._worker.process(pins)  # which sees less
         spare, self._spare = self._spare, None
         self._starter.submit(self._load)

@@ -134,7 +134,7 @@ def test_what_is_not_strict_json_is_refused(text: str) -> None:
 
 def test_all_recorded_answers_are_looked_at() -> None:
     rest = {"tail", "tail_schema", "metadata_default", "info", "me", "unknown_field"}
-    """Of the node's other questions, which nothing here answers yet."""
+    """Of the node's other questions, which are asked in `tests/node/test_rest.py`."""
     checks = {"verify_ok", "verify_bad_commitment", "verify_unknown_block_hash"}
     assert set(RECORDED) == {*SIGNED, "bad_sql", "unknown_table"} | checks | rest
     assert len(RECORDED) == 19
