@@ -526,7 +526,7 @@ def _values_of(plan: Any, names: Iterable[str]) -> pa.Schema:
         node = nodes.pop()
         nodes += node.inputs()
         variant = variant_of(node)
-        for part in ("predicate", "projections", "group_by_exprs", "aggregate_exprs", "sort_exprs"):
+        for part in ("predicate", "projections", "group_by_exprs", "aggregate_exprs"):
             found: Any = getattr(variant, part, list)()
             waiting += found if isinstance(found, list) else [found]
     while waiting:

@@ -208,14 +208,14 @@ class ChildProcess:
 
 def request_of(engine: Embedded, query: Query, limits: AskedLimits, **more: Any) -> dict[str, Any]:
     """What a process is asked."""
-    pins, given = query.pins, query.pins.given
+    pins, given, only = query.pins, query.pins.given, query.pins.workspace.only
     request = {
         "sql": query.sql, "params": _row_of(query.params, limits) if query.params else None,
         "limit": query.limit, "skip": query.skip,
         "workspace": str(pins.workspace.root), "as_at": pins.as_at and str(pins.as_at),
         "given": None if given is None else [[name, *map(str, pin)] for name, pin in given.items()],
         "partitions": engine.partitions, "batch_size": engine.batch_size, "without": sorted(engine.without),
-        "only": pins.workspace.only and sorted(pins.workspace.only), "pieces": False, "describe": False,
+        "only": None if only is None else sorted(only), "pieces": False, "describe": False,
     }  # fmt: skip
     return request | more
 
