@@ -13,9 +13,11 @@ everything: what was found, what was looked at, what was not, and in which range
 
 from __future__ import annotations
 
+import contextlib
+import json
 from array import array
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 from odfchain.chain.signed_lines import AttestationLine
@@ -25,8 +27,11 @@ from odfchain.odf.identity import Multihash
 from odfchain.odf.times import Timestamp
 from odfchain.odf.tree import record_of
 from odfchain.slices.row_rules import CHECKS as ROW_CHECKS
-from odfchain.text import one_line, table_html
+from odfchain.storage import fsio
+from odfchain.text import json_object, one_line, table_html
 from odfchain.versions import __version__
+from odfchain.workspace.dataset_files import DatasetFiles
+from odfchain.workspace.private_notes import report_path
 
 # The numbered checks, each with its section of the specification and what it finds out. Numbers are
 # permanent: reports, attestations and documentation refer to them.
@@ -509,3 +514,39 @@ def _engine(text: str) -> dict[str, str]:
     # `odfchain_1-spark_4.3.0`, or `flink at localhost:2884`
     name, _, version = text.partition("_") if " at " not in text else text.partition(" at ")
     return {"name": name, "version": version or text}
+
+
+# The last report of each dataset, for pages: private to the workspace, and nothing is decided by it.
+
+KEPT_BYTES = 2 << 20
+_BLOCKS, _LINES = 6_000, 50  # of a kept report: so many fit, and so few always do
+
+
+def keep_report(dataset: DatasetFiles, report: Report) -> None:
+    """Leave a report in the place of the one before; where it cannot be written there is none."""
+    short, path = replace(report, lines=()), report_path(dataset)
+    data = json.dumps((report if report.blocks <= _BLOCKS else short).to_document()).encode()
+    if len(data) > KEPT_BYTES:
+        rest = short.to_document() | {"notes": [], "attestations": [], "inputs": []}
+        rest["unchecked"] = [item | {"blocks": []} for item in rest["unchecked"][:_LINES]]
+        data = json.dumps(rest | {"faults": rest["faults"][:_LINES]}, ensure_ascii=False).encode()
+    try:
+        fsio.make_folder(path.parent)
+        with fsio.replaced(path, durable=False) as stream:
+            stream.write(data)
+    except StoreError:
+        fsio.remove_quietly(path)
+
+
+def kept_report(dataset: DatasetFiles, log: Callable[[str], None]) -> dict[str, Any] | None:
+    """The document that was left last; None, and a line for the log, where it is damaged or of another."""
+    with contextlib.suppress(StoreError):
+        data = fsio.read_start(report_path(dataset), KEPT_BYTES + 1)
+        if data is None:
+            return None
+        found = json_object(data if len(data) <= KEPT_BYTES else b"")
+        named = found.get("dataset")
+        if found.get("format") == FORMAT and isinstance(named, dict) and named.get("id") == str(dataset.id):
+            return found
+    log(f"{report_path(dataset)}: the kept report is damaged, or of another dataset")
+    return None

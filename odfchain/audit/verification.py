@@ -28,6 +28,7 @@ from odfchain.audit.report import (
     Replay,
     Report,
     Skipped,
+    keep_report,
 )
 from odfchain.chain.signed_lines import AUDITS, SnapshotKind, read_attestations
 from odfchain.chain.statements import (
@@ -247,6 +248,8 @@ def _remember(dataset: DatasetFiles, asked: VerifyOptions, report: Report) -> No
     # the newest blocks alone continue a verification that came so far
     gap = asked.last is not None and number + 1 - asked.last > last_verified(dataset, head)[0]
     whole = (asked.after, asked.upto, gap) == (None, None, False)
+    if whole or report.verdict == FAULTY:  # a part that is clean says nothing of the rest
+        keep_report(dataset, report)
     if report.verdict == FAULTY:
         failed = tuple(sorted({fault.check for fault in report.faults}))
         first = min((f.sequence_number for f in report.faults if f.sequence_number is not None), default=None)

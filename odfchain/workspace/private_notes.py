@@ -15,6 +15,7 @@ import contextlib
 import json
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from odfchain.errors import OdfchainError, StoreError
@@ -71,8 +72,14 @@ def last_verified(dataset: DatasetFiles, head: Multihash) -> tuple[int, Reminder
     return 0 if found.faults else number + 1, found
 
 
+def report_path(dataset: DatasetFiles) -> Path:
+    """Where the last report of a dataset is kept (`odfchain.audit.report`)."""
+    return dataset.folder.parent.parent / "reports" / f"{dataset.folder.name}.json"
+
+
 def forget_faults(dataset: DatasetFiles) -> None:
     """Files were looked at anew and are good: what a verification said of them before is out of date."""
     found = kept(dataset, VERIFIED, Reminder)
     if found is not None and found.faults:
         fsio.remove_quietly(dataset.folder / "info" / VERIFIED)
+        fsio.remove_quietly(report_path(dataset))

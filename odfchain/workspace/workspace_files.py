@@ -3,6 +3,7 @@
     .odfchain/config.yaml               settings, mode 0600: values of variables may be secrets
     .odfchain/datasets/fed01…/          one folder for each dataset, named by its id
     .odfchain/keys/fed01….pem           private keys, mode 0600, never shared
+    .odfchain/reports/fed01….json       the last report of a verification, for pages
     .odfchain/run/                      logs and temporary files
     .odfchain/lock                      guards creating, renaming and deleting
     .odfchain/store                     the URL of the store that the datasets are in, where they are in one
@@ -471,6 +472,7 @@ class WorkspaceFiles:
             fsio.make_folder(doomed.parent)
             fsio.move_folder(dataset.folder, doomed)
         shutil.rmtree(doomed, ignore_errors=True)
+        fsio.remove_quietly(self.root / "reports" / f"{dataset.folder.name}.json")
         if key is not None:
             fsio.remove_quietly(key)
 

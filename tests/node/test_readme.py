@@ -13,7 +13,8 @@ from tests.kit.support import fixture
 
 
 def case(number: int) -> dict[str, Any]:
-    return fixture(f"node/cases/{number:02}.yaml")
+    found: dict[str, Any] = fixture(f"node/cases/{number:02}.yaml")
+    return found
 
 
 class Seen(HTMLParser):
