@@ -19,7 +19,7 @@ from odfchain.odf.manifests import DATASET_SNAPSHOT, FROM_SYSTEM_TIME, METADATA_
 from odfchain.odf.names import HOSTNAME, DatasetAlias, DatasetRefAny
 from odfchain.odf.schema import ExtraAttributes
 from odfchain.odf.sources import TransformSql, WatermarkRule
-from odfchain.odf.times import Duration, Timestamp
+from odfchain.odf.times import Duration, Recurrence, Timestamp
 from odfchain.odf.transform_options import ALLOWED_LATENESS
 from odfchain.odf.tree import (
     SHORT_FORMS,
@@ -55,6 +55,10 @@ _SCALARS: dict[Any, dict[str, Any]] = {
     },
     Timestamp: {"type": "string", "format": "date-time"},
     Duration: {"type": "string", "description": "A length of time such as 1 day, 36 hours or 90m."},
+    Recurrence: {
+        "type": "string",
+        "description": "A length of time such as 1h, or five fields of cron in UTC.",
+    },
     DatasetRefAny: {"type": "string", "description": "Dataset id, alias, remote alias or URL."},
     ExtraAttributes: {"type": "object"},
 }

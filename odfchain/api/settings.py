@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from odfchain.errors import ManifestError, UsageError
+from odfchain.odf.times import Recurrence
 from odfchain.odf.tree import camel_case, properties_of, to_tree
 from odfchain.odf.yaml import read_document
 from odfchain.spark.known_errors import OwnErrors
@@ -30,6 +31,7 @@ from odfchain.workspace.config import (
     OF_USER,
     OF_WORKSPACE,
     DatasetConfig,
+    OwnPull,
     OwnSnapshots,
     ProfileWhen,
     SettingsFile,
@@ -98,6 +100,8 @@ def setting(text: str, of: SettingsFile = OF_WORKSPACE) -> Setting:
             return _entry(item, text[len(str(item)) + 1 :])
     if of is not OF_USER and text in map(str, all_settings(OF_USER)):
         raise UsageError(f"{text} is of the user, no workspace has it", hint="give --global")
+    if text == str(_PULL_EVERY):
+        raise UsageError(f"{text} is of a dataset", hint="give --dataset NAME")
     names = [str(item) for item in known]
     ends = [name for name in names if name.lower().endswith(f".{text.lower()}")]
     close = ends or difflib.get_close_matches(text, names, n=3)
@@ -283,7 +287,7 @@ class Configuration(OwnErrors):
 
 @dataclass(frozen=True, slots=True)
 class DatasetConfiguration(OwnErrors):
-    """Settings of one dataset that override those of the workspace, of `snapshots` only.
+    """Settings of one dataset: those of `snapshots` override the workspace's, and `pull.every` is its own.
 
     Methods and errors are those of `Configuration`.
     """
@@ -304,14 +308,15 @@ class DatasetConfiguration(OwnErrors):
 
     def all(self) -> Iterator[tuple[str, Any, bool]]:
         """Name, value and whether nothing is set of each setting that a dataset can have."""
-        for name in ("snapshots.profile", "snapshots.guard"):
+        for name in _OF_DATASETS:
             value = self.get(name)
             yield name, value, value is None
 
     def get(self, name: str) -> Any:
         """The value that is set; None where the workspace's is in force."""
-        value = getattr(read_config(self.files).snapshots or OwnSnapshots(), _of_datasets(name).name)
-        return value.value if isinstance(value, ProfileWhen) else value
+        item = _of_datasets(name)
+        own = getattr(read_config(self.files), item.section)
+        return to_tree(getattr(own, item.name, None))
 
     def set(self, name: str, values: Sequence[str]) -> str:
         """Set a setting."""
@@ -319,6 +324,8 @@ class DatasetConfiguration(OwnErrors):
         value = _checked(self.folder, item, parsed(item, values))
         if item.hint is ProfileWhen:
             value = member(ProfileWhen, str(item), value, ProfileWhen.DEMAND)
+        if item == _PULL_EVERY:
+            value = Recurrence.parse(value)
         return self._change(item, value)
 
     def unset(self, name: str) -> str:
@@ -327,8 +334,10 @@ class DatasetConfiguration(OwnErrors):
 
     def _change(self, item: Setting, value: Any) -> str:
         def change(config: DatasetConfig) -> DatasetConfig:
-            own = replace(config.snapshots or OwnSnapshots(), **{item.name: value})
-            return replace(config, snapshots=None if own == OwnSnapshots() else own)
+            none = OwnPull() if item == _PULL_EVERY else OwnSnapshots()
+            own = replace(getattr(config, item.section) or none, **{item.name: value})
+            changed: dict[str, Any] = {item.section: None if own == none else own}
+            return replace(config, **changed)
 
         change_config(self.files, change)
         return str(item)
@@ -352,12 +361,14 @@ def _checked(folder: Path, item: Setting, value: Any) -> Any:
     return value
 
 
+_PULL_EVERY = Setting("pull", "every", str)
+_OF_DATASETS = ("snapshots.profile", "snapshots.guard", str(_PULL_EVERY))
+
+
 def _of_datasets(name: str) -> Setting:
-    item = setting(name)
-    if item.section != "snapshots":
-        raise UsageError(
-            f"{item} is of the whole workspace", hint="a dataset has snapshots.profile and snapshots.guard"
-        )
+    item = _PULL_EVERY if name == str(_PULL_EVERY) else setting(name)
+    if str(item) not in _OF_DATASETS:
+        raise UsageError(f"{item} is of the whole workspace", hint=f"a dataset has {', '.join(_OF_DATASETS)}")
     return item
 
 

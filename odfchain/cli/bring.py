@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,11 @@ import click
 
 from odfchain.api.branching import on_branch
 from odfchain.api.pulling import Pulls, check_pull_options
-from odfchain.cli.context import open_workspace, print_outcome, say, silence_libraries
+from odfchain.cli.context import ended_by_sigterm, open_workspace, print_outcome, say, silence_libraries
 from odfchain.cli.parameters import (
     DATASET,
     DATASET_AT,
+    DURATION,
     MERGING,
     argument,
     command,
@@ -27,7 +29,7 @@ from odfchain.cli.parameters import (
     token_for,
 )
 from odfchain.cli.progress_bar import TerminalProgress, one_by_one
-from odfchain.cli.screen import echo, print_records, record, standard_input
+from odfchain.cli.screen import echo, echo_json, print_records, record, standard_input
 from odfchain.errors import UsageError
 from odfchain.storage.fsio import no_file
 from odfchain.text import counted, human_size
@@ -61,7 +63,12 @@ def pull_command(
         SourceOptions, "fetch_uncacheable", "allow_commands", *MERGING, "variables", "system_time"
     ),
     transforms: dict[str, Any] = keywords(InputsOptions),
-    watch: float | None = option("Pull again and again, with this pause; Ctrl-C ends it."),
+    watch: str | None = option(
+        "Pull again and again, with this pause, or as `pull.every` of each dataset says; Ctrl-C ends it.",
+        "[DURATION]",
+        is_flag=False,
+        flag_value="",
+    ),
     source: str | None = option("Bring the branch DATASET@BRANCH from this place.", "--from", "URL"),
     name: str | None = option("The name of a dataset that is pulled from a URL.", "--as", "NAME"),
     copies: dict[str, Any] = keywords(CopyOptions),
@@ -79,9 +86,19 @@ def pull_command(
 
     ODFCHAIN_TOKEN is sent to the server that the command names, and to no other. Every byte of a source is
     ingested once, also after interruptions. A dataset that fails does not stop the others.
+
+    `odfchain config set pull.every 1h --dataset NAME` gives a dataset a schedule. --watch without a pause
+    pulls by the schedules, of all datasets or of those that are named. Each outcome is a line.
     """
     from odfchain.api.pulling import branch_target, check_branch_options
 
+    pause, datasets = _pause(watch, datasets)
+    if watch is not None and pause is None:
+        if sources or transforms or copies or recursive or set_watermark or source or name:
+            raise UsageError(
+                "schedules pull without other options", hint="with a pause they are taken: --watch 1h"
+            )
+        return _by_schedule(datasets, output)
     if bool(datasets) == everything:
         raise UsageError("name the datasets to pull (names, ids, % patterns or URLs), or use --all")
     silence_libraries()
@@ -114,9 +131,49 @@ def pull_command(
         asked, token = PullOptions(**chosen), token_for(remotes)
         while True:
             code = _pull_all(targets, Pulls(workspace, targets, asked, name=name, token=token), output)
-            if watch is None:
+            if pause is None:
                 return code
-            time.sleep(watch)
+            time.sleep(pause)
+
+
+def _pause(watch: str | None, datasets: tuple[str, ...]) -> tuple[float | None, tuple[str, ...]]:
+    # `--watch cities` names a dataset
+    if not watch:
+        return None, datasets
+    try:
+        return DURATION.convert(watch, None, None), datasets
+    except click.BadParameter:
+        return None, (watch, *datasets)
+
+
+def _by_schedule(datasets: tuple[str, ...], output: str) -> int:
+    from odfchain import Timestamp
+    from odfchain.node.schedule import Planned, Schedule
+
+    if output not in ("table", "ndjson"):
+        raise UsageError(f"outcomes come one by one, not as {output}", hint="give -o ndjson")
+
+    def ended(run: Planned) -> None:
+        assert run.last is not None  # noqa: S101 - it is what has ended
+        detail = f": {run.last.message}" if run.last.message else ""
+        took = f"{run.last.outcome} in {run.last.seconds:.1f} s{detail}"
+        echo(f"{run.dataset}: {took}; {run.when(Timestamp.now())}", err=True)
+        if output == "ndjson":
+            fields = [f"{name}:last.{name}" for name in ("begun", "seconds", "outcome", "message", "head")]
+            echo_json(record(run, "dataset", *fields, "failures", "next"), indent=None)
+
+    root = open_workspace(session_stays=False).path
+    schedule = Schedule(root, only=datasets or None, said=say, ended=ended)
+    known = {name for each in schedule.state() for name in (each.dataset, each.id)}
+    for name in datasets if known else datasets or ("no dataset",):
+        if name not in known:
+            hint = "`odfchain config set pull.every 1h --dataset NAME` gives a dataset one"
+            raise UsageError(
+                f"{name} has a schedule" if not datasets else f"{name} has no schedule", hint=hint
+            )
+    with contextlib.suppress(KeyboardInterrupt), ended_by_sigterm():
+        schedule.run_until(threading.Event())
+    return 0
 
 
 def _set_watermark(workspace: Workspace, name: str, watermark: Timestamp, allow_future: bool) -> int:

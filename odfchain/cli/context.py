@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +86,27 @@ def _close_to_others(path: Path) -> None:
     except OSError:  # missing, or owned by another user: what needs it says so
         return
     say(f"note: {path} was readable by other users; its mode is 0600 now")
+
+
+class _Terminated(BaseException):
+    """SIGTERM, which unwinds like Ctrl-C does; an exit of another kind keeps its code."""
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the block, everything in it is put away, and what comes after it goes on."""
+
+    def terminate(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except _Terminated:
+        return
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def confirm(question: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odfchain.cli.context import open_workspace, options, say, silence_libraries
+from odfchain.cli.context import ended_by_sigterm, open_workspace, options, say, silence_libraries
 from odfchain.cli.parameters import command, formats, group, is_given, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.screen import echo, echo_json
@@ -120,27 +119,6 @@ def serve_until_ended(server: EngineServer, *, print_address: bool, quiet: bool)
     if print_address:
         echo(server.address)
     server.wait()
-
-
-class _Terminated(BaseException):
-    """SIGTERM, which unwinds like Ctrl-C does; an exit of another kind keeps its code."""
-
-
-@contextlib.contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block, everything in it is put away, and what comes after it goes on."""
-
-    def terminate(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    except _Terminated:
-        return
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _workspace() -> Workspace | None:

@@ -133,6 +133,7 @@ def config_set(
 
     Comments in the file stay. An invalid value changes nothing. `ingest.variables.NAME.hosts` are the only
     hosts that a variable is sent to. A dataset may have its own `snapshots.profile` and `snapshots.guard`.
+    Its `pull.every` says when a node pulls it: a length of time such as 1h, or cron's five fields in UTC.
     """
     found = _of(dataset)
     _say(found, found.set(name, values), "is set")

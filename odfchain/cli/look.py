@@ -18,7 +18,8 @@ from odfchain.text import counted, human_age, human_size
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfchain import Dataset
+    from odfchain import Dataset, Workspace
+    from odfchain.node.schedule import Planned
     from odfchain.results import DatasetState, HashedBlock, RowChange
 
 
@@ -132,19 +133,29 @@ _NO_DATASETS = (
 def list_command(output: str = formats()) -> int:
     """List the datasets of the workspace.
 
-    --wide shows ids, heads and watermarks, too.
+    --wide shows ids, heads and watermarks, too. Where a dataset has a schedule (`pull.every`), a column says
+    when it is pulled next.
     """
+    from odfchain.odf.times import Timestamp
 
-    rows, people, code = [], output == "table", 0
-    for dataset in open_workspace():
+    rows, people, code, now = [], output == "table", 0, Timestamp.now()
+    workspace = open_workspace()
+    datasets = list(workspace)
+    planned = _schedules(workspace, datasets)
+    for dataset in datasets:
         try:
-            rows.append(_list_row(dataset, people=people))
+            row = _list_row(dataset, people=people)
+            if (plan := planned.get(row["id"])) is not None:
+                row["next"] = plan.when(now) if people else str(plan.next)
+            rows.append(row)
         except OdfchainError as error:  # one damaged dataset must not hide the others
             report_error(error, about=str(dataset.alias))
             code = error.exit_code
     columns = ["name", "kind", "records", "size", "blocks", "updated"]
     if not people or any(row["unsignedSince"] is not None for row in rows):
         columns.append("unsignedSince")
+    if planned:
+        columns.append("next")
     if any("slices" in row for row in rows):
         columns[4:4] = ["slices"] if people else ["slicesLocal", "slices"]
     if screen.is_wide() or not people:
@@ -157,6 +168,14 @@ def list_command(output: str = formats()) -> int:
     right = [c for c in ("records", "size", "slices", "blocks", "unsignedSince") if c in columns]
     screen.print_records(rows, columns, output, shown=shown, titles=titles, right=right)
     return code
+
+
+def _schedules(workspace: Workspace, datasets: list[Dataset]) -> dict[str, Planned]:
+    if not any((dataset.path / "info" / "config").exists() for dataset in datasets):
+        return {}  # most workspaces have none, and need not load what reads them
+    from odfchain.node.schedule import Schedule
+
+    return {each.id: each for each in Schedule(workspace.path, said=say).state()}
 
 
 def _list_row(dataset: Dataset, *, people: bool) -> dict[str, Any]:

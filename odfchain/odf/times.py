@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
 import time
+import zlib
 from calendar import isleap
 from dataclasses import dataclass
 
@@ -181,6 +183,55 @@ class Duration:
             if count:
                 terms.append(f"{count} {name}{'s' if count > 1 and name != 'ms' else ''}")
         return " ".join(terms) or "0 s"
+
+
+# Recurrences: `1h`, or `0 6 * * *`.
+
+_CRON = re.compile(r"[0-9A-Za-z*/,#-]{1,40}(?: +[0-9A-Za-z*/,#-]{1,40}){4}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """Moments that come again: once in a length of time, or by the five fields of cron in UTC.
+
+    Each `key` has moments of its own, so that all who say `1h` do not begin together. With cron they are
+    within the minute.
+    """
+
+    text: str
+    length: Duration | None
+
+    @classmethod
+    def parse(cls, text: str) -> Recurrence:
+        """A length of time of a second or more, or a cron text that matches sometime."""
+        from cronsim import CronSim, CronSimError  # noqa: PLC0415 - most commands have no use for it
+
+        text = text.strip()
+        with contextlib.suppress(InvalidIdError):
+            if (length := Duration.parse(text)).milliseconds >= 1_000:
+                return cls(text, length)
+        with contextlib.suppress(CronSimError, StopIteration):
+            if _CRON.fullmatch(text) and next(CronSim(text, _EPOCH)):
+                return cls(text, None)
+        raise InvalidIdError(
+            f"{text[:200]!r} is neither a length of time nor a cron text",
+            hint="write it like 1h, or like '30 6 * * *': minute, hour, day, month, weekday in UTC",
+        )
+
+    def after(self, moment: Timestamp, key: str) -> Timestamp:
+        """The first of a key's moments that is later."""
+        spread = zlib.crc32(key.encode())
+        if self.length is not None:
+            length = self.length.milliseconds
+            return moment.shifted(length - (moment.epoch_ms - spread) % length)
+        from cronsim import CronSim  # noqa: PLC0415 - as above
+
+        spread %= _UNITS["m"]
+        after = next(CronSim(self.text, moment.shifted(-spread).to_datetime()))
+        return Timestamp.from_datetime(after).shifted(spread)
+
+    def __str__(self) -> str:
+        return self.text
 
 
 # Formats of dates and times in read steps, and their form for Java.

@@ -14,7 +14,7 @@ from odfchain.errors import UsageError
 from odfchain.limits import LIMITS
 from odfchain.odf.manifests import ManifestKind, read_manifest
 from odfchain.odf.sources import WatermarkRule
-from odfchain.odf.times import Duration
+from odfchain.odf.times import Duration, Recurrence
 from odfchain.odf.tree import Rule, to_tree
 from odfchain.odf.yaml import dump_yaml, read_document
 from odfchain.storage import fsio
@@ -56,6 +56,14 @@ class OwnSnapshots:
     profile: ProfileWhen | None = None
     guard: str | None = None
     """Empty: none, whatever the workspace says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPull:
+    """When a dataset is pulled by itself."""
+
+    every: Recurrence | None = None
+    """A length of time, or the five fields of cron in UTC; None is never."""
 
 
 class SparkFiles(Enum):
@@ -340,6 +348,8 @@ class DatasetConfig:
     """Types of offsets and operations until the first schema is written; None is what the settings say."""
     snapshots: OwnSnapshots | None = None
     """Profile settings of this dataset; None is the workspace's setting."""
+    pull: OwnPull | None = None
+    """What `serve --pull` and `pull --watch` do with it; None is nothing."""
 
     def rule_of(self, source_name: str) -> WatermarkRule:
         """How the watermark of a source moves, as its manifest says."""

@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odfchain.cli.engine import ended_by_sigterm, serve_until_ended
+from odfchain.cli.context import ended_by_sigterm
+from odfchain.cli.engine import serve_until_ended
 from odfchain.odf.engine_messages import RawQueryRequest, TransformRequest, TransformRequestInput
 from odfchain.odf.events import OffsetInterval
 from odfchain.odf.schema import DataSchema

@@ -27,6 +27,7 @@ def test_a_dataset_has_its_own_until_they_are_unset(tmp_path: Path) -> None:
     own.set("snapshots.profile", ["commit"])
     assert list(own.all()) == [
         ("snapshots.profile", "commit", False), ("snapshots.guard", "own.yaml", False),
+        ("pull.every", None, True),
     ]  # fmt: skip
     found = workspace._files.config.snapshots.of(files)
     assert (found.guard, found.profile) == ("own.yaml", ProfileWhen.COMMIT)
