@@ -7,12 +7,13 @@ engine or much time is `heavy`: other sites cannot have it asked by a browser.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from odfchain.node.parts import NodeParts
@@ -48,21 +49,37 @@ def routes(node: NodeParts, pages: Iterable[Page]) -> list[BaseRoute]:
     for page in pages:
         if page.needs_sql and node.queries is None:
             continue
-        forms = {None: page.path} | {each: page.address(each) for each in ("json", *page.formats)}
+        # the page itself last: a name at the end of its path would take the endings for its own
+        forms: dict[str | None, str] = {e: page.address(e) for e in ("json", *page.formats)}
+        forms[None] = page.path
         methods = list(page.methods)
-        found += [Route(path, _answer(node, page, form), methods=methods) for form, path in forms.items()]
+        found += [Route(path, answer(node, page, form), methods=methods) for form, path in forms.items()]
     return [*found, Route(DATASET, _with_slash(node), methods=["GET", "HEAD"])]
 
 
-def _answer(node: NodeParts, page: Page, ending: str | None) -> Any:
-    async def answer(request: Request) -> Response:
+def answer(node: NodeParts, page: Page, ending: str | None = None) -> Any:
+    """What answers a request for one form of a page: None is the page itself."""
+
+    async def answering(request: Request) -> Response:
         try:
             visit = visit_of(node, request, heavy=page.heavy)
-            return await asyncio.to_thread(_written, visit, page, ending)
+            return await asyncio.to_thread(lambda: _unless_known(request, _written(visit, page, ending)))
         except Exception as error:  # noqa: BLE001 - every end is an answer
             found = refusal(error, node, request.state.number)
             return refused_document(found) if ending is not None else error_page(node, request, found)
 
+    return answering
+
+
+def _unless_known(request: Request, answer: Response) -> Response:
+    """The answer with its entity tag; 304 where the client has it already."""
+    if answer.status_code != 200 or isinstance(answer, StreamingResponse):
+        return answer
+    tag = f'"{hashlib.sha256(answer.body).hexdigest()[:32]}"'
+    known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+    if known & {tag, "*"}:
+        return Response(status_code=304, headers={"etag": tag})
+    answer.headers["etag"] = tag
     return answer
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from odfchain.api.workspace import Workspace
+from odfchain.node.catalog import Catalog
 from odfchain.node.heads import Heads
 from odfchain.transfer.access_tokens import Reader, TokenFile
 from odfchain.transfer.server_app import Published
@@ -27,6 +28,7 @@ class NodeParts:
         self.options = options
         self.files: WorkspaceFiles = workspace._files  # noqa: SLF001 - a node is made of what a workspace is
         self.published = Published(self.files)
+        self.catalog = Catalog(self.files)
         self.problem: Callable[[str], None] = options.on_problem or (lambda _: None)
         self.reader = Reader(TokenFile(self.files.root), bool(options.restrict_reading))
         self._running = contextlib.ExitStack()
@@ -45,6 +47,7 @@ class NodeParts:
 
     def close(self) -> None:
         """End what answers beside requests."""
+        self.catalog.close()
         self._running.close()
 
     @cached_property

@@ -6,17 +6,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from odfchain.node import about, dataset_list, rest
+from odfchain.node import about, dataset_list, overview, rest
+from odfchain.node.pages import answer
 from odfchain.node.parts import NodeParts
 
-PAGES = (*dataset_list.PAGES, *about.PAGES)
+PAGES = (*dataset_list.PAGES, *about.PAGES, *overview.PAGES)
 
 _FOR_EVER = {"cache-control": "public, max-age=31536000, immutable"}
 
 
 def own_routes(node: NodeParts) -> list[BaseRoute]:
     """The routes that are no pages, those that are asked first."""
-    return [*_files_of_pages(), *rest.routes(node)]
+    attachments = overview.ATTACHMENTS
+    downloads = [Route(attachments.path, answer(node, attachments))]
+    return [*_files_of_pages(), *rest.routes(node), *downloads]
 
 
 def _files_of_pages() -> list[BaseRoute]:

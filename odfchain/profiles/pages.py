@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from odfchain.limits import DRIFT_PAGE, AnyPageLimits, DriftPageLimits
 from odfchain.profiles.reader import FIGURES, ComparedColumn, ComparedProfile, by_share, share
-from odfchain.text import counted, cut, number, one_line, percent, printable
+from odfchain.text import counted, cut, human_size, number, one_line, percent, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -117,7 +117,9 @@ def _environment() -> Environment:
         loader=FunctionLoader(lambda name: _packaged("" if "/" in name else "profiles", name)),
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    environment.filters |= {f.__name__: f for f in (counted, cut, moment, number, one_line, percent)}
+    environment.filters |= {
+        f.__name__: f for f in (counted, cut, human_size, moment, number, one_line, percent)
+    }
     return environment
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -25,6 +26,10 @@ class Reply:
     @property
     def text(self) -> str:
         return self.body.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
 
 
 @dataclass
