@@ -66,6 +66,7 @@ def strip_of(blocks: Sequence[View], limit: int) -> View | None:
         if len(blocks) > 1
         else "",
         "kinds": kinds,
+        "words": {**KINDS, **STATES},
         "states": states,
         "summary": f"{counted(len(blocks), 'block')}: {'; '.join(filter(None, words))}",
     }
@@ -83,6 +84,20 @@ def _states_in_words(states: Mapping[str, int]) -> str:
 
 def _kinds_in_words(kinds: Mapping[str, int]) -> str:
     return ", ".join(f"{KINDS[kind]}: {number:,}" for kind, number in kinds.items())
+
+
+def by_month(counts: Iterable[tuple[str, int]], most: int = 120) -> list[tuple[str, int]]:
+    """Sums by the months of times (RFC 3339), none left out between; by years where months are too many."""
+    sums: Counter[int] = Counter()
+    for time, count in counts:
+        sums[int(time[:4]) * 12 + int(time[5:7]) - 1] += count
+    if not sums:
+        return []
+    months = range(min(sums), max(sums) + 1)
+    if len(months) <= most:
+        return [(f"{month // 12:04}-{month % 12 + 1:02}", sums[month]) for month in months]
+    years = range(months[0] // 12, months[-1] // 12 + 1)
+    return [(f"{year:04}", sum(sums[12 * year + month] for month in range(12))) for year in years[-most:]]
 
 
 _HEIGHT = 40
@@ -311,10 +326,8 @@ def _render(parts: Sequence[View], limits: PageLimits, render: Render) -> str:
         places={v["node"]["dataset"]["id"]: number for number, v in reversed(list(enumerate(detailed)))},
         blocks_in_words=blocks_in_words,
         verdict_of=verdict_of,
-        KINDS=KINDS,
         MARKS=MARKS,
         OUTCOMES=OUTCOMES,
-        STATES=STATES,
     )
 
 
