@@ -38,6 +38,8 @@ from odfchain.transfer.access_tokens import TokenFile
 ODFCHAIN = Path(sys.executable).parent / "odfchain"
 ROWS, DATASETS, MANY, ROUNDS = 100_000, 100, 10_000, 40
 CLIENTS, UPLOADS = 1_000, 20
+PAUSE = 1.5
+"""Between questions of one person [s]."""
 COLUMNS = ("offset", "op", "system_time", "event_time", "key", "amount", "name")
 ASKED = "select \"offset\", key, amount, name from rows where name = 'name 7' limit 100"
 PUSHED = """kind: DatasetSnapshot
@@ -120,10 +122,13 @@ def datasette(folder: Path) -> contextlib.AbstractContextManager[Site]:
     return running(command, r"running on (http://127\.0\.0\.1:\d+)")
 
 
-def milliseconds(runs: Mapping[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """Times of each [ms], in turns."""
+def milliseconds(
+    runs: Mapping[str, Callable[[], object]], rounds: int = ROUNDS, *, pause: float = 0
+) -> dict[str, list[float]]:
+    """Times of each [ms], in turns, with a pause [s] before each round."""
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
+        time.sleep(pause)
         for name, run in runs.items():
             start = time.perf_counter()
             run()
@@ -131,9 +136,16 @@ def milliseconds(runs: Mapping[str, Callable[[], object]], rounds: int = ROUNDS)
     return found
 
 
-def ratio(name: str, runs: Mapping[str, Callable[[], object]], target: float, rounds: int = ROUNDS) -> Figure:
+def ratio(
+    name: str,
+    runs: Mapping[str, Callable[[], object]],
+    target: float,
+    rounds: int = ROUNDS,
+    *,
+    pause: float = 0,
+) -> Figure:
     """The first by the second, of medians."""
-    times = milliseconds(runs, rounds)
+    times = milliseconds(runs, rounds, pause=pause)
     ours, theirs = times
     mine, other = (statistics.median(times[each]) for each in (ours, theirs))
     said = f"{mine:.1f} ms; {theirs} {other:.1f} ms"
@@ -187,25 +199,29 @@ def pages(folder: Path) -> Iterator[Figure]:
 
 
 def answers(folder: Path) -> Iterator[Figure]:
-    """What programs and people ask in SQL."""
-    page, question = f"/-/sql?q={quote(ASKED)}", json.dumps({"query": ASKED, "limit": 100}).encode()
+    """What programs ask, in SQL and without."""
+    question, kind = json.dumps({"query": ASKED, "limit": 100}).encode(), {"content_type": "application/json"}
     with Workspace.open(folder) as workspace, datasette(folder) as theirs, node(folder, "--sql") as ours:
-        start = time.perf_counter()
-        ours.ask(page)
-        first = (time.perf_counter() - start) * 1e3
-        warm = statistics.median(milliseconds({"it": ours.asked(page, b"name 7")})["it"])
+        yield alone("tail of 100 rows", ours.asked("/rows/tail?limit=100", b"name "), 15)
+        query = ours.asked("/query", b"name 7", question, **kind)
+        runs = {"/query": query, "sql in Python": lambda: workspace.sql(ASKED).to_arrow()}
+        yield ratio("/query of 100 rows ÷ sql in Python, now and then", runs, 1.3, 15, pause=PAUSE)
+        other = theirs.asked(f"/rows.json?sql={quote(ASKED)}&_shape=array", b"name 7")
+        runs = {"/query": query, "datasette": other}
+        yield ratio("/query of 100 rows ÷ datasette, now and then", runs, 1, 15, pause=PAUSE)
+        # each answer ends its process, and the next one is loaded meanwhile
+        yield ratio("the same, one after the other", runs, 1, 15)
+
+
+def sql(folder: Path) -> Iterator[Figure]:
+    """The page for people who ask in SQL."""
+    page = f"/-/sql?q={quote(ASKED)}"
+    with node(folder, "--sql") as ours:
+        first = milliseconds({"it": lambda: ours.ask(page)}, 1)["it"][0]
+        asked = ours.asked(page, b"name 7")
+        warm = statistics.median(milliseconds({"it": asked}, 10, pause=PAUSE)["it"])
         said = f"{first:.0f} ms; warm {warm:.0f} ms"
         yield Figure("first SQL page after the start ÷ warm", first / warm, "×", 1.5, remark=said)
-        yield alone("tail of 100 rows", ours.asked("/rows/tail?limit=100", b"name "), 15)
-        kind = {"content_type": "application/json"}
-        runs = {
-            "/query": ours.asked("/query", b"name 7", question, **kind),
-            "sql in Python": lambda: workspace.sql(ASKED).to_arrow(),
-        }
-        yield ratio("/query of 100 rows ÷ sql in Python", runs, 1.3)
-        runs["datasette"] = theirs.asked(f"/rows.json?sql={quote(ASKED)}&_shape=array", b"name 7")
-        del runs["sql in Python"]
-        yield ratio("/query of 100 rows ÷ datasette", runs, 1)
 
 
 def files(folder: Path, rows: Dataset) -> Iterator[Figure]:
@@ -298,17 +314,17 @@ def uploads(folder: Path) -> Iterator[Figure]:
 
 def bench_node() -> Iterator[Figure]:
     """All of it; `NODE=pages,many` names what is measured."""
-    chosen = os.environ.get("NODE", "pages,answers,files,starts,idle,many,uploads").split(",")
+    chosen = os.environ.get("NODE", "pages,answers,sql,files,starts,idle,many,uploads").split(",")
     with tempfile.TemporaryDirectory(prefix="odf-") as root:
         folder = Path(root) / "usual"
         folder.mkdir()
         rows = prepared(folder)
-        for name, run in (("pages", pages), ("answers", answers), ("starts", starts), ("idle", idle)):
-            if name in chosen:
-                yield from run(folder)
+        for part in (pages, answers, sql, starts, idle):
+            if part.__name__ in chosen:
+                yield from part(folder)
         if "files" in chosen:
             yield from files(folder, rows)
-        for name, run in (("many", many), ("uploads", uploads)):
-            if name in chosen:
-                (Path(root) / name).mkdir()
-                yield from run(Path(root) / name)
+        for part in (many, uploads):
+            if part.__name__ in chosen:
+                (other := Path(root) / part.__name__).mkdir()
+                yield from part(other)
