@@ -481,3 +481,5 @@ ASSETS = AssetLimits()
 
 HOST, PORT = "127.0.0.1", 8080
 """The address of a server, when no other is given."""
+FLIGHT_PORT = 50_050
+"""The port of `sql server`, which is that of kamu's."""

@@ -21,7 +21,7 @@ else:
     import _signal as signal  # without names for the numbers
 
 # They run as long as their user wants, or end the process that would run them.
-_ALONE = frozenset({"serve", "engine"})
+_ALONE = frozenset({"serve", "engine", "server"})
 
 # A process that is well answers within milliseconds, or when it has loaded a large library.
 _ANSWER_SECONDS = 1
@@ -39,7 +39,7 @@ def run() -> None:
 def _may_run_there() -> bool:
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     # a closed stream has to stay closed
-    if _ALONE.intersection(words[:2]) or None in (sys.stdin, sys.stdout, sys.stderr):
+    if _ALONE.intersection(words[:3]) or None in (sys.stdin, sys.stdout, sys.stderr):
         return False
     # the shell of `sql` is there for hours; and who reads a terminal in the background has to be stopped by
     # the system, which leaves processes of other sessions alone

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from odfchain import errors
-from odfchain.cli.context import open_workspace, report_error, say
+from odfchain.cli.context import ended_by_sigterm, open_workspace, report_error, say
 from odfchain.cli.parameters import DATASET_AT, argument, command, formats, keywords, option
 from odfchain.cli.progress_bar import TerminalProgress
 from odfchain.cli.rows import TABLE_ROWS, Counted
 from odfchain.cli.screen import echo, echo_document, is_interactive, print_records, standard_input
 from odfchain.lazy import pa
+from odfchain.limits import FLIGHT_PORT
 from odfchain.odf import schema as ds
 from odfchain.odf.arrow_schema import to_arrow_type
 from odfchain.odf.schema import parse_ddl
@@ -49,13 +50,18 @@ _WAY_OUT = "give a query with -c 'select …', in a file with --script, or pipe 
 def sql_command(
     command: str | None = option("The queries.", "-c", "SQL"),
     script: Path | None = option("A file with the queries.", "FILE"),
-    standard_input_mark: str | None = argument(click.Choice(["-"]), metavar="[-]", required=False),
+    standard_input_mark: str | None = argument(
+        click.Choice(["-", "server"]), metavar="[-|server]", required=False
+    ),
     output: str | None = formats(*RESULT_FORMATS, default=None),
     file: Path | None = option("Write the result to a file.", "--output", "FILE", also="--output-path"),
     chosen: dict[str, Any] = keywords(QueryOptions),
     explain: bool = option("Show how the query would be answered."),
     proof: Path | None = option(
         "Sign the answer and keep it in a file; 100 rows unless --limit is given.", "FILE"
+    ),
+    port: int = option(
+        "TCP port of `sql server`; 0 takes a free one.", least=0, most=65_535, default=FLIGHT_PORT
     ),
 ) -> int:
     """Answer queries in SQL, at any point of the history.
@@ -68,6 +74,9 @@ def sql_command(
     two answers in CSV, is an empty line. JSON and NDJSON follow one another. Arrow, Parquet and --output are
     for one query. `show tables`, `describe NAME` and lines like .help are answered, too.
 
+    `odfchain sql server` answers programs of this machine by Arrow Flight SQL, until Ctrl-C: JDBC, ADBC, and
+    kamu.connect("grpc://localhost:50050").
+
     Without -o the ending of --output says the format, or else it is a table. A table shows 1,000 rows unless
     --limit says another number. The other formats give all rows. In CSV a null is an empty field, and "" an
     empty text. In JSON, NaN and infinities are null. Arrow is an IPC stream, and Parquet is packed by zstd.
@@ -76,6 +85,8 @@ def sql_command(
     Without a query a shell opens on a terminal. --proof keeps a signed answer, which others check with
     `odfchain proof verify`.
     """
+    if standard_input_mark == "server":
+        return _serve(port)
     chosen["params"] = _values(chosen.get("params") or ())
     query = _query(command, script, standard_input_mark)
     steps = script_of(query or "")
@@ -114,6 +125,20 @@ def sql_command(
         if is_one:  # with its comments: places in messages count their lines
             steps = [f".explain {query}" if explain else query]
         return Shell(workspace, chosen, form, file=file, most=most).answer_all(steps)
+
+
+def _serve(port: int) -> int:
+    from odfchain.node.flight import FlightServer
+    from odfchain.node.parts import NodeParts
+    from odfchain.workspace.options import NodeOptions
+
+    with open_workspace() as workspace, ended_by_sigterm():
+        parts = NodeParts(workspace, NodeOptions(on_problem=lambda line: echo(line, err=True)))
+        with FlightServer(parts, port=port) as server:
+            say(f"the datasets of {workspace.path.parent} are asked at the address below; Ctrl-C ends it")
+            echo(server.address)
+            server.wait()
+    return 0
 
 
 def _values(params: Iterable[str]) -> dict[str, Any]:

@@ -151,6 +151,8 @@ class ChildProcess:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._complaints}
             self._child = start(files, pipes)
             files.callback(self._end)
+            with contextlib.suppress(AttributeError, OSError):  # Linux alone has it, and it may be too much
+                fcntl.fcntl(self._child.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             self._pipe = Pipe(self._child.stdout.fileno())
             self._said = io.BufferedReader(self._pipe, _AT_ONCE)
             self._files = files.pop_all()
@@ -512,8 +514,6 @@ class LocalProcess(ChildProcess):
             )
 
         super().__init__(begin, starting_seconds=OWN.starting_seconds)
-        with contextlib.suppress(AttributeError, OSError):  # Linux alone has it, and it may be too much
-            fcntl.fcntl(self._child.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def fits(self) -> bool:
         """True if it still waits for a query."""

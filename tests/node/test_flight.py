@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import os
 import signal
+import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,9 @@ from odfchain.node.flight_messages import fits, message, packed, unpacked
 from odfchain.node.parts import NodeParts
 from odfchain.workspace.options import NodeOptions
 from tests.kit.node_cases import case
-from tests.kit.processes import wait_until
+from tests.kit.processes import ODFCHAIN, environment, wait_until
 from tests.kit.queried_workspace import add_numbers, add_types, new_workspace
-from tests.kit.support import fixture
+from tests.kit.support import ROOT, fixture
 
 ANONYMOUS = {"username": "anonymous", "password": ""}
 CASE = case(48)
@@ -296,3 +298,71 @@ def test_patterns_take_no_time() -> None:
     assert not fits("%a" * 190 + "b", "a" * 200)
     assert not fits("%" * 100_000, "a")
     assert time.process_time() - began < 1
+
+
+def test_the_command_serves_the_workspace_to_programs_of_this_machine(workspace: Workspace) -> None:
+    """Case 40 of query.md: what `kamu.connect("grpc://…")` does."""
+    command = [str(ODFCHAIN), "-w", str(workspace.path.parent), "sql", "server", "--port", "0"]
+    with subprocess.Popen(
+        command, env=environment(PYTHONPATH=str(ROOT)), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        with adbc.connect(process.stdout.readline().strip(), db_kwargs=ANONYMOUS, autocommit=True) as found:
+            assert asked(found, "select count(*) from numbers") == [(1_500,)]
+        process.terminate()
+    assert process.returncode == 0
+
+
+@pytest.mark.soak
+def test_case_48_jdbc_connects_lists_selects_and_cancels(scene: Scene, tmp_path: Path) -> None:
+    """The driver of Apache Arrow, which BI tools use, from Maven."""
+    artifact = "org.apache.arrow:flight-sql-jdbc-driver:18.3.0"
+    fetch = ["mvn", "-q", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={tmp_path}"]
+    subprocess.run(fetch, check=True, cwd=tmp_path)
+    (jar,) = tmp_path.glob("*.jar")
+    subprocess.run(["javac", "-d", str(tmp_path), str(ROOT / "tests/kit/FlightJdbc.java")], check=True)
+    where = scene.server.address.removeprefix("grpc://")
+    url = f"jdbc:arrow-flight-sql://{where}/?useEncryption=false&user=anonymous&password="
+    command = [
+        "java",
+        "--add-opens=java.base/java.nio=ALL-UNNAMED",
+        "-cp",
+        f"{jar}:{tmp_path}",
+        "FlightJdbc",
+        url,
+    ]
+    command += [CASE["statement"], CASE["cancelled"], *map(str, CASE["values"])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert found["tables"] == f"[{', '.join(CASE['tables'])}]"
+    assert found["columns"] == "[offset, op, system_time, event_time, v]"
+    assert found["rows"] == str([row[0] for row in CASE["rows"]])
+    assert found["after"] == "1500"
+    assert "Cancelling" in found["cancelled"]
+
+
+@pytest.mark.soak
+def test_case_49_many_clients_are_served_or_told_and_memory_is_bounded(scene: Scene) -> None:
+    expected, peaks = case(49), list[int]()
+    before, done = resident(), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.2):
+            peaks.append(resident() - before)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        outcomes = crowd(scene, expected["clients"], expected["statement"], expected["rows"])
+    finally:
+        done.set()
+        watching.join()
+    print(f"\n{Counter(outcomes)}, {max(peaks) / 1e6:.0f} MB more, clients included")
+    assert set(outcomes) <= set(expected["outcomes"])
+    assert outcomes.count("served") >= 18
+    assert max(peaks) < expected["server_megabytes"] * 1_000_000
+
+
+def resident() -> int:
+    """Memory of this process, in which the server is [bytes]."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
