@@ -1,7 +1,9 @@
 """Every error odfchain raises on purpose.
 
     OdfchainError
-     ├─ UsageError, InvalidIdError, ManifestError, SchemaError, AssetError, SignatureError
+     ├─ InvalidIdError, ManifestError, SchemaError, AssetError, SignatureError
+     ├─ UsageError
+     │   └─ KeyReusedError
      ├─ CodecError
      │   └─ UnsupportedVersionError
      ├─ ChainError
@@ -69,6 +71,10 @@ class UsageError(OdfchainError):
     """The command or call cannot be understood."""
 
     exit_code = 2
+
+
+class KeyReusedError(UsageError):
+    """The key of a request came before, with something else."""
 
 
 class InvalidIdError(OdfchainError):

@@ -185,6 +185,27 @@ SMART = SmartLimits()
 
 
 @dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """Bounds on rows that are sent to a node (RFC-061)."""
+
+    body_bytes: int = 64 << 20
+    """A body [bytes]."""
+    silent_seconds: float = 10.0
+    """Without a byte, in a body [s]; it takes that, and what the slowest peer would need, in all."""
+    waiting: int = 8
+    """Bodies that wait for one dataset [count]…"""
+    waiting_in_all: int = 64
+    """…and for all, those that arrive included."""
+    run_seconds: float = 600.0
+    """How long a run may take [s]."""
+    key_characters: int = 255
+    """The key of a request [characters]."""
+
+
+UPLOADS = UploadLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class LineageLimits:
     """Bounds on questions about where records come from. What is left out is named, not dropped silently."""
 

@@ -24,7 +24,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -37,6 +37,7 @@ from odfchain.ingest.merge_input import MOST_INPUTS, InputMerge, MergeOptions, W
 from odfchain.ingest.merge_task import Outcome
 from odfchain.ingest.polling import Batch, FetchAhead, FetchOptions, PollingSource
 from odfchain.ingest.read_formats import FileInput, read_step_for
+from odfchain.ingest.request_keys import RequestKey, sent_before
 from odfchain.odf import schema as ds
 from odfchain.odf import sources as src
 from odfchain.odf.arrow_schema import schema_event, schema_of_event
@@ -71,6 +72,8 @@ class IngestOptions(MergeOptions):
     """The input's name in messages, where its path says nothing."""
     batch: Batch | None = None
     """The batch of a stream that the input is."""
+    keys: Mapping[int, RequestKey] = field(default_factory=dict)
+    """The requests that brought files, by the places of these: each comes in once."""
     event_time: Timestamp | None = None
     """Event time of rows that carry none; default is the system time."""
     again: bool | None = None
@@ -176,6 +179,9 @@ class Ingestion:
         merge = src.MergeStrategyAppend() if source is None else source.merge
         remembers = options.again is not None and isinstance(merge, src.MergeStrategyAppend)
         known = files.known(state, _name_of(source), again=bool(options.again)) if remembers else {}
+        # with a key, equal bytes are not the same request
+        known = {index: same for index, same in known.items() if index not in options.keys}
+        known |= sent_before(state, _name_of(source), options.keys)
         fresh = [index for index in range(len(files.paths)) if index not in known]
         if fresh:
             expect_rows()
@@ -211,7 +217,7 @@ class Ingestion:
                 given = inputs.first()
                 assert given is not None  # noqa: S101 - there are as many as files
                 with given.kept:
-                    if count := transaction.record(inputs, given.given.name):
+                    if count := transaction.record(inputs, given.given.name, options.keys.get(index)):
                         ends[index] = count
             hashes = transaction.commit(announce=announce)
         done, head = dict(zip(fresh, transaction.inputs, strict=True)), hashes[-1] if hashes else state.head
@@ -399,6 +405,7 @@ class Transaction:
         batch, self._run, self._state = run.options.batch, run, state
         self.rule = read_config(run.dataset).rule_of(source)
         self._batch = None if batch is None else batch.after(state, source)
+        self._source = source
         self._events: list[MetadataEvent] = []
         self._slices: list[StagedFile] = []
         self._checkpoints: list[StagedFile] = []
@@ -406,15 +413,19 @@ class Transaction:
         self.writer = WriterState.of(run.dataset, state, merge, run.session)
         self.inputs: list[InputOutcome] = []
 
-    def record(self, inputs: Inputs, name: str) -> int:
-        """Merge the input of this name, whose turn it is; the blocks up to its last, 0 if nothing is new."""
+    def record(self, inputs: Inputs, name: str, key: RequestKey | None = None) -> int:
+        """Merge the input of this name, whose turn it is; the blocks up to its last, 0 if nothing is new.
+
+        A `key` is that of the request that brought it.
+        """
         try:
             written = inputs.written(self.writer)
         except NothingToCommitError as nothing:
             self.inputs.append(InputOutcome(name, nothing.input_rows, {}, None))
             return 0
-        if self._batch is not None:
-            written = _with_batch(written, self._batch)
+        batch = self._batch if key is None else key.after(self._state, self._source)
+        if batch is not None:
+            written = _with_batch(written, batch)
         self._events += written.events
         self._slices += written.slices
         self._checkpoints += [written.checkpoint] if written.checkpoint else []

@@ -353,18 +353,18 @@ class Batch:
 
     def is_recorded(self, state: DatasetState, source: str) -> bool:
         """True if it, or a later one of its stream, was ingested."""
-        return _recorded(state, source).get(self.query, -1) >= self.number
+        return streams_of(state, source).get(self.query, -1) >= self.number
 
     def after(self, state: DatasetState, source: str) -> ev.SourceState:
         """The source state that is recorded with it."""
-        others = {query: n for query, n in _recorded(state, source).items() if query != self.query}
+        others = {query: n for query, n in streams_of(state, source).items() if query != self.query}
         kept = dict([*others.items(), (self.query, self.number)][-_STREAMS:])
         value = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
         return ev.SourceState(source_name=source, kind=BATCH, value=value)
 
 
-def _recorded(state: DatasetState, source: str) -> dict[str, int]:
-    # the stream that wrote last is at the end
+def streams_of(state: DatasetState, source: str) -> dict[str, int]:
+    """The last batch of each stream into a source; the stream that wrote last is at the end."""
     found = state.state_of_source(source)
     value = json_object(found[0].value) if found is not None and found[0].kind == BATCH else {}
-    return value if all(type(n) is int for n in value.values()) else {}
+    return {query: n for query, n in value.items() if type(n) is int}

@@ -23,6 +23,7 @@ from odfchain.node.pages import error_page, missing, routes
 from odfchain.node.parts import NodeParts
 from odfchain.node.processes import reading_processes, serve_reader
 from odfchain.node.site import PAGES, own_routes
+from odfchain.node.uploads import Uploads
 from odfchain.node.visit import Refused
 from odfchain.transfer.node_pulls import Message, Receive, Send, refuse_upgrade
 from odfchain.transfer.server_app import Repository
@@ -71,6 +72,8 @@ class Node:
 
     def __init__(self, parts: NodeParts) -> None:
         self.parts = parts
+        if parts.options.write:
+            parts.uploads = Uploads(parts)
         self._repository = Repository(parts.files, parts.options)
         self._secret = parts.options.secret
         self._session = secrets.token_urlsafe(24)
@@ -85,6 +88,8 @@ class Node:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.parts.uploads is not None:
+            self.parts.uploads.close()
         self.parts.close()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -150,6 +155,7 @@ def serve(workspace: Workspace, **asked: Any) -> None:
         Node(NodeParts(workspace, options)) as node,
     ):
         server = RepositoryServer(node.parts.files, node, sockets=sockets, **served)
+        node.parts.stopping = lambda: server.stopping
         node.traffic.sockets = lambda: server.connections
         server.run(options.listening)
 

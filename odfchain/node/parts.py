@@ -31,6 +31,8 @@ class NodeParts:
         self.catalog = Catalog(self.files)
         self.problem: Callable[[str], None] = options.on_problem or (lambda _: None)
         self.reader = Reader(TokenFile(self.files.root), bool(options.restrict_reading))
+        self.stopping: Callable[[], bool] = lambda: False
+        """True once nothing new is to be begun."""
         self._running = contextlib.ExitStack()
         self.heads = Heads()
         self.queries: Queries | None = None
@@ -39,6 +41,7 @@ class NodeParts:
 
             self.queries = Queries(self.files, self.problem, walled=bool(options.walled))
             self._running.callback(self.queries.close)
+        self.uploads: Any = None  # `Uploads`, which needs all of this
 
     def start(self) -> None:
         """Start what answers beside requests."""

@@ -86,6 +86,10 @@ class Operation:
     parameters: Sequence[Parameter] = ()
     body: Sequence[Parameter] | None = None
     """The fields of a JSON body; () is a document that the endpoint reads by itself."""
+    takes: Sequence[str] = ()
+    """Media types of a body that the endpoint takes from the request as it comes."""
+    fields: Sequence[Parameter] = ()
+    """Fields of the request's head that it looks at."""
     body_bytes: int = _QUERY_BYTES
     responses: Mapping[int, str] = field(default_factory=dict)
     media_types: Sequence[str] = (_JSON,)
@@ -96,11 +100,11 @@ class Operation:
 # --- what is asked -------------------------------------------------------------------------------------
 
 
-def routes(node: NodeParts) -> list[BaseRoute]:
-    """The routes of all operations that this node has."""
+def routes(node: NodeParts, operations: Sequence[Operation]) -> list[BaseRoute]:
+    """The routes of those of the operations that this node has."""
     return [
         Route(each.path, _answer(node, each), methods=[each.method])
-        for each in OPERATIONS
+        for each in operations
         if node.queries is not None or not each.needs_sql
     ]
 

@@ -9,8 +9,11 @@ from starlette.routing import BaseRoute, Route
 from odfchain.node import about, dataset_list, overview, rest
 from odfchain.node.pages import answer
 from odfchain.node.parts import NodeParts
+from odfchain.node.uploads import INGEST
 
 PAGES = (*dataset_list.PAGES, *about.PAGES, *overview.PAGES)
+OPERATIONS = (*rest.OPERATIONS, INGEST)
+"""What programs ask for."""
 
 _FOR_EVER = {"cache-control": "public, max-age=31536000, immutable"}
 
@@ -19,7 +22,7 @@ def own_routes(node: NodeParts) -> list[BaseRoute]:
     """The routes that are no pages, those that are asked first."""
     attachments = overview.ATTACHMENTS
     downloads = [Route(attachments.path, answer(node, attachments))]
-    return [*_files_of_pages(), *rest.routes(node), *downloads]
+    return [*_files_of_pages(), *rest.routes(node, OPERATIONS), *downloads]
 
 
 def _files_of_pages() -> list[BaseRoute]:

@@ -39,13 +39,17 @@ _STATUS: tuple[tuple[type[errors.OdfchainError], int], ...] = (
     (errors.DatasetNotFoundError, 404),
     (errors.PointNotFoundError, 404),
     (errors.QueryError, 400),
+    (errors.KeyReusedError, 422),
     (errors.UsageError, 400),
     (errors.InvalidIdError, 400),
-    (errors.BadInputError, 400),
+    (errors.FetchError, 500),
+    (errors.IngestError, 400),
     (errors.SchemaError, 400),
     (errors.AccessError, 403),
     (errors.BusyError, 503),
     (errors.QueryLimitError, 400),
+    (errors.StorageFullError, 507),
+    (errors.RefConflictError, 503),
 )
 """The status of an error that the client can do something about; all others are the node's."""
 _NEAR = 3
@@ -145,7 +149,8 @@ class Visit:
 
     def may(self, right: Right, dataset: DatasetFiles) -> None:
         """The client's token has a right for a dataset; errors are those of HTTP: 401 and 403."""
-        token = self.reader.shown(self.request.headers.get("authorization"))
+        # looked up anew: it may have been revoked since the request began
+        token = self.node.reader.shown(self.request.headers.get("authorization"))
         if token is None:
             raise Refused(
                 401,
@@ -174,18 +179,19 @@ def document(value: Any, status: int = 200, **headers: str) -> Response:
     return Response(text, status, named, "application/json")
 
 
+def status_of(error: errors.OdfchainError) -> int:
+    """The status of the answer; 500 for what is the node's own fault."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
 def refusal(error: Exception, node: NodeParts, number: str) -> Refused:
     """An error as the client gets it; what is the node's own fault is noted with the request's number."""
     if isinstance(error, Refused):
         return error
-    if isinstance(error, errors.OdfchainError):
-        for kind, status in _STATUS:
-            if isinstance(error, kind):
-                headers = (
-                    {"retry_after": str(_RETRY_SECONDS)} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
-                )
-                hint = error.hint and node.public(error.hint)
-                return Refused(status, node.public(str(error)), hint=hint, **headers)
+    if isinstance(error, errors.OdfchainError) and (status := status_of(error)) != 500:
+        busy = {"retry_after": str(_RETRY_SECONDS)} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+        hint = error.hint and node.public(error.hint)
+        return Refused(status, node.public(str(error)), hint=hint, **busy)
     node.problem(f"request {number}: {type(error).__name__}: {one_line(str(error))}")
     return Refused(500, f"this cannot be answered now; the node's log has more under request {number}")
 

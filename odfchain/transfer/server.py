@@ -155,6 +155,11 @@ class RepositoryServer:
             self._server.force_exit = True
         self._server.should_exit = True
 
+    @property
+    def stopping(self) -> bool:
+        """True once it was asked to end."""
+        return self._server.should_exit
+
     def wait(self) -> None:
         """Return when the server has ended."""
         self._thread.join()
@@ -310,6 +315,7 @@ _FED_BYTES = 4 << 10
 _REQUEST_LINE_BYTES = len(b"GET  HTTP/1.1\r\n\r\n")
 
 _LENGTH_DIGITS = 18
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BODY = (b"content-length", b"transfer-encoding")
 _WITH_BODY = ("PUT", "POST")
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -334,7 +340,8 @@ class _Output:
         self._size = 0
 
     def write(self, data: bytes) -> None:
-        if self._size + len(data) > _HELD_BYTES:
+        # a client awaits an interim answer before it sends more
+        if self._size + len(data) > _HELD_BYTES or data == _CONTINUE:
             self.flush()
             self.below.write(data)
         else:
