@@ -13,8 +13,10 @@ from odfchain.api.workspace import Workspace
 from odfchain.node import schedule as module
 from odfchain.node.schedule import FAILED, Finished, Planned, Schedule
 from odfchain.odf.times import Recurrence, Timestamp
-from tests.kit.processes import wait_until
-from tests.kit.support import Run, fixture
+from tests.kit.polled_sources import polled
+from tests.kit.processes import QUICK_START, wait_until
+from tests.kit.servers import CSV37, Reply, Server
+from tests.kit.support import ROOT, Run, fixture
 
 CASE = fixture("node/cases/51.yaml")
 MINUTE = 60_000
@@ -232,3 +234,54 @@ def test_what_outlasts_the_grace_is_ended_and_runs_again(
     assert not thread.is_alive()
     (planned,) = Schedule(tmp_path).due()
     assert planned.last is None
+
+
+def test_51_a_source_on_the_web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """A real pull fails, is retried after a minute, and finds nothing new after an hour."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_START)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    clock = Clock(Timestamp.now())
+    clock.end = clock.now.shifted(300 * MINUTE)
+    fresh = {"ETag": '"1"'}
+    with Server(Reply(404), Reply(headers=fresh, body=CSV37), Reply(304, headers=fresh)) as server:
+        with Workspace.init(tmp_path) as workspace:
+            dataset = polled(workspace, f"kind: Url, url: '{server.url()}'", check=False)
+        done = run("-w", tmp_path, "config", "set", "pull.every", "1h", "--dataset", "cities")
+        assert done.code == 0
+        assert "next" in run("-w", tmp_path, "list", "-o", "json").rows[0]
+
+        shown = []
+
+        def ended(planned: Planned) -> None:
+            assert planned.last is not None
+            shown.append((planned.last.outcome, planned.when(clock())))
+            if len(shown) == 1:
+                listed = run("-w", tmp_path, "list")
+                assert "after 1 failure" in listed.out
+            if len(shown) == 3:
+                clock.set()
+
+        Schedule(tmp_path, now=clock, parallel=1, ended=ended).run_until(clock)
+        assert [outcome for outcome, _ in shown] == ["failed", "updated", "up to date"]
+        assert shown[0][1] == "retry in 60 seconds after 1 failure"
+        assert [request.headers.get("if-none-match") for request in server.requests] == [None, None, '"1"']
+    kept = Schedule(tmp_path).outcomes(str(dataset.id))
+    assert [each.head for each in kept[:2]] == [str(Workspace.open(tmp_path)["cities"].summary.head)] * 2
+    assert "404" in str(kept[2].message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "no dataset has a schedule"),
+        (("cities",), "cities has no schedule"),
+        (("-o", "json"), "outcomes come one by one, not as json"),
+        (("-e", "A=1"), "schedules pull without other options"),
+    ],
+)
+def test_what_cannot_be_watched_is_said(
+    tmp_path: Path, run: Run, words: tuple[str, ...], message: str
+) -> None:
+    Workspace.init(tmp_path)
+    done = run("-w", tmp_path, "pull", "--watch", *words)
+    assert (done.code, message in done.err) == (2, True), done.err
