@@ -231,7 +231,7 @@ class Schedule:
         self._said, self._ended = said, ended
         self._mutex = threading.Lock()
         self._running: set[str] = set()
-        self._settings: dict[Path, tuple[fsio.FileState, Recurrence | None]] = {}
+        self._settings: dict[Path, tuple[fsio.FileState, Recurrence | None, str]] = {}
 
     # --- what is known -----------------------------------------------------------------------------
 
@@ -253,8 +253,8 @@ class Schedule:
     def _planned(self, kept: dict[str, Any], now: Timestamp) -> tuple[list[Planned], bool]:
         # `kept` gets what has to be kept, so that it stays the same from now on
         found, changed = [], False
-        for files, every in self._scheduled():
-            key, last = str(files.id), None
+        for files, every, key in self._scheduled():
+            last = None
             before = self._standing(kept, key)
             standing = settled(before, every, key, now)
             if standing != before:
@@ -273,7 +273,7 @@ class Schedule:
         only = self._only
         return [each for each in found if only is None or each.dataset in only or each.id in only]
 
-    def _scheduled(self) -> Iterator[tuple[DatasetFiles, Recurrence]]:
+    def _scheduled(self) -> Iterator[tuple[DatasetFiles, Recurrence, str]]:
         for files in self._files.local_datasets():
             path, every = config_path(files), None
             try:
@@ -285,9 +285,10 @@ class Schedule:
                     every = (read_config(files).pull or OwnPull()).every
                 except OdfchainError as error:
                     self._said(f"{files.alias}: {error}")
-                self._settings[path] = state, every
-            if (every := self._settings[path][1]) is not None:
-                yield files, every
+                self._settings[path] = state, every, str(files.id) if every else ""
+            _, every, key = self._settings[path]
+            if every is not None:
+                yield files, every, key
 
     # --- the file ----------------------------------------------------------------------------------
 
