@@ -275,17 +275,18 @@ class Schedule:
 
     def _scheduled(self) -> Iterator[tuple[DatasetFiles, Recurrence, str]]:
         for files in self._files.local_datasets():
-            path, every = config_path(files), None
+            path, every, key = config_path(files), None, ""
             try:
                 state = fsio.file_state(path.stat())
             except OSError:
                 continue
             if path not in self._settings or self._settings[path][0] != state:
                 try:
-                    every = (read_config(files).pull or OwnPull()).every
-                except OdfchainError as error:
+                    if (found := (read_config(files).pull or OwnPull()).every) is not None:
+                        every, key = found, str(files.id)
+                except OdfchainError as error:  # a damaged dataset must not stop the others
                     self._said(f"{files.alias}: {error}")
-                self._settings[path] = state, every, str(files.id) if every else ""
+                self._settings[path] = state, every, key
             _, every, key = self._settings[path]
             if every is not None:
                 yield files, every, key
@@ -389,10 +390,12 @@ class Schedule:
         finished = self._run(key, lock)
         if finished is None:
             return
-        ended = self._now()
+        ended, head = self._now(), None
+        with contextlib.suppress(OdfchainError):  # which the run has said
+            head = str(planned.files.chain.head())
         outcome = Outcome(
             begun=begun, seconds=max(0, ended.epoch_ms - begun.epoch_ms) / 1_000, outcome=finished.outcome,
-            message=finished.message, head=str(planned.files.chain.head()),
+            message=finished.message, head=head,
         )  # fmt: skip
 
         def record(kept: dict[str, Any]) -> None:

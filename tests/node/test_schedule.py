@@ -180,6 +180,19 @@ def test_a_damaged_state_is_said_and_begun_anew(tmp_path: Path, damage: bytes) -
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_damaged_dataset_does_not_stop_the_others(tmp_path: Path) -> None:
+    names = scheduled(tmp_path, dict.fromkeys(("sales", "cities"), "1h"))
+    damaged = Workspace.open(tmp_path)["cities"].path
+    for block in (damaged / "blocks").iterdir():
+        block.write_bytes(b"no block")
+    (damaged / "info" / "chain-index").unlink(missing_ok=True)
+    clock, said = Clock(of_day("10:00")), list[str]()
+    runs = Runs(clock, names, {})
+    Schedule(tmp_path, now=clock, run=runs, parallel=1, said=said.append).run_until(clock)
+    assert runs.begun == ["10:00 sales"]
+    assert [each.partition(":")[0] for each in said] == ["cities"]
+
+
 def test_the_last_fifty_outcomes_are_kept(tmp_path: Path) -> None:
     names = scheduled(tmp_path, {"sales": "1m"})
     clock = Clock(of_day("10:00"))
