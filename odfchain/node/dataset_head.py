@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from odfchain import errors
 from odfchain.chain.signed_heads import SignatureStatus
 from odfchain.node.visit import Visit
 from odfchain.odf import events as ev
 from odfchain.odf.times import Timestamp
+from odfchain.profiles.pages import Render, within
 from odfchain.storage.locations import escape
 from odfchain.text import counted, human_age, human_size, one_line
 from odfchain.workspace.config import read_config
@@ -17,7 +19,8 @@ from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 from odfchain.workspace.private_notes import last_verified
 
-TABS = (("Overview", ""), ("Data", "-/data"), ("Schema", "-/schema"), ("History", "-/history"))
+TABS = (("Overview", ""), ("Data", "-/data"), ("Schema", "-/schema"), ("History", "-/history"),
+        ("Lineage", "-/lineage"), ("Audit", "-/audit"))  # fmt: skip
 """The pages of every dataset: a word, and the address below the dataset's."""
 
 
@@ -62,7 +65,7 @@ def head_of(visit: Visit, files: DatasetFiles) -> DatasetHead:
             tuple(info.keywords or ()) if info else (), getattr(info, "description", None),
             (_signature(files, forked=forked), _verdict(files, state), _attestations(visit, files)),
             _figures(visit, files, state), str(state.head), number + 1,
-            _origin(origins[0]) if origins else None, tabs,
+            shown_origin(origins[0]) if origins else None, tabs,
             f"The owner of this dataset has signed two histories of it: odfchain evidence {name}"
             if forked else None,
         )  # fmt: skip
@@ -71,7 +74,8 @@ def head_of(visit: Visit, files: DatasetFiles) -> DatasetHead:
         return DatasetHead(name, folder, tabs=tabs, alarm=f"This dataset is damaged: {reason}")
 
 
-def _origin(url: str) -> str:
+def shown_origin(url: str) -> str:
+    """A place that data came from, without paths of this machine."""
     return "another folder of the node's machine" if url.startswith(("file:", "/")) else url
 
 
@@ -142,3 +146,9 @@ def _attestations(visit: Visit, files: DatasetFiles) -> tuple[str, ...]:
     numbers = (trusted, "by auditors you trust"), (len(found) - trusted, "by others")
     words = "attestations: " + ", ".join(f"{n:,} {who}" for n, who in numbers if n)
     return "ok" if trusted else "none", words if found else "no attestations", ""
+
+
+def render_below(visit: Visit, head: DatasetHead, tab: str, template: str, **values: Any) -> Render:
+    """Makes a page below the head of a dataset, by a template of the node that extends one of `-o html`."""
+    made = within(root=visit.root, site=visit.node.about, dataset=head, tab=tab, **values)
+    return lambda _room, _template, **more: made("node/templates", f"{template}.html.j2", **more)

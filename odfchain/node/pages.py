@@ -37,6 +37,8 @@ class Page:
     heavy: bool = False
     needs_sql: bool = False
     methods: tuple[str, ...] = ("GET", "HEAD")
+    made_by: Callable[[Visit, Any], str] | None = None
+    """Makes a page that is one of `-o html`, too; None: the template does."""
 
     def address(self, ending: str) -> str:
         """The address of another form: `index` where the page's own ends in a slash."""
@@ -91,6 +93,8 @@ def _written(visit: Visit, page: Page, ending: str | None) -> Response:
         return document(view)
     if ending is not None:
         return page.formats[ending](visit, view)
+    if page.made_by is not None:
+        return HTMLResponse(page.made_by(visit, view))
     return html(visit.node, visit.root, page.template, view=view, path=visit.request.url.path)
 
 

@@ -58,6 +58,11 @@ class NodeParts:
         """What every page says of the node."""
         return {"version": __version__, "spec": SPEC_VERSION, "sql": self.queries is not None}
 
+    def shows_branch(self, name: str) -> bool:
+        """True if a branch is for everybody who sees its dataset; a node of one user shows him all."""
+        shown = self.options.branches or False
+        return self.options.secret is not None or (shown if isinstance(shown, bool) else name in shown)
+
     def public(self, text: str) -> str:
         """A message without the paths of this machine."""
         root = self.workspace.path

@@ -409,7 +409,7 @@ def to_tree(value: Any, *, spelling: str = "0.34.1") -> Any:
             return base64.b64encode(value).decode()
         case Enum():
             return value.value
-        case tuple():
+        case tuple() | list():
             return [to_tree(item, spelling=spelling) for item in value]
         case dict():
             return {to_tree(key): to_tree(item, spelling=spelling) for key, item in value.items()}
