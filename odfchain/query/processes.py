@@ -718,7 +718,8 @@ def _ready() -> BinaryIO:
 
 
 def _say(answers: BinaryIO, what: dict[str, Any], body: bytes = b"") -> None:
-    answers.write(json.dumps(what).encode() + b"\n" + body)
+    answers.write(json.dumps(what).encode() + b"\n")
+    answers.write(body)
     answers.flush()
 
 

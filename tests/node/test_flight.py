@@ -231,6 +231,18 @@ def test_a_query_ends_when_it_is_cancelled_killed_or_nobody_reads_it(scene: Scen
     wait_until(lambda: not process.is_running and scene.server._slots._free == 2)
 
 
+def test_a_client_that_takes_nothing_is_cut_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STALL_SECONDS", 0.5)
+    client, options = scene.client()
+    rows = "select value, repeat('x', 200) t from generate_series(1, 90000000)"
+    ticket = client.get_flight_info(statement(rows), options).endpoints[0].ticket
+    reader = client.do_get(ticket, options)
+    reader.read_chunk()
+    wait_until(lambda: scene.server._slots._free == 2)
+    with pytest.raises(fl.FlightCancelledError):
+        list(reader)
+
+
 def test_hostile_sql_is_refused_and_harms_nothing(scene: Scene, tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     canary.write_text("a canary")
