@@ -21,26 +21,14 @@ from typing import Any, Self
 from odfchain import errors
 from odfchain.lazy import pa
 from odfchain.limits import ASKED, HOST
-from odfchain.node.flight_messages import (
-    columns_of,
-    fits,
-    flight_data,
-    info_rows,
-    message,
-    packed,
-    parsed,
-    put_rows,
-    said,
-    unpacked,
-    written,
-)
+from odfchain.node import flight_messages as wire
 from odfchain.node.parts import NodeParts
 from odfchain.query.embedded import Embedded
 from odfchain.query.processes import Worker, WorkerProcess
 from odfchain.query.resolved_tables import Pins
 from odfchain.query.row_streams import checked_rows
 from odfchain.query.slots import Slots
-from odfchain.query.sql_text import Query, numbered_values
+from odfchain.query.sql_text import Query, check_text, numbered_values
 from odfchain.text import one_line
 from odfchain.transfer.access_tokens import Reader, Right, digest_of, holder
 from odfchain.transfer.server_app import Published
@@ -48,13 +36,14 @@ from odfchain.transform.engine_protocol import load_grpc
 from odfchain.versions import __version__
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
-from odfchain.workspace.read_slices import columns_of as dataset_columns
+from odfchain.workspace.read_slices import columns_of
 from odfchain.workspace.workspace_files import WorkspaceFiles
 
 SERVICE = "arrow.flight.protocol.FlightService"
 CATALOG, SCHEMA = "odf", "public"
-# Sessions, and statements or tickets of each [count]; a session without a call, and an unused ticket [s].
-_SESSIONS, _HELD, _SESSION_SECONDS, _TICKET_SECONDS = 1_000, 64, 1_800.0, 300.0
+# Sessions, statements or tickets of each [count], and their texts; a session without a call, and an unused
+# ticket [s].
+_SESSIONS, _HELD, _HELD_CHARACTERS, _SESSION_SECONDS, _TICKET_SECONDS = 1_000, 64, 256 << 10, 1_800.0, 300.0
 # A message of a client, which is SQL or values [bytes], and how long it may take one of ours [s].
 _MESSAGE_BYTES, _STALL_SECONDS = 1 << 20, 30.0
 # Calls that are answered or wait for a thread [count]; those that wait for a process hold one each.
@@ -70,13 +59,6 @@ _FAULTS_OF_CLIENTS = (
     errors.QueryError, errors.DatasetNotFoundError, errors.PointNotFoundError, errors.SchemaError,
     errors.InvalidIdError,
 )  # fmt: skip
-_ACTIONS = (
-    "CreatePreparedStatement",
-    "ClosePreparedStatement",
-    "CancelFlightInfo",
-    "CancelQuery",
-    "CloseSession",
-)
 _Answer = Callable[[Any, Any], Iterator[bytes]]
 
 
@@ -104,11 +86,11 @@ class _Session:
     running: dict[bytes, WorkerProcess] = field(default_factory=dict)
 
     def ticket(self, asked: _Asked) -> bytes:
+        while _is_full(self.tickets):  # the oldest one is given up
+            self.tickets.pop(next(iter(self.tickets), b""), None)
         handle = secrets.token_bytes(24)
         self.tickets[handle] = replace(asked, until=time.monotonic() + _TICKET_SECONDS)
-        for old in list(self.tickets)[:-_HELD]:
-            self.tickets.pop(old, None)
-        return packed("TicketStatementQuery", statement_handle=handle)
+        return wire.packed("TicketStatementQuery", statement_handle=handle)
 
     def cancel(self, handle: bytes) -> None:
         if process := self.running.pop(handle, None):
@@ -141,7 +123,6 @@ class FlightServer:
             "Handshake": both(self._guarded(self._handshake)), "DoPut": both(self._guarded(self._put)),
             "GetFlightInfo": one(self._single(self._info)), "GetSchema": one(self._single(self._schema)),
             "DoGet": many(self._guarded(self._get)), "DoAction": many(self._guarded(self._act)),
-            "ListActions": many(self._guarded(self._actions)),
         }  # fmt: skip
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         name = f"[{host}]" if ":" in host else host
@@ -282,7 +263,7 @@ class FlightServer:
             session.running[handle] = process
             try:
                 result = process.answer(request, pins)
-                yield from flight_data(result.schema)
+                yield from wire.flight_data(result.schema)
                 for batch in result.batches():
                     if not session.reader.is_current():
                         raise _Refused("UNAUTHENTICATED", "the token was revoked")
@@ -290,7 +271,7 @@ class FlightServer:
                     timer = threading.Timer(_STALL_SECONDS, context.cancel)
                     timer.start()
                     try:
-                        yield from flight_data(result.schema, batch)
+                        yield from wire.flight_data(result.schema, batch)
                     finally:
                         timer.cancel()
             except errors.OdfchainError:
@@ -303,7 +284,7 @@ class FlightServer:
     @staticmethod
     def _asked(name: str, command: Any, session: _Session) -> _Asked:
         if name == "CommandStatementQuery":
-            return _Asked(numbered_values(command.query))
+            return _Asked(_numbered(command.query))
         if name != "CommandPreparedStatementQuery":
             raise _Refused("UNIMPLEMENTED", f"{one_line(name, 80)} is not answered: nothing is changed here")
         if (found := session.statements.get(command.prepared_statement_handle)) is None:
@@ -311,43 +292,46 @@ class FlightServer:
         return found
 
     def _info(self, data: bytes, context: Any) -> Iterator[bytes]:
-        session, descriptor = self._session(context), parsed("FlightDescriptor", data)
-        name, command = unpacked(descriptor.cmd)
-        schema, ticket = columns_of(name, command), descriptor.cmd
+        session, descriptor = self._session(context), wire.parsed("FlightDescriptor", data)
+        name, command = wire.unpacked(descriptor.cmd)
+        schema, ticket = wire.columns_of(name, command), descriptor.cmd
         if schema is None:
             ticket = session.ticket(self._asked(name, command, session))
-        yield written(
+        yield wire.written(
             "FlightInfo", schema=b"" if schema is None else bytes(schema.serialize()),
             flight_descriptor=descriptor, total_records=-1, total_bytes=-1,
-            endpoint=[message("FlightEndpoint", ticket=message("Ticket", ticket=ticket))],
+            endpoint=[wire.message("FlightEndpoint", ticket=wire.message("Ticket", ticket=ticket))],
         )  # fmt: skip
 
     def _schema(self, data: bytes, context: Any) -> Iterator[bytes]:
-        session, (name, command) = self._session(context), unpacked(parsed("FlightDescriptor", data).cmd)
-        if (schema := columns_of(name, command)) is None:
+        session, (name, command) = (
+            self._session(context),
+            wire.unpacked(wire.parsed("FlightDescriptor", data).cmd),
+        )
+        if (schema := wire.columns_of(name, command)) is None:
             schema, _ = self._described(self._asked(name, command, session).sql, session, context)
-        yield written("SchemaResult", schema=bytes(schema.serialize()))
+        yield wire.written("SchemaResult", schema=bytes(schema.serialize()))
 
     def _get(self, data: bytes, context: Any) -> Iterator[bytes]:
-        session, (name, command) = self._session(context), unpacked(parsed("Ticket", data).ticket)
+        session, (name, command) = self._session(context), wire.unpacked(wire.parsed("Ticket", data).ticket)
         if name == "TicketStatementQuery":
             yield from self._rows(command.statement_handle, session, context)
-        elif (schema := columns_of(name, command)) is None:
+        elif (schema := wire.columns_of(name, command)) is None:
             raise _NO_TICKET
         else:
             rows = self._listed(name, command, schema, session.reader)
-            yield from (*flight_data(schema), *flight_data(schema, rows))
+            yield from (*wire.flight_data(schema), *wire.flight_data(schema, rows))
 
     def _put(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         session, sent, size = self._session(context), list[Any](), 0
         for data in requests:
             if (size := size + len(data)) > _MESSAGE_BYTES:
                 raise _Refused("INVALID_ARGUMENT", f"values have at most {_MESSAGE_BYTES:,} bytes")
-            sent.append(parsed("FlightData", data))
-        name, command = unpacked(sent[0].flight_descriptor.cmd if sent else b"")
+            sent.append(wire.parsed("FlightData", data))
+        name, command = wire.unpacked(sent[0].flight_descriptor.cmd if sent else b"")
         statement = self._asked(name, command, session)
         try:
-            schema, batches = checked_rows(put_rows(sent), ASKED)
+            schema, batches = checked_rows(wire.put_rows(sent), ASKED)
         except errors.EngineError:
             raise _Refused("INVALID_ARGUMENT", "the values are no rows of Arrow") from None
         rows, names = pa.Table.from_batches(batches, schema), statement.names
@@ -360,43 +344,39 @@ class FlightServer:
 
     # --- actions ----------------------------------------------------------------------------------
 
-    def _actions(self, _: bytes, context: Any) -> Iterator[bytes]:
-        self._session(context)
-        yield from (written("ActionType", type=name) for name in _ACTIONS)
-
     def _act(self, data: bytes, context: Any) -> Iterator[bytes]:
-        session, action = self._session(context), parsed("Action", data)
+        session, action = self._session(context), wire.parsed("Action", data)
         is_sql = action.type in ("CreatePreparedStatement", "ClosePreparedStatement", "CancelQuery")
-        command: Any = unpacked(action.body)[1] if is_sql else None
+        command: Any = wire.unpacked(action.body)[1] if is_sql else None
         match action.type:
             case "CreatePreparedStatement":
-                result = self._prepared(numbered_values(command.query), session, context)
+                result = self._prepared(_numbered(command.query), session, context)
             case "ClosePreparedStatement":
                 session.statements.pop(command.prepared_statement_handle, None)
                 return
             case "CancelFlightInfo":
-                session.cancel(_handle(parsed("CancelFlightInfoRequest", action.body).info))
-                result = written("CancelFlightInfoResult", status=1)
+                session.cancel(_handle(wire.parsed("CancelFlightInfoRequest", action.body).info))
+                result = wire.written("CancelFlightInfoResult", status=1)
             case "CancelQuery":
-                session.cancel(_handle(parsed("FlightInfo", command.info)))
-                result = packed("ActionCancelQueryResult", result=1)
+                session.cancel(_handle(wire.parsed("FlightInfo", command.info)))
+                result = wire.packed("ActionCancelQueryResult", result=1)
             case "CloseSession":
                 with self._lock:
                     self._sessions = {k: each for k, each in self._sessions.items() if each is not session}
                 for handle in list(session.running):
                     session.cancel(handle)
-                result = written("CloseSessionResult", status=1)
+                result = wire.written("CloseSessionResult", status=1)
             case other:
                 raise _Refused("UNIMPLEMENTED", f"the action {one_line(other, 80)} is not known here")
-        yield written("Result", body=result)
+        yield wire.written("Result", body=result)
 
     def _prepared(self, sql: str, session: _Session, context: Any) -> bytes:
-        if len(session.statements) >= _HELD:
+        if _is_full(session.statements):
             raise _Refused("RESOURCE_EXHAUSTED", f"a session has at most {_HELD} statements: close some")
         columns, values = self._described(sql, session, context)
         handle = secrets.token_bytes(24)
         session.statements[handle] = _Asked(sql, tuple(values.names))
-        return packed(
+        return wire.packed(
             "ActionCreatePreparedStatementResult", prepared_statement_handle=handle,
             dataset_schema=bytes(columns.serialize()),
             parameter_schema=bytes(values.serialize()) if len(values) else b"",
@@ -407,15 +387,17 @@ class FlightServer:
     def _listed(self, name: str, command: Any, schema: pa.Schema, reader: Reader) -> pa.RecordBatch:
         def fit(part: str, text: str) -> bool:
             there = part in command.DESCRIPTOR.fields_by_name and command.HasField(part)
-            return not there or fits(getattr(command, part), text)
+            return not there or wire.fits(getattr(command, part), text)
 
         rows: list[tuple[Any, ...]] = []
         is_here = fit("catalog", CATALOG) and fit("db_schema_filter_pattern", SCHEMA)
         match name:
             case "CommandGetSqlInfo":
-                facts = {1: __version__, 2: pa.cpp_version} | {int(k): v for k, v in said("facts").items()}
+                facts = {1: __version__, 2: pa.cpp_version} | {
+                    int(k): v for k, v in wire.said("facts").items()
+                }
                 wanted = set(command.info) or facts
-                return info_rows({code: fact for code, fact in facts.items() if code in wanted}, schema)
+                return wire.info_rows({code: fact for code, fact in facts.items() if code in wanted}, schema)
             case "CommandGetCatalogs":
                 rows = [(CATALOG,)]
             case "CommandGetTableTypes":
@@ -435,8 +417,17 @@ class FlightServer:
         columns = pa.schema([])
         with contextlib.suppress(errors.OdfchainError):  # a query of it says what is wrong
             opened = DatasetFiles.open(dataset.folder)  # what it caches is this call's alone
-            columns = dataset_columns(DatasetState.read(opened.chain), None)
+            columns = columns_of(DatasetState.read(opened.chain), None)
         return bytes(columns.serialize())
+
+
+def _is_full(held: dict[bytes, _Asked]) -> bool:
+    return len(held) >= _HELD or sum(len(each.sql) for each in list(held.values())) > _HELD_CHARACTERS
+
+
+def _numbered(sql: str) -> str:
+    check_text(sql)  # before anything keeps it
+    return numbered_values(sql)
 
 
 def _authorization(context: Any) -> str:
@@ -444,5 +435,5 @@ def _authorization(context: Any) -> str:
 
 
 def _handle(info: Any) -> bytes:
-    name, command = unpacked(info.endpoint[0].ticket.ticket if info.endpoint else b"")
+    name, command = wire.unpacked(info.endpoint[0].ticket.ticket if info.endpoint else b"")
     return bytes(command.statement_handle) if name == "TicketStatementQuery" else b""
