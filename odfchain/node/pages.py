@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -17,7 +18,17 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import BaseRoute, Route
 
 from odfchain.node.parts import NodeParts
-from odfchain.node.visit import Refused, Visit, document, not_found, refusal, refused_document, visit_of
+from odfchain.node.visit import (
+    Refused,
+    Visit,
+    attended,
+    document,
+    form_of,
+    not_found,
+    refusal,
+    refused_document,
+    visit_of,
+)
 
 Writer = Callable[[Visit, Any], Response]
 DATASET = "/{ds:dataset}"
@@ -39,6 +50,8 @@ class Page:
     methods: tuple[str, ...] = ("GET", "HEAD")
     made_by: Callable[[Visit, Any], str] | None = None
     """Makes a page that is one of `-o html`, too; None: the template does."""
+    form_bytes: int = 256 << 10
+    """What is read of a form."""
 
     def address(self, ending: str) -> str:
         """The address of another form: `index` where the page's own ends in a slash."""
@@ -65,7 +78,11 @@ def answer(node: NodeParts, page: Page, ending: str | None = None) -> Any:
     async def answering(request: Request) -> Response:
         try:
             visit = visit_of(node, request, heavy=page.heavy)
-            return await asyncio.to_thread(lambda: _unless_known(request, _written(visit, page, ending)))
+            if request.method == "POST":
+                visit = replace(visit, form=await form_of(request, page.form_bytes))
+            heavy = page.heavy or page.needs_sql or request.method == "POST"
+            work = partial(_written, visit, page, ending)
+            return await attended(visit, lambda: _unless_known(request, work()), heavy=heavy)
         except Exception as error:  # noqa: BLE001 - every end is an answer
             found = refusal(error, node, request.state.number)
             return refused_document(found) if ending is not None else error_page(node, request, found)
@@ -89,13 +106,14 @@ def _written(visit: Visit, page: Page, ending: str | None) -> Response:
     view = page.view(visit)
     if isinstance(view, Response):
         return view
+    status = getattr(view, "status", 200)
     if ending == "json":
-        return document(view)
+        return document(view, status)
     if ending is not None:
         return page.formats[ending](visit, view)
     if page.made_by is not None:
         return HTMLResponse(page.made_by(visit, view))
-    return html(visit.node, visit.root, page.template, view=view, path=visit.request.url.path)
+    return html(visit.node, visit.root, page.template, status=status, view=view, path=visit.request.url.path)
 
 
 def html(node: NodeParts, root: str, template: str, *, status: int = 200, **values: Any) -> Response:

@@ -119,7 +119,8 @@ def _answer(node: NodeParts, operation: Operation) -> Any:
             if inspect.iscoroutinefunction(operation.endpoint):
                 found = await operation.endpoint(visit, values)
             else:
-                found = await attended(node, visit, partial(operation.endpoint, visit, values))
+                work = partial(operation.endpoint, visit, values)
+                found = await attended(visit, work, heavy=operation.needs_sql)
         except Exception as error:  # noqa: BLE001 - every end is an answer
             found = refused_document(refusal(error, node, request.state.number))
         assert isinstance(found, Response)  # noqa: S101 - what endpoints give

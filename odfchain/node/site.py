@@ -6,12 +6,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from odfchain.node import about, audit_page, dataset_list, lineage_pages, overview, rest
+from odfchain.node import about, audit_page, dataset_list, lineage_pages, overview, rest, sql_pages
 from odfchain.node.pages import answer
 from odfchain.node.parts import NodeParts
 from odfchain.node.uploads import INGEST
 
-PAGES = (*dataset_list.PAGES, *about.PAGES, *overview.PAGES, *lineage_pages.PAGES, *audit_page.PAGES)
+PAGES = (
+    *dataset_list.PAGES,
+    *sql_pages.PAGES,
+    *about.PAGES,
+    *overview.PAGES,
+    *lineage_pages.PAGES,
+    *audit_page.PAGES,
+)
 OPERATIONS = (*rest.OPERATIONS, INGEST)
 """What programs ask for."""
 

@@ -212,7 +212,9 @@ def visit_of(node: NodeParts, request: Request, *, heavy: bool = False) -> Visit
     fields, form = request.headers, request.method == "POST"
     if (heavy or form) and is_foreign(request):
         raise Refused(403, "another site has asked for this; open the address by itself")
-    if form and fields.get("origin", origin).lower() != origin:
+    # a browser that tells nobody where it was says `null` here, but whether that is the same site beside it
+    sent = fields.get("origin", origin).lower()
+    if form and sent != origin and not (sent == "null" and fields.get("sec-fetch-site") == "same-origin"):
         raise Refused(403, "another site has sent this form; use the form of this node")
     reader = node.reader.showing(fields.get("authorization"))
     if reader is None:
@@ -225,15 +227,19 @@ def is_foreign(request: Request) -> bool:
     return request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
 
 
-async def attended(node: NodeParts, visit: Visit, work: Callable[[], T]) -> T:
-    """What a thread makes for a client, who is watched meanwhile: what it does not wait for ends."""
+async def attended(visit: Visit, work: Callable[[], T], *, heavy: bool) -> T:
+    """What a thread makes for a client, who is watched meanwhile: what it does not wait for ends.
+
+    What is `heavy` may wait long for its turn, and keeps no other page waiting.
+    """
 
     async def watch() -> None:
         while (await visit.request.receive())["type"] != "http.disconnect":
             pass
         visit.client.leave()
 
-    threads = node.queries.threads if node.queries is not None else None
+    queries = visit.node.queries
+    threads = queries.threads if heavy and queries is not None else None
     watching = asyncio.create_task(watch())
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
@@ -253,6 +259,27 @@ async def body_of(request: Request, most: int) -> bytes:
             raise too_large
         parts.append(part)
     return b"".join(parts)
+
+
+async def form_of(request: Request, most: int) -> dict[str, str]:
+    """The fields of a form; a file is a text, too."""
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request as Replayed
+
+    body = await body_of(request, most)
+
+    async def replay() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    try:
+        form = await Replayed(request.scope, replay).form(max_files=2, max_fields=20, max_part_size=most)
+    except HTTPException as error:
+        raise Refused(400, one_line(str(error.detail))) from None
+    found: dict[str, str] = {}
+    for name, value in form.multi_items():
+        found[name] = value if isinstance(value, str) else (await value.read()).decode("utf-8", "replace")
+    await form.close()
+    return found
 
 
 def origin_of(request: Request, *, behind_proxy: bool) -> tuple[str, str]:

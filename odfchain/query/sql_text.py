@@ -174,6 +174,14 @@ def value_names(sql: str) -> list[str]:
     return sorted(dict.fromkeys(named), key=lambda name: int(name) if name.isdecimal() else 0)
 
 
+def pinned_text(sql: str, blocks: Mapping[str, str]) -> str | None:
+    """The query with the block of each name that it reads; None where its words do not say which they are."""
+    return _Words(checked_text(sql)).pinned(blocks)
+
+
+_CLAUSES = frozenset({"select", "where", "group", "having", "order", "limit", "union", "except", "intersect"})
+
+
 class _Words:
     """The pieces of a text, and those of them that say something."""
 
@@ -193,6 +201,41 @@ class _Words:
             made[first : last + 1] = ["", *[""] * (last - first)]
             made[first] = f"{_quoted(f'{name}@{point}')}{alias}"
         return "".join(made)
+
+    def pinned(self, blocks: Mapping[str, str]) -> str | None:
+        """As `pinned_text`."""
+        made, left = [text for _, text in self._pieces], set(blocks)
+        # for each bracket that is open: tables follow, arguments of a function, or neither
+        inside = [""]
+        for place in range(len(self._words)):
+            (kind, text), word = self._piece(place), self._word(place)
+            before = self._piece(place - 1)[1].lower()
+            is_table = inside[-1] == "from" and before in ("from", "join", ",", "(")
+            if text == "(":
+                called = self._word(place - 1) not in ("", "as", "in", "exists", "on", "using", *_AFTER_TABLE)
+                inside.append(before if called else "from" if is_table else "")
+            elif text == ")":
+                inside[1:] = inside[1:-1]
+            elif word in ("from", "join") and (inside[-1] in ("", "from")):
+                inside[-1] = "from"
+            elif word in _CLAUSES:
+                inside[-1] = ""
+            name = word or (text[1:-1].replace(text[0] * 2, text[0]) if kind in ("quoted", "text") else "")
+            if name not in blocks:
+                continue
+            pinned = f"{name.partition('@')[0]}@{blocks[name]}"
+            is_argument = inside[-1] in FUNCTIONS and (before == "(" or inside[-1] == "diff")
+            if (self._word(place + 1), self._piece(place + 2)[1]) == ("as", "("):
+                return None  # a subquery of this name
+            if is_argument:
+                made[self._words[place]] = "'" + pinned.replace("'", "''") + "'"
+            elif is_table and kind != "text":
+                alias = "" if self._has_alias(place + 1) else f" AS {_quoted(name)}"
+                made[self._words[place]] = _quoted(pinned) + alias
+            else:
+                continue
+            left.discard(name)
+        return None if left else "".join(made)
 
     def _word(self, place: int) -> str:
         kind, text = self._piece(place)
