@@ -15,6 +15,7 @@ from odfchain.node.visit import Visit, not_found
 from odfchain.odf import events as ev
 from odfchain.text import one_line
 from odfchain.transfer.slice_files import is_partial
+from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
 
 _README = re.compile(r"(?i)readme(\.\w{1,9})?")
@@ -42,6 +43,8 @@ class Overview:
     is_copy: bool = False
     partial: bool = False
     """True for a copy that lacks slices on purpose."""
+    lost: int = 0
+    """Slices that should be here [count]."""
     command: str | None = None
 
 
@@ -63,9 +66,15 @@ def overview(visit: Visit) -> Overview:
         state.last_offset is None,
         head.kind == "Derivative",
         bool(head.origin),
-        is_partial(files),
+        partial := is_partial(files),
+        0 if partial else _lost(visit, files),
         f"odfchain status {head.name}",
     )
+
+
+def _lost(visit: Visit, files: DatasetFiles) -> int:
+    line = visit.node.catalog.line(files.folder.name).line
+    return (line.slices or 0) - (line.slices_here or 0) if line else 0
 
 
 def attachment(visit: Visit) -> Response:

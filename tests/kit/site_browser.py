@@ -39,7 +39,7 @@ _WIDER = """() => {
   if (document.documentElement.scrollWidth > edge) bad.push("the page");
   for (const e of document.querySelectorAll("body *")) {
     const box = e.getBoundingClientRect();
-    if (box.width < 2 || box.height < 2 || box.right <= edge + 1 && box.left >= -1) continue;
+    if (box.width < 2 || box.height < 2 || box.right <= edge + 1 && box.left >= -1 || box.right < 1) continue;
     let up = e.parentElement, held = false;
     for (; up && up !== document.body; up = up.parentElement)
       held ||= getComputedStyle(up).overflowX !== "visible" || up.tagName === "svg";
