@@ -198,8 +198,6 @@ class UploadLimits:
     """…and for all, those that arrive included."""
     run_seconds: float = 600.0
     """How long a run may take [s]."""
-    key_characters: int = 255
-    """The key of a request [characters]."""
 
 
 UPLOADS = UploadLimits()

@@ -1,8 +1,8 @@
 """Rows that clients send: `POST {ds}/ingest`, answered when they are committed.
 
 A body goes to a file, never into memory. Files wait in a queue of their dataset, and what waits there
-together is recorded in one run, each file as its own transaction. Runs are made by `odfchain.node.recorder`,
-a process of its own; if it dies, files of its runs are answered with 503, and may be sent anew with keys.
+together is recorded in one run, each file as its own transaction. Runs are made by processes of their own
+(`odfchain.node.recorder`); what one that dies was recording may be sent again with its key.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,11 @@ from odfchain import errors
 from odfchain.limits import SHARING, UPLOADS
 from odfchain.node.pages import DATASET
 from odfchain.node.parts import NodeParts
-from odfchain.node.recorder import RUNS
 from odfchain.node.rest import Operation, Parameter
 from odfchain.node.visit import Refused, Visit
 from odfchain.odf.times import Timestamp
 from odfchain.storage.fsio import private_folder, storage_errors
-from odfchain.text import one_line
+from odfchain.text import json_object
 from odfchain.transfer.access_tokens import Right
 from odfchain.workspace.dataset_files import DatasetFiles
 from odfchain.workspace.dataset_state import DatasetState
@@ -46,245 +45,180 @@ MEDIA_TYPES = {
     "application/vnd.apache.parquet": "parquet",
 }
 """The media types of bodies, and the formats that they are."""
+# Processes that record [count], each for another dataset.
+_RECORDERS = 2
 _ENDING_SECONDS = 30
-_UNKNOWN = "what was sent may be recorded or not; send it again, with the same Idempotency-Key"
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request that may be taken; `run` is what has to be equal for a run together."""
-
-    visit: Visit
-    dataset: DatasetFiles
-    run: dict[str, Any]
-    key: str | None
 
 
 @dataclass(slots=True, eq=False)
-class _Sent:
-    """A body on the disk that waits for its run."""
+class _Upload:
+    """A body that may be taken; what has equal `options` can be recorded together."""
 
+    visit: Visit
+    dataset: DatasetFiles
+    options: dict[str, Any]
+    key: str | None
     path: Path
-    run: dict[str, Any]
-    key: tuple[str, str] | None
-    answer: asyncio.Future[str]
+    head: asyncio.Future[str]
+    sha256: str = ""
 
-    def refuse(self, error: Exception) -> None:
-        if not self.answer.done():  # the server stops
-            self.answer.set_exception(error)
+    def end(self, outcome: dict[str, Any]) -> None:
+        if self.head.done():  # the server has stopped waiting for it
+            return
+        status, node = outcome.get("status"), self.visit.node
+        if "head" in outcome:
+            self.head.set_result(outcome["head"])
+        elif status is None:
+            text = "it is not known whether the rows are recorded; send them again, with the same key"
+            self.head.set_exception(Refused(503, text, retry_after="1"))
+        elif status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            self.head.set_exception(errors.EngineError(outcome["message"]))  # for the log
+        else:
+            hint = node.public(outcome["hint"] or "") or None
+            self.head.set_exception(Refused(status, node.public(outcome["message"]), hint=hint))
 
 
 @dataclass(slots=True)
 class _Recorder:
-    """The process that records; begun at the first run, and anew after its death."""
+    """A process that records; begun at the first run, and anew after its death."""
 
     folder: Path
     _process: subprocess.Popen[str] | None = None
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
-    _asked: dict[int, tuple[subprocess.Popen[str], asyncio.Future[dict[str, Any]]]] = field(
-        default_factory=dict
-    )
 
-    async def run(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """The outcome of a run; ends with 503 where there is none."""
-        number, process = next(self._numbers), self._process or self._begin()
-        _, found = self._asked[number] = process, asyncio.get_running_loop().create_future()
-        try:
-            with contextlib.suppress(OSError):  # it has ended, which its listener notices
-                print(json.dumps(asked | {"run": number}), file=process.stdin, flush=True)
-            outcome: dict[str, Any] = await asyncio.wait_for(found, UPLOADS.run_seconds)
-        except TimeoutError:
-            process.kill()
-            raise Refused(503, _UNKNOWN, retry_after="5") from None
-        finally:
-            del self._asked[number]
-        if outcome.get("dead") and self._process is process:
-            self._process = None  # the next run gets another one
-            process.stdin.close()  # type: ignore[union-attr]
-        return outcome
-
-    def _begin(self) -> subprocess.Popen[str]:
+    def run(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """The outcome of a run; empty where it is not known."""
         words = [sys.executable, "-P", "-m", "odfchain.node.recorder", str(self.folder)]
-        pipe, none = subprocess.PIPE, subprocess.DEVNULL
-        process = self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=none, text=True)
-        loop = asyncio.get_running_loop()
-
-        def listen() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                for line in process.stdout or ():
-                    loop.call_soon_threadsafe(self._answered, json.loads(line))
-                process.wait()
-                loop.call_soon_threadsafe(self._ended, process)
-
-        threading.Thread(target=listen, name="odfchain-recorder", daemon=True).start()
-        return process
-
-    def _answered(self, outcome: dict[str, Any]) -> None:
-        if (waiting := self._asked.get(outcome["run"])) is not None and not waiting[1].done():
-            waiting[1].set_result(outcome)
-
-    def _ended(self, process: subprocess.Popen[str]) -> None:
-        if self._process is process:
-            self._process = None
-        for asked, found in self._asked.values():
-            if asked is process and not found.done():
-                found.set_exception(Refused(503, _UNKNOWN, retry_after="1"))
+        found: dict[str, Any] = {}
+        with contextlib.suppress(OSError):
+            if (process := self._process) is None:
+                pipe, none = subprocess.PIPE, subprocess.DEVNULL
+                process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=none, text=True)
+                self._process = process
+            timer = threading.Timer(UPLOADS.run_seconds, process.kill)
+            timer.start()
+            try:
+                print(json.dumps(asked), file=process.stdin, flush=True)
+                found = json_object(process.stdout.readline())  # type: ignore[union-attr]
+            finally:
+                timer.cancel()
+        if not found or found.get("dead"):
+            self.close()
+        return found
 
     def close(self) -> None:
-        """End it, after the commits that are going on."""
-        if self._process is None:
-            return
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()  # type: ignore[union-attr]
-        try:
-            self._process.wait(_ENDING_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """End it."""
+        if (process := self._process) is not None:
+            self._process = None
+            try:
+                process.communicate(timeout=_ENDING_SECONDS)
+            except (subprocess.TimeoutExpired, OSError):
+                process.kill()
+                process.wait()
 
 
 class Uploads:
     """What was sent to a node and is not recorded yet; for one event loop."""
 
     def __init__(self, node: NodeParts) -> None:
-        self._node, self._numbers, self._receiving = node, itertools.count(), 0
-        self._recorder = _Recorder(node.files.root)
+        self._node, self._names, self._receiving = node, itertools.count(), 0
+        self._idle = [_Recorder(node.files.root) for _ in range(_RECORDERS)]
+        self._waiting: dict[str, list[_Upload]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
         self._opened = contextlib.ExitStack()
         # what a node that was killed has left there is removed
         self._folder = self._opened.enter_context(private_folder(node.files.run_folder))
-        self._waiting: dict[str, deque[_Sent]] = {}
-        self._running: dict[str, asyncio.Task[None]] = {}
+        for recorder in self._idle:
+            self._opened.callback(recorder.close)
 
     def close(self) -> None:
         """End, after the commits that are going on; what was sent and is not recorded is removed."""
-        with self._opened:
-            self._recorder.close()
+        self._opened.close()
 
     async def take(self, visit: Visit, source: str | None) -> str:
         """Have the rows of a request recorded, and name the head that has them."""
-        asked = await asyncio.to_thread(_admitted, visit, source)
-        return await self._recorded(asked)
-
-    async def _recorded(self, asked: _Asked) -> str:
-        name = str(asked.dataset.id)
+        path, head = self._folder / str(next(self._names)), asyncio.Future[str]()
+        upload = await asyncio.to_thread(_admitted, visit, source, path, head)
+        name = str(upload.dataset.id)
         self._check_room(name)
-        path = self._folder / str(next(self._numbers))
-        self._receiving += 1
         try:
-            sha256 = await _received(asked, path)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        finally:
-            self._receiving -= 1
-        sent = _Sent(path, asked.run, None if asked.key is None else (asked.key, sha256), asyncio.Future())
-        try:
+            self._receiving += 1
+            try:
+                await _receive(upload)
+            finally:
+                self._receiving -= 1
             self._check_room(name)
-        except Refused:
-            path.unlink()
-            raise
-        self._waiting.setdefault(name, deque()).append(sent)
-        self._begin_runs()
-        return await sent.answer
+            self._waiting.setdefault(name, []).append(upload)
+            self._begin_runs()
+            return await head
+        finally:
+            path.unlink(missing_ok=True)
 
     def _check_room(self, name: str) -> None:
         if self._node.stopping():
             raise Refused(503, "this node is stopping", retry_after="5")
-        waiting = sum(map(len, self._waiting.values()))
         if len(self._waiting.get(name, ())) >= UPLOADS.waiting:
             raise Refused(429, f"{UPLOADS.waiting} others wait for this dataset", retry_after="1")
-        if waiting + self._receiving >= UPLOADS.waiting_in_all:
+        if sum(map(len, self._waiting.values())) + self._receiving >= UPLOADS.waiting_in_all:
             raise Refused(429, "too much is sent to this node now", retry_after="2")
 
     def _begin_runs(self) -> None:
-        if self._node.stopping():
-            for sent in itertools.chain(*self._waiting.values()):
-                sent.path.unlink(missing_ok=True)
-                sent.refuse(Refused(503, "this node is stopping", retry_after="5"))
-            self._waiting.clear()
-        for name in [name for name in self._waiting if name not in self._running][
-            : RUNS - len(self._running)
-        ]:
-            # its turn comes again after all others
-            queue, together = self._waiting.pop(name), list[_Sent]()
-            while queue and (not together or queue[0].run == together[0].run):
-                together.append(queue.popleft())
-            if queue:
-                self._waiting[name] = queue
-            self._running[name] = asyncio.create_task(self._run(name, together))
+        for name in list(self._waiting):
+            if self._node.stopping():
+                for each in self._waiting.pop(name):
+                    each.end({"status": 503, "message": "this node is stopping", "hint": None})
+            elif self._idle and name not in self._running:
+                queue = self._waiting.pop(name)
+                same = itertools.takewhile(lambda each: each.options == queue[0].options, queue)  # noqa: B023
+                together = list(same)
+                if rest := queue[len(together) :]:
+                    self._waiting[name] = rest  # after all others
+                run = self._run(self._idle.pop(), name, together)
+                self._running[name] = asyncio.create_task(run)
 
-    async def _run(self, name: str, together: list[_Sent]) -> None:
-        try:
-            if await self._record(name, together) or len(together) == 1:
-                return
-            # one of them is wrong, and none is recorded
-            for sent in together:
-                await self._record(name, [sent])
-        finally:
-            del self._running[name]
-            for sent in together:
-                sent.path.unlink(missing_ok=True)
-                sent.refuse(Refused(503, _UNKNOWN, retry_after="1"))
-            self._begin_runs()
-
-    async def _record(self, name: str, together: list[_Sent]) -> bool:
-        files = [{"path": str(sent.path), "key": sent.key} for sent in together]
-        try:
-            outcome = await self._recorder.run({**together[0].run, "dataset": name, "files": files})
-        except Refused:
-            return True  # it is not known which of them are recorded
-        if (head := outcome.get("head")) is None and len(together) > 1:
-            return False
-        for sent in together:
-            if head is None:
-                sent.refuse(_refused(self._node, outcome))
-            elif not sent.answer.done():
-                sent.answer.set_result(head)
-        return True
+    async def _run(self, recorder: _Recorder, name: str, together: list[_Upload]) -> None:
+        runs = [together]
+        while runs:
+            run = runs.pop(0)
+            files, keys = (
+                [str(each.path) for each in run],
+                [each.key and (each.key, each.sha256) for each in run],
+            )
+            asked = {"dataset": name, "files": files, "keys": keys, "options": run[0].options}
+            outcome = await asyncio.to_thread(recorder.run, asked)
+            if "status" in outcome and len(run) > 1:
+                runs = [[each] for each in run]  # one of them is wrong, and none is recorded
+                continue
+            for each in run:
+                each.end(outcome)
+        self._idle.append(recorder)
+        del self._running[name]
+        self._begin_runs()
 
 
-def _refused(node: NodeParts, outcome: dict[str, Any]) -> Exception:
-    status, message, hint = outcome["status"], outcome["message"], outcome["hint"]
-    if status == 500:
-        return errors.EngineError(message)  # the client gets a number, the log gets this
-    said = hint and node.public(hint).replace("--source", "?sourceName=NAME")
-    return Refused(status, node.public(message), hint=said)
-
-
-def _admitted(visit: Visit, source: str | None) -> _Asked:
+def _admitted(visit: Visit, source: str | None, path: Path, head: asyncio.Future[str]) -> _Upload:
     dataset, fields = visit.files, visit.request.headers
     visit.may(Right.INGEST, dataset)
     if not visit.node.files.has_key(dataset.id):
         raise Refused(403, f"{dataset.alias} is not written here: its key is where it was made")
-    kind, _, rest = fields.get("content-type", "").partition(";")
-    charset = rest.strip().lower().replace('"', "").removeprefix("charset=")
-    form = MEDIA_TYPES.get(kind.strip().lower())
-    if (
-        form is None
-        or charset not in ("", "utf-8")
-        or fields.get("content-encoding", "identity") != "identity"
-    ):
-        known = ", ".join(MEDIA_TYPES)
-        raise Refused(415, "the body is of no type that is read here", hint=f"plain UTF-8 of {known}")
-    length = fields.get("content-length", "0")
+    kind, _, more = fields.get("content-type", "").lower().partition(";")
+    form, length = MEDIA_TYPES.get(kind.strip()), fields.get("content-length", "0")
+    plain = fields.get("content-encoding", "identity") == "identity"
+    if form is None or not plain or more.strip().replace('"', "") not in ("", "charset=utf-8"):
+        hint = f"plain UTF-8 of {', '.join(MEDIA_TYPES)}"
+        raise Refused(415, "the body is of no type that is read here", hint=hint)
     if len(length) > 18 or int(length) > UPLOADS.body_bytes:
         raise _too_large()
-    key, time_text = fields.get("idempotency-key"), fields.get("odf-event-time")
-    if key is not None and not (
-        0 < len(key) <= UPLOADS.key_characters and key.isascii() and key.isprintable()
-    ):
-        raise Refused(400, f"Idempotency-Key: 1 to {UPLOADS.key_characters} printable ASCII characters")
-    if time_text is not None:
-        Timestamp.parse(one_line(time_text, 40))
+    key, event_time = fields.get("idempotency-key"), fields.get("odf-event-time")
+    if key is not None and not (key.isascii() and key.isprintable() and 0 < len(key) < 256):
+        raise Refused(400, "Idempotency-Key: 1 to 255 printable ASCII characters")
+    if event_time is not None:
+        Timestamp.parse(event_time)
     sources = DatasetState.read(dataset.chain).push_sources
     if source is None and len(sources) > 1:
-        raise Refused(
-            400,
-            f"{dataset.alias} has several push sources: {', '.join(sources)}",
-            hint="name one of them: ?sourceName=NAME",
-        )
-    run = {"source_name": source, "input_format": form, "event_time": time_text}
-    return _Asked(visit, dataset, run, key)
+        text = f"{dataset.alias} has several push sources: {', '.join(sources)}"
+        raise Refused(400, text, hint="name one of them: ?sourceName=NAME")
+    options = {"source_name": source, "input_format": form, "event_time": event_time}
+    return _Upload(visit, dataset, options, key, path, head)
 
 
 def _too_large() -> Refused:
@@ -293,33 +227,29 @@ def _too_large() -> Refused:
     )
 
 
-def _too_slow() -> Refused:
-    return Refused(408, "the body comes too slowly", connection="close")
-
-
-async def _received(asked: _Asked, path: Path) -> str:
-    """The sha256 of the body, which is in a new file."""
-    digest, size, began, more = hashlib.sha256(), 0, time.monotonic(), True
-    with storage_errors(path), path.open("xb") as out:
+async def _receive(upload: _Upload) -> None:
+    digest, size, more = hashlib.sha256(), 0, True
+    until = time.monotonic() + UPLOADS.silent_seconds
+    with storage_errors(upload.path), upload.path.open("xb") as out:
         while more:
             try:
                 async with asyncio.timeout(UPLOADS.silent_seconds):
-                    message = await asked.visit.request.receive()
+                    message = await upload.visit.request.receive()
             except TimeoutError:
-                raise _too_slow() from None
+                message = {"type": "silent"}
+            if message["type"] == "silent" or time.monotonic() > until + size / SHARING.bytes_per_second:
+                raise Refused(408, "the body comes too slowly", connection="close")
             if message["type"] != "http.request":
                 raise Refused(400, "the body ended early")
             data, more = message.get("body", b""), message.get("more_body", False)
             size += len(data)
             if size > UPLOADS.body_bytes:
                 raise _too_large()
-            if time.monotonic() - began > UPLOADS.silent_seconds + size / SHARING.bytes_per_second:
-                raise _too_slow()
             # a token may be revoked meanwhile
-            asked.visit.may(Right.INGEST, asked.dataset)
+            upload.visit.may(Right.INGEST, upload.dataset)
             digest.update(data)
             await asyncio.to_thread(out.write, data)
-    return digest.hexdigest()
+    upload.sha256 = digest.hexdigest()
 
 
 async def _ingest(visit: Visit, values: dict[str, Any]) -> Response:
@@ -340,18 +270,6 @@ INGEST = Operation(
         Parameter("odf-event-time", "the event time of rows that have none"),
     ),
     body_bytes=UPLOADS.body_bytes,
-    responses={
-        200: "the rows are recorded, and `odf-head` is the block that has them",
-        400: "the rows are wrong, or the request is",
-        401: "no token, or one that is not in force",
-        403: "the token is not for this, or the dataset is not written here",
-        404: "no such dataset",
-        408: "the body comes too slowly",
-        413: "the body is too large",
-        415: "the body is of no type that is read here",
-        422: "the key was used for something else",
-        429: "others wait, try again",
-        503: "the node is stopping, or was; send it again with the same key",
-        507: "no room on the disk",
-    },
+    responses={200: "the rows are recorded; `odf-head` is the block that has them"}
+    | {n: HTTPStatus(n).phrase for n in (400, 401, 403, 404, 408, 413, 415, 422, 429, 503, 507)},
 )
