@@ -49,8 +49,9 @@ class Figures:
     """The counts of a node since its start."""
 
     def __init__(self, *, by_dataset: bool) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
+        disable_created_metrics()  # type: ignore[no-untyped-call] # when a count began says nothing here
         self.by_dataset = by_dataset
         self.registry = CollectorRegistry()
         more = ["dataset"] if by_dataset else []

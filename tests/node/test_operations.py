@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from odfchain.api.workspace import Workspace
@@ -24,7 +27,7 @@ from tests.kit.node_cases import case
 from tests.kit.running_node import RunningNode, running_node
 from tests.kit.served_workspace import make_dataset
 from tests.kit.stand_ins import write_certificate
-from tests.kit.support import ROOT
+from tests.kit.support import ROOT, code_of
 
 
 @pytest.fixture(scope="module")
@@ -130,24 +133,25 @@ def configuration(document: str, port: int, node: str, folder: Path) -> str:
         "/etc/ssl/node.example.key": str(folder / "node.pem"),
         "server_name node.example": "server_name localhost",
     }.items():
-        assert block.count(old) == 1, old
+        assert old in block, old
         block = block.replace(old, new)
     return block
 
 
 @contextlib.contextmanager
-def behind_tls(folder: Path, place: Path) -> Iterator[tuple[str, ssl.SSLContext]]:
+def behind_tls(folder: Path, place: Path, document: str) -> Iterator[tuple[str, ssl.SSLContext]]:
     trusted = ssl.create_default_context(cafile=str(write_certificate(place / "node.pem", "localhost")))
     with (
         running_node(folder, behind_proxy=True, allow_hosts=["localhost"], sql=True) as node,
-        nginx(place / "run", lambda port: configuration("nodes.md", port, node.url, place)) as url,
+        nginx(place / "run", lambda port: configuration(document, port, node.url, place)) as url,
     ):
         yield url.replace("http://127.0.0.1", "https://localhost"), trusted
 
 
-def test_links_lead_through_the_proxy(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("document", ["nodes.md", "operate.md"])
+def test_links_lead_through_the_proxy(folder: Path, tmp_path: Path, document: str) -> None:
     known = case(60)
-    with behind_tls(folder, tmp_path) as (url, trusted):
+    with behind_tls(folder, tmp_path, document) as (url, trusted):
         prefix = known["prefix"]
         for each in known["begins"]:
             page = _page(f"{url.rstrip('/')}{prefix}{each['page']}", trusted)
@@ -178,3 +182,45 @@ def test_forwarded_fields_are_ignored_without_a_proxy(folder: Path) -> None:
             page = node.ask("/", **fields).text
             assert not any(value in page for value in fields.values())
             assert node.ask("/stations", **fields).headers["location"] == "/stations/"
+
+
+# --- the operator's page -------------------------------------------------------------------------------
+
+
+def test_the_unit_of_the_manual_starts_a_node_that_ends_when_told_to(tmp_path: Path) -> None:
+    unit = ConfigParser(strict=True)
+    unit.optionxform = str
+    (text,) = code_of("docs/operate.md", "ini")
+    unit.read_string(text)
+    service = unit["Service"]
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
+    program, *words = shlex.split(service["ExecStart"])
+    assert (program, words[0]) == ("/opt/odfchain/bin/odfchain", "serve")
+    words[words.index("--port") + 1] = "0"
+    make_dataset(WorkspaceFiles.init(tmp_path), "stations", 700)
+    command = [sys.executable, "-c", "from odfchain.cli.main import run; run()", *words, "--print-address"]
+    with (tmp_path / "log").open("wb") as log:
+        node = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=log)
+    try:
+        url = node.stdout.readline().decode().strip()
+        with urlopen(f"{url}-/health") as reply:  # noqa: S310 - on loopback
+            assert json.load(reply) == {"status": "ok"}
+        node.terminate()
+        assert node.wait(int(service["TimeoutStopSec"])) == 0
+    finally:
+        node.kill()
+        node.wait()
+        node.stdout.close()
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_the_figures_of_the_manual_are_there(folder: Path) -> None:
+    page = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
+    (scrape,) = code_of("docs/operate.md", "yml")
+    (job,) = yaml.safe_load(scrape)["scrape_configs"]
+    with running_node(folder) as node:
+        node.ask("/stations/refs/head")
+        text = node.ask(job["metrics_path"]).text
+    families = {family.name for family in text_string_to_metric_families(text)}
+    named = set(re.findall(r"`(odfchain_\w+)`", page))
+    assert {name.removesuffix("_total") for name in named} == families
