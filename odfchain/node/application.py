@@ -6,7 +6,10 @@ the path. Everything else is routed by Starlette. Each answer but a file's has t
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import threading
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.routing import Router
 
-from odfchain.limits import PORT
+from odfchain.limits import HOST, PORT
 from odfchain.node import operations
 from odfchain.node.operations import Traffic
 from odfchain.node.pages import error_page, missing, routes
@@ -78,16 +81,29 @@ class Node:
         self._secret = parts.options.secret
         self._session = secrets.token_urlsafe(24)
         self.traffic = Traffic.of(parts)
+        # The address of Flight SQL, where it is answered.
+        self.flight: str | None = None
+        self._running = contextlib.ExitStack()
         shown = routes(parts, PAGES) if parts.options.pages else []
         own = [*operations.routes(parts, self.traffic), *own_routes(parts)]
         self._router = Router([*own, *shown], default=missing(parts), redirect_slashes=False)
 
     def __enter__(self) -> Self:
         """Start what answers beside requests."""
-        self.parts.start()
+        options, parts = self.parts.options, self.parts
+        parts.start()
+        if options.pull:
+            self._running.enter_context(_pulling(parts))
+        if options.flight is not None:
+            from odfchain.node.flight import FlightServer
+
+            slots = parts.queries.slots if parts.queries is not None else None
+            server = FlightServer(parts, options.host or HOST, options.flight, slots=slots)
+            self.flight = self._running.enter_context(server).address
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._running.close()
         if self.parts.uploads is not None:
             self.parts.uploads.close()
         self.parts.close()
@@ -129,6 +145,25 @@ class Node:
         refused = Refused(403, "these pages are of the user who started them", hint="run `odfchain ui` again")
         request.state.root = "/"
         await error_page(self.parts, request, refused)(scope, receive, send)
+
+
+@contextlib.contextmanager
+def _pulling(parts: NodeParts) -> Iterator[None]:
+    """Datasets are pulled by their schedules meanwhile; the present commits end at the end."""
+    from odfchain.node.schedule import FAILED, Planned, Schedule
+
+    def ended(planned: Planned) -> None:
+        if planned.last is not None and planned.last.outcome == FAILED:
+            parts.problem(f"pull of {planned.dataset} failed: {planned.last.message}")
+
+    schedule, stop = Schedule(parts.files.root.parent, said=parts.problem, ended=ended), threading.Event()
+    thread = threading.Thread(target=schedule.run_until, args=(stop,), name="odfchain-schedule")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _cookie(scope: Message) -> str:

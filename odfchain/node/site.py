@@ -6,12 +6,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from odfchain.node import about, audit_page, dataset_list, lineage_pages, overview, rest, sql_pages
+from odfchain.node import about, audit_page, dataset_list, lineage_pages, openapi, overview, rest, sql_pages
 from odfchain.node.pages import answer
 from odfchain.node.parts import NodeParts
 from odfchain.node.uploads import INGEST
 
-PAGES = (
+OPERATIONS = (*rest.OPERATIONS, INGEST)
+"""What programs ask for."""
+_PAGES = (
     *dataset_list.PAGES,
     *sql_pages.PAGES,
     *about.PAGES,
@@ -19,8 +21,8 @@ PAGES = (
     *lineage_pages.PAGES,
     *audit_page.PAGES,
 )
-OPERATIONS = (*rest.OPERATIONS, INGEST)
-"""What programs ask for."""
+PAGES = (*_PAGES, openapi.page_of(OPERATIONS, _PAGES))
+
 
 _FOR_EVER = {"cache-control": "public, max-age=31536000, immutable"}
 
@@ -29,7 +31,8 @@ def own_routes(node: NodeParts) -> list[BaseRoute]:
     """The routes that are no pages, those that are asked first."""
     attachments = overview.ATTACHMENTS
     downloads = [Route(attachments.path, answer(node, attachments))]
-    return [*_files_of_pages(), *rest.routes(node, OPERATIONS), *downloads]
+    described = openapi.routes(node, OPERATIONS, PAGES if node.options.pages else ())
+    return [*_files_of_pages(), *described, *rest.routes(node, OPERATIONS), *downloads]
 
 
 def _files_of_pages() -> list[BaseRoute]:

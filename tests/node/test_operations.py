@@ -20,10 +20,12 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+import odfchain as odf
 from odfchain.api.workspace import Workspace
 from odfchain.workspace.workspace_files import WorkspaceFiles
 from tests.kit.nginx import nginx
 from tests.kit.node_cases import case
+from tests.kit.queried_workspace import add_numbers
 from tests.kit.running_node import RunningNode, running_node
 from tests.kit.served_workspace import make_dataset
 from tests.kit.stand_ins import write_certificate
@@ -33,7 +35,7 @@ from tests.kit.support import ROOT, code_of
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("node")
-    make_dataset(WorkspaceFiles.init(path), "stations", 700)
+    add_numbers(odf.init(path), "stations", [3, 2])
     return path
 
 
