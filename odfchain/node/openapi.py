@@ -46,6 +46,7 @@ _FILES = (
     ("/{ds}/profiles/{hash}", "The profile of a snapshot"),
     ("/{ds}/hints/{name}", "Hashes of blocks, or names of references"),
     ("/{ds}/attestations/{name}", "Signed statements about the dataset"),
+    ("/{ds}/-/attachments/{path}", "A file that is attached to the dataset"),
 )
 """The addresses of the protocol that a node has always, and what they give."""
 
